@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 
-from infergate.codecs.base import Codec, Parsed, Profile
+from infergate.codecs.base import Codec, ParsedRequest, Profile
 from infergate.codecs.graphpipe import PLUGIN as GRAPHPIPE
-from infergate.codecs.protos.scan import VARINT_BYTES
+from infergate.codecs.protos.wire_scanner import MAX_VARINT_BYTES
 from infergate.codecs.trtis import GRPC as LEGACY_GRPC
 from infergate.codecs.trtis import HTTP as LEGACY
 from infergate.core.datatypes import Datatype
@@ -28,9 +28,9 @@ from infergate.core.messages import (
     RequestedOutput,
     TensorMetadata,
 )
-from infergate.core.tensor import tensor_of
-from infergate.core.wire import HttpRequest, HttpResponse, RpcResponse, joined
-from infergate.testing.vectors import finished
+from infergate.core.tensor import tensor_from_array
+from infergate.core.wire import HttpRequest, HttpResponse, RpcResponse, join_parts
+from infergate.testing.vectors import completed
 
 from .load import LoadError, Request
 
@@ -155,19 +155,19 @@ def grpc_request(work: Work, address: str) -> Request:
 
 def graphpipe_request(work: Work, address: str) -> Request:
     """A GraphPipe inference at ``address``, answered right once."""
-    return _written_by(GRAPHPIPE.make({}), work, address, f"/graphpipe/{work.model}")
+    return _written_by(GRAPHPIPE.create({}), work, address, f"/graphpipe/{work.model}")
 
 
 def legacy_request(work: Work, address: str) -> Request:
     """An inference of the legacy HTTP API at ``address``, answered right once."""
-    return _written_by(LEGACY.make({}), work, address)
+    return _written_by(LEGACY.create({}), work, address)
 
 
 def legacy_grpc_request(work: Work, address: str) -> Request:
     """An Infer call of the legacy gRPC API at ``address``, answered right once."""
-    codec = LEGACY_GRPC.make({})
+    codec = LEGACY_GRPC.create({})
     wire = codec.build_request(_asked(work), Profile("any"), _model(work))
-    message = bytes(joined(wire.message))
+    message = bytes(join_parts(wire.message))
     with grpc.insecure_channel(address, options=_MAX_MESSAGE) as channel:
         answer = channel.unary_unary(wire.method)(message, timeout=30)
     _check(codec, RpcResponse([answer]), work, address)
@@ -175,15 +175,15 @@ def legacy_grpc_request(work: Work, address: str) -> Request:
     framed = _framed(message)
     return Request(
         f"http://{address}{wire.method}", headers, framed, len(_framed(answer)), grpc=True,
-        counted=VARINT_BYTES,
+        counted=MAX_VARINT_BYTES,
     )  # fmt: skip
 
 
 def legacy_answer(work: Work) -> bytes:
     """The whole answer of a legacy HTTP server."""
-    codec = LEGACY.make({})
+    codec = LEGACY.create({})
     wire = codec.build_response(*_answered(work, codec))
-    body = bytes(joined(wire.body))
+    body = bytes(join_parts(wire.body))
     headers = {**wire.headers, "Content-Length": str(len(body))}
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return f"HTTP/1.1 200 OK\r\n{lines}\r\n".encode() + body
@@ -191,19 +191,19 @@ def legacy_answer(work: Work) -> bytes:
 
 def legacy_grpc_answer(work: Work) -> bytes:
     """The InferResponse of a legacy gRPC server."""
-    codec = LEGACY_GRPC.make({})
-    return bytes(joined(codec.build_response(*_answered(work, codec)).message))
+    codec = LEGACY_GRPC.create({})
+    return bytes(join_parts(codec.build_response(*_answered(work, codec)).message))
 
 
-def _answered(work: Work, codec: Codec[Any, Any]) -> tuple[InferResponse, Parsed]:
+def _answered(work: Work, codec: Codec[Any, Any]) -> tuple[InferResponse, ParsedRequest]:
     wire = codec.build_request(_asked(work), Profile("any"), _model(work))
-    output = tensor_of("OUTPUT0", Datatype.FP32, work.array)
-    parsed = finished(codec.parse_request(wire, _LIMITS), _model(work))
+    output = tensor_from_array("OUTPUT0", Datatype.FP32, work.array)
+    parsed = completed(codec.parse_request(wire, _LIMITS), _model(work))
     return InferResponse(work.model, "1", outputs=(output,)), parsed
 
 
 def _asked(work: Work) -> InferRequest:
-    tensor = tensor_of("INPUT0", Datatype.FP32, work.array)
+    tensor = tensor_from_array("INPUT0", Datatype.FP32, work.array)
     return InferRequest(work.model, inputs=(tensor,), outputs=(RequestedOutput("OUTPUT0"),))
 
 
@@ -229,7 +229,7 @@ def _written_by(
     """As ``codec`` writes it and reads the answer, at ``path`` where it knows none itself."""
     wire = codec.build_request(_asked(work), Profile("any"), _model(work))
     target = (path or wire.path) + (f"?{wire.query}" if wire.query else "")
-    body = bytes(joined(wire.body))
+    body = bytes(join_parts(wire.body))
     answer, headers = _exchanged(address, target, wire.headers, body)
     lowered = {name.lower(): value for name, value in headers.items()}
     _check(codec, HttpResponse(200, lowered, [answer]), work, address)

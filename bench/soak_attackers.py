@@ -18,7 +18,8 @@ from typing import Final
 
 import grpc
 
-from infergate.transport.h2 import calls, fields, frames
+from infergate.transport.grpc import headers as grpc_headers
+from infergate.transport.http2 import frames, header_blocks
 
 from .soak_faults import INFER, Target
 from .soak_site import KEY
@@ -167,11 +168,11 @@ _WIDE: Final = frames.settings([(frames.INITIAL_WINDOW_SIZE, 2**30)]) + frames.w
 
 
 def _opened(stream: int, method: str, key: str = KEY, *, zipped: bool = False) -> bytes:
-    block = calls.asking(method, "x", "http", "soak")
+    block = grpc_headers.request_prefix(method, "x", "http", "soak")
     if key:
-        block += calls.told({"authorization": f"Bearer {key}"})
+        block += grpc_headers.encode_metadata({"authorization": f"Bearer {key}"})
     if zipped:
-        block += fields.field("grpc-encoding", "gzip")
+        block += header_blocks.encode_field("grpc-encoding", "gzip")
     return frames.frame(frames.HEADERS, frames.END_HEADERS, stream, block)
 
 
@@ -248,18 +249,18 @@ async def _rpc(target: Target, attack: Attack) -> list[str]:
     said = attack.said()
     found: dict[int, str] = {}
     wanted = _streams(said)
-    blocks = fields.BlockReader(_MIB)
+    blocks = header_blocks.HeaderBlockDecoder(_MIB)
     try:
         writer.write(frames.PREFACE + _WIDE + said)
         async with asyncio.timeout(_PATIENCE):
             while wanted - found.keys():
-                first, flags, stream = frames.HEAD.unpack(
-                    await reader.readexactly(frames.HEAD_SIZE)
+                first, flags, stream = frames.FRAME_HEADER.unpack(
+                    await reader.readexactly(frames.FRAME_HEADER_SIZE)
                 )
                 payload = await reader.readexactly(first >> 8)
                 match first & 0xFF:
                     case frames.HEADERS:
-                        told = dict(blocks.read(payload).pairs).get("grpc-status")
+                        told = dict(blocks.decode(payload).pairs).get("grpc-status")
                         if told is not None:
                             found[stream] = _CODES.get(told, told)
                     case frames.RST_STREAM if stream in wanted:
@@ -281,8 +282,8 @@ def _streams(said: bytes) -> set[int]:
     found: set[int] = set()
     at = 0
     while at < len(said):
-        first, _, stream = frames.HEAD.unpack_from(said, at)
-        at += frames.HEAD_SIZE + (first >> 8)
+        first, _, stream = frames.FRAME_HEADER.unpack_from(said, at)
+        at += frames.FRAME_HEADER_SIZE + (first >> 8)
         if first & 0xFF == frames.HEADERS:
             found.add(stream)
         elif first & 0xFF == frames.RST_STREAM:

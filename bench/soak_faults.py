@@ -12,7 +12,8 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from infergate.transport.h2 import calls, frames
+from infergate.transport.grpc import headers
+from infergate.transport.http2 import frames
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -42,8 +43,8 @@ def _http(length: int, body: bytes, key: str) -> bytes:
 
 
 def _asking(stream: int, method: str, key: str) -> bytes:
-    block = calls.asking(method, "x", "http", "soak")
-    block += calls.told({"authorization": f"Bearer {key}"})
+    block = headers.request_prefix(method, "x", "http", "soak")
+    block += headers.encode_metadata({"authorization": f"Bearer {key}"})
     return frames.frame(frames.HEADERS, frames.END_HEADERS, stream, block)
 
 

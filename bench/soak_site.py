@@ -22,7 +22,7 @@ from typing import Final
 
 from e2e.running import Infergate
 from infergate.access.keys import digest_of
-from infergate.core.certificates import ClientTls
+from infergate.core.tls_settings import ClientTls
 from peers.support.process import Launch, Running, free_ports, started
 from tls_kit import Authority
 

@@ -22,11 +22,11 @@ import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
 from faults.load import described
-from infergate.backends.remote import HTTP_HEADERS, RPC_HEADERS, RemoteBackend, Server
-from infergate.codecs.base import Carrier
+from infergate.backends.remote import HTTP_MESSAGES, RPC_MESSAGES, BackendSettings, RemoteBackend
+from infergate.codecs.base import TransportKind
 from infergate.codecs.registry import plugins
+from infergate.codecs.trtis.grpc_methods import STREAM_INFER
 from infergate.codecs.trtis.messages import InferResponse as LegacyResponse
-from infergate.codecs.trtis.methods import STREAM_INFER
 from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
@@ -38,12 +38,12 @@ from infergate.core.messages import (
     ModelMetadataRequest,
     Operation,
 )
-from infergate.core.tensor import tensor_of
-from infergate.core.wire import joined
+from infergate.core.tensor import tensor_from_array
+from infergate.core.wire import join_parts
 from infergate.matrix.clients import FRAMES, SPEAKERS, Speaker
 from infergate.transport.base import Endpoint
-from infergate.transport.frame_client import EitherUpstream
-from infergate.transport.grpc_client import GrpcUpstream
+from infergate.transport.compat.grpcio_client import GrpcioUpstream
+from infergate.transport.framed.client import HttpOrFrameUpstream
 
 from .soak_attackers import ATTACKS
 from .soak_faults import FAULTS, STREAM, Target, break_off
@@ -200,7 +200,7 @@ class Traffic:
         async def asking() -> None:
             steps = ({"sequence_start": True}, {}, {}, {"sequence_end": True})
             for number, flags in enumerate(steps, 1):
-                inputs = (tensor_of("INPUT", Datatype.INT32, np.array([number])),)
+                inputs = (tensor_from_array("INPUT", Datatype.INT32, np.array([number])),)
                 asked = InferRequest(
                     model, parameters={"sequence_id": identity, **flags}, inputs=inputs
                 )
@@ -216,8 +216,8 @@ class Traffic:
         client = self._client(speaker, model)
         values = np.arange(_STREAMED, dtype=np.int32)
         inputs = (
-            tensor_of("IN", Datatype.INT32, values),
-            tensor_of("DELAY", Datatype.UINT32, np.full(_STREAMED, 2, np.uint32)),
+            tensor_from_array("IN", Datatype.INT32, values),
+            tensor_from_array("DELAY", Datatype.UINT32, np.full(_STREAMED, 2, np.uint32)),
         )
 
         async def asking() -> None:
@@ -254,13 +254,13 @@ class Traffic:
         """Many requests on a stream of the legacy API."""
         model = random.choice(_MODELS)
         speaker = next(each for each in SPEAKERS if each.protocol == "trtis-grpc")
-        codec = plugins()["trtis-grpc"].make({})
+        codec = plugins()["trtis-grpc"].create({})
         wire = codec.build_request(_identity(model, 16), speaker.profile, described(model))
 
         def fine(answer: bytes) -> str:
             return str(LegacyResponse.FromString(answer).request_status.msg)
 
-        asking = self._all_told(STREAM_INFER, bytes(joined(wire.message)), fine)
+        asking = self._all_told(STREAM_INFER, bytes(join_parts(wire.message)), fine)
         await self._judged(f"legacy TRT, stream → {model}", model, asking)
 
     def _streaming(self, method: str, message: bytes) -> Any:
@@ -389,19 +389,19 @@ def _made(speaker: Speaker, listener: Listener, path: str) -> RemoteBackend[Any,
     endpoint = Endpoint(
         host, int(port), listener.tls is not None, path, framed=speaker.listener == FRAMES
     )
-    server = Server(
+    server = BackendSettings(
         speaker.name,
         (endpoint,),
         timeout=PATIENCE,
         profile=speaker.profile,
         forward_headers=tuple(_ASKING),
     )
-    codec = (speaker.codec or plugin.make)({})
-    if plugin.carrier is Carrier.HTTP:
-        http = EitherUpstream(_LIMITS, tls=listener.tls)
-        return RemoteBackend(server, codec, http, HTTP_HEADERS, _LIMITS)
-    rpc = GrpcUpstream(_LIMITS, listener.tls)
-    return RemoteBackend(server, codec, rpc, RPC_HEADERS, _LIMITS)
+    codec = (speaker.codec or plugin.create)({})
+    if plugin.transport_kind is TransportKind.HTTP:
+        http = HttpOrFrameUpstream(_LIMITS, tls=listener.tls)
+        return RemoteBackend(server, codec, http, HTTP_MESSAGES, _LIMITS)
+    rpc = GrpcioUpstream(_LIMITS, listener.tls)
+    return RemoteBackend(server, codec, rpc, RPC_MESSAGES, _LIMITS)
 
 
 def _call(seconds: float = PATIENCE, headers: Mapping[str, str] = _ASKING) -> Call:
@@ -420,7 +420,7 @@ def _numbers(size: int) -> Any:
 
 
 def _identity(model: str, size: int) -> InferRequest:
-    return InferRequest(model, inputs=(tensor_of("INPUT0", Datatype.FP32, _numbers(size)),))
+    return InferRequest(model, inputs=(tensor_from_array("INPUT0", Datatype.FP32, _numbers(size)),))
 
 
 async def _asked(client: RemoteBackend[Any, Any], model: str, size: int) -> None:

@@ -33,7 +33,7 @@ class State:
     """What else they hold."""
 
     resident: int
-    descriptors: int
+    open_descriptors: int
     tasks: int
     requests: int = 0
     streams: int = 0
@@ -109,7 +109,7 @@ def _mean(sizes: Sequence[Size]) -> float:
 
 def steady(states: Sequence[State]) -> bool:
     """Whether descriptors and tasks only come and go."""
-    counts = [(each.descriptors, each.tasks) for each in states]
+    counts = [(each.open_descriptors, each.tasks) for each in states]
     return all(max(each) - min(each) <= SLACK for each in zip(*counts, strict=True))
 
 
@@ -117,7 +117,7 @@ def most(states: Sequence[State]) -> State:
     """The last of them, with the most descriptors and tasks of any."""
     return replace(
         states[-1],
-        descriptors=max(each.descriptors for each in states),
+        open_descriptors=max(each.open_descriptors for each in states),
         tasks=max(each.tasks for each in states),
     )
 
@@ -137,8 +137,10 @@ def troubles(  # noqa: PLR0913 - what was seen, from its beginning to its end
     steepness = slope(sizes)
     if steepness > MOST_SLOPE * workers and growth(sizes) > LEAST_GROWTH * workers:
         found.append(f"{name}: memory grows by {steepness:.1f} MiB a minute")
-    if after.descriptors > before.descriptors + SLACK:
-        found.append(f"{name}: {before.descriptors} descriptors became {after.descriptors}")
+    if after.open_descriptors > before.open_descriptors + SLACK:
+        found.append(
+            f"{name}: {before.open_descriptors} descriptors became {after.open_descriptors}"
+        )
     if after.tasks > before.tasks + SLACK:
         found.append(f"{name}: {before.tasks} tasks became {after.tasks}")
     if after.requests or after.streams:
@@ -198,6 +200,6 @@ def table(name: str, before: State, sizes: Sequence[Size], after: State) -> str:
     return (
         f"{name}: RSS {before.resident / MIB:.0f} → {after.resident / MIB:.0f} MiB "
         f"(at most {peak / MIB:.0f}; {course(sizes)}), slope {slope(sizes):+.2f} MiB/min; "
-        f"descriptors {before.descriptors} → {after.descriptors}; "
+        f"descriptors {before.open_descriptors} → {after.descriptors}; "
         f"tasks {before.tasks} → {after.tasks}"
     )

@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from infergate.core.certificates import ClientTls, ServerTls
+from infergate.core.tls_settings import ClientTls, ServerTls
 
 LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
 LATELY = datetime(2002, 1, 1, tzinfo=UTC)

@@ -34,8 +34,8 @@ from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, ModelMetadata, TensorMetadata
-from infergate.core.tensor import tensor_of
-from infergate.core.wire import HttpResponse, joined
+from infergate.core.tensor import tensor_from_array
+from infergate.core.wire import HttpResponse, join_parts
 from legacy.messages import SERVICE
 from peers.support.process import free_ports
 
@@ -68,7 +68,7 @@ access:
     - {{who: ["key:limited"], requests: 2/h, each: [identity]}}
 """
 SIMPLE_INPUTS = np.arange(16, dtype="<i4"), np.ones(16, "<i4")
-GRAPHPIPE = PLUGIN.make({})
+GRAPHPIPE = PLUGIN.create({})
 ADD = ModelMetadata(
     "simple",
     inputs=tuple(TensorMetadata(f"INPUT{i}", "INT32", (-1, 16)) for i in range(2)),
@@ -220,11 +220,11 @@ def trtis_grpc(site: Site, model: str, headers: Mapping[str, str]) -> Told:
 
 def graphpipe_body() -> bytes:
     tensors = tuple(
-        tensor_of(f"INPUT{i}", Datatype.INT32, each.reshape(1, 16))
+        tensor_from_array(f"INPUT{i}", Datatype.INT32, each.reshape(1, 16))
         for i, each in enumerate(SIMPLE_INPUTS)
     )
     request = InferRequest("simple", inputs=tensors)
-    return bytes(joined(GRAPHPIPE.build_request(request, Profile("any"), ADD).body))
+    return bytes(join_parts(GRAPHPIPE.build_request(request, Profile("any"), ADD).body))
 
 
 def graphpipe(site: Site, model: str, headers: Mapping[str, str]) -> Told:
@@ -463,7 +463,7 @@ def test_lists_leave_out_what_is_not_the_callers(site: Site) -> None:
 
 def test_reflection_is_metadata(site: Site) -> None:
     package = "grpc.reflection.v1"
-    request = SCHEMA.message(f"{package}.ServerReflectionRequest")(list_services="")
+    request = SCHEMA.message_class(f"{package}.ServerReflectionRequest")(list_services="")
     method = site.channel.stream_stream(f"/{package}.ServerReflection/ServerReflectionInfo")
 
     def answers(headers: Mapping[str, str]) -> list[bytes]:

@@ -113,7 +113,7 @@ def test_a_certificate_tells_who_asks(site: Site) -> None:
     assert site.grpc("simple", site.known) is grpc.StatusCode.OK
     answer = HttpResponse(200, {}, [site.frame(site.known)])
     asked = ModelMetadataRequest("simple")
-    told = PLUGIN.make({}).parse_response(answer, asked, DEFAULT_LIMITS)
+    told = PLUGIN.create({}).parse_response(answer, asked, DEFAULT_LIMITS)
     assert isinstance(told, ModelMetadata)
     assert told.inputs
     until(

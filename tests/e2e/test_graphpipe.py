@@ -27,19 +27,19 @@ from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import (
-    Answer,
     InferRequest,
     InferResponse,
     ModelMetadata,
     ModelMetadataRequest,
     Operation,
+    Response,
     TensorMetadata,
 )
-from infergate.core.tensor import Tensor, tensor_of
-from infergate.core.wire import HttpRequest, HttpResponse, joined
+from infergate.core.tensor import Tensor, tensor_from_array
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from peers.support.process import free_ports
 
-CODEC = PLUGIN.make({})
+CODEC = PLUGIN.create({})
 ADD = ModelMetadata(
     "simple",
     inputs=(
@@ -51,8 +51,8 @@ ADD = ModelMetadata(
         TensorMetadata("OUTPUT1", "INT32", (-1, 16)),
     ),
 )
-TEN = tensor_of("INPUT0", Datatype.INT32, np.full((1, 16), 10, "<i4"))
-THREE = tensor_of("INPUT1", Datatype.INT32, np.full((1, 16), 3, "<i4"))
+TEN = tensor_from_array("INPUT0", Datatype.INT32, np.full((1, 16), 10, "<i4"))
+THREE = tensor_from_array("INPUT1", Datatype.INT32, np.full((1, 16), 3, "<i4"))
 ROUTES = """
 backends:
   demo: {protocol: builtin}
@@ -148,14 +148,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def body_of(operation: Operation) -> bytes:
-    return bytes(joined(CODEC.build_request(operation, Profile("any"), ADD).body))
+    return bytes(join_parts(CODEC.build_request(operation, Profile("any"), ADD).body))
 
 
-def read(answer: HttpResponse, operation: Operation) -> Answer:
+def read(answer: HttpResponse, operation: Operation) -> Response:
     return CODEC.parse_response(answer, operation, DEFAULT_LIMITS, ADD)
 
 
-def outputs(answer: Answer) -> dict[str, Any]:
+def outputs(answer: Response) -> dict[str, Any]:
     assert isinstance(answer, InferResponse)
     return {tensor.name: tensor.numpy().ravel()[0] for tensor in answer.outputs}
 
@@ -293,9 +293,9 @@ class Mute(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
-        parsing = PLUGIN.make({"model": "mute"})
+        parsing = PLUGIN.create({"model": "mute"})
         wire = HttpRequest("POST", "/", body=[body])
-        if parsing.peek(wire).operation is not InferRequest:
+        if parsing.summarize(wire).operation is not InferRequest:
             return
         unfinished: Any = parsing.parse_request(wire, DEFAULT_LIMITS)
         parsed = unfinished.finish(DECLARED)
@@ -307,7 +307,7 @@ class Mute(BaseHTTPRequestHandler):
         )
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(joined(parsing.build_response(answer, parsed).body))
+        self.wfile.write(join_parts(parsing.build_response(answer, parsed).body))
 
     def log_message(self, *_: object) -> None:
         pass
@@ -342,8 +342,8 @@ models:
     inputs: [{{name: in, datatype: UINT8, shape: [-1]}}]
     outputs: [{{name: out, datatype: UINT8, shape: [-1]}}]
 """
-    given = tensor_of("in", Datatype.UINT8, np.arange(5, dtype="u1"))
-    flags = tensor_of("in", Datatype.BOOL, np.array([True, False]))
+    given = tensor_from_array("in", Datatype.UINT8, np.arange(5, dtype="u1"))
+    flags = tensor_from_array("in", Datatype.BOOL, np.array([True, False]))
     with started_infergate(config) as gateway:
         status, told = infer(gateway.http, "mute", [of(given)])
         assert (status, told["outputs"][0]["data"]) == (200, [0, 1, 2, 3, 4])

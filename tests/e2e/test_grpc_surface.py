@@ -184,8 +184,8 @@ def asked(channel: grpc.Channel, path: str, request: str, answer: str) -> Any:
     return channel.unary_unary(
         path,
         request_serializer=lambda message: message.SerializeToString(),
-        response_deserializer=SCHEMA.message(answer).FromString,
-    )(SCHEMA.message(request)())
+        response_deserializer=SCHEMA.message_class(answer).FromString,
+    )(SCHEMA.message_class(request)())
 
 
 def test_health_tells_the_readiness_of_all_backends(
@@ -204,11 +204,13 @@ def test_health_tells_the_readiness_of_all_backends(
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
 def test_reflection_lists_what_is_served(channel: grpc.Channel, version: str) -> None:
     package = f"grpc.reflection.{version}"
-    request = SCHEMA.message(f"{package}.ServerReflectionRequest")
+    request = SCHEMA.message_class(f"{package}.ServerReflectionRequest")
     call = channel.stream_stream(
         f"/{package}.ServerReflection/ServerReflectionInfo",
         request_serializer=lambda message: message.SerializeToString(),
-        response_deserializer=SCHEMA.message(f"{package}.ServerReflectionResponse").FromString,
+        response_deserializer=SCHEMA.message_class(
+            f"{package}.ServerReflectionResponse"
+        ).FromString,
     )
     questions = [
         request(list_services="*"),

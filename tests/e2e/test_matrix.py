@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from infergate.cli import main
-from infergate.codecs.base import Parsed, Unfinished
-from infergate.codecs.graphpipe.codec import GraphPipe
+from infergate.codecs.base import ParsedRequest, PartialInferRequest
+from infergate.codecs.graphpipe.codec import GraphPipeCodec
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 from infergate.core.tensor import Tensor
@@ -58,22 +58,22 @@ def flipped(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 def test_a_frontend_that_misreads_spoils_every_pair_of_its_clients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    parse = GraphPipe.parse_request
+    parse = GraphPipeCodec.parse_request
 
-    def misread(self: GraphPipe, wire: HttpRequest, limits: Limits) -> Any:
+    def misread(self: GraphPipeCodec, wire: HttpRequest, limits: Limits) -> Any:
         unfinished = parse(self, wire, limits)
-        if not isinstance(unfinished, Unfinished):
+        if not isinstance(unfinished, PartialInferRequest):
             return unfinished
 
-        def finish(model: ModelMetadata) -> Parsed:
-            parsed = unfinished.finish(model)
+        def finish(model: ModelMetadata) -> ParsedRequest:
+            parsed = unfinished.complete(model)
             assert isinstance(parsed.operation, InferRequest)
             inputs = flipped(parsed.operation.inputs)
             return replace(parsed, operation=replace(parsed.operation, inputs=inputs))
 
-        return replace(unfinished, finish=finish)
+        return replace(unfinished, complete=finish)
 
-    monkeypatch.setattr(GraphPipe, "parse_request", misread)
+    monkeypatch.setattr(GraphPipeCodec, "parse_request", misread)
     monkeypatch.setattr(run, "SPEAKERS", [each for each in SPEAKERS if each.name == GRAPHPIPE])
     marks = {pair.backend: findings_of(pair)["FP32"] for pair in asyncio.run(run.matrix())}
     assert marks == dict.fromkeys(BACKENDS, Mark.WRONG)

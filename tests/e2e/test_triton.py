@@ -253,7 +253,7 @@ async def test_descriptions_tell_the_largest_batch(triton: Triton, tmp_path: Pat
 
 
 def call() -> Call:
-    return Call(peer="test", started=time.monotonic())
+    return Call(peer="test", started_at=time.monotonic())
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

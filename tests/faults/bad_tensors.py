@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from faults.legacy import old_message
 from faults.payloads import document, message, tensor, typed
-from infergate.codecs.graphpipe.layout import write_request
+from infergate.codecs.graphpipe.flatbuffer_writer import write_request
 from infergate.core.datatypes import Datatype
 from infergate.core.tensor import Tensor
 

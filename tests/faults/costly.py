@@ -14,17 +14,17 @@ from faults.legacy import OLD, OLD_INFER
 from faults.watch import MIB
 from infergate.codecs.base import Profile
 from infergate.core.datatypes import Datatype
-from infergate.core.limits import ELEMENTS_ON_LOOP
+from infergate.core.limits import MAX_ELEMENTS_ON_LOOP
 from infergate.core.messages import InferRequest, ModelMetadata, TensorMetadata
-from infergate.core.tensor import MOST_BYTES_ELEMENTS, Tensor, pack_bytes
-from infergate.core.wire import joined
+from infergate.core.tensor import MAX_BYTES_ELEMENTS, Tensor, pack_bytes
+from infergate.core.wire import join_parts
 
 KIB = 1024
 INLINE = 256 * KIB
 """Bytes of JSON that the event loop reads at most."""
-MILLION: Final = MOST_BYTES_ELEMENTS
+MILLION: Final = MAX_BYTES_ELEMENTS
 EMPTY: Final = bytes(4 * MILLION)
-MANY: Final = ELEMENTS_ON_LOOP
+MANY: Final = MAX_ELEMENTS_ON_LOOP
 """As many elements as the event loop reads itself; below, of unlike lengths."""
 UNLIKE: Final = pack_bytes([b"", b"a"] * (MANY // 2))
 TENSORS = 1024
@@ -98,7 +98,7 @@ METADATA = ModelMetadata(
 def flatbuffer(data: bytes, elements: int, model: str = "texts") -> bytes:
     tensor = Tensor("INPUT0", Datatype.BYTES, (elements,), data)
     request = InferRequest(model, inputs=(tensor,))
-    return bytes(joined(GRAPHPIPE.build_request(request, Profile("any"), METADATA).body))
+    return bytes(join_parts(GRAPHPIPE.build_request(request, Profile("any"), METADATA).body))
 
 
 def old_header(body: str, data: bytes = b"", model: str = "texts") -> Worst:

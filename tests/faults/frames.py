@@ -11,11 +11,11 @@ from infergate.codecs.graphpipe import PLUGIN
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
 from infergate.core.limits import DEFAULT_LIMITS
-from infergate.core.messages import Answer, InferRequest, ModelMetadata, TensorMetadata
+from infergate.core.messages import InferRequest, ModelMetadata, Response, TensorMetadata
 from infergate.core.tensor import Tensor
-from infergate.core.wire import HttpResponse, joined
+from infergate.core.wire import HttpResponse, join_parts
 
-CODEC = PLUGIN.make({})
+CODEC = PLUGIN.create({})
 MODEL = ModelMetadata(
     "identity",
     inputs=(TensorMetadata("INPUT0", "UINT8", (-1,)),),
@@ -27,7 +27,7 @@ def asking(elements: int) -> tuple[InferRequest, bytes]:
     """An inference of so many bytes, and its frame."""
     tensor = Tensor("INPUT0", Datatype.UINT8, (elements,), bytes(elements))
     request = InferRequest("identity", inputs=(tensor,))
-    body = bytes(joined(CODEC.build_request(request, Profile("any"), MODEL).body))
+    body = bytes(join_parts(CODEC.build_request(request, Profile("any"), MODEL).body))
     return request, struct.pack("<I", len(body)) + body
 
 
@@ -35,7 +35,7 @@ REQUEST, GOOD = asking(3)
 LONG, LONG_FRAME = asking(6 * MIB)
 
 
-def answer(client: Client, request: InferRequest = REQUEST) -> Answer:
+def answer(client: Client, request: InferRequest = REQUEST) -> Response:
     (length,) = struct.unpack("<I", client.exactly(4))
     wire = HttpResponse(200, {}, [client.exactly(length)])
     return CODEC.parse_response(wire, request, DEFAULT_LIMITS, MODEL)

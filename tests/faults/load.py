@@ -22,8 +22,8 @@ from infergate.codecs.registry import plugins
 from infergate.core.datatypes import Datatype
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
-from infergate.core.tensor import tensor_of
-from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, joined
+from infergate.core.tensor import tensor_from_array
+from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, join_parts
 
 PROFILES = {"trtis-http": TRTSERVER, "trtis-grpc": TRTSERVER}
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -35,7 +35,7 @@ DESCRIBED = (
 
 
 def asking(model: str) -> InferRequest:
-    return InferRequest(model, inputs=(tensor_of("INPUT0", Datatype.FP32, VALUES),))
+    return InferRequest(model, inputs=(tensor_from_array("INPUT0", Datatype.FP32, VALUES),))
 
 
 def repeating(model: str, count: int, delay: int) -> InferRequest:
@@ -44,8 +44,8 @@ def repeating(model: str, count: int, delay: int) -> InferRequest:
         model,
         id="r",
         inputs=(
-            tensor_of("IN", Datatype.INT32, np.arange(count, dtype=np.int32)),
-            tensor_of("DELAY", Datatype.UINT32, np.full(count, delay, np.uint32)),
+            tensor_from_array("IN", Datatype.INT32, np.arange(count, dtype=np.int32)),
+            tensor_from_array("DELAY", Datatype.UINT32, np.full(count, delay, np.uint32)),
         ),
     )
 
@@ -57,7 +57,7 @@ def described(model: str) -> ModelMetadata:
 def built(protocol: str, model: str = "identity", prefix: str = "") -> Any:
     """An inference of ``model``; ``prefix`` stands before its name where that is its path."""
     profile = PROFILES.get(protocol, GENERIC)
-    wire = plugins()[protocol].make({}).build_request(asking(model), profile, described(model))
+    wire = plugins()[protocol].create({}).build_request(asking(model), profile, described(model))
     if prefix:
         wire.path = f"{prefix}{model}"
     return wire
@@ -93,7 +93,7 @@ class Connection:
 
     async def ask(self, wire: HttpRequest) -> HttpResponse:
         reader, writer = await self._connected()
-        body = bytes(joined(wire.body))
+        body = bytes(join_parts(wire.body))
         headers = {"host": "x", "content-length": str(len(body)), **wire.headers}
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         query = f"?{wire.query}" if wire.query else ""
@@ -115,7 +115,7 @@ class Connection:
 
     async def frame(self, wire: HttpRequest) -> HttpResponse:
         reader, writer = await self._connected()
-        body = bytes(joined(wire.body))
+        body = bytes(join_parts(wire.body))
         writer.write(struct.pack("<I", len(body)) + body)
         (length,) = struct.unpack("<I", await reader.readexactly(4))
         return HttpResponse(200, {}, [await reader.readexactly(length)])
@@ -150,7 +150,7 @@ class Load:
 
     async def unary(self, protocol: str, models: Sequence[str], ask: Ask, prefix: str = "") -> None:
         """Ask for ``models`` in turn, until it is over."""
-        codec: Codec[Any, Any] = plugins()[protocol].make({})
+        codec: Codec[Any, Any] = plugins()[protocol].create({})
         while not self.over.is_set():
             for model in models:
                 answered = await ask(built(protocol, model, prefix))
@@ -180,7 +180,7 @@ class Load:
             for model in models:
                 path = f"/v2/models/{model}/generate_stream"
                 answer = await connection.ask(HttpRequest("POST", path, body=[body]))
-                lines = bytes(joined(answer.body)).decode().split("\n\n")
+                lines = bytes(join_parts(answer.body)).decode().split("\n\n")
                 found = [json.loads(line[6:])["OUT"] for line in lines if line.startswith("data: ")]
                 assert found == list(range(20)), (answer.status, lines[:3])
                 self.count("v2-rest stream")
@@ -220,7 +220,7 @@ class Load:
 
 async def called(channel: Any, wire: RpcRequest) -> RpcResponse:
     try:
-        message = await channel.unary_unary(wire.method)(bytes(joined(wire.message)))
+        message = await channel.unary_unary(wire.method)(bytes(join_parts(wire.message)))
     except grpc.aio.AioRpcError as error:
         return RpcResponse((), error.code().value[0], error.details() or "")
     return RpcResponse((message,))
@@ -228,15 +228,15 @@ async def called(channel: Any, wire: RpcRequest) -> RpcResponse:
 
 def streamed(model: str, count: int, delay: int) -> bytes:
     """A request of a stream over V2 gRPC."""
-    codec: Any = plugins()["v2-grpc"].make({})
+    codec: Any = plugins()["v2-grpc"].create({})
     return bytes(
-        joined(codec.build_stream_request(repeating(model, count, delay), GENERIC).message)
+        join_parts(codec.build_stream_request(repeating(model, count, delay), GENERIC).message)
     )
 
 
 async def told(call: Any, most: int | None = None) -> list[int]:
     """What the answers of a stream tell, up to ``most`` of them."""
-    codec: Any = plugins()["v2-grpc"].make({})
+    codec: Any = plugins()["v2-grpc"].create({})
     found: list[int] = []
     with contextlib.suppress(StopAsyncIteration):
         while most is None or len(found) < most:

@@ -25,10 +25,10 @@ from infergate.config.schema import Config
 from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
-from infergate.core.figures import EndpointFigures
-from infergate.core.messages import Answer, InferRequest, InferResponse, Operation
-from infergate.core.tensor import tensor_of
-from infergate.runtime.assemble import Running, assemble
+from infergate.core.messages import InferRequest, InferResponse, Operation, Response
+from infergate.core.stats import EndpointStats
+from infergate.core.tensor import tensor_from_array
+from infergate.runtime.assemble import RunningGateway, assemble
 
 QUIET: dict[str, Any] = {"log": {"access": False}, "helpers": 0}
 QUICK = {"interval": "50ms", "timeout": "500ms"}
@@ -40,7 +40,7 @@ class Slowed(BuiltinBackend):
 
     seconds = 0.0
 
-    async def perform(self, operation: Operation, call: Call) -> Answer:
+    async def perform(self, operation: Operation, call: Call) -> Response:
         if isinstance(operation, InferRequest):
             await asyncio.sleep(self.seconds)
         return await super().perform(operation, call)
@@ -54,7 +54,7 @@ class Replica:
     http: int = 0
     grpc: int = 0
     backend: Slowed = field(default_factory=lambda: Slowed("demo", timeout=30.0))
-    running: Running | None = None
+    running: RunningGateway | None = None
 
     async def start(self) -> None:
         addresses = {name: f"{self.host}:{getattr(self, name)}" for name in ("http", "grpc")}
@@ -112,7 +112,7 @@ async def replicas(*hosts: str, same_ports: bool = False) -> AsyncIterator[list[
 class Load:
     """What became of requests."""
 
-    gateway: Running
+    gateway: RunningGateway
     backend: Backend
     ok: int = 0
     failed: Counter[str] = field(default_factory=Counter)
@@ -122,9 +122,9 @@ class Load:
 
     async def ask(self, **headers: str) -> None:
         """One inference. Raises GatewayError."""
-        call = Call(peer="test", started=time.monotonic(), headers=headers)
+        call = Call(peer="test", started_at=time.monotonic(), headers=headers)
         inputs = tuple(
-            tensor_of(name, Datatype.INT32, np.arange(16, dtype=np.int32).reshape(1, 16))
+            tensor_from_array(name, Datatype.INT32, np.arange(16, dtype=np.int32).reshape(1, 16))
             for name in ("INPUT0", "INPUT1")
         )
         gateway = self.gateway.gateway
@@ -135,9 +135,9 @@ class Load:
     async def _others(self) -> None:
         """Who asks for what needs no endpoint is served, whatever happens to those."""
         gateway = self.gateway.gateway
-        inputs = (tensor_of("INPUT0", Datatype.INT32, np.zeros(1, np.int32)),)
+        inputs = (tensor_from_array("INPUT0", Datatype.INT32, np.zeros(1, np.int32)),)
         while not self._over.is_set():
-            call = Call(peer="test", started=time.monotonic())
+            call = Call(peer="test", started_at=time.monotonic())
             request = InferRequest("identity", inputs=inputs)
             answer = await gateway.infer(request, gateway.bind("identity", "", call), call)
             assert isinstance(answer, InferResponse)
@@ -181,7 +181,7 @@ class Load:
         wanted = self.ok + count
         await until(lambda: self.ok >= wanted, f"{count} more answers")
 
-    def figures(self) -> list[EndpointFigures]:
+    def figures(self) -> list[EndpointStats]:
         remote: Any = self.backend
         return list(remote.figures())
 

@@ -25,7 +25,7 @@ from faults.tight import GOOD, LIVE, Tight, good, good_call, good_frame, head, m
 from faults.watch import SECONDS, metric, rises, unharmed
 from infergate.config.schema import Config
 from infergate.runtime.assemble import assemble
-from infergate.runtime.engines import engine
+from infergate.runtime.engines import load_engine
 
 HELD_UP = "infergate_loop_held_up_seconds_total"
 BLOCKED = 1.6
@@ -180,7 +180,7 @@ def in_this_process(name: str) -> Iterator[tuple[Tight, str]]:
         }
     )
     told: Future[tuple[Tight, str]] = Future()
-    loop, over = (engine(name).new_loop or asyncio.new_event_loop)(), asyncio.Event()
+    loop, over = (load_engine(name).make_loop or asyncio.new_event_loop)(), asyncio.Event()
 
     async def serve() -> None:
         running = assemble(config)

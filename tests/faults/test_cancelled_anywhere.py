@@ -24,10 +24,10 @@ from infergate.core.call import Call
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.wire import HttpRequest
 from infergate.observe.metrics import Metrics
-from infergate.runtime.assemble import Running, assemble
-from infergate.runtime.company import Company
-from infergate.transport.grpc_conversation import held
-from infergate.transport.guard import Admission
+from infergate.runtime.assemble import RunningGateway, assemble
+from infergate.runtime.worker_group import WorkerGroup
+from infergate.transport.grpc.multiplexing import multiplex
+from infergate.transport.server.admission import Admission
 
 MOST = 60
 """Nothing waits so often."""
@@ -76,17 +76,17 @@ def left_at(doing: Coroutine[Any, Any, Any], place: int) -> Generator[Any, Any, 
 
 @dataclass
 class Site:
-    running: Running
+    running: RunningGateway
     metrics: Metrics
     frontend: str
 
     @property
     def _app(self) -> Any:
-        return self.running._parts.listening[self.frontend].app
+        return self.running._active.listeners[self.frontend].app
 
     async def ask(self, route: str) -> str:
         """One request, to the end of its answer; how it ended."""
-        call = Call(peer="test", started=time.monotonic())
+        call = Call(peer="test", started_at=time.monotonic())
         if route == "stream":
             await (self._events(call) if self.frontend == "http" else self._stream(call))
             return call.outcome
@@ -98,20 +98,20 @@ class Site:
         body = json.dumps({"IN": [1, 2, 3], "DELAY": [2] * 3}).encode()
         path = "/v2/models/stream/generate_stream"
         answer = await self._app.respond(HttpRequest("POST", path, body=[body]), call)
-        assert answer.rest is not None, answer
+        assert answer.body_stream is not None, answer
         try:
-            while await answer.rest.next() is not None:
+            while await answer.body_stream.next() is not None:
                 pass
         finally:
-            await answer.rest.close()
+            await answer.body_stream.close()
 
     async def _stream(self, call: Call) -> None:
         async def messages() -> AsyncIterator[bytes]:
             for _ in range(2):
                 yield streamed("stream", 3, 2)
 
-        conversation = self._app.conversations[STREAM](call)
-        answers = held(conversation, messages(), Admission(DEFAULT_LIMITS))
+        conversation = self._app.request_streams[STREAM](call)
+        answers = multiplex(conversation, messages(), Admission(DEFAULT_LIMITS))
         async with aclosing(answers):
             assert len([each async for each in answers]) >= 6
 
@@ -125,7 +125,7 @@ class Site:
         for backend in self.running.gateway.backends:
             remote: Any = backend
             found += sum(each.active for each in remote.figures())
-            queue = remote._sending._queue
+            queue = remote._sender._queue
             found += 0 if queue is None else queue._places.taken
         return found
 
@@ -167,7 +167,7 @@ async def started_site(
         )
         metrics = Metrics()
         async with as_before(engine):
-            running = assemble(config, company=Company(metrics))
+            running = assemble(config, group=WorkerGroup(metrics))
             await running.start()
             try:
                 yield Site(running, metrics, frontend)

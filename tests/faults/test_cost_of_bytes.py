@@ -32,10 +32,10 @@ from faults.costs import (
 )
 from faults.timed import calibrated
 from faults.watch import MIB, counted, unharmed
-from infergate.codecs.base import Forwarding, Unfinished
+from infergate.codecs.base import PartialInferRequest, SupportsPassThrough
 from infergate.codecs.registry import plugins
 from infergate.core.errors import GatewayError
-from infergate.core.limits import DEFAULT_LIMITS, KIB, CostlyError, for_loop
+from infergate.core.limits import DEFAULT_LIMITS, KIB, NeedsOffloadError, event_loop_limits
 from infergate.core.wire import HttpRequest, RpcRequest
 from legacy.messages import SERVICE
 from searching import examples
@@ -96,7 +96,7 @@ def test_others_hardly_notice(timed: Timed, name: str) -> None:
 
 # ---- the search --------------------------------------------------------------------------------
 
-LIMITS = for_loop(DEFAULT_LIMITS)
+LIMITS = event_loop_limits(DEFAULT_LIMITS)
 HEADERS = 64 * KIB
 """As ``listeners.http`` takes them, where NV-InferRequest is one."""
 
@@ -187,13 +187,13 @@ SEARCHED: dict[str, tuple[Any, list[bytes], list[bytes], list[bytes]]] = {
 
 def _parsed(codec: Any, wire: Any) -> None:
     parsed = codec.parse_request(wire, LIMITS)
-    if isinstance(parsed, Unfinished):
-        parsed.finish(METADATA)
+    if isinstance(parsed, PartialInferRequest):
+        parsed.complete(METADATA)
 
 
 def _shielded(codec: Any, wire: Any) -> None:
-    if isinstance(codec, Forwarding):
-        codec.shield(wire, LIMITS)
+    if isinstance(codec, SupportsPassThrough):
+        codec.validate(wire, LIMITS)
 
 
 def _seconds(codec: Any, make: Any, data: bytes) -> float:
@@ -206,7 +206,7 @@ def _seconds(codec: Any, make: Any, data: bytes) -> float:
         try:
             codec.peek(wire)
             read(codec, wire)
-        except CostlyError:
+        except NeedsOffloadError:
             pass
         except GatewayError as error:
             codec.build_error(error, wire)
@@ -222,7 +222,7 @@ messages; it looks for what no bound holds. The rows above are held to the 50 ms
 @pytest.mark.parametrize("protocol", SEARCHED)
 def test_nothing_dearer_is_found(timed: Timed, protocol: str) -> None:
     make, begins, middles, ends = SEARCHED[protocol]
-    codec = plugins()[protocol].make({})
+    codec = plugins()[protocol].create({})
 
     @seed(17)
     @settings(

@@ -32,7 +32,7 @@ from faults.watch import (
     until,
 )
 from infergate.codecs.protos import SCHEMA
-from infergate.core.wire import HttpRequest, joined
+from infergate.core.wire import HttpRequest, join_parts
 from peers.support.process import free_ports
 
 STREAMS = 50
@@ -43,7 +43,7 @@ backends: {{ours: {{protocol: builtin}}}}
 routes: [{{model: "*", backend: ours}}]
 """
 HEALTH = "/grpc.health.v1.Health/Check"
-Status = SCHEMA.message("grpc.health.v1.HealthCheckResponse")
+Status = SCHEMA.message_class("grpc.health.v1.HealthCheckResponse")
 
 
 @dataclass
@@ -151,7 +151,7 @@ async def drained(site: Site, raw: Client, scraping: Client) -> None:
         assert [sorted(each) for each in every] == [sorted([*range(40), 0, 1])[1:] for _ in calls]
         for call in calls:
             assert await call.code() is grpc.StatusCode.OK
-        told_by_http = bytes(joined((await events).body)).count(b"data: ")
+        told_by_http = bytes(join_parts((await events).body)).count(b"data: ")
         assert told_by_http == 40
         await kept.close()
 

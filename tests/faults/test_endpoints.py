@@ -11,7 +11,7 @@ import pytest
 
 from faults.replicas import Names, gateway, replicas, until
 from faults.watch import SECONDS, descriptors
-from infergate.backends.base import Watched
+from infergate.backends.base import SupportsHealthWatch
 from infergate.core.errors import GatewayError, Kind
 
 LOCAL = "127.0.0.1"
@@ -115,7 +115,7 @@ async def test_all_down_is_told_at_once_and_over_at_once(carrier: str, engine: s
     async with replicas(LOCAL, LOCAL) as two:
         urls = [each.url(carrier) for each in two]
         async with gateway(carrier, engine, urls) as load:
-            ready = load.gateway.gateway.readiness.ready
+            ready = load.gateway.gateway.readiness.is_ready
             assert await ready()
             for each in two:
                 await each.kill()
@@ -144,10 +144,10 @@ async def test_all_down_is_told_at_once_and_over_at_once(carrier: str, engine: s
 async def test_a_lone_endpoint_costs_nothing() -> None:
     async with replicas(LOCAL) as one, gateway("http", "own", [one[0].url("http")]) as load:
         remote = load.gateway.gateway.backends[0]
-        assert isinstance(remote, Watched)
-        assert remote.ready is None, "a lone endpoint is not asked until somebody wants to know"
+        assert isinstance(remote, SupportsHealthWatch)
+        assert remote.is_ready is None, "a lone endpoint is not asked until somebody wants to know"
         assert await load.figure("infergate_endpoint_checks_total", 0) == 0
-        assert await load.gateway.gateway.readiness.ready()
+        assert await load.gateway.gateway.readiness.is_ready()
         assert not [t for t in asyncio.all_tasks() if "watching" in repr(t.get_coro())]
 
 

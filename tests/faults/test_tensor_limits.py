@@ -23,8 +23,8 @@ from infergate.codecs.profiles import GENERIC
 from infergate.codecs.registry import plugins
 from infergate.core.datatypes import Datatype
 from infergate.core.messages import InferRequest, ModelMetadata, TensorMetadata
-from infergate.core.tensor import tensor_of
-from infergate.core.wire import joined
+from infergate.core.tensor import tensor_from_array
+from infergate.core.wire import join_parts
 from peers.support.process import free_ports
 
 MOST = 3
@@ -39,14 +39,14 @@ helpers: 0
 def asking(protocol: str, inputs: int, rank: int) -> Any:
     """An inference of ``identity`` with so many inputs, which have so many dimensions of 1."""
     tensors = tuple(
-        tensor_of(f"INPUT{i}", Datatype.INT32, np.ones((1,) * rank, np.int32))
+        tensor_from_array(f"INPUT{i}", Datatype.INT32, np.ones((1,) * rank, np.int32))
         for i in range(inputs)
     )
     described = tuple(TensorMetadata(f"INPUT{i}", "INT32", (1,) * rank) for i in range(inputs))
     model = ModelMetadata("identity", inputs=described, outputs=described)
     profile = PROFILES.get(protocol, GENERIC)
     request = InferRequest("identity", inputs=tensors)
-    return plugins()[protocol].make({}).build_request(request, profile, model)
+    return plugins()[protocol].create({}).build_request(request, profile, model)
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class Site:
     def posted(self, protocol: str, inputs: int, rank: int) -> str:
         wire = asking(protocol, inputs, rank)
         path = "/graphpipe/identity" if protocol == "graphpipe" else wire.path
-        answer = post(self.gateway.http, path, bytes(joined(wire.body)), wire.headers)
+        answer = post(self.gateway.http, path, bytes(join_parts(wire.body)), wire.headers)
         return answer.headers.get("nv-status", "") or str(answer.status)
 
     def framed(self, inputs: int, rank: int) -> str:
-        body = bytes(joined(asking("graphpipe", inputs, rank).body))
+        body = bytes(join_parts(asking("graphpipe", inputs, rank).body))
         with Client(self.raw) as client:
             client.send(len(body).to_bytes(4, "little") + body)
             told = client.exactly(int.from_bytes(client.exactly(4), "little"))
@@ -71,7 +71,7 @@ class Site:
 
     def called(self, protocol: str, inputs: int, rank: int) -> str:
         wire = asking(protocol, inputs, rank)
-        status = call(self.channel, bytes(joined(wire.message)), wire.method)
+        status = call(self.channel, bytes(join_parts(wire.message)), wire.method)
         if wire.method != OLD_INFER:
             return status.code.name
         return code_name(OLD.InferResponse.FromString(status.message).request_status)

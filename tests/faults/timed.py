@@ -60,7 +60,7 @@ def answer(listener: socket.socket) -> None:
 
 if __name__ == "__main__":
     asyncio.Handle._run = _timed  # type: ignore[method-assign]
-    engines._uvloops = lambda: None  # type: ignore[assignment]  # uvloop is C
+    engines._uvloop_factory = lambda: None  # type: ignore[assignment]  # uvloop is C
     listening = socket.create_server(("127.0.0.1", int(sys.argv[1])))
     threading.Thread(target=answer, args=(listening,), daemon=True).start()
     sys.exit(main(sys.argv[2:]))

@@ -21,7 +21,7 @@ from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
 from infergate.core.messages import InferRequest
-from infergate.core.tensor import tensor_of
+from infergate.core.tensor import tensor_from_array
 from infergate.matrix.clients import SPEAKERS
 from infergate.transport.base import Endpoint
 
@@ -108,7 +108,7 @@ def traffic(site: Site) -> Iterator[None]:
 async def _ask(site: Site, stop: threading.Event) -> None:
     speakers = [each for each in SPEAKERS if each.listener in {"http", "grpc"}]
     clients = {}
-    tensor = tensor_of("INPUT0", Datatype.FP32, np.linspace(0, 1, 64, dtype="f4"))
+    tensor = tensor_from_array("INPUT0", Datatype.FP32, np.linspace(0, 1, 64, dtype="f4"))
     numbers = np.random.default_rng(7)
     while not stop.is_set():
         speaker = speakers[int(numbers.integers(len(speakers)))]

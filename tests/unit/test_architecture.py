@@ -40,7 +40,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "codecs.registry",
         "access.keys",
         "access.rules",
-        "transport.tls_certificates",  # whose files it checks
+        "transport.tls.certificates",  # whose files it checks
     ),
     "runtime": (
         "core",
@@ -72,10 +72,10 @@ WITHOUT_VERSION = ("core", "codecs")
 
 # Third-party or standard module: the only modules (by prefix) that may import it.
 ONLY_IN = {
-    "aiohttp": ("transport.http_", "runtime.admin"),
-    "grpc": ("transport.grpc_",),
+    "aiohttp": ("transport.compat.", "runtime.admin"),
+    "grpc": ("transport.compat.",),
     "rich": ("terminal",),
-    "httptools": ("transport.h1.",),
+    "httptools": ("transport.http1.",),
     "watchfiles": ("runtime.watch",),
 }
 IMPURE = ("asyncio", "logging", "time", "socket")
@@ -86,7 +86,7 @@ TASKS_IN = (
     "runtime.",
     "access.jwks",
     "backends.hedging",
-    "backends.watching",
+    "backends.endpoint_monitor",
     "gateway.mirror",
 )
 """Where tasks may be started: elsewhere nobody would wait for them or cancel them."""
@@ -243,7 +243,7 @@ MODULES = frozenset(
         "codecs.v2_rest.paths",
         "codecs.v2_grpc",
         "transport.base",
-        "transport.http_server",
+        "transport.http1.server",
         "runtime.serve",
         "config.load",
         "gateway.gateway",
@@ -265,17 +265,21 @@ WRONG = [
     ("codecs.v2_grpc", "import asyncio.events", "codecs are pure"),
     ("codecs.v2_grpc", "import socket", "codecs are pure"),
     ("codecs.v2_grpc", "import logging", "codecs are pure"),
-    ("codecs.v2_grpc", "import grpc", "only transport.grpc_* may"),
-    ("transport.http_server", "import infergate.codecs.base", "transport may import core"),
-    ("transport.http_server", "from grpc import aio", "only transport.grpc_* may"),
-    ("transport.h1_server", "import httptools", "only transport.h1.* may"),
-    ("transport.grpc_server", "import aiohttp.web", "only transport.http_ and runtime.admin* may"),
+    ("codecs.v2_grpc", "import grpc", "only transport.compat.* may"),
+    ("transport.http1.server", "import infergate.codecs.base", "transport may import core"),
+    ("transport.http1.server", "from grpc import aio", "only transport.compat.* may"),
+    ("transport.grpc.server", "import httptools", "only transport.http1.* may"),
+    (
+        "transport.grpc.server",
+        "import aiohttp.web",
+        "only transport.compat. and runtime.admin* may",
+    ),
     ("routing.table", "from infergate.config import load", "routing may import core"),
     ("backends.remote", "from infergate.codecs import v2_rest", "backends may import"),
-    ("backends.remote", "from infergate.transport import http_server", "backends may import"),
+    ("backends.remote", "from infergate.transport.http1 import server", "backends may import"),
     ("backends.remote", "import infergate.codecs.registry", "backends may import"),
     ("gateway.gateway", "from infergate.runtime import serve", "gateway may import"),
-    ("gateway.gateway", "import infergate.transport.http_server", "gateway may import"),
+    ("gateway.gateway", "import infergate.transport.compat.aiohttp_server", "gateway may import"),
     ("observe.metrics", "import infergate.gateway.gateway", "observe may import core"),
     ("config.load", "import infergate.backends.remote", "config may import"),
     ("testing.vectors", "import infergate.gateway.gateway", "testing may import"),
@@ -305,8 +309,11 @@ RIGHT = [
     ("codecs.v2_rest.paths", "import infergate.codecs.v2_rest.errors, infergate.core.wire"),
     ("codecs.v2_rest.__init__", "from . import paths\nfrom ..base import Codec"),
     ("codecs.v2_rest.paths", "import orjson, json, timeit"),
-    ("transport.http_client", "import aiohttp, asyncio\nfrom infergate import __version__"),
-    ("transport.grpc_client", "import grpc.aio\nasyncio.create_task(f())"),
+    (
+        "transport.compat.aiohttp_client",
+        "import aiohttp, asyncio\nfrom infergate import __version__",
+    ),
+    ("transport.compat.grpc_client", "import grpc.aio\nasyncio.create_task(f())"),
     ("runtime.admin", "from aiohttp import web"),
     ("runtime.serve", "from infergate.gateway import gateway\nasyncio.ensure_future(f())"),
     ("backends.hedging", "import asyncio\nasyncio.ensure_future(f())"),

@@ -12,11 +12,11 @@ import pytest
 
 from infergate.codecs.graphpipe import errors as graphpipe
 from infergate.codecs.protos import statuses as grpc_backends
-from infergate.codecs.trtis import statuses as legacy
+from infergate.codecs.trtis import request_status as legacy
 from infergate.codecs.v2_grpc import errors as v2_grpc
 from infergate.codecs.v2_rest import errors as v2_rest
 from infergate.core.errors import Kind
-from infergate.runtime.console.explanations import explained
+from infergate.runtime.console.explanations import explain
 
 PAGE = (Path(__file__).parents[2] / "docs" / "errors.md").read_text(encoding="utf-8")
 GRPC = {code.value[0]: f"`{code.name}`" for code in grpc.StatusCode}
@@ -40,12 +40,12 @@ def test_every_outcome_has_its_row() -> None:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_an_outcome_is_what_the_code_makes_of_it(kind: Kind) -> None:
-    rest, other = v2_rest.STATUS[kind], graphpipe.STATUS[kind]
-    told = explained(kind.value)
+    rest, other = v2_rest.STATUS_BY_KIND[kind], graphpipe.STATUS_BY_KIND[kind]
+    told = explain(kind.value)
     assert rows("Outcomes")[kind.value] == [
         str(rest) if rest == other else f"{rest}; GraphPipe {other}",
         GRPC[v2_grpc.CODES[kind]],
-        f"`{legacy.CODE[kind]}`",
+        f"`{legacy.CODE_BY_KIND[kind]}`",
         told["meaning"],
         told["advice"],
     ]
@@ -56,12 +56,12 @@ def _by_kind(kinds: Mapping[Any, Kind], kind: Kind) -> list[Any]:
 
 
 def test_what_backends_errors_become() -> None:
-    assert v2_rest.KIND == graphpipe.KIND
+    assert v2_rest.KIND_BY_STATUS == graphpipe.KIND_BY_STATUS
     expected = {}
     for kind in Kind:
-        statuses = [*map(str, _by_kind(v2_rest.KIND, kind)), *OTHERS.get(kind, [])]
-        codes = [GRPC[code] for code in _by_kind(grpc_backends.KINDS, kind)]
-        words = [f"`{code}`" for code in _by_kind(legacy.KINDS, kind)]
+        statuses = [*map(str, _by_kind(v2_rest.KIND_BY_STATUS, kind)), *OTHERS.get(kind, [])]
+        codes = [GRPC[code] for code in _by_kind(grpc_backends.KIND_BY_CODE, kind)]
+        words = [f"`{code}`" for code in _by_kind(legacy.KIND_BY_CODE, kind)]
         if statuses or codes or words:
             expected[kind.value] = [", ".join(cell) for cell in (statuses, codes, words)]
     assert rows("What a backend's error becomes") == expected
@@ -72,4 +72,4 @@ def test_what_backends_errors_become() -> None:
     [(418, Kind.BAD_REQUEST), (599, Kind.BACKEND_ERROR), (302, Kind.BACKEND_GARBAGE)],
 )
 def test_other_statuses(status: int, kind: Kind) -> None:
-    assert v2_rest.kind_of(status) is graphpipe.kind_of(status) is kind
+    assert v2_rest.kind_of_status(status) is graphpipe.kind_of_status(status) is kind

@@ -13,7 +13,7 @@ VECTORS = [vector for folder in FOLDERS for vector in load(folder)]
 
 @pytest.mark.parametrize("vector", VECTORS, ids=str)
 def test_vector(vector: Vector) -> None:
-    codec = plugins()[vector.protocol].make(vector.options)
+    codec = plugins()[vector.protocol].create(vector.options)
     check_vector(codec, vector)
 
 

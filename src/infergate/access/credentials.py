@@ -12,11 +12,11 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from infergate.access.refusals import malformed
+from infergate.access.rejection import malformed
 
 BEARER: Final = "authorization"
 API_KEY: Final = "x-api-key"
-LONGEST: Final = 8192
+MAX_CREDENTIAL_CHARS: Final = 8192
 """Characters of a token. Tokens that list many groups have about four thousand."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 """RFC 9110, 11.2: token68."""
@@ -36,24 +36,24 @@ class Credential:
         return "Credential(…)"
 
 
-def presented(headers: Mapping[str, str]) -> Credential | None:
+def read_credential(headers: Mapping[str, str]) -> Credential | None:
     """Return the credential in ``headers`` (names in lower case), or None. Raises AccessRejected
     for a malformed credential and for two of them."""
     bearer, key = headers.get(BEARER), headers.get(API_KEY)
     if bearer is None:
         if key is None:
             return None
-        return Credential(_checked(key, API_KEY), may_be_token=False)
+        return Credential(_check_secret(key, API_KEY), may_be_token=False)
     if key is not None:
         raise malformed(f"{BEARER} and {API_KEY} are both present; send only one of them")
     scheme = _SCHEME.match(bearer)
     if scheme is None:
         raise malformed(f"{BEARER} is not of the form 'Bearer …'")
-    return Credential(_checked(bearer[scheme.end() :], BEARER), may_be_token=True)
+    return Credential(_check_secret(bearer[scheme.end() :], BEARER), may_be_token=True)
 
 
-def _checked(secret: str, header: str) -> str:
-    if len(secret) > LONGEST:
+def _check_secret(secret: str, header: str) -> str:
+    if len(secret) > MAX_CREDENTIAL_CHARS:
         raise malformed(f"{header} is too long")
     if _TOKEN.fullmatch(secret) is None:
         raise malformed(f"{header} holds no credential that can be read")

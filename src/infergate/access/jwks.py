@@ -21,19 +21,19 @@ from typing import Any, Final, Protocol
 from jwt import PyJWK
 from jwt.exceptions import PyJWTError
 
-from infergate.access.files import Watched
+from infergate.access.watched_file import WatchedFile
 from infergate.core.errors import GatewayError
-from infergate.core.vocabulary import JWT_KEY_UNUSABLE, JWT_KEYS_AWAY
+from infergate.core.log_events import JWT_KEY_UNUSABLE, JWT_KEYS_AWAY
 
 _log = logging.getLogger("infergate.access")
 
-PAUSE: Final = 30.0
+FETCH_INTERVAL_SECONDS: Final = 30.0
 """Seconds between two fetches of a URL while there are keys."""
-EAGER: Final = 1.0
+INITIAL_FETCH_INTERVAL_SECONDS: Final = 1.0
 """Seconds between two fetches of a URL while there are no keys."""
-_MOST: Final = 256
+_MAX_KEYS: Final = 256
 """Keys in a set."""
-_ALGORITHMS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
+_ALGORITHMS_BY_TYPE: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("RSA", ""): frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}),
     ("EC", "P-256"): frozenset({"ES256"}),
     ("EC", "P-384"): frozenset({"ES384"}),
@@ -41,10 +41,10 @@ _ALGORITHMS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("OKP", "Ed25519"): frozenset({"EdDSA"}),
 }
 """Algorithms by ``kty`` and ``crv`` (RFC 7518, 3.4; RFC 8037)."""
-ALGORITHMS: Final = frozenset().union(*_ALGORITHMS.values())
+ALGORITHMS: Final = frozenset().union(*_ALGORITHMS_BY_TYPE.values())
 
 
-class KeySet:
+class JwkSet:
     """The keys of one document that may verify tokens."""
 
     def __init__(self, document: bytes) -> None:
@@ -57,46 +57,48 @@ class KeySet:
         except ValueError:
             raise ValueError("it is not JSON") from None
         listed = parsed.get("keys") if isinstance(parsed, dict) else None
-        if not isinstance(listed, list) or len(listed) > _MOST:
-            raise ValueError(f"it is not a JWK set: an object with 'keys', at most {_MOST}")
+        if not isinstance(listed, list) or len(listed) > _MAX_KEYS:
+            raise ValueError(f"it is not a JWK set: an object with 'keys', at most {_MAX_KEYS}")
         self._keys: Final = [
             (key, algorithms)
             for key in listed
-            if isinstance(key, dict) and (algorithms := _usable(key))
+            if isinstance(key, dict) and (algorithms := _usable_algorithms(key))
         ]
         if not self._keys:
             raise ValueError("no key of it can be used to check tokens")
-        self._made: Final[dict[tuple[str | None, str], PyJWK | None]] = {}
+        self._parsed_keys: Final[dict[tuple[str | None, str], PyJWK | None]] = {}
 
-    def find(self, number: str | None, algorithm: str) -> PyJWK | None:
+    def find(self, key_id: str | None, algorithm: str) -> PyJWK | None:
         """Return the key for a token signed with ``algorithm`` that names ``key_id`` (``kid``). A
         token without ``kid`` is verified only if exactly one key has that algorithm."""
-        cache_key = (number, algorithm)
-        if cache_key not in self._made:
+        cache_key = (key_id, algorithm)
+        if cache_key not in self._parsed_keys:
             fitting = [
                 key
                 for key, usable in self._keys
-                if algorithm in usable and (number is None or key.get("kid") == number)
+                if algorithm in usable and (key_id is None or key.get("kid") == key_id)
             ]
-            key_object = _made(fitting[0], algorithm) if len(fitting) == 1 else None
+            key_object = _parse_key(fitting[0], algorithm) if len(fitting) == 1 else None
             if key_object is None:
                 return None  # not cached: clients choose the key id
-            self._made[cache_key] = key_object
-        return self._made[cache_key]
+            self._parsed_keys[cache_key] = key_object
+        return self._parsed_keys[cache_key]
 
 
-def _usable(key: dict[str, Any]) -> frozenset[str]:
+def _usable_algorithms(key: dict[str, Any]) -> frozenset[str]:
     """Return the algorithms that ``key`` may be used with (rule 1)."""
     if key.get("use", "sig") != "sig":
         return frozenset()
     operations = key.get("key_ops", ["verify"])
     if not isinstance(operations, list) or "verify" not in operations:
         return frozenset()
-    algorithms = _ALGORITHMS.get((str(key.get("kty")), str(key.get("crv", ""))), frozenset())
+    algorithms = _ALGORITHMS_BY_TYPE.get(
+        (str(key.get("kty")), str(key.get("crv", ""))), frozenset()
+    )
     return algorithms if "alg" not in key else algorithms & {str(key["alg"])}
 
 
-def _made(key: dict[str, Any], algorithm: str) -> PyJWK | None:
+def _parse_key(key: dict[str, Any], algorithm: str) -> PyJWK | None:
     try:
         return PyJWK.from_dict(key, algorithm)
     except (PyJWTError, ValueError, TypeError) as error:
@@ -106,34 +108,34 @@ def _made(key: dict[str, Any], algorithm: str) -> PyJWK | None:
         return None
 
 
-class Source(Protocol):
+class JwkSource(Protocol):
     """A source of keys."""
 
-    async def keys(self, now: float) -> KeySet | None:
+    async def keys(self, now: float) -> JwkSet | None:
         """Return the keys at ``now`` (``time.monotonic``); None if there are none yet."""
         ...
 
-    async def newer(self, now: float) -> KeySet | None:
+    async def refreshed_keys(self, now: float) -> JwkSet | None:
         """Return the keys for a token whose key is unknown, fetched again if possible."""
         ...
 
 
-class FileSource:
+class JwkFileSource:
     """Keys from a file."""
 
-    def __init__(self, file: Watched[KeySet]) -> None:
+    def __init__(self, file: WatchedFile[JwkSet]) -> None:
         self._file: Final = file
 
-    async def keys(self, now: float) -> KeySet | None:
+    async def keys(self, now: float) -> JwkSet | None:
         """Return the keys in the file."""
         return await self._file.current(now)
 
-    async def newer(self, now: float) -> KeySet | None:
+    async def refreshed_keys(self, now: float) -> JwkSet | None:
         """Return the keys in the file, which is checked often enough anyway."""
         return await self._file.current(now)
 
 
-class UrlSource:
+class JwkUrlSource:
     """Keys from a URL (rule 2). ``name`` is the issuer's name in the log."""
 
     def __init__(
@@ -141,54 +143,54 @@ class UrlSource:
         name: str,
         fetch: Callable[[], Awaitable[bytes]],
         refresh: float,
-        failed: Callable[[], None],
+        on_failure: Callable[[], None],
     ) -> None:
         """``fetch`` raises GatewayError; ``refresh`` is in seconds; ``on_failure`` is called when a
         fetch gave no keys."""
         self._name: Final = name
         self._fetch: Final = fetch
         self._refresh: Final = refresh
-        self._failed: Final = failed
-        self._keys: KeySet | None = None
-        self._old = 0.0  # when the keys are due to be fetched again
-        self._may = 0.0  # the earliest time of the next fetch
-        self._asking: asyncio.Task[None] | None = None
+        self._on_failure: Final = on_failure
+        self._keys: JwkSet | None = None
+        self._refresh_at = 0.0  # when the keys are due to be fetched again
+        self._next_fetch = 0.0  # the earliest time of the next fetch
+        self._fetch_task: asyncio.Task[None] | None = None
 
-    async def keys(self, now: float) -> KeySet | None:
+    async def keys(self, now: float) -> JwkSet | None:
         """Return the keys. One request fetches them when they are due; others wait for it only if
         there are no keys, or if none were fetched for much longer than ``refresh``."""
-        if now >= self._old and now >= self._may:
-            wait = self._keys is None or now >= self._may + self._refresh
-            if wait or self._asking is None:
-                await self._ask(now)
+        if now >= self._refresh_at and now >= self._next_fetch:
+            wait = self._keys is None or now >= self._next_fetch + self._refresh
+            if wait or self._fetch_task is None:
+                await self._join_fetch(now)
         return self._keys
 
-    async def newer(self, now: float) -> KeySet | None:
+    async def refreshed_keys(self, now: float) -> JwkSet | None:
         """Fetch the keys again unless that was done a moment ago, and return them."""
-        if now >= self._may:
-            await self._ask(now)
+        if now >= self._next_fetch:
+            await self._join_fetch(now)
         return self._keys
 
     async def close(self) -> None:
         """Cancel a fetch in progress."""
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
+        if self._fetch_task is not None:
+            self._fetch_task.cancel()
+            await asyncio.gather(self._fetch_task, return_exceptions=True)
 
-    async def _ask(self, now: float) -> None:
+    async def _join_fetch(self, now: float) -> None:
         """Join the fetch in progress, or start one (rule 3)."""
-        if self._asking is None:
-            self._asking = asyncio.create_task(self._asked(now))
-        await asyncio.shield(self._asking)
+        if self._fetch_task is None:
+            self._fetch_task = asyncio.create_task(self._fetch_keys(now))
+        await asyncio.shield(self._fetch_task)
 
-    async def _asked(self, now: float) -> None:
+    async def _fetch_keys(self, now: float) -> None:
         try:
             document = await self._fetch()
             if self._keys is None or document != self._keys.document:
-                self._keys = KeySet(document)
-            self._old = now + self._refresh
+                self._keys = JwkSet(document)
+            self._refresh_at = now + self._refresh
         except (GatewayError, ValueError) as error:
-            self._failed()
+            self._on_failure()
             consequence = (
                 "there are none yet" if self._keys is None else "the previous ones stay in force"
             )
@@ -201,5 +203,7 @@ class UrlSource:
                 extra=JWT_KEYS_AWAY,
             )
         finally:
-            self._may = now + (EAGER if self._keys is None else PAUSE)
-            self._asking = None
+            self._next_fetch = now + (
+                INITIAL_FETCH_INTERVAL_SECONDS if self._keys is None else FETCH_INTERVAL_SECONDS
+            )
+            self._fetch_task = None

@@ -13,17 +13,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-PREFIX: Final = "infergate_"
+KEY_TEXT_PREFIX: Final = "infergate_"
 """The beginning of every key, so that secret scanners find keys that were committed by mistake."""
-_BYTES: Final = 32
+_KEY_BYTES: Final = 32
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/-]{0,127}")
 _HASH: Final = re.compile(r"[0-9a-fA-F]{64}")
 _LINE: Final = re.compile(r"([^\s:]+)\s*:\s*(\S+)")
-_MOST: Final = 100_000
+_MAX_KEYS: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ApiKey:
     """The name of a key's owner and the SHA-256 of the key."""
 
     name: str
@@ -32,7 +32,7 @@ class Key:
 
 def new_key() -> str:
     """Return a new random key."""
-    return PREFIX + secrets.token_urlsafe(_BYTES)
+    return KEY_TEXT_PREFIX + secrets.token_urlsafe(_KEY_BYTES)
 
 
 def digest_of(secret: str) -> bytes:
@@ -60,14 +60,14 @@ def parse_hash(value: Any) -> bytes:
     return bytes.fromhex(value)
 
 
-def parse_file(data: bytes) -> tuple[Key, ...]:
+def parse_file(data: bytes) -> tuple[ApiKey, ...]:
     """Return the keys in a file: lines like ``name: SHA-256``, empty lines, and comments after
     ``#``. A name may have several keys. Raises ValueError naming the line."""
     try:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8 text") from None
-    keys: list[Key] = []
+    keys: list[ApiKey] = []
     for number, line in enumerate(lines, 1):
         entry = line.partition("#")[0].strip()
         if not entry:
@@ -76,25 +76,25 @@ def parse_file(data: bytes) -> tuple[Key, ...]:
         if match is None:
             raise ValueError(f"line {number}: expected 'name: SHA-256 of its key'")
         try:
-            keys.append(Key(parse_name(match[1]), parse_hash(match[2])))
+            keys.append(ApiKey(parse_name(match[1]), parse_hash(match[2])))
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from None
-    if len(keys) > _MOST:
-        raise ValueError(f"it has over {_MOST} keys")
+    if len(keys) > _MAX_KEYS:
+        raise ValueError(f"it has over {_MAX_KEYS} keys")
     return tuple(keys)
 
 
-class Keys:
+class ApiKeys:
     """Finds the owner of a key."""
 
-    def __init__(self, keys: Iterable[Key]) -> None:
-        self._names: Final = {key.digest: (key.digest, key.name) for key in keys}
+    def __init__(self, keys: Iterable[ApiKey]) -> None:
+        self._entries: Final = {key.digest: (key.digest, key.name) for key in keys}
 
-    def find(self, secret: str) -> str | None:
+    def find_owner(self, secret: str) -> str | None:
         """Return the owner's name; None for an unknown key. Timing the look-up can reveal no more
         than the hash of the text that was sent; hashes are compared in constant time."""
         digest = digest_of(secret)
-        entry = self._names.get(digest)
+        entry = self._entries.get(digest)
         if entry is not None and hmac.compare_digest(entry[0], digest):
             return entry[1]
         return None

@@ -20,18 +20,23 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from infergate.access.rates import Counting, Full, StoreAway, Want
-from infergate.core.vocabulary import RATES_AWAY, RATES_BACK
+from infergate.access.rate_limits import (
+    BucketCharge,
+    ExceededLimit,
+    RateBuckets,
+    RateStoreUnavailableError,
+)
+from infergate.core.log_events import RATES_AWAY, RATES_BACK
 
 _log = logging.getLogger("infergate.access")
 
 LOCAL: Final = "local"
 OPEN: Final = "open"
 CLOSED: Final = "closed"
-ALONE: Final = 1.0
+RETRY_SECONDS: Final = 1.0
 """Seconds for which Redis is not queried after a failure."""
 _CONNECTIONS: Final = 16
-_KEYS: Final = "infergate:{rates}:"
+_KEY_PREFIX: Final = "infergate:{rates}:"
 """The prefix of all Redis keys. The braces keep them on one node of a cluster, which a script
 needs."""
 
@@ -60,7 +65,7 @@ return {0, '0'}
 bucket that has no room, from 1, and the seconds to wait; 0 if all buckets were charged."""
 
 
-def redis_at(url: str, timeout: float) -> Any:
+def redis_client(url: str, timeout: float) -> Any:
     """Return a client of the Redis at ``url`` that does not retry; ``timeout`` is in seconds."""
     pool: Any = BlockingConnectionPool.from_url(
         url,
@@ -73,16 +78,16 @@ def redis_at(url: str, timeout: float) -> Any:
     return Redis.from_pool(pool)
 
 
-class InRedis:
+class RedisRateStore:
     """A store in Redis."""
 
     def __init__(
         self,
         client: Any,
         timeout: float,
-        otherwise: str,
-        failed: Callable[[], None],
-        local: Counting,
+        fallback: str,
+        on_failure: Callable[[], None],
+        local: RateBuckets,
     ) -> None:
         """``client`` is a ``redis.asyncio.Redis``; ``timeout`` is in seconds; ``fallback`` is
         LOCAL, OPEN or CLOSED. ``on_failure`` is called when Redis does not answer; ``local`` holds
@@ -90,39 +95,39 @@ class InRedis:
         self._redis: Final[Any] = client
         self._script: Final[Any] = client.register_script(SCRIPT)
         self._timeout: Final = timeout
-        self._otherwise: Final = otherwise
-        self._failed: Final = failed
+        self._fallback: Final = fallback
+        self._on_failure: Final = on_failure
         self._local: Final = local
-        self._alone_until = 0.0
-        self._is_away = False
+        self._retry_at = 0.0
+        self._is_unavailable = False
 
-    async def take(self, wants: Sequence[Want], now: float) -> Full | None:
+    async def charge(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
         """Charge all buckets and return None, or return the bucket that has no room."""
-        if now < self._alone_until:
-            return self._without(wants, now)
-        keys = [_KEYS + charge.bucket for charge in wants]
-        arguments = [argument for charge in wants for argument in (charge.cost, charge.room)]
+        if now < self._retry_at:
+            return self._charge_fallback(charges, now)
+        keys = [_KEY_PREFIX + charge.bucket for charge in charges]
+        arguments = [argument for charge in charges for argument in (charge.cost, charge.burst)]
         try:
             async with asyncio.timeout(self._timeout):
                 index, wait = await self._script(keys=keys, args=arguments)
         except (RedisError, OSError, TimeoutError) as error:
-            self._failed()
-            self._alone_until = now + ALONE
-            if not self._is_away:
-                self._is_away = True
+            self._on_failure()
+            self._retry_at = now + RETRY_SECONDS
+            if not self._is_unavailable:
+                self._is_unavailable = True
                 _log.error(
                     "redis cannot count rates (%s); until it can, the fallback is '%s'",
-                    type(error).__name__, self._otherwise, extra=RATES_AWAY)  # fmt: skip
-            return self._without(wants, now)
-        if self._is_away:
-            self._is_away = False
+                    type(error).__name__, self._fallback, extra=RATES_AWAY)  # fmt: skip
+            return self._charge_fallback(charges, now)
+        if self._is_unavailable:
+            self._is_unavailable = False
             _log.info("redis counts rates again", extra=RATES_BACK)
-        return Full(index - 1, float(wait)) if index else None
+        return ExceededLimit(index - 1, float(wait)) if index else None
 
-    def _without(self, wants: Sequence[Want], now: float) -> Full | None:
-        if self._otherwise == CLOSED:
-            raise StoreAway
-        return self._local.fill(wants, now) if self._otherwise == LOCAL else None
+    def _charge_fallback(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
+        if self._fallback == CLOSED:
+            raise RateStoreUnavailableError
+        return self._local.fill(charges, now) if self._fallback == LOCAL else None
 
     async def close(self) -> None:
         """Close all connections."""

@@ -34,12 +34,12 @@ from infergate.core.messages import (
     SharedMemoryUnregisterRequest,
     TraceSettingsRequest,
 )
-from infergate.routing.table import compiled, is_glob, is_regex, model_matcher
+from infergate.routing.table import compile_pattern, is_glob, is_regex, model_matcher
 
-KEY: Final = "key:"
-TOKEN: Final = "jwt:"  # noqa: S105 - a prefix of identities
-CERTIFICATE: Final = "cert:"
-ALL: Final = "*"
+KEY_PREFIX: Final = "key:"
+TOKEN_PREFIX: Final = "jwt:"  # noqa: S105 - a prefix of identities
+CERTIFICATE_PREFIX: Final = "cert:"
+ANY: Final = "*"
 
 HEALTH: Final = "health"
 INFER: Final = "infer"
@@ -48,7 +48,7 @@ REPOSITORY: Final = "repository"
 SETTINGS: Final = "settings"
 SHARED_MEMORY: Final = "shared_memory"
 STATISTICS: Final = "statistics"
-OPERATIONS: Final[Mapping[type, str]] = MappingProxyType(
+OPERATION_NAMES: Final[Mapping[type, str]] = MappingProxyType(
     {
         ServerLiveRequest: HEALTH,
         ServerReadyRequest: HEALTH,
@@ -70,12 +70,12 @@ OPERATIONS: Final[Mapping[type, str]] = MappingProxyType(
     }
 )
 """The name of each operation in rules."""
-CHANGES: Final = frozenset({REPOSITORY, SETTINGS, SHARED_MEMORY})
+STATE_CHANGING: Final = frozenset({REPOSITORY, SETTINGS, SHARED_MEMORY})
 """Operations that change servers' state."""
-_WHOLE: Final = frozenset({REPOSITORY, SETTINGS})
+_SERVER_WIDE: Final = frozenset({REPOSITORY, SETTINGS})
 """Operations that, used on the server, affect all models. Shared memory regions belong to no
 model."""
-_OF_A_MODEL: Final = frozenset(
+_MODEL_OPERATIONS: Final = frozenset(
     {
         InferRequest,
         ModelConfigRequest,
@@ -87,78 +87,82 @@ _OF_A_MODEL: Final = frozenset(
 )
 """Operations that always concern a model. For these an empty name is a name like any other, because
 a route for all models may take the request to a backend that has only one model."""
-_SCOPES: Final = frozenset({"scope", "scp"})
+_SPACE_SEPARATED_CLAIMS: Final = frozenset({"scope", "scp"})
 """Claims that hold words separated by spaces (RFC 8693, 4.2)."""
 
-_REMEMBERED: Final = 256
+_MAX_CACHED_DECISIONS: Final = 256
 """Cached decisions of an identity. Clients choose model names, so their number and length are
 limited."""
-_LONGEST: Final = 256
+_MAX_CACHED_MODEL_CHARS: Final = 256
 
 Claims = Mapping[str, Any]
 NO_CLAIMS: Final[Claims] = MappingProxyType({})
-Matches = Callable[[str], bool]
+TextPredicate = Callable[[str], bool]
 
 
-def _any_text(pattern: str) -> Callable[[str], object]:
-    return compiled(pattern).fullmatch
+def _compile_text_pattern(pattern: str) -> Callable[[str], object]:
+    return compile_pattern(pattern).fullmatch
 
 
 def matcher(
-    patterns: Sequence[str], of_one: Callable[[str], Callable[[str], object]] = _any_text
-) -> Matches:
+    patterns: Sequence[str],
+    compile_one: Callable[[str], Callable[[str], object]] = _compile_text_pattern,
+) -> TextPredicate:
     """Return a predicate for texts that match one of ``patterns``, spelled like the models of
     routes. ``compile_one`` compiles a glob or regular expression."""
-    if ALL in patterns:
+    if ANY in patterns:
         return lambda _: True
     exact = frozenset(
         pattern for pattern in patterns if not (is_glob(pattern) or is_regex(pattern))
     )
-    others = [of_one(pattern) for pattern in patterns if pattern not in exact]
+    others = [compile_one(pattern) for pattern in patterns if pattern not in exact]
     return lambda text: text in exact or any(matches(text) for matches in others)
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AccessRule:
     """``identities``, ``models`` and the values of ``claims`` (keyed by name) are patterns as in
     routes; ``operations`` are values of ``OPERATION_NAMES``."""
 
-    who: tuple[str, ...]
-    models: tuple[str, ...] = (ALL,)
+    identities: tuple[str, ...]
+    models: tuple[str, ...] = (ANY,)
     operations: frozenset[str] = frozenset({INFER, METADATA})
     claims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-class Grant:
+class CompiledRule:
     """A rule with its patterns compiled."""
 
-    def __init__(self, rule: Rule) -> None:
-        self._who: Final = matcher(rule.who)
-        self._takes_anonymous: Final = ANONYMOUS in rule.who
-        self._claims: Final = {name: matcher(values) for name, values in rule.claims.items()}
-        self._models: Final = matcher(rule.models, model_matcher)
-        self._has_all_models: Final = ALL in rule.models
+    def __init__(self, rule: AccessRule) -> None:
+        self._matches_identity: Final = matcher(rule.identities)
+        self._takes_anonymous: Final = ANONYMOUS in rule.identities
+        self._claim_matchers: Final = {
+            name: matcher(values) for name, values in rule.claims.items()
+        }
+        self._matches_model: Final = matcher(rule.models, model_matcher)
+        self._has_all_models: Final = ANY in rule.models
         self._operations: Final = rule.operations
 
-    def is_for(self, identity: str, claims: Claims) -> bool:
+    def applies_to(self, identity: str, claims: Claims) -> bool:
         """Return whether the rule is for ``identity`` (rule 2) and all its claims match."""
         if identity == ANONYMOUS:
             return self._takes_anonymous
-        return self._who(identity) and all(
-            any(map(matches, values_of(claims, name))) for name, matches in self._claims.items()
+        return self._matches_identity(identity) and all(
+            any(map(matches, claim_values(claims, name)))
+            for name, matches in self._claim_matchers.items()
         )
 
     def allows(self, operation: type, model: str) -> bool:
         """Return whether the rule allows ``operation`` on ``model`` (rule 3)."""
-        kind = OPERATIONS[operation]
+        kind = OPERATION_NAMES[operation]
         if kind not in self._operations:
             return False
-        if model or operation in _OF_A_MODEL:
-            return self._models(model)
-        return self._has_all_models or kind not in _WHOLE
+        if model or operation in _MODEL_OPERATIONS:
+            return self._matches_model(model)
+        return self._has_all_models or kind not in _SERVER_WIDE
 
 
-def values_of(claims: Claims, name: str) -> tuple[str, ...]:
+def claim_values(claims: Claims, name: str) -> tuple[str, ...]:
     """Return the texts of the claim ``name``. A claim that does not exist under this name is looked
     up as a path of names separated by dots."""
     value: Any = claims.get(name)
@@ -167,7 +171,7 @@ def values_of(claims: Claims, name: str) -> tuple[str, ...]:
         for step in name.split("."):
             value = value.get(step) if isinstance(value, Mapping) else None
     match value:
-        case str() if name in _SCOPES:
+        case str() if name in _SPACE_SEPARATED_CLAIMS:
             return tuple(value.split())
         case str():
             return (value,)
@@ -176,43 +180,43 @@ def values_of(claims: Claims, name: str) -> tuple[str, ...]:
     return ()
 
 
-class Granted:
+class RulePermit:
     """What all rules together allow one identity. Implements ``Permit``."""
 
-    __slots__ = ("_grants", "_known", "identity")
+    __slots__ = ("_decisions", "_rules", "identity")
 
-    def __init__(self, identity: str, grants: Sequence[Grant]) -> None:
+    def __init__(self, identity: str, rules: Sequence[CompiledRule]) -> None:
         self.identity: str = identity
-        self._grants: Final = grants
-        self._known: Final[dict[tuple[type, str], bool]] = {}
+        self._rules: Final = rules
+        self._decisions: Final[dict[tuple[type, str], bool]] = {}
 
     def allows(self, operation: type, model: str) -> bool:
         """Return whether any rule allows ``operation`` on ``model`` (rule 1)."""
         key = operation, model
-        cached = self._known.get(key)
+        cached = self._decisions.get(key)
         if cached is not None:
             return cached
-        allowed = any(grant.allows(operation, model) for grant in self._grants)
-        if len(model) <= _LONGEST:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            self._known[key] = allowed
+        allowed = any(grant.allows(operation, model) for grant in self._rules)
+        if len(model) <= _MAX_CACHED_MODEL_CHARS:
+            if len(self._decisions) >= _MAX_CACHED_DECISIONS:
+                self._decisions.clear()
+            self._decisions[key] = allowed
         return allowed
 
 
-class Rules:
+class AccessRules:
     """All rules of a configuration."""
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
-        self._grants: Final = tuple(map(Grant, rules))
+    def __init__(self, rules: Sequence[AccessRule]) -> None:
+        self._rules: Final = tuple(map(CompiledRule, rules))
 
-    def permit(self, identity: str, claims: Claims = NO_CLAIMS) -> Granted:
+    def permit_for(self, identity: str, claims: Claims = NO_CLAIMS) -> RulePermit:
         """Return the permit of ``identity``, whose token has ``claims``."""
-        return Granted(
-            identity, [grant for grant in self._grants if grant.is_for(identity, claims)]
+        return RulePermit(
+            identity, [grant for grant in self._rules if grant.applies_to(identity, claims)]
         )
 
-    def anonymous(self) -> Granted | None:
+    def anonymous_permit(self) -> RulePermit | None:
         """Return the permit of anonymous clients; None if no rule is for them."""
-        grants = [grant for grant in self._grants if grant.is_for(ANONYMOUS, NO_CLAIMS)]
-        return Granted(ANONYMOUS, grants) if grants else None
+        grants = [grant for grant in self._rules if grant.applies_to(ANONYMOUS, NO_CLAIMS)]
+        return RulePermit(ANONYMOUS, grants) if grants else None

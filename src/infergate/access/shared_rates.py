@@ -17,13 +17,13 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from infergate.access.rates import Full, Want, no_room
+from infergate.access.rate_limits import BucketCharge, ExceededLimit, find_exceeded
 
-_ROWS: Final = 8192
-_PLACES: Final = 16
+_ROW_COUNT: Final = 8192
+_SLOTS_PER_ROW: Final = 16
 """Slots in a row. While half of all slots are in use, hardly any row is full."""
-_NUMBER: Final = 8  # bytes
-_SIZE: Final = 2 * _ROWS * _PLACES * _NUMBER
+_NUMBER_BYTES: Final = 8  # bytes
+_TABLE_BYTES: Final = 2 * _ROW_COUNT * _SLOTS_PER_ROW * _NUMBER_BYTES
 """2 MiB, of which only used rows occupy memory."""
 
 
@@ -35,59 +35,61 @@ class SharedBuckets:
     Times are from the system's monotonic clock, which is the same for all processes.
     """
 
-    def __init__(self, fd: int, rates: bytes) -> None:
-        memory = memoryview(mmap.mmap(fd, _SIZE))
+    def __init__(self, fd: int, limits_id: bytes) -> None:
+        memory = memoryview(mmap.mmap(fd, _TABLE_BYTES))
         self._fd: Final = fd
-        self._names: Final = memory[: _SIZE // 2].cast("Q")
+        self._hashes: Final = memory[: _TABLE_BYTES // 2].cast("Q")
         """The hash of each slot's bucket; 0 if the slot has never been used."""
-        self._empty: Final = memory[_SIZE // 2 :].cast("d")
+        self._empty_at: Final = memory[_TABLE_BYTES // 2 :].cast("d")
         """The time at which the bucket in each slot will be empty."""
-        self._rates: Final = hashlib.blake2b(rates, digest_size=16).digest()
+        self._hash_key: Final = hashlib.blake2b(limits_id, digest_size=16).digest()
 
     @staticmethod
-    def file() -> int:
+    def create_file() -> int:
         """Return the descriptor of new memory with empty buckets."""
         fd = os.memfd_create("infergate-rates")
-        os.ftruncate(fd, _SIZE)
+        os.ftruncate(fd, _TABLE_BYTES)
         return fd
 
-    def fill(self, wants: Sequence[Want], now: float) -> Full | None:
+    def fill(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
         """Charge all buckets and return None, or return the bucket that has no room."""
-        hashes = [self._name(bucket) for bucket, _, _ in wants]
+        hashes = [self._hash(bucket) for bucket, _, _ in charges]
         fcntl.lockf(self._fd, fcntl.LOCK_EX)
         try:
-            exceeded = no_room(wants, map(self._at, hashes), now)
+            exceeded = find_exceeded(charges, map(self._empty_time, hashes), now)
             if exceeded is None:
-                for hashed, (_, cost, _) in zip(hashes, wants, strict=True):
-                    self._put(hashed, max(self._at(hashed), now) + cost)
+                for hashed, (_, cost, _) in zip(hashes, charges, strict=True):
+                    self._set_empty_time(hashed, max(self._empty_time(hashed), now) + cost)
         finally:
             fcntl.lockf(self._fd, fcntl.LOCK_UN)
         return exceeded
 
-    def _name(self, bucket: str) -> int:
-        hashed = hashlib.blake2b(bucket.encode(), digest_size=_NUMBER, key=self._rates)
+    def _hash(self, bucket: str) -> int:
+        hashed = hashlib.blake2b(bucket.encode(), digest_size=_NUMBER_BYTES, key=self._hash_key)
         return int.from_bytes(hashed.digest()) or 1
 
-    def _at(self, name: int) -> float:
+    def _empty_time(self, hashed: int) -> float:
         """Return the time at which a bucket will be empty; 0.0 if it has no slot."""
-        slot = self._place(name)
-        return 0.0 if slot is None else self._empty[slot]
+        slot = self._slot(hashed)
+        return 0.0 if slot is None else self._empty_at[slot]
 
-    def _place(self, name: int) -> int | None:
-        row = _row(name)
-        hashes = self._names[row].tolist()
-        return row.start + hashes.index(name) if name in hashes else None
+    def _slot(self, hashed: int) -> int | None:
+        row = _row_of(hashed)
+        hashes = self._hashes[row].tolist()
+        return row.start + hashes.index(hashed) if hashed in hashes else None
 
-    def _put(self, name: int, at: float) -> None:
-        slot = self._place(name)
+    def _set_empty_time(self, hashed: int, empty_time: float) -> None:
+        slot = self._slot(hashed)
         if slot is None:
-            row = _row(name)
-            times = self._empty[row].tolist()
+            row = _row_of(hashed)
+            times = self._empty_at[row].tolist()
             slot = row.start + times.index(min(times))  # rule 1
-        self._empty[slot] = at  # before the hash: the process may be killed between the two
-        self._names[slot] = name
+        self._empty_at[slot] = (
+            empty_time  # before the hash: the process may be killed between the two
+        )
+        self._hashes[slot] = hashed
 
 
-def _row(name: int) -> slice:
-    begin = name % _ROWS * _PLACES
-    return slice(begin, begin + _PLACES)
+def _row_of(hashed: int) -> slice:
+    begin = hashed % _ROW_COUNT * _SLOTS_PER_ROW
+    return slice(begin, begin + _SLOTS_PER_ROW)

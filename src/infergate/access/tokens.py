@@ -24,13 +24,13 @@ from jwt.exceptions import (
     PyJWTError,
 )
 
-from infergate.access.jwks import KeySet, Source
-from infergate.access.refusals import expired_token, invalid_token, keys_away
-from infergate.access.rules import TOKEN, Granted, Rules
+from infergate.access.jwks import JwkSet, JwkSource
+from infergate.access.rejection import expired_token, invalid_token, issuer_keys_unavailable
+from infergate.access.rules import TOKEN_PREFIX, AccessRules, RulePermit
 
-REMEMBERED: Final = 4096
+MAX_CACHED_TOKENS: Final = 4096
 """Cached tokens; less than 8 MB with their claims."""
-_LONGEST: Final = 256
+_MAX_SUBJECT_CHARS: Final = 256
 """Characters of a subject."""
 _UNREADABLE: Final = (PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
 
@@ -46,60 +46,60 @@ class Issuer:
     algorithms: tuple[str, ...]
     leeway: float
     subject: str
-    source: Source
+    source: JwkSource
 
 
-class _Known(NamedTuple):
+class _CachedToken(NamedTuple):
     issuer: Issuer
-    keys: KeySet
-    ends: float
-    permit: Granted
+    keys: JwkSet
+    expires_at: float
+    permit: RulePermit
 
 
-class Tokens:
+class JwtVerifier:
     """Verifies tokens and returns the permits of their subjects."""
 
-    def __init__(self, issuers: Sequence[Issuer], rules: Rules) -> None:
+    def __init__(self, issuers: Sequence[Issuer], rules: AccessRules) -> None:
         self._issuers: Final = {issuer.issuer: issuer for issuer in issuers}
         self._rules: Final = rules
-        self._known: Final[OrderedDict[bytes, _Known]] = OrderedDict()
+        self._cache: Final[OrderedDict[bytes, _CachedToken]] = OrderedDict()
 
-    async def permit(self, token: str, now: float, clock: float) -> Granted:
+    async def verify(self, token: str, now: float, wall_time: float) -> RulePermit:
         """Return the permit of the token's subject. ``now`` is from ``time.monotonic``,
         ``wall_time`` from ``time.time``. Raises AccessRejected."""
         digest = hashlib.sha256(token.encode()).digest()
-        cached = self._known.get(digest)
+        cached = self._cache.get(digest)
         if cached is not None:
             keys = await cached.issuer.source.keys(now)
-            if keys is cached.keys and clock < cached.ends:
-                self._known.move_to_end(digest)
+            if keys is cached.keys and wall_time < cached.expires_at:
+                self._cache.move_to_end(digest)
                 return cached.permit
-            self._known.pop(digest, None)
-        verified = await self._checked(token, now)
-        self._known[digest] = verified
-        if len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+            self._cache.pop(digest, None)
+        verified = await self._verify_signature(token, now)
+        self._cache[digest] = verified
+        if len(self._cache) > MAX_CACHED_TOKENS:
+            self._cache.popitem(last=False)
         return verified.permit
 
-    async def _checked(self, token: str, now: float) -> _Known:
-        issuer, key_id, algorithm = self._named(token)
+    async def _verify_signature(self, token: str, now: float) -> _CachedToken:
+        issuer, key_id, algorithm = self._read_unverified(token)
         keys = await issuer.source.keys(now)
         key = None if keys is None else keys.find(key_id, algorithm)
         if key is None:
-            keys = await issuer.source.newer(now)
+            keys = await issuer.source.refreshed_keys(now)
             key = None if keys is None else keys.find(key_id, algorithm)
         if keys is None:
-            raise keys_away()
+            raise issuer_keys_unavailable()
         if key is None:
             raise invalid_token(detail=f"jwt '{issuer.name}': its key is not known")
-        claims = _claims(token, key, issuer)
+        claims = _verified_claims(token, key, issuer)
         subject = claims.get(issuer.subject)
-        if not isinstance(subject, str) or not _is_name(subject):
+        if not isinstance(subject, str) or not _is_valid_subject(subject):
             raise invalid_token(f"the token's claim '{issuer.subject}' holds no name")
-        permit = self._rules.permit(f"{TOKEN}{issuer.name}:{subject}", claims)
-        return _Known(issuer, keys, claims["exp"] + issuer.leeway, permit)
+        permit = self._rules.permit_for(f"{TOKEN_PREFIX}{issuer.name}:{subject}", claims)
+        return _CachedToken(issuer, keys, claims["exp"] + issuer.leeway, permit)
 
-    def _named(self, token: str) -> tuple[Issuer, str | None, str]:
+    def _read_unverified(self, token: str) -> tuple[Issuer, str | None, str]:
         """Return the issuer, key id and algorithm that the token claims, not verified yet."""
         try:
             header = jwt.get_unverified_header(token)
@@ -117,7 +117,7 @@ class Tokens:
         return issuer, header.get("kid"), algorithm
 
 
-def _claims(token: str, key: jwt.PyJWK, issuer: Issuer) -> dict[str, Any]:
+def _verified_claims(token: str, key: jwt.PyJWK, issuer: Issuer) -> dict[str, Any]:
     try:
         claims: dict[str, Any] = jwt.decode(
             token,
@@ -142,5 +142,5 @@ def _claims(token: str, key: jwt.PyJWK, issuer: Issuer) -> dict[str, Any]:
     return claims
 
 
-def _is_name(subject: str) -> bool:
-    return 0 < len(subject) <= _LONGEST and subject.isprintable()
+def _is_valid_subject(subject: str) -> bool:
+    return 0 < len(subject) <= _MAX_SUBJECT_CHARS and subject.isprintable()

@@ -9,8 +9,8 @@ from infergate.codecs.base import Profile
 from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
-from infergate.core.figures import EndpointFigures, PlaceFigures
-from infergate.core.messages import Answer, InferRequest, InferResponse, ModelMetadata, Operation
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
+from infergate.core.stats import ConcurrencyStats, EndpointStats
 
 
 class Backend(Protocol):
@@ -32,11 +32,11 @@ class Backend(Protocol):
         ...
 
     @property
-    def sequences(self) -> bool:
+    def supports_sequences(self) -> bool:
         """Whether it accepts requests that belong to a sequence."""
         ...
 
-    async def perform(self, operation: Operation, call: Call) -> Answer:
+    async def perform(self, operation: Operation, call: Call) -> Response:
         """Carry out ``operation`` before ``call.deadline`` and return the response. Metadata in
         ``call.declared_metadata`` is used without asking the server. Raises GatewayError."""
         ...
@@ -47,24 +47,24 @@ class Backend(Protocol):
         ...
 
     async def describe(
-        self, model: str, version: str, call: Call, *, newer: bool = False
+        self, model: str, version: str, call: Call, *, refresh: bool = False
     ) -> ModelMetadata:
         """Return a model's metadata, including ``max_batch_size`` where it is known. The result may
         be up to a minute old, with ``refresh`` up to a second. Raises GatewayError."""
         ...
 
-    async def everywhere(self, operation: Operation, call: Call) -> Sequence[Answer]:
+    async def perform_on_all(self, operation: Operation, call: Call) -> Sequence[Response]:
         """Carry out ``operation`` on every endpoint concurrently and return at least one response,
         in the endpoints' order. If any endpoint fails, wait for all of them and raise the first
         GatewayError, whose text gives the number of failures."""
         ...
 
-    async def kind(self, call: Call) -> Profile:
+    async def server_profile(self, call: Call) -> Profile:
         """Return the profile of the backend's servers: their capabilities and known behavior.
         Raises GatewayError."""
         ...
 
-    async def classifies(self, call: Call) -> bool:
+    async def supports_classification(self, call: Call) -> bool:
         """Return whether the backend answers an inference with classification labels on request.
         Raises GatewayError."""
         ...
@@ -75,11 +75,11 @@ class Backend(Protocol):
 
 
 @runtime_checkable
-class Watched(Protocol):
+class SupportsHealthWatch(Protocol):
     """Additional interface of a backend with remote servers."""
 
     @property
-    def ready(self) -> bool | None:
+    def is_ready(self) -> bool | None:
         """Whether any endpoint can serve, according to health checks; None if checks are off or
         have not run yet."""
         ...
@@ -88,22 +88,22 @@ class Watched(Protocol):
         """Start monitoring the endpoints until the backend is closed. Idempotent."""
         ...
 
-    def figures(self) -> Sequence[EndpointFigures]:
+    def endpoint_stats(self) -> Sequence[EndpointStats]:
         """Return the current statistics of each configured endpoint."""
         ...
 
 
 @runtime_checkable
-class Bounded(Protocol):
+class SupportsConcurrencyLimit(Protocol):
     """Additional interface of a backend that limits concurrent inferences."""
 
     @property
-    def places(self) -> PlaceFigures | None:
+    def concurrency_stats(self) -> ConcurrencyStats | None:
         """The use of the limit; None if there is no limit."""
         ...
 
 
-def named(error: GatewayError, backend: str) -> GatewayError:
+def add_backend_name(error: GatewayError, backend: str) -> GatewayError:
     """Return a copy of ``error`` that names the backend. An exceeded limit of the gateway itself is
     not attributed to the backend."""
     is_own_limit = error.kind is Kind.OVERLOADED and error.origin is Origin.GATEWAY
@@ -117,7 +117,7 @@ def named(error: GatewayError, backend: str) -> GatewayError:
     )
 
 
-def several(errors: Sequence[GatewayError], count: int, backend: str) -> GatewayError:
+def combine_errors(errors: Sequence[GatewayError], count: int, backend: str) -> GatewayError:
     """Combine the ``errors`` of ``count`` endpoints into a copy of the first, whose text gives the
     number of failures. The error of an only endpoint is returned unchanged."""
     first = errors[0]
@@ -133,7 +133,7 @@ def several(errors: Sequence[GatewayError], count: int, backend: str) -> Gateway
     )
 
 
-def read_wrong(error: GatewayError, backend: str) -> GatewayError:
+def attribute_parse_error(error: GatewayError, backend: str) -> GatewayError:
     """Name the backend in an ``error`` raised while parsing its response if the response was
     malformed. Errors that the backend itself reported are returned unchanged."""
-    return named(error, backend) if error.kind is Kind.BACKEND_GARBAGE else error
+    return add_backend_name(error, backend) if error.kind is Kind.BACKEND_GARBAGE else error

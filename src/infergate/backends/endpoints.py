@@ -20,83 +20,96 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from infergate.core.figures import EndpointFigures
-from infergate.core.outcome import Outcome
-from infergate.core.sequences import SequenceName
-from infergate.core.vocabulary import (
+from infergate.core.attempt_outcome import AttemptOutcome
+from infergate.core.log_events import (
     ADDRESSES_CHANGED,
     ENDPOINT_DOWN,
     ENDPOINT_EJECTED,
     ENDPOINT_UP,
 )
-from infergate.routing.balance import ConsistentHash, LeastRequest, Policy, Random, RoundRobin
-from infergate.routing.cluster import Cluster, ClusterRule, Member
-from infergate.routing.health import Health
+from infergate.core.sequences import SequenceKey
+from infergate.core.stats import EndpointStats
+from infergate.routing.balance import (
+    BalancingPolicy,
+    ConsistentHash,
+    LeastRequest,
+    RandomSource,
+    RoundRobin,
+)
+from infergate.routing.cluster import Cluster, ClusterMember, ClusterRule
+from infergate.routing.health import EndpointHealth
 from infergate.transport.base import Endpoint
 
-__all__ = ["Balance", "Endpoints", "Lease", "Outcome", "Site"]
-_MAX_MODELS: Final = 4096
+__all__ = ["AttemptOutcome", "BalanceSettings", "ConfiguredEndpoint", "EndpointHandle", "Endpoints"]
+_MAX_SERVED_MODELS: Final = 4096
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class ConfiguredEndpoint:
     """An endpoint as written in the configuration. ``label`` is its URL, ``weight`` applies to each
     of its addresses, and ``uses_dns`` marks a name that is resolved periodically."""
 
     endpoint: Endpoint
     label: str = ""
     weight: float = 1.0
-    resolves: bool = False
+    uses_dns: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Balance:
+class BalanceSettings:
     """How requests are spread over endpoints. ``policy`` is a key of POLICIES. With
     ``uses_hashing``, a request with a key goes to the endpoint that the key hashes to. ``rise`` and
     ``fall`` are the health-check thresholds."""
 
     policy: str = "least-request"
-    hashes: bool = False
-    rule: ClusterRule = field(default_factory=ClusterRule)
+    uses_hashing: bool = False
+    cluster_rule: ClusterRule = field(default_factory=ClusterRule)
     rise: int = 2
     fall: int = 3
 
 
-class Lease(Member):
+class EndpointHandle(ClusterMember):
     """One endpoint and its accounting, as held by its callers. Each attempt that was begun must be
     finished exactly once."""
 
-    __slots__ = ("_endpoints", "checks_failed", "checks_ok", "endpoint", "site", "suspected")
+    __slots__ = (
+        "_endpoints",
+        "checks_failed",
+        "checks_ok",
+        "configured_index",
+        "endpoint",
+        "is_suspected",
+    )
 
-    def __init__(self, endpoints: Endpoints, endpoint: Endpoint, site: int) -> None:
-        weight, balance = endpoints.sites[site].weight, endpoints.balance
+    def __init__(self, endpoints: Endpoints, endpoint: Endpoint, configured_index: int) -> None:
+        weight, balance = endpoints.configured[configured_index].weight, endpoints.settings
         name = f"{endpoint}{endpoint.path}".encode()
-        super().__init__(name, weight, Health(balance.rise, balance.fall))
+        super().__init__(name, weight, EndpointHealth(balance.rise, balance.fall))
         self._endpoints: Final = endpoints
         self.endpoint: Final = endpoint
-        self.site: Final = site
+        self.configured_index: Final = configured_index
         """The index of the endpoint in the configuration, from 0."""
         self.checks_ok = 0
         self.checks_failed = 0
-        self.suspected = False
+        self.is_suspected = False
         """A check is running whose failure would eject the endpoint."""
 
-    def take(self) -> Lease:
+    def begin_attempt(self) -> EndpointHandle:
         """Count an attempt on an endpoint that was not picked by the load balancer."""
         self.active += 1
         return self
 
-    def finished(self, outcome: Outcome) -> None:
+    def finish_attempt(self, outcome: AttemptOutcome) -> None:
         """Record the end of an attempt."""
-        if outcome is Outcome.OK:  # the common case needs no clock
-            self.served()
+        if outcome is AttemptOutcome.OK:  # the common case needs no clock
+            self.record_success()
         else:
-            self._endpoints.finished(self, outcome)
+            self._endpoints.finish_attempt(self, outcome)
 
-    def checked(self, *, well: bool) -> None:
+    def record_check(self, *, is_healthy: bool) -> None:
         """Record the result of a health check."""
-        self._endpoints.checked(self, well=well)
+        self._endpoints.record_check(self, is_healthy=is_healthy)
 
 
 class Endpoints:
@@ -105,36 +118,42 @@ class Endpoints:
     def __init__(
         self,
         backend: str,
-        sites: Sequence[Site],
-        balance: Balance | None = None,
+        configured: Sequence[ConfiguredEndpoint],
+        settings: BalanceSettings | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
-        chance: Random = random.random,
+        random_float: RandomSource = random.random,
     ) -> None:
         self._backend: Final = backend
-        self.sites: Final = tuple(sites)
-        self.balance: Final = balance or Balance()
+        self.configured: Final = tuple(configured)
+        self.settings: Final = settings or BalanceSettings()
         self._clock: Final = clock
-        self._at: Final = [
-            [Lease(self, entry.endpoint, index)] for index, entry in enumerate(self.sites)
+        self._handles: Final = [
+            [EndpointHandle(self, entry.endpoint, index)]
+            for index, entry in enumerate(self.configured)
         ]
-        self._resolved: Final[set[int]] = set()
-        self._leaving: Final[dict[tuple[int, Endpoint], Lease]] = {}
-        self._gone: Final = [EndpointFigures(backend, entry.label) for entry in self.sites]
+        self._resolved_indices: Final[set[int]] = set()
+        self._draining: Final[dict[tuple[int, Endpoint], EndpointHandle]] = {}
+        self._removed_stats: Final = [
+            EndpointStats(backend, entry.label) for entry in self.configured
+        ]
         """Accumulated counters of removed addresses."""
-        self._lookups_failed: Final = [0] * len(self.sites)
+        self._failed_lookups: Final = [0] * len(self.configured)
         self._cluster: Final = Cluster(
-            self.all(), _policy(self.balance, chance), chance, self.balance.rule
+            self.all_handles(),
+            _make_policy(self.settings, random_float),
+            random_float,
+            self.settings.cluster_rule,
         )
 
-        self._lone = self._only()
-        self.models: Final[set[str]] = set()
+        self._single = self._single_handle()
+        self.served_models: Final[set[str]] = set()
         """Models that some endpoint has served, under the clients' names."""
-        self.suspect: Callable[[Lease], None] = lambda _: None
+        self.on_suspected: Callable[[EndpointHandle], None] = lambda _: None
         """Callback that starts a health check of an endpoint whose failures may be its own fault or
         the requests'. It must end in ``finish_suspect_check``."""
 
-    def _only(self) -> Lease | None:
+    def _single_handle(self) -> EndpointHandle | None:
         """Return the only endpoint if there is just one, which needs no decision."""
         members = self._cluster.members
         return members[0] if len(members) == 1 else None
@@ -142,139 +161,149 @@ class Endpoints:
     # ---- choosing
 
     @property
-    def spreads(self) -> bool:
+    def has_several(self) -> bool:
         """Whether there are several endpoints, so that a sequence must keep to one of them."""
-        return self._lone is None
+        return self._single is None
 
-    def choose(self, tried: Collection[Lease] = (), key: str = "") -> Lease:
+    def choose(self, tried: Collection[EndpointHandle] = (), key: str = "") -> EndpointHandle:
         """Return the best endpoint for the next attempt, preferably not one of ``tried``.
 
         A single endpoint is returned again: if it refuses connections while it restarts, the
         request gets the second attempt that it would have with several endpoints.
         """
-        single = self._lone
+        single = self._single
         if single is not None:
-            return single.take()
+            return single.begin_attempt()
         return self._cluster.choose(self._clock(), tried, key)
 
-    def keeper(self, sequence: SequenceName) -> Lease:
+    def sequence_owner(self, sequence: SequenceKey) -> EndpointHandle:
         """Return the endpoint that owns ``sequence``, regardless of its health
         (docs/decisions/0013)."""
-        return self._cluster.keeper(sequence)
+        return self._cluster.choose_owner(sequence)
 
-    def all(self) -> Sequence[Lease]:
+    def all_handles(self) -> Sequence[EndpointHandle]:
         """Return all endpoints in configuration order. To send to one, call ``begin_attempt`` on
         it."""
-        return [handle for handles in self._at for handle in handles]
+        return [handle for handles in self._handles for handle in handles]
 
-    def place(self, lease: Lease) -> str:
+    def describe_position(self, handle: EndpointHandle) -> str:
         """Return the endpoint's position in the configuration, for error texts: clients must not
         learn addresses."""
-        return f"endpoint {lease.site + 1} of {len(self.sites)}"
+        return f"endpoint {handle.configured_index + 1} of {len(self.configured)}"
 
     # ---- outcomes and health
 
-    def finished(self, lease: Lease, outcome: Outcome) -> None:
+    def finish_attempt(self, handle: EndpointHandle, outcome: AttemptOutcome) -> None:
         """Record the end of an attempt."""
         now = self._clock()
-        if self._cluster.finished(lease, outcome, now):
-            self._tell_ejected(lease, now)
-        elif not lease.suspected and self._cluster.suspects(lease, now):
-            lease.suspected = True
-            self.suspect(lease)
+        if self._cluster.record_outcome(handle, outcome, now):
+            self._log_ejection(handle, now)
+        elif not handle.is_suspected and self._cluster.is_suspect(handle, now):
+            handle.is_suspected = True
+            self.on_suspected(handle)
 
-    def serves(self, model: str) -> None:
+    def record_served_model(self, model: str) -> None:
         """Record that an endpoint has served ``model``."""
-        if len(self.models) < _MAX_MODELS:
-            self.models.add(model)
+        if len(self.served_models) < _MAX_SERVED_MODELS:
+            self.served_models.add(model)
 
-    def judged(self, lease: Lease, *, well: bool) -> None:
+    def finish_suspect_check(self, handle: EndpointHandle, *, is_healthy: bool) -> None:
         """Record the result of checking a suspected endpoint."""
         now = self._clock()
-        lease.suspected = False
-        if well:
-            lease.outlier.acquit()
-        elif self._cluster.convicted(lease, now):
-            self._tell_ejected(lease, now)
+        handle.is_suspected = False
+        if is_healthy:
+            handle.outlier.reset_failures()
+        elif self._cluster.eject_suspect(handle, now):
+            self._log_ejection(handle, now)
 
-    def _tell_ejected(self, lease: Lease, now: float) -> None:
+    def _log_ejection(self, handle: EndpointHandle, now: float) -> None:
         _log.warning(
             "backend '%s': %s is ejected for %.0f s after %d consecutive failures",
             self._backend,
-            lease.endpoint,
-            lease.outlier.until - now,
-            self.balance.rule.outliers.consecutive,
+            handle.endpoint,
+            handle.outlier.ejected_until - now,
+            self.settings.cluster_rule.outliers.consecutive,
             extra=ENDPOINT_EJECTED,
         )
 
-    def checked(self, lease: Lease, *, well: bool) -> None:
+    def record_check(self, handle: EndpointHandle, *, is_healthy: bool) -> None:
         """Record the result of a health check."""
-        if well:
-            lease.checks_ok += 1
+        if is_healthy:
+            handle.checks_ok += 1
         else:
-            lease.checks_failed += 1
-        if self._cluster.checked(lease, self._clock(), well=well):
-            state = "up: its health checks pass" if well else "down: its health checks fail"
+            handle.checks_failed += 1
+        if self._cluster.record_check(handle, self._clock(), succeeded=is_healthy):
+            state = "up: its health checks pass" if is_healthy else "down: its health checks fail"
             _log.warning(
                 "backend '%s': %s is %s",
                 self._backend,
-                lease.endpoint,
+                handle.endpoint,
                 state,
-                extra=ENDPOINT_UP if well else ENDPOINT_DOWN,
+                extra=ENDPOINT_UP if is_healthy else ENDPOINT_DOWN,
             )
 
     @property
-    def ready(self) -> bool | None:
+    def is_ready(self) -> bool | None:
         """Whether any endpoint is up; None if that is unknown because health checks are off or have
         not covered all endpoints."""
-        checked = [member.health.up for member in self._cluster.members if member.health.told]
+        checked = [
+            member.health.is_up for member in self._cluster.members if member.health.was_checked
+        ]
         return (
             True if any(checked) else None if len(checked) < len(self._cluster.members) else False
         )
 
     # ---- DNS names
 
-    def resolved(self, site: int, addresses: Collection[str]) -> None:
+    def set_addresses(self, index: int, addresses: Collection[str]) -> None:
         """Set the addresses of a DNS name. An empty collection counts as a failed lookup."""
         if not addresses:
-            self._lookups_failed[site] += 1
+            self._failed_lookups[index] += 1
             return
         wanted = [
-            replace(self.sites[site].endpoint, address=address)
+            replace(self.configured[index].endpoint, address=address)
             for address in sorted(set(addresses))
         ]
-        known = {handle.endpoint: handle for handle in self._at[site]}
+        known = {handle.endpoint: handle for handle in self._handles[index]}
         if list(known) == wanted:
             return
-        self._at[site] = [
-            known.pop(address) if address in known else self._joined(site, address)
+        self._handles[index] = [
+            known.pop(address) if address in known else self._handle_for(index, address)
             for address in wanted
         ]
-        self._leaving.update({(site, endpoint): handle for endpoint, handle in known.items()})
-        self._cluster.replace(self.all(), self._clock(), slowly=site in self._resolved)
-        self._lone = self._only()
-        if site in self._resolved:
+        self._draining.update({(index, endpoint): handle for endpoint, handle in known.items()})
+        self._cluster.replace_members(
+            self.all_handles(), self._clock(), slow_start=index in self._resolved_indices
+        )
+        self._single = self._single_handle()
+        if index in self._resolved_indices:
             _log.info(
                 "backend '%s': %s now has %d addresses",
                 self._backend,
-                self.sites[site].label,
+                self.configured[index].label,
                 len(wanted),
                 extra=ADDRESSES_CHANGED,
             )
-        self._resolved.add(site)
+        self._resolved_indices.add(index)
 
-    def _joined(self, site: int, endpoint: Endpoint) -> Lease:
-        key = site, endpoint
-        return self._leaving.pop(key) if key in self._leaving else Lease(self, endpoint, site)
+    def _handle_for(self, index: int, endpoint: Endpoint) -> EndpointHandle:
+        key = index, endpoint
+        return (
+            self._draining.pop(key)
+            if key in self._draining
+            else EndpointHandle(self, endpoint, index)
+        )
 
-    def left(self) -> Sequence[Endpoint]:
+    def pop_drained(self) -> Sequence[Endpoint]:
         """Return the removed endpoints whose last attempt has ended, each once, so that their
         connections can be closed."""
-        drained = {key: handle for key, handle in self._leaving.items() if not handle.active}
+        drained = {key: handle for key, handle in self._draining.items() if not handle.active}
         for key, handle in drained.items():
-            del self._leaving[key]
-            self._gone[handle.site] = _with(self._gone[handle.site], handle)
-        in_use = {handle.endpoint for handle in (*self.all(), *self._leaving.values())}
+            del self._draining[key]
+            self._removed_stats[handle.configured_index] = _add_handle(
+                self._removed_stats[handle.configured_index], handle
+            )
+        in_use = {handle.endpoint for handle in (*self.all_handles(), *self._draining.values())}
         return [
             endpoint
             for endpoint in dict.fromkeys(endpoint for _, endpoint in drained)
@@ -283,42 +312,46 @@ class Endpoints:
 
     # ---- statistics
 
-    def figures(self) -> Sequence[EndpointFigures]:
+    def stats(self) -> Sequence[EndpointStats]:
         """Return the statistics of each configured endpoint."""
         now = self._clock()
-        totals = list(self._gone)
-        for handle in (*self.all(), *self._leaving.values()):
-            totals[handle.site] = _with(totals[handle.site], handle)
-        for index, handles in enumerate(self._at):
-            down = sum(not handle.health.up for handle in handles)
-            ejected = sum(handle.health.up and handle.outlier.until > now for handle in handles)
+        totals = list(self._removed_stats)
+        for handle in (*self.all_handles(), *self._draining.values()):
+            totals[handle.configured_index] = _add_handle(totals[handle.configured_index], handle)
+        for index, handles in enumerate(self._handles):
+            down = sum(not handle.health.is_up for handle in handles)
+            ejected = sum(
+                handle.health.is_up and handle.outlier.ejected_until > now for handle in handles
+            )
             totals[index] = totals[index]._replace(
                 available=len(handles) - down - ejected,
                 down=down,
                 ejected=ejected,
-                lookups_failed=self._lookups_failed[index],
+                lookups_failed=self._failed_lookups[index],
             )
         return totals
 
 
-def _with(told: EndpointFigures, lease: Lease) -> EndpointFigures:
+def _add_handle(totals: EndpointStats, handle: EndpointHandle) -> EndpointStats:
     """Return ``totals`` plus the counters of one endpoint."""
-    return told._replace(
-        active=told.active + lease.active,
-        ok=told.ok + lease.ok,
-        failed=told.failed + lease.failed,
-        ejections=told.ejections + lease.outlier.ejections,
-        checks_ok=told.checks_ok + lease.checks_ok,
-        checks_failed=told.checks_failed + lease.checks_failed,
+    return totals._replace(
+        active=totals.active + handle.active,
+        ok=totals.ok + handle.successes,
+        failed=totals.failed + handle.failures,
+        ejections=totals.ejections + handle.outlier.ejection_count,
+        checks_ok=totals.checks_ok + handle.checks_ok,
+        checks_failed=totals.checks_failed + handle.checks_failed,
     )
 
 
-def _policy(balance: Balance, chance: Random) -> Policy[Lease]:
-    policy: Policy[Lease] = POLICIES[balance.policy](chance)
-    return ConsistentHash(policy) if balance.hashes else policy
+def _make_policy(
+    settings: BalanceSettings, random_float: RandomSource
+) -> BalancingPolicy[EndpointHandle]:
+    policy: BalancingPolicy[EndpointHandle] = POLICIES[settings.policy](random_float)
+    return ConsistentHash(policy) if settings.uses_hashing else policy
 
 
-POLICIES: Final[dict[str, Callable[[Random], Policy[Lease]]]] = {
+POLICIES: Final[dict[str, Callable[[RandomSource], BalancingPolicy[EndpointHandle]]]] = {
     "least-request": LeastRequest,
     "round-robin": RoundRobin,
 }

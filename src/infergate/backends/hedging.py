@@ -13,19 +13,19 @@ from typing import Any, NamedTuple, TypeVar
 T = TypeVar("T")
 
 
-class Outcome(NamedTuple):
+class HedgeResult(NamedTuple):
     """The response, and whether the hedge won; ``hedge_won`` is None if no hedge was sent."""
 
-    answer: Any
-    won: bool | None
+    response: Any
+    hedge_won: bool | None
 
 
-async def hedged(
+async def run_hedged(
     first: Coroutine[Any, Any, T],
-    second: Callable[[], Coroutine[Any, Any, T] | None],
+    start_hedge: Callable[[], Coroutine[Any, Any, T] | None],
     delay: float,
-    good: Callable[[T], bool],
-) -> Outcome:
+    is_success: Callable[[T], bool],
+) -> HedgeResult:
     """Return the response of ``first``. If it takes longer than ``delay`` seconds and
     ``start_hedge`` supplies a second attempt, return the first response of either that
     ``is_success`` accepts. If neither succeeds, return the response or raise the error of
@@ -33,12 +33,12 @@ async def hedged(
     tasks: list[asyncio.Future[T]] = [asyncio.ensure_future(first)]
     try:
         await asyncio.wait(tasks, timeout=delay)
-        hedge = None if tasks[0].done() else second()
+        hedge = None if tasks[0].done() else start_hedge()
         if hedge is None:
-            return Outcome(await tasks[0], None)
+            return HedgeResult(await tasks[0], None)
         tasks.append(asyncio.ensure_future(hedge))
-        winner = await _first_good(tasks, good)
-        return Outcome(await tasks[winner or 0], won=winner == 1)
+        winner = await _first_success(tasks, is_success)
+        return HedgeResult(await tasks[winner or 0], hedge_won=winner == 1)
     finally:
         for task in tasks:
             task.cancel()
@@ -48,12 +48,14 @@ async def hedged(
         del task
 
 
-async def _first_good(tasks: list[asyncio.Future[T]], good: Callable[[T], bool]) -> int | None:
+async def _first_success(
+    tasks: list[asyncio.Future[T]], is_success: Callable[[T], bool]
+) -> int | None:
     """Return the index of the first task with a successful result, or None."""
     pending = set(tasks)
     while pending:
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         for index, task in enumerate(tasks):
-            if task in done and task.exception() is None and good(task.result()):
+            if task in done and task.exception() is None and is_success(task.result()):
                 return index
     return None

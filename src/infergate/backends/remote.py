@@ -18,28 +18,35 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Final, Generic, TypeVar
 
-from infergate.backends.base import several
-from infergate.backends.carriers import HTTP_HEADERS, RPC_HEADERS, HeaderAccess
-from infergate.backends.checking import Checking
-from infergate.backends.descriptions import LIFETIME, Descriptions, configured
-from infergate.backends.detection import Detection
-from infergate.backends.endpoints import Balance, Endpoints, Lease, Site
-from infergate.backends.headers import HeaderRule
-from infergate.backends.messages import Messages
-from infergate.backends.queueing import Queue
-from infergate.backends.remembered import DOUBTFUL
-from infergate.backends.sending import Sending, late
-from infergate.backends.watching import Watcher, Watching
-from infergate.codecs.base import Codec, Profile, Rephrasing, Streaming
-from infergate.codecs.profiles import GENERIC, detect
-from infergate.core.accounting import count_tensors, parts
-from infergate.core.aside import Aside
+from infergate.backends.base import combine_errors
+from infergate.backends.codec_offload import BackendCodecOffload
+from infergate.backends.endpoint_monitor import EndpointMonitor, MonitoringSettings
+from infergate.backends.endpoints import (
+    BalanceSettings,
+    ConfiguredEndpoint,
+    EndpointHandle,
+    Endpoints,
+)
+from infergate.backends.header_filter import HeaderFilter
+from infergate.backends.health_checker import HealthChecker
+from infergate.backends.message_access import HTTP_MESSAGES, RPC_MESSAGES, MessageAccess
+from infergate.backends.metadata_cache import (
+    LIFETIME_SECONDS,
+    ModelMetadataCache,
+    add_configuration,
+)
+from infergate.backends.profile_detection import ProfileDetection
+from infergate.backends.request_queue import RequestQueue
+from infergate.backends.request_sender import RequestSender, deadline_error
+from infergate.backends.single_flight import DOUBTFUL_SECONDS
+from infergate.codecs.base import Codec, Profile, SupportsServerVariants, SupportsStreaming
+from infergate.codecs.profiles import GENERIC, detect_profile
+from infergate.core.accounting import body_parts, charge_tensors
 from infergate.core.call import Call
+from infergate.core.counters import BackendCounters
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.figures import PlaceFigures
-from infergate.core.limits import HEADER_BUDGET, CostlyError, Limits
+from infergate.core.limits import FORWARDED_HEADER_BYTES, Limits, NeedsOffloadError
 from infergate.core.messages import (
-    Answer,
     InferRequest,
     InferResponse,
     ModelConfig,
@@ -49,26 +56,28 @@ from infergate.core.messages import (
     ModelMetadataRequest,
     ModelUnloadRequest,
     Operation,
+    Response,
     ServerMetadata,
     ServerMetadataRequest,
 )
-from infergate.core.sequences import SequenceName, sequence_of
-from infergate.core.tally import Tally
-from infergate.routing.budget import LEAST, SHARE, RetryBudget
-from infergate.transport.base import Dropping, Endpoint, StreamUpstream, Upstream
+from infergate.core.offload import Offload
+from infergate.core.sequences import SequenceKey, sequence_key
+from infergate.core.stats import ConcurrencyStats
+from infergate.routing.budget import DEFAULT_MIN_RETRIES, DEFAULT_SHARE, RetryBudget
+from infergate.transport.base import Endpoint, StreamingUpstream, SupportsDisconnect, Upstream
 
-__all__ = ["HTTP_HEADERS", "RPC_HEADERS", "HeaderAccess", "RemoteBackend", "Server"]
+__all__ = ["HTTP_MESSAGES", "RPC_MESSAGES", "BackendSettings", "MessageAccess", "RemoteBackend"]
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 
-_PATIENCE: Final = 2.0  # seconds for the request for a model's configuration
-_LASTING: Final = frozenset(
+_CONFIG_TIMEOUT_SECONDS: Final = 2.0  # seconds for the request for a model's configuration
+_PERMANENT_ERRORS: Final = frozenset(
     {Kind.BAD_REQUEST, Kind.UNAUTHENTICATED, Kind.FORBIDDEN, Kind.NOT_FOUND, Kind.UNSUPPORTED}
 )
 """Errors of a configuration request that the next one would meet too."""
-_UNFITTING: Final = frozenset({Kind.BAD_REQUEST, Kind.NOT_FOUND, Kind.BACKEND_GARBAGE})
+_STALE_METADATA_ERRORS: Final = frozenset({Kind.BAD_REQUEST, Kind.NOT_FOUND, Kind.BACKEND_GARBAGE})
 """Errors that outdated metadata may cause in writing a request or reading a response."""
-_OUTDATED: Final = frozenset({Kind.BAD_REQUEST, Kind.NO_BACKEND})
+_STALE_REQUEST_ERRORS: Final = frozenset({Kind.BAD_REQUEST, Kind.NO_BACKEND})
 """Errors of building a request that outdated metadata may cause."""
 _NOT_UNDERSTOOD: Final = frozenset(
     {
@@ -84,29 +93,29 @@ _NOT_UNDERSTOOD: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class BackendSettings:
     """The configuration of a backend. ``timeout`` is in seconds; without ``profile``, the kind of
     server is detected."""
 
     name: str
-    endpoints: Sequence[Endpoint | Site]
+    endpoints: Sequence[Endpoint | ConfiguredEndpoint]
     timeout: float = 30.0
     profile: Profile | None = None
     forward_headers: Sequence[str] = ()
     return_headers: Sequence[str] = ()
-    balance: Balance = field(default_factory=Balance)
-    watching: Watching = field(default_factory=Watching)
-    key: Callable[[Call], str] | None = None
+    balancing: BalanceSettings = field(default_factory=BalanceSettings)
+    monitoring: MonitoringSettings = field(default_factory=MonitoringSettings)
+    hash_key: Callable[[Call], str] | None = None
     """Returns the key of requests that belong on the same endpoint; empty: no key."""
     max_requests: int = 0
     """Maximum concurrent inferences; 0: unlimited."""
     max_queue: int = 0
     """Maximum inferences waiting in the queue."""
-    retry_share: float = SHARE
+    retry_share: float = DEFAULT_SHARE
     """Retries allowed at a time, as a share of the inferences in progress."""
-    retry_least: int = LEAST
+    min_retries: int = DEFAULT_MIN_RETRIES
     """Retries allowed at a time in any case."""
-    header_budget: int = HEADER_BUDGET
+    max_header_bytes: int = FORWARDED_HEADER_BYTES
     """Maximum bytes of forwarded headers."""
 
 
@@ -115,161 +124,165 @@ class RemoteBackend(Generic[Req, Resp]):
 
     def __init__(  # noqa: PLR0913 - dependency injection
         self,
-        server: Server,
+        settings: BackendSettings,
         codec: Codec[Req, Resp],
         upstream: Upstream[Req, Resp],
-        headers: HeaderAccess[Req, Resp],
+        access: MessageAccess[Req, Resp],
         limits: Limits,
         *,
-        tally: Tally | None = None,
-        aside: Aside | None = None,
+        counters: BackendCounters | None = None,
+        offload: Offload | None = None,
     ) -> None:
         """``counters`` receives retry and queue statistics. Without ``offload``, long messages are
         read and written on the event loop."""
-        tally = tally or Tally()
-        self.name: Final = server.name
+        counters = counters or BackendCounters()
+        self.name: Final = settings.name
         self.protocol: Final = codec.name
-        self.datatypes: Final = codec.caps.datatypes
-        self.sequences: Final = codec.caps.sequences
+        self.datatypes: Final = codec.capabilities.datatypes
+        self.supports_sequences: Final = codec.capabilities.supports_sequences
         self.codec: Final = codec
         self._upstream: Final = upstream
-        self._messages: Final = Messages(server.name, codec, limits, aside)
+        self._codec_offload: Final = BackendCodecOffload(settings.name, codec, limits, offload)
         configured = [
-            endpoint if isinstance(endpoint, Site) else Site(endpoint, str(endpoint))
-            for endpoint in server.endpoints
+            endpoint
+            if isinstance(endpoint, ConfiguredEndpoint)
+            else ConfiguredEndpoint(endpoint, str(endpoint))
+            for endpoint in settings.endpoints
         ]
-        self._endpoints: Final = Endpoints(server.name, configured, server.balance)
-        dropping = upstream if isinstance(upstream, Dropping) else None
-        check = Checking(codec, upstream, limits).check
-        self._watcher: Final = Watcher(self._endpoints, server.watching, check, dropping)
-        self._endpoints.suspect = self._watcher.suspect
-        self.figures: Final = self._endpoints.figures
-        self.start: Final = self._watcher.start
-        queue = _queue(server, tally)
+        self._endpoints: Final = Endpoints(settings.name, configured, settings.balancing)
+        dropping = upstream if isinstance(upstream, SupportsDisconnect) else None
+        check = HealthChecker(codec, upstream, limits).check
+        self._monitor: Final = EndpointMonitor(
+            self._endpoints, settings.monitoring, check, dropping
+        )
+        self._endpoints.on_suspected = self._monitor.check_suspected
+        self.endpoint_stats: Final = self._endpoints.stats
+        self.start: Final = self._monitor.start
+        queue = _make_queue(settings, counters)
         self._queue: Final = queue
-        self._sending: Final = Sending(
-            server.name,
+        self._sender: Final = RequestSender(
+            settings.name,
             self._endpoints,
             upstream,
-            headers,
-            timeout=server.timeout,
-            forwarded=HeaderRule(server.forward_headers, server.header_budget),
-            returned=HeaderRule(server.return_headers),
-            key=server.key,
-            budget=RetryBudget(server.retry_share, server.retry_least),
+            access,
+            timeout=settings.timeout,
+            request_filter=HeaderFilter(settings.forward_headers, settings.max_header_bytes),
+            response_filter=HeaderFilter(settings.return_headers),
+            hash_key=settings.hash_key,
+            retry_budget=RetryBudget(settings.retry_share, settings.min_retries),
             queue=queue,
-            tally=tally,
+            counters=counters,
         )
-        self.infer: Final = self._sending.infer
+        self.infer: Final = self._sender.infer
         """The request sender's ``infer``, for pass-through requests."""
-        self._rephrasing: Final = _rephrasing(codec)
-        self._detection: Final = Detection(server.profile, self._ask_profile)
-        self._descriptions: Final = Descriptions(self._ask_description)
+        self._build_alternative: Final = _alternative_builder(codec)
+        self._profile_detection: Final = ProfileDetection(settings.profile, self._fetch_profile)
+        self._metadata_cache: Final = ModelMetadataCache(self._fetch_metadata)
 
-    def over(
-        self, wrapped: Callable[[Upstream[Req, Resp]], Upstream[Req, Resp]]
+    def with_upstream(
+        self, wrap: Callable[[Upstream[Req, Resp]], Upstream[Req, Resp]]
     ) -> RemoteBackend[Req, Resp]:
         """Return a copy whose exchanges go through ``wrap(upstream)``, so that they can be
         observed. It shares all state and must not be closed."""
         copied = copy.copy(self)
-        upstream = wrapped(self._upstream)
-        sending = self._sending.over(upstream)
+        upstream = wrap(self._upstream)
+        sending = self._sender.with_upstream(upstream)
         vars(copied).update(_upstream=upstream, _sending=sending, infer=sending.infer)
         return copied
 
     @property
-    def spreads(self) -> bool:
+    def has_several_endpoints(self) -> bool:
         """Whether there are several endpoints, so that a sequence must keep to one of them."""
-        return self._endpoints.spreads
+        return self._endpoints.has_several
 
     @property
-    def ready(self) -> bool | None:
+    def is_ready(self) -> bool | None:
         """Whether any endpoint can serve, according to health checks; None if checks are off or
         have not run yet."""
-        return self._endpoints.ready if self._watcher.checks else None
+        return self._endpoints.is_ready if self._monitor.is_checking else None
 
     @property
-    def places(self) -> PlaceFigures | None:
+    def concurrency_stats(self) -> ConcurrencyStats | None:
         """The use of the concurrency limit; None if there is no limit."""
-        return None if self._queue is None else self._queue.figures
+        return None if self._queue is None else self._queue.stats
 
-    async def perform(self, operation: Operation, call: Call) -> Answer:
+    async def perform(self, operation: Operation, call: Call) -> Response:
         """Build the request, exchange it, and parse the response."""
-        if self.codec.described and isinstance(operation, InferRequest):
-            return await self._infer_described(operation, call)
-        profile = await self.profile(call)
-        messages = self._messages
-        if messages.is_long(operation, profile):
-            wire = await messages.write_aside(operation, profile, call)
+        if self.codec.needs_metadata and isinstance(operation, InferRequest):
+            return await self._infer_with_metadata(operation, call)
+        profile = await self.request_profile(call)
+        messages = self._codec_offload
+        if messages.needs_helper(operation, profile):
+            wire = await messages.write_request(operation, profile, call)
         else:
-            wire = messages.write(operation, profile, call)
+            wire = messages.write_inline(operation, profile, call)
         try:
-            response = await self._answer(operation, wire, call)
+            response = await self._exchange(operation, wire, call)
             try:
-                return messages.read(response, operation, call)
-            except CostlyError:
-                return await messages.read_aside(response, operation, call)
+                return messages.read_inline(response, operation, call)
+            except NeedsOffloadError:
+                return await messages.read_in_helper(response, operation, call)
         except GatewayError as error:
             if error.kind not in _NOT_UNDERSTOOD:
                 raise
-            alternative = self._rephrasing(operation, error.kind)
+            alternative = self._build_alternative(operation, error.kind)
             if alternative is None:
                 raise
-            return await self._ask_otherwise(operation, alternative, error, call)
+            return await self._try_alternative(operation, alternative, error, call)
 
-    def _answer(self, operation: Operation, wire: Req, call: Call) -> Awaitable[Resp]:
+    def _exchange(self, operation: Operation, wire: Req, call: Call) -> Awaitable[Resp]:
         if isinstance(operation, InferRequest):
-            return self.infer(wire, call, self._sequence(operation, call))
-        return self._sending.exchange(wire, call)
+            return self.infer(wire, call, self._relevant_sequence(operation, call))
+        return self._sender.exchange(wire, call)
 
-    async def _ask_otherwise(
-        self, operation: Operation, wire: Req, first: GatewayError, call: Call
-    ) -> Answer:
+    async def _try_alternative(
+        self, operation: Operation, wire: Req, first_error: GatewayError, call: Call
+    ) -> Response:
         """Send the alternative form of a request that the server did not understand."""
         try:
-            response = await self._sending.exchange(wire, call)
-            return await self._messages.read_either(response, operation, call)
+            response = await self._sender.exchange(wire, call)
+            return await self._codec_offload.read_response(response, operation, call)
         except GatewayError as error:
             if error.kind not in _NOT_UNDERSTOOD:
                 raise
             if not isinstance(operation, ModelMetadataRequest):
-                raise first from error
-            is_unknown_model = first.kind is error.kind is Kind.NOT_FOUND
+                raise first_error from error
+            is_unknown_model = first_error.kind is error.kind is Kind.NOT_FOUND
             raise GatewayError(
                 Kind.NOT_FOUND if is_unknown_model else Kind.UNSUPPORTED,
                 f"backend '{self.name}' does not provide the metadata of model "
                 f"'{operation.model}'; declare it under 'models' in the gateway's configuration",
-                detail=f"{first.public} {first.detail}; {error.public} {error.detail}",
+                detail=f"{first_error.public} {first_error.detail}; {error.public} {error.detail}",
             ) from error
 
-    async def _infer_described(self, request: InferRequest, call: Call) -> Answer:
+    async def _infer_with_metadata(self, request: InferRequest, call: Call) -> Response:
         """Send an inference whose messages depend on the model's metadata (Rule 1)."""
-        profile = await self.profile(call)
-        declared, messages = call.declared, self._messages
+        profile = await self.request_profile(call)
+        declared, messages = call.declared_metadata, self._codec_offload
         model = declared or await self.describe(request.model, request.version, call)
         try:
             wire = (
-                await messages.write_aside(request, profile, call, model)
-                if messages.is_long(request, profile)
-                else messages.write(request, profile, call, model)
+                await messages.write_request(request, profile, call, model)
+                if messages.needs_helper(request, profile)
+                else messages.write_inline(request, profile, call, model)
             )
         except GatewayError as error:
-            if declared or error.kind not in _OUTDATED:
+            if declared or error.kind not in _STALE_REQUEST_ERRORS:
                 raise
-            fresh = await self.describe(request.model, request.version, call, newer=True)
+            fresh = await self.describe(request.model, request.version, call, refresh=True)
             if fresh == model:
                 raise
             model = fresh
-            wire = await messages.write_aside(request, profile, call, model)
-        response = await self.infer(wire, call, self._sequence(request, call))
+            wire = await messages.write_request(request, profile, call, model)
+        response = await self.infer(wire, call, self._relevant_sequence(request, call))
         try:
             try:
-                return messages.read(response, request, call, model)
-            except CostlyError:
-                return await messages.read_aside(response, request, call, model)
+                return messages.read_inline(response, request, call, model)
+            except NeedsOffloadError:
+                return await messages.read_in_helper(response, request, call, model)
         except GatewayError as error:
-            if error.kind in _UNFITTING:
-                self._descriptions.doubt(request.model, request.version)
+            if error.kind in _STALE_METADATA_ERRORS:
+                self._metadata_cache.mark_doubtful(request.model, request.version)
             raise
 
     async def stream(
@@ -280,22 +293,24 @@ class RemoteBackend(Generic[Req, Resp]):
         order would take such an error for the response to their next request."""
         codec = self.codec
         has_message = has_last = False
-        wire, model = await self._streamed(request, call)
+        wire, model = await self._build_stream_request(request, call)
         if wire is not None:
-            assert isinstance(codec, Streaming)
-            sequence = self._sequence(request, call)
+            assert isinstance(codec, SupportsStreaming)
+            sequence = self._relevant_sequence(request, call)
             try:
-                async with aclosing(self._sending.stream(wire, call, sequence)) as messages:
+                async with aclosing(self._sender.stream(wire, call, sequence)) as messages:
                     async for message in messages:
-                        response = await self._messages.read_streamed(message, request, call, model)
+                        response = await self._codec_offload.read_stream_response(
+                            message, request, call, model
+                        )
                         has_message = True
                         if response is not None:
-                            counted_bytes = count_tensors(
-                                response.outputs, parts(message), call.memory
+                            counted_bytes = charge_tensors(
+                                response.outputs, body_parts(message), call.memory
                             )
                             yield response
                             call.memory.shrink(counted_bytes)
-                            has_last = response.last
+                            has_last = response.is_last
             except GatewayError as error:
                 if has_last:  # the responses are complete; only the end of the stream was due
                     return
@@ -307,143 +322,162 @@ class RemoteBackend(Generic[Req, Resp]):
             response_message = await self.perform(request, call)
         except GatewayError as error:
             if error.kind is Kind.UNSUPPORTED:  # the model may have become decoupled
-                self._descriptions.doubt(request.model, request.version)
+                self._metadata_cache.mark_doubtful(request.model, request.version)
             raise
         assert isinstance(response_message, InferResponse)
-        yield replace(response_message, last=True)
+        yield replace(response_message, is_last=True)
 
-    async def _streamed(
+    async def _build_stream_request(
         self, request: InferRequest, call: Call
     ) -> tuple[Req | None, ModelMetadata | None]:
         """Return the message that starts a stream, or None if streams are not supported; and the
         model's metadata, if that message depends on it."""
         codec = self.codec
-        if not (isinstance(codec, Streaming) and isinstance(self._upstream, StreamUpstream)):
+        if not (
+            isinstance(codec, SupportsStreaming) and isinstance(self._upstream, StreamingUpstream)
+        ):
             return None, None
-        await self.kind(call)  # streams need a detected profile even if other requests do not
-        profile = await self.profile(call)
+        await self.server_profile(
+            call
+        )  # streams need a detected profile even if other requests do not
+        profile = await self.request_profile(call)
         model = None
-        if codec.describes_streams(profile):
+        if codec.streams_need_metadata(profile):
             model = await self.describe(request.model, request.version, call)
         return codec.build_stream_request(request, profile, model), model
 
-    def _sequence(self, request: InferRequest, call: Call) -> SequenceName | None:
+    def _relevant_sequence(self, request: InferRequest, call: Call) -> SequenceKey | None:
         """Return the sequence of ``request`` if it affects the choice of the endpoint or forbids
         resending."""
-        is_relevant = self.sequences and (self.spreads or call.retry.idempotent)
-        return sequence_of(request) if is_relevant else None
+        is_relevant = self.supports_sequences and (
+            self.has_several_endpoints or call.retry_policy.is_idempotent
+        )
+        return sequence_key(request) if is_relevant else None
 
-    async def everywhere(self, operation: Operation, call: Call) -> Sequence[Answer]:
+    async def perform_on_all(self, operation: Operation, call: Call) -> Sequence[Response]:
         """Carry out ``operation`` on every endpoint concurrently. Loading or unloading a model
         drops its cached metadata."""
-        wire = self.codec.build_request(operation, await self.kind(call))
-        self._sending.forward(wire, call)
-        call.tighten(time.monotonic() + self._sending.allowed(call))
+        wire = self.codec.build_request(operation, await self.server_profile(call))
+        self._sender.prepare_request(wire, call)
+        call.shorten_deadline(time.monotonic() + self._sender.timeout_for(call))
         started = time.monotonic()
         try:
-            exchanges = (self._one(wire, operation, item, call) for item in self._endpoints.all())
+            exchanges = (
+                self._perform_on(wire, operation, item, call)
+                for item in self._endpoints.all_handles()
+            )
             outcomes = await asyncio.gather(*exchanges)
         finally:
             call.backend_seconds += time.monotonic() - started
             if isinstance(operation, ModelLoadRequest | ModelUnloadRequest):
-                self._descriptions.forget(operation.model)
+                self._metadata_cache.invalidate_model(operation.model)
         errors = [item for item in outcomes if isinstance(item, GatewayError)]
         if errors:
             try:
-                raise several(errors, len(outcomes), self.name)
+                raise combine_errors(errors, len(outcomes), self.name)
             finally:
                 del errors, outcomes  # a single error is raised unchanged and refers to this frame
         return [item for item in outcomes if not isinstance(item, GatewayError)]
 
-    async def _one(
-        self, wire: Req, operation: Operation, lease: Lease, call: Call
-    ) -> Answer | GatewayError:
+    async def _perform_on(
+        self, wire: Req, operation: Operation, handle: EndpointHandle, call: Call
+    ) -> Response | GatewayError:
         try:
-            response = await self._sending.to(lease, wire, call)
-            return await self._messages.read_either(response, operation, call)
+            response = await self._sender.exchange_with(handle, wire, call)
+            return await self._codec_offload.read_response(response, operation, call)
         except GatewayError as error:
             return error
 
-    async def profile(self, call: Call) -> Profile:
+    async def request_profile(self, call: Call) -> Profile:
         """Return the profile for building a request; it is detected only if the codec's requests
         depend on it."""
-        if not self.codec.profiled:
-            return self._detection.known
-        return await self.kind(call)
+        if not self.codec.needs_profile:
+            return self._profile_detection.cached_profile
+        return await self.server_profile(call)
 
-    async def kind(self, call: Call) -> Profile:
+    async def server_profile(self, call: Call) -> Profile:
         """Return the declared or detected profile, plus what every server of the protocol
         supports."""
-        call.tighten(time.monotonic() + self._sending.allowed(call))
+        call.shorten_deadline(time.monotonic() + self._sender.timeout_for(call))
         try:
-            profile = await self._detection.profile(call)
+            profile = await self._profile_detection.profile(call)
         except TimeoutError:
-            raise late(self.name) from None
-        capabilities = self.codec.caps
+            raise deadline_error(self.name) from None
+        capabilities = self.codec.capabilities
         return replace(
             profile,
-            tells_config=profile.tells_config or capabilities.tells_config,
-            tells_statistics=profile.tells_statistics or capabilities.tells_statistics,
+            reports_config=profile.reports_config or capabilities.reports_config,
+            reports_statistics=profile.reports_statistics or capabilities.reports_statistics,
         )
 
-    async def _ask_profile(self, call: Call) -> Profile:
+    async def _fetch_profile(self, call: Call) -> Profile:
         request = ServerMetadataRequest()
         wire = self.codec.build_request(request, GENERIC)
-        wire_response = await self._sending.exchange(wire, call)
-        response = await self._messages.read_either(wire_response, request, call)
+        wire_response = await self._sender.exchange(wire, call)
+        response = await self._codec_offload.read_response(wire_response, request, call)
         assert isinstance(response, ServerMetadata)
-        return detect(response)
+        return detect_profile(response)
 
-    async def classifies(self, call: Call) -> bool:
+    async def supports_classification(self, call: Call) -> bool:
         """Return whether the protocol or this kind of server supports classification."""
-        return self.codec.caps.classifies or (await self.kind(call)).classifies
+        return (
+            self.codec.capabilities.supports_classification
+            or (await self.server_profile(call)).supports_classification
+        )
 
     async def describe(
-        self, model: str, version: str, call: Call, *, newer: bool = False
+        self, model: str, version: str, call: Call, *, refresh: bool = False
     ) -> ModelMetadata:
         """Return a model's metadata, at most a minute old, with ``refresh`` at most a second."""
-        call.tighten(time.monotonic() + self._sending.allowed(call))
+        call.shorten_deadline(time.monotonic() + self._sender.timeout_for(call))
         try:
-            return await self._descriptions.get(model, version, call, newer=newer)
+            return await self._metadata_cache.get(model, version, call, refresh=refresh)
         except TimeoutError:
-            raise late(self.name) from None
+            raise deadline_error(self.name) from None
 
-    async def _ask_description(
+    async def _fetch_metadata(
         self, model: str, version: str, call: Call
     ) -> tuple[ModelMetadata, float]:
         metadata = await self.perform(ModelMetadataRequest(model, version), call)
         assert isinstance(metadata, ModelMetadata)
         if metadata.max_batch_size is not None:
-            return metadata, LIFETIME
-        call.tighten(time.monotonic() + _PATIENCE)
+            return metadata, LIFETIME_SECONDS
+        call.shorten_deadline(time.monotonic() + _CONFIG_TIMEOUT_SECONDS)
         try:
-            return await self._configured(metadata, model, version, call), LIFETIME
+            return await self._add_configuration(metadata, model, version, call), LIFETIME_SECONDS
         except GatewayError as error:
-            return metadata, LIFETIME if error.kind in _LASTING else DOUBTFUL
+            return (
+                metadata,
+                LIFETIME_SECONDS if error.kind in _PERMANENT_ERRORS else DOUBTFUL_SECONDS,
+            )
 
-    async def _configured(
-        self, told: ModelMetadata, model: str, version: str, call: Call
+    async def _add_configuration(
+        self, metadata: ModelMetadata, model: str, version: str, call: Call
     ) -> ModelMetadata:
         """Add the fields that only the model's configuration contains, if the server provides
         it."""
-        if not (await self.kind(call)).tells_config:
-            return told
+        if not (await self.server_profile(call)).reports_config:
+            return metadata
         config = await self.perform(ModelConfigRequest(model, version), call)
         assert isinstance(config, ModelConfig)
-        return configured(told, config.settings)
+        return add_configuration(metadata, config.settings)
 
     async def close(self) -> None:
         """Stop monitoring the endpoints, and close all connections."""
-        await self._watcher.stop()
+        await self._monitor.stop()
         await self._upstream.close()
 
 
-def _queue(server: Server, tally: Tally) -> Queue | None:
-    if not server.max_requests:
+def _make_queue(settings: BackendSettings, counters: BackendCounters) -> RequestQueue | None:
+    if not settings.max_requests:
         return None
-    return Queue(server.name, server.max_requests, server.max_queue, tally)
+    return RequestQueue(settings.name, settings.max_requests, settings.max_queue, counters)
 
 
-def _rephrasing(codec: Codec[Req, Resp]) -> Callable[[Operation, Kind], Req | None]:
+def _alternative_builder(codec: Codec[Req, Resp]) -> Callable[[Operation, Kind], Req | None]:
     """Return the function that builds a codec's alternative form of a request, or None."""
-    return codec.rephrase if isinstance(codec, Rephrasing) else lambda _operation, _told: None
+    return (
+        codec.build_alternative_request
+        if isinstance(codec, SupportsServerVariants)
+        else lambda _operation, _told: None
+    )

@@ -11,9 +11,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final, Generic, TypeVar
 
-from infergate.backends.carriers import HeaderAccess
-from infergate.core.tracing import TRACEPARENT, Asking, Tracing
-from infergate.transport.base import Dropping, Endpoint, StreamUpstream, Upstream
+from infergate.backends.message_access import MessageAccess
+from infergate.core.tracing import TRACEPARENT, BackendSpan, Tracer
+from infergate.transport.base import Endpoint, StreamingUpstream, SupportsDisconnect, Upstream
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
@@ -26,25 +26,25 @@ class TracedUpstream(Generic[Req, Resp]):
     def __init__(
         self,
         upstream: Upstream[Req, Resp],
-        headers: HeaderAccess[Req, Resp],
-        tracing: Tracing,
+        access: MessageAccess[Req, Resp],
+        tracer: Tracer,
         backend: str,
         *,
-        tells: bool,
+        propagates: bool,
     ) -> None:
         self._upstream: Final = upstream
-        self._headers: Final = headers
-        self._tracing: Final = tracing
+        self._access: Final = access
+        self._tracer: Final = tracer
         self._backend: Final = backend
-        self._tells: Final = tells
+        self._propagates: Final = propagates
 
     async def exchange(self, wire: Req, endpoint: Endpoint, timeout: float) -> Resp:
         """Exchange messages, recorded as a span if the request is traced."""
-        traceparent = self._headers.sent(wire).get(TRACEPARENT)
+        traceparent = self._access.request_headers(wire).get(TRACEPARENT)
         if traceparent is None:
             return await self._upstream.exchange(wire, endpoint, timeout)
-        span = self._tracing.ask(traceparent, self._backend, str(endpoint))
-        request = self._told(wire, span)
+        span = self._tracer.start_backend_span(traceparent, self._backend, str(endpoint))
+        request = self._with_trace(wire, span)
         if span is None:
             return await self._upstream.exchange(request, endpoint, timeout)
         try:
@@ -52,7 +52,7 @@ class TracedUpstream(Generic[Req, Resp]):
         except BaseException as error:
             span.end(error)
             raise
-        span.answered(self._headers.status(response))
+        span.record_status(self._access.response_status(response))
         span.end()
         return response
 
@@ -61,19 +61,19 @@ class TracedUpstream(Generic[Req, Resp]):
     ) -> AsyncGenerator[Resp, None]:
         """Stream messages, recorded as a span if the request is traced."""
         upstream = self._upstream
-        assert isinstance(upstream, StreamUpstream)
-        traceparent = self._headers.sent(wire).get(TRACEPARENT)
+        assert isinstance(upstream, StreamingUpstream)
+        traceparent = self._access.request_headers(wire).get(TRACEPARENT)
         span, request = None, wire
         if traceparent is not None:
-            span = self._tracing.ask(traceparent, self._backend, str(endpoint))
-            request = self._told(wire, span)
+            span = self._tracer.start_backend_span(traceparent, self._backend, str(endpoint))
+            request = self._with_trace(wire, span)
         failure: BaseException | None = None
         try:
             async with aclosing(upstream.stream(request, endpoint, timeout)) as responses:
                 async for response in responses:
                     if span is not None:
-                        span.answered(self._headers.status(response))
-                        span.received()
+                        span.record_status(self._access.response_status(response))
+                        span.record_message()
                     yield response
         except GeneratorExit:  # the consumer closed the stream, which is no failure
             raise
@@ -85,22 +85,22 @@ class TracedUpstream(Generic[Req, Resp]):
                 span.end(failure)
             del failure  # its traceback refers to this frame
 
-    def _told(self, wire: Req, asking: Asking | None) -> Req:
+    def _with_trace(self, wire: Req, span: BackendSpan | None) -> Req:
         """Return ``wire`` with the right trace header: a copy if it differs, because another
         attempt may be using ``wire``."""
-        if asking is None and self._tells:
+        if span is None and self._propagates:
             return wire
-        headers = dict(self._headers.sent(wire))
-        if asking is None or not self._tells:
+        headers = dict(self._access.request_headers(wire))
+        if span is None or not self._propagates:
             del headers[TRACEPARENT]
         else:
-            headers[TRACEPARENT] = asking.traceparent
-        return self._headers.with_headers(wire, headers)
+            headers[TRACEPARENT] = span.traceparent
+        return self._access.with_request_headers(wire, headers)
 
-    async def drop(self, endpoint: Endpoint) -> None:
+    async def disconnect(self, endpoint: Endpoint) -> None:
         """Close the connections to ``endpoint``, if the upstream can."""
-        if isinstance(self._upstream, Dropping):
-            await self._upstream.drop(endpoint)
+        if isinstance(self._upstream, SupportsDisconnect):
+            await self._upstream.disconnect(endpoint)
 
     async def close(self) -> None:
         """Close all connections."""

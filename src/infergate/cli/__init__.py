@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from infergate.cli.arguments import KEY, MATRIX, TELLING, parse
+from infergate.cli.arguments import KEY, MATRIX, QUERY_COMMANDS, parse
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,18 +25,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = parse(sys.argv[1:] if argv is None else argv)
     if arguments.command == MATRIX:
-        from infergate.cli.matrix import show
+        from infergate.cli.matrix import show_matrix
 
-        return show(page=arguments.page)
+        return show_matrix(page=arguments.page)
     if arguments.command == KEY:
-        from infergate.cli.key import key
+        from infergate.cli.key import new_key_text
 
-        print(key(arguments.name or "client"), end="")
+        print(new_key_text(arguments.name or "client"), end="")
         return 0
-    if arguments.command in TELLING:
-        from infergate.cli.telling import tell
+    if arguments.command in QUERY_COMMANDS:
+        from infergate.cli.output import run_query
 
-        return tell(arguments.command, arguments.admin, as_json=arguments.json)
+        return run_query(arguments.command, arguments.admin, as_json=arguments.json)
     from infergate.cli.serving import serve
 
     return serve(arguments)

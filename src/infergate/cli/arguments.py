@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from infergate import __version__
 from infergate.access.keys import parse_name
-from infergate.cli.asking import parse_admin
+from infergate.cli.admin_client import parse_admin_url
 
 SERVE: Final = "serve"
 MATRIX: Final = "matrix"
 KEY: Final = "key"
-TELLING: Final = ("routes", "backends", "health")
+QUERY_COMMANDS: Final = ("routes", "backends", "health")
 """Commands that query a running gateway through its admin listener."""
 
 COMMANDS: Final[Mapping[str, str]] = {
@@ -38,7 +38,7 @@ SIGNALS: Final[Mapping[str, str]] = {
     "process exits; a second signal exits at once",
     "SIGHUP": "reload the configuration; if it is invalid, the current one stays active",
 }
-EXITS: Final[Mapping[int, str]] = {
+EXIT_CODES: Final[Mapping[int, str]] = {
     0: "success: clean shutdown, or for --check a valid configuration",
     2: "invalid configuration or command line",
     1: "any other failure: an address in use, an unreachable admin listener, a gateway that is "
@@ -94,7 +94,7 @@ class Option:
     commands: tuple[str, ...]
     """The commands that accept the option."""
     help: str
-    told: Mapping[str, Any]
+    argparse_options: Mapping[str, Any]
 
     @property
     def name(self) -> str:
@@ -104,9 +104,13 @@ class Option:
     @property
     def values(self) -> Sequence[str]:
         """The possible values as shown in the documentation; empty for a switch."""
-        if "choices" in self.told:
-            return tuple(self.told["choices"])
-        return str(self.told["metavar"]).split("|") if "metavar" in self.told else ()
+        if "choices" in self.argparse_options:
+            return tuple(self.argparse_options["choices"])
+        return (
+            str(self.argparse_options["metavar"]).split("|")
+            if "metavar" in self.argparse_options
+            else ()
+        )
 
 
 def parse(argv: Sequence[str]) -> Arguments:
@@ -119,12 +123,12 @@ def parse(argv: Sequence[str]) -> Arguments:
         parser.error(f"unknown command '{given.command}'; there are: {', '.join(COMMANDS)}")
     for option in OPTIONS:
         if given.command not in option.commands and getattr(given, option.name):
-            parser.error(_misplaced(option, given.command))
+            parser.error(_wrong_command_message(option, given.command))
     values = {option.name: getattr(given, option.name) for option in OPTIONS}
     return Arguments(given.command, **values | {"admin": given.admin or _ADMIN})
 
 
-def _misplaced(option: Option, command: str) -> str:
+def _wrong_command_message(option: Option, command: str) -> str:
     if option.flag not in {"--config", "--check"}:
         return f"{option.flag} is for {', '.join(option.commands)}"
     reasons = {MATRIX: "it creates its own", KEY: "its output is to be copied into one"}
@@ -136,8 +140,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="infergate",
         usage="infergate [command] [options]",
-        description=f"{_DESCRIPTION}\n\n{_listed('commands', COMMANDS)}",
-        epilog="\n\n".join((_listed("signals", SIGNALS), _listed("exit codes", EXITS), _EXAMPLES)),
+        description=f"{_DESCRIPTION}\n\n{_format_rows('commands', COMMANDS)}",
+        epilog="\n\n".join(
+            (_format_rows("signals", SIGNALS), _format_rows("exit codes", EXIT_CODES), _EXAMPLES)
+        ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -148,11 +154,13 @@ def _parser() -> argparse.ArgumentParser:
         if option.commands not in groups:
             title = f"options of {', '.join(option.commands)}"
             groups[option.commands] = parser.add_argument_group(title)
-        groups[option.commands].add_argument(option.flag, help=option.help, **option.told)
+        groups[option.commands].add_argument(
+            option.flag, help=option.help, **option.argparse_options
+        )
     return parser
 
 
-def _listed(title: str, rows: Mapping[Any, str]) -> str:
+def _format_rows(title: str, rows: Mapping[Any, str]) -> str:
     """Format ``rows`` in two columns, wrapped for a terminal."""
     width = max(len(str(name)) for name in rows) + 4
     lines = [
@@ -164,28 +172,28 @@ def _listed(title: str, rows: Mapping[Any, str]) -> str:
     return "\n".join([f"{title}:", *lines])
 
 
-def _name(text: str) -> str:
+def _owner_name(text: str) -> str:
     try:
         return parse_name(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _admin(text: str) -> str:
+def _admin_url(text: str) -> str:
     try:
-        return parse_admin(text)
+        return parse_admin_url(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _workers(text: str) -> int:
-    from infergate.config.fields import MOST_WORKERS  # noqa: PLC0415 - only needed by serve
+    from infergate.config.fields import MAX_WORKERS  # noqa: PLC0415 - only needed by serve  # noqa: PLC0415 - only needed by serve
 
     if text == "auto":
-        return min(len(os.sched_getaffinity(0)), MOST_WORKERS)
-    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= MOST_WORKERS):
+        return min(len(os.sched_getaffinity(0)), MAX_WORKERS)
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= MAX_WORKERS):
         raise argparse.ArgumentTypeError(
-            f"'{text}' is neither a number from 1 to {MOST_WORKERS} nor 'auto'"
+            f"'{text}' is neither a number from 1 to {MAX_WORKERS} nor 'auto'"
         )
     return int(text)
 
@@ -224,14 +232,14 @@ OPTIONS: Final[Sequence[Option]] = (
         "--name",
         (KEY,),
         "name of the key's owner, to which access rules refer (default: client)",
-        {"type": _name, "metavar": "NAME"},
+        {"type": _owner_name, "metavar": "NAME"},
     ),
     Option(
         "--admin",
-        TELLING,
+        QUERY_COMMANDS,
         f"URL of the gateway's admin listener (default: {_ADMIN})",
-        {"type": _admin, "metavar": "URL"},
+        {"type": _admin_url, "metavar": "URL"},
     ),
-    Option("--json", TELLING, "print JSON", _SWITCH),
+    Option("--json", QUERY_COMMANDS, "print JSON", _SWITCH),
 )
 """All options but --version and --help. Each flag occurs once."""

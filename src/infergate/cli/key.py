@@ -18,7 +18,7 @@ or as a line to the file of access.keys_file:
 """
 
 
-def key(name: str) -> str:
+def new_key_text(name: str) -> str:
     """Generate a key for the owner ``name`` and return the text to print."""
     secret = new_key()
     return _TEXT.format(key=secret, name=name, digest=digest_of(secret).hex())

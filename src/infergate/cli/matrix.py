@@ -15,26 +15,26 @@ from infergate.matrix.site import BACKENDS
 from infergate.terminal import Progress
 
 
-def show(*, page: bool) -> int:
+def show_matrix(*, page: bool) -> int:
     """Run the matrix and print it row by row, or as a Markdown ``page`` at the end.
 
     Return the exit code: 1 if any result is wrong, else 0.
     """
-    pairs = asyncio.run(_paged() if page else _told())
+    pairs = asyncio.run(_print_page() if page else _print_rows())
     return int(any(finding.mark is Mark.WRONG for pair in pairs for finding in pair.findings))
 
 
-async def _paged() -> tuple[Pair, ...]:
-    pairs = tuple([pair async for pair in _found()])
+async def _print_page() -> tuple[Pair, ...]:
+    pairs = tuple([pair async for pair in _results()])
     print(table.page(pairs), end="")
     return pairs
 
 
-async def _told() -> tuple[Pair, ...]:
+async def _print_rows() -> tuple[Pair, ...]:
     started = time.monotonic()
     print(table.heading())
     pairs: list[Pair] = []
-    async with aclosing(_found()) as results:
+    async with aclosing(_results()) as results:
         async for pair in results:
             pairs.append(pair)
             if pair.backend == BACKENDS[-1]:
@@ -47,7 +47,7 @@ async def _told() -> tuple[Pair, ...]:
     return tuple(pairs)
 
 
-async def _found() -> AsyncGenerator[Pair, None]:
+async def _results() -> AsyncGenerator[Pair, None]:
     """Yield the pairs as they finish, with a progress bar on a terminal."""
     with Progress("all pairs of protocols", len(SPEAKERS) * len(BACKENDS)) as progress:
         async with aclosing(run()) as results:

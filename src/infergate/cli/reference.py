@@ -12,16 +12,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from infergate.cli.arguments import COMMANDS, EXITS, OPTIONS, SIGNALS
+from infergate.cli.arguments import COMMANDS, EXIT_CODES, OPTIONS, SIGNALS
 
 PAGE: Final = "cli.md"
-_PART: Final = re.compile(r"(<!-- made: (\w+) -->\n).*?(?=<!-- /made -->)", re.DOTALL)
+_MARKED: Final = re.compile(r"(<!-- made: (\w+) -->\n).*?(?=<!-- /made -->)", re.DOTALL)
 
 
-def filled(page: str) -> str:
+def update_tables(page: str) -> str:
     """Return ``page`` with the tables between the marks replaced. Raises KeyError for an unknown
     table."""
-    return _PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]}\n", page)
+    return _MARKED.sub(lambda part: f"{part[1]}\n{TABLES[part[2]]}\n", page)
 
 
 def _table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -29,7 +29,7 @@ def _table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def _coded(rows: Mapping[Any, str]) -> Iterator[tuple[str, str]]:
+def _code_rows(rows: Mapping[Any, str]) -> Iterator[tuple[str, str]]:
     return ((f"`{name}`", meaning) for name, meaning in rows.items())
 
 
@@ -40,15 +40,15 @@ def _options() -> Iterator[tuple[str, ...]]:
         yield f"`{option.flag}` {values}".rstrip(), commands, option.help
 
 
-PARTS: Final[Mapping[str, str]] = {
-    "commands": _table(("Command", "What it does"), _coded(COMMANDS)),
+TABLES: Final[Mapping[str, str]] = {
+    "commands": _table(("Command", "What it does"), _code_rows(COMMANDS)),
     "options": _table(("Option", "Commands", "Meaning"), _options()),
-    "exits": _table(("Exit code", "When"), _coded(EXITS)),
-    "signals": _table(("Signal", "What happens"), _coded(SIGNALS)),
+    "exits": _table(("Exit code", "When"), _code_rows(EXIT_CODES)),
+    "signals": _table(("Signal", "What happens"), _code_rows(SIGNALS)),
 }
 """The tables, by their names in the marks of the page."""
 
 
 if __name__ == "__main__":
     file = Path(sys.argv[1] if len(sys.argv) > 1 else "docs") / PAGE
-    file.write_text(filled(file.read_text(encoding="utf-8")), encoding="utf-8")
+    file.write_text(update_tables(file.read_text(encoding="utf-8")), encoding="utf-8")

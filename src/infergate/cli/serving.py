@@ -9,10 +9,10 @@ import sys
 from infergate.cli.arguments import Arguments
 from infergate.cli.summary import summary
 from infergate.config.check import ONE_WORKER
-from infergate.config.files import Files
 from infergate.config.load import load
 from infergate.config.mistakes import ConfigError, Mistake
 from infergate.config.schema import Config
+from infergate.config.tracked_files import TrackedFiles
 
 _STOPPED, _FAILED, _WRONG = 0, 1, 2
 
@@ -21,7 +21,7 @@ def serve(arguments: Arguments) -> int:
     """Run the gateway, or check its configuration. Return the exit code."""
     try:
         if arguments.check:
-            print(summary(_configuration(arguments, Files())), end="")
+            print(summary(_configuration(arguments, TrackedFiles())), end="")
             return _STOPPED
         return _serve(arguments)
     except ConfigError as error:
@@ -30,7 +30,7 @@ def serve(arguments: Arguments) -> int:
         return _WRONG
 
 
-def _configuration(arguments: Arguments, files: Files) -> Config:
+def _configuration(arguments: Arguments, files: TrackedFiles) -> Config:
     """Load the configuration file, or the embedded demo, and apply the command line's overrides.
 
     Raises ConfigError.

@@ -7,7 +7,7 @@ from typing import Final
 
 from infergate.config.routes import RewriteConfig, RouteConfig
 from infergate.config.schema import Config
-from infergate.config.values import duration_text, shown_urls
+from infergate.config.values import display_names, duration_text
 
 _HEADINGS: Final = ("MODEL", "VERSION", "BACKEND", "PROTOCOL", "ENDPOINTS", "TIMEOUT", "REWRITE")
 
@@ -21,7 +21,7 @@ def summary(config: Config) -> str:
         ("access, everything else is refused", list(_access(config))),
         ("limits that differ from the defaults", list(_limits(config))),
     ]
-    return "\n".join(f"{title}\n{_aligned(rows)}" for title, rows in blocks if rows)
+    return "\n".join(f"{title}\n{_align(rows)}" for title, rows in blocks if rows)
 
 
 def _listeners(config: Config) -> list[Sequence[str]]:
@@ -50,7 +50,7 @@ def _route(config: Config, route: RouteConfig) -> Sequence[str]:
         route.version or "any",
         route.backend,
         backend.protocol,
-        " ".join(shown_urls(backend.endpoints)) or "-",
+        " ".join(display_names(backend.endpoints)) or "-",
         duration_text(timeout),
         ", ".join((*_rewrite(route.rewrite), *_cast(route))) or "-",
     )
@@ -94,7 +94,7 @@ def _limits(config: Config) -> Iterator[Sequence[str]]:
             yield name, str(value), f"(default {defaults[name] or 'by listener'})"
 
 
-def _aligned(rows: list[Sequence[str]]) -> str:
+def _align(rows: list[Sequence[str]]) -> str:
     """Format ``rows`` in aligned, indented columns, one line each."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "".join(

@@ -24,7 +24,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
-from infergate.core.messages import Answer, InferRequest, InferResponse, ModelMetadata, Operation
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.records import record
 from infergate.core.sequences import SequenceId
 
@@ -35,12 +35,12 @@ Req_contra = TypeVar("Req_contra", contravariant=True)
 T = TypeVar("T")
 
 
-class OutputsNeedTranslation(GatewayError):  # noqa: N818
+class OutputsNeedTranslationError(GatewayError):
     """The server cannot return outputs in the form that a passed-through request asked for, but can
     return them in the form that ``build_request`` asks for."""
 
 
-class Carrier(enum.Enum):
+class TransportKind(enum.Enum):
     """The transport that carries a protocol's messages."""
 
     HTTP = "http"
@@ -48,7 +48,7 @@ class Carrier(enum.Enum):
 
 
 @record
-class Peek:
+class RequestSummary:
     """A short description of a request, read without touching its tensors.
 
     ``operation`` is the class of the operation (``InferRequest``, ``ServerLiveRequest``, …).
@@ -57,28 +57,28 @@ class Peek:
     operation: type[Operation]
     model: str = ""
     version: str = ""
-    forwards: bool = True
+    can_pass_through: bool = True
     """Whether the message may be passed through to a server of the same protocol. False for forms
     of a request that few servers understand."""
 
 
 @record
-class Parsed:
+class ParsedRequest:
     """An operation, and the codec's private notes on the response format that the client
     requested."""
 
     operation: Operation
-    reply: Any = None
-    streamed: bool = False
+    response_options: Any = None
+    wants_stream: bool = False
     """For an inference over HTTP: the client wants all responses, one after the other in one
     body."""
-    only: str = ""
+    single_response_error: str = ""
     """For an inference that must have exactly one response although its model may return any
     number: the error text if it does not. Empty for all other inferences."""
 
 
 @record
-class Unfinished(Generic[T]):
+class PartialInferRequest(Generic[T]):
     """An inference that omits tensor names, datatypes or shapes, which the model's metadata
     supplies.
 
@@ -89,8 +89,8 @@ class Unfinished(Generic[T]):
 
     model: str
     version: str
-    finish: Callable[[ModelMetadata], T]
-    text: int = 0
+    complete: Callable[[ModelMetadata], T]
+    text_bytes: int = 0
     """Bytes of text that ``complete`` parses. A request with much text is pickled and completed by
     a helper process."""
 
@@ -100,36 +100,36 @@ class Profile:
     """Facts about a kind of server that its protocol's specification leaves open."""
 
     name: str
-    binary: bool = False
+    supports_binary: bool = False
     """V2 REST: accepts and returns tensors in the binary extension."""
-    versions: bool = True
+    accepts_versions: bool = True
     """Accepts a model version (KServe rejects any version over REST)."""
-    lists_models: bool = False
+    has_model_list: bool = False
     """V2 REST: lists its models at ``GET /v2/models``; it has no repository index."""
-    classifies: bool = False
+    supports_classification: bool = False
     """V2: returns classes for an output that has the parameter ``classification``."""
-    tells_config: bool = False
+    reports_config: bool = False
     """V2: reports a model's configuration, including its maximum batch size."""
-    tells_statistics: bool = False
+    reports_statistics: bool = False
     """V2: reports a model's statistics."""
-    traces: bool = False
+    has_trace_settings: bool = False
     """V2: has trace settings."""
-    logs: bool = False
+    has_log_settings: bool = False
     """V2: has log settings."""
     loads_by_name: bool = False
     """V2: loads a model by its name alone; parameters do not exist or are ignored."""
-    loads_by_first_field: bool = False
+    loads_by_field_1: bool = False
     """V2 gRPC: the name of the model to load or unload is field 1 of the request instead of field
     2."""
-    generates: bool = False
+    has_generate_stream: bool = False
     """V2 REST: returns all responses of a decoupled model from ``generate_stream``, and only from
     it."""
-    content_types: bool = False
+    supports_content_type: bool = False
     """V2 REST: decodes BYTES that the parameter ``content_type`` marks as base64, and accepts null
     instead of a bare ``NaN``."""
-    streams_infer: bool = False
+    has_infer_stream: bool = False
     """V2 REST: returns all responses to an inference from ``infer_stream``."""
-    tells_decoupled: bool = False
+    reports_decoupled: bool = False
     """V2: the configuration of every model says whether the model is decoupled. A model that is not
     decoupled returns one response, which a unary inference also returns; a unary inference also has
     error codes."""
@@ -140,18 +140,18 @@ class Capabilities:
     """The features that a protocol can carry."""
 
     datatypes: frozenset[Datatype]
-    streaming: bool = False
+    supports_streaming: bool = False
     """The codec implements :class:`SupportsStreaming`."""
-    sequences: bool = True
+    supports_sequences: bool = True
     """Servers of this protocol have sequences, or may have them. If false, requests that belong to
     a sequence are not sent to them."""
-    classifies: bool = False
+    supports_classification: bool = False
     """Every server of the protocol supports classification. If false, the :class:`Profile` decides.
     """
-    tells_config: bool = False
+    reports_config: bool = False
     """Every server of the protocol reports a model's configuration. If false, the :class:`Profile`
     decides."""
-    tells_statistics: bool = False
+    reports_statistics: bool = False
     """Every server of the protocol reports a model's statistics. If false, the :class:`Profile`
     decides."""
 
@@ -160,27 +160,29 @@ class Codec(Protocol[Req, Resp]):
     """A protocol. ``Req`` and ``Resp`` are the wire types of its :class:`TransportKind`."""
 
     name: str
-    caps: Capabilities
-    profiled: bool
+    capabilities: Capabilities
+    needs_profile: bool
     """Whether requests to a backend depend on its :class:`Profile`. If false, the profile is not
     detected, and the codec receives whatever is known, which may be ``GENERIC``."""
-    described: bool
+    needs_metadata: bool
     """Whether ``build_request`` and ``parse_response`` need the model's metadata for inferences."""
-    streams: frozenset[str]
+    streaming_methods: frozenset[str]
     """gRPC methods whose stream carries inferences, each answered in order by one message of the
     unary response type."""
 
     # ---- towards clients
-    def peek(self, wire: Req) -> Peek:
+    def summarize(self, wire: Req) -> RequestSummary:
         """Return operation, model and version. Raises NOT_FOUND, METHOD_NOT_ALLOWED or
         BAD_REQUEST."""
         ...
 
-    def parse_request(self, wire: Req, limits: Limits) -> Parsed | Unfinished[Parsed]:
+    def parse_request(
+        self, wire: Req, limits: Limits
+    ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
         """Parse the requested operation. Raises the client's errors."""
         ...
 
-    def build_response(self, answer: Answer, parsed: Parsed) -> Resp:
+    def build_response(self, response: Response, parsed: ParsedRequest) -> Resp:
         """Write ``response`` as the answer to ``parsed``. Raises UNSUPPORTED if the protocol cannot
         express it."""
         ...
@@ -207,21 +209,21 @@ class Codec(Protocol[Req, Resp]):
         operation: Operation,
         limits: Limits,
         model: ModelMetadata | None = None,
-    ) -> Answer:
+    ) -> Response:
         """Parse the response to ``operation``. Raises the backend's error, or BACKEND_GARBAGE.
         ``model`` is the same as for ``build_request``."""
         ...
 
 
 @runtime_checkable
-class Forwarding(Protocol[Req, Resp]):
+class SupportsPassThrough(Protocol[Req, Resp]):
     """Implemented by a codec whose messages can pass through unchanged if client and backend both
     speak its protocol."""
 
-    forwards: bool
+    can_pass_through: bool
     """Whether messages can pass through with the options of this codec."""
 
-    def shield(self, wire: Req, limits: Limits) -> Req | Unfinished[Req]:
+    def validate(self, wire: Req, limits: Limits) -> Req | PartialInferRequest[Req]:
         """Validate ``wire`` as ``parse_request`` does, without keeping the decoded tensors.
 
         Returns the request in a form that any server accepts (content encodings undone). A codec
@@ -231,12 +233,12 @@ class Forwarding(Protocol[Req, Resp]):
         """
         ...
 
-    def sequence(self, wire: Req, limits: Limits) -> SequenceId | None:
+    def sequence_of(self, wire: Req, limits: Limits) -> SequenceId | None:
         """Return the id of the sequence that ``wire``, an inference, belongs to. ``wire`` need not
         have been validated; raises the errors found while reading it."""
         ...
 
-    def readdress(self, wire: Req, model: str, version: str, profile: Profile) -> Req | None:
+    def rewrite_request(self, wire: Req, model: str, version: str, profile: Profile) -> Req | None:
         """Return ``wire``, an inference, for another model and version, with its tensors untouched.
 
         The result is a new object, because headers are added to it; headers that concern only the
@@ -245,7 +247,9 @@ class Forwarding(Protocol[Req, Resp]):
         """
         ...
 
-    def relabel(self, wire: Resp, asked: Req, model: str, version: str, limits: Limits) -> Resp:
+    def rewrite_response(
+        self, wire: Resp, request: Req, model: str, version: str, limits: Limits
+    ) -> Resp:
         """Return the backend's response ``wire`` as the response to ``request``, which is the
         result of ``validate`` or, if that was not called, the client's message.
 
@@ -256,63 +260,63 @@ class Forwarding(Protocol[Req, Resp]):
 
 
 @runtime_checkable
-class Textual(Protocol[Req_contra]):
+class SupportsLongText(Protocol[Req_contra]):
     """Implemented by a codec whose messages may hold much text, which is expensive to read and
     write.
 
     The codec, its arguments, and the results it builds from long text can be pickled.
     """
 
-    def text_in(self, wire: Req_contra) -> int:
+    def request_text_bytes(self, wire: Req_contra) -> int:
         """Return the maximum number of bytes of text that reading the request ``wire`` processes,
         including everything that is inflated for it. Never raises."""
         ...
 
-    def json_in(self, wire: Any, most: int) -> int:
+    def json_bytes(self, wire: Any, max_bytes: int) -> int:
         """Return the maximum number of bytes of JSON in the request or response ``wire``, its
         content encoding undone. JSON longer than ``max_bytes`` is rejected before it is read. Never
         raises."""
         ...
 
-    def text_forwarded(self, wire: Any, asked: Any) -> int:
+    def rewrite_bytes(self, wire: Any, request: Any) -> int:
         """Return the number of bytes that ``rewrite_response`` compresses or inflates for ``wire``,
         the response to ``request``."""
         ...
 
-    def text_out(self, answer: Answer, parsed: Parsed) -> int:
+    def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
         """Return the bytes of tensors that ``build_response`` would write as text, or in a loop."""
         ...
 
-    def text_to_backend(self, operation: InferRequest, profile: Profile) -> int:
+    def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
         """Return the bytes of tensors that ``build_request`` would write as text, or in a loop."""
         ...
 
-    def size_out(self, answer: InferResponse, parsed: Parsed) -> tuple[int, int]:
+    def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
         """Return two bounds on the bytes that ``build_response`` would write: the minimum size of
         the body, and the maximum size of the memory that it allocates for the body."""
         ...
 
-    def size_to_backend(self, operation: InferRequest, profile: Profile) -> int:
+    def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
         """Return the maximum number of bytes of text that ``build_request`` would write."""
         ...
 
 
 @runtime_checkable
-class Numbering(Protocol[Resp]):
+class SupportsResponseNumbering(Protocol[Resp]):
     """Implemented by a codec that numbers its responses."""
 
-    def numbered(self, wire: Resp) -> Resp:
+    def number_response(self, wire: Resp) -> Resp:
         """Return ``wire``, an inference response that a helper process wrote, with the next number.
         Helper processes do not know how many responses there have been."""
         ...
 
 
 @runtime_checkable
-class Rephrasing(Protocol[Req_co]):
+class SupportsServerVariants(Protocol[Req_co]):
     """Implemented by a codec that has an alternative request for servers that reject the usual
     one."""
 
-    def rephrase(self, operation: Operation, told: Kind) -> Req_co | None:
+    def build_alternative_request(self, operation: Operation, error_kind: Kind) -> Req_co | None:
         """Return another request for ``operation``, for a server that rejected the request of
         ``build_request`` with ``error_kind``; None if there is no other. ``parse_response`` reads
         its response too."""
@@ -320,20 +324,20 @@ class Rephrasing(Protocol[Req_co]):
 
 
 @runtime_checkable
-class Streaming(Protocol[Req, Resp]):
+class SupportsStreaming(Protocol[Req, Resp]):
     """Implemented by a codec whose protocol has streams of inferences, in which each request has
     any number of responses. Requests are summarized and parsed like unary requests."""
 
-    stream: str
+    streaming_method: str
     """The gRPC method. Empty over HTTP, where a request asks for a stream."""
 
     # ---- towards clients
-    def build_stream_response(self, answer: InferResponse, parsed: Parsed) -> Resp:
+    def build_stream_response(self, response: InferResponse, parsed: ParsedRequest) -> Resp:
         """Write one response to ``parsed``. Raises UNSUPPORTED if the protocol cannot express
         it."""
         ...
 
-    def build_stream_end(self, parsed: Parsed) -> Resp | None:
+    def build_stream_end(self, parsed: ParsedRequest) -> Resp | None:
         """Write the message that ends the responses to ``parsed``, for a client that wants one if
         no response was known to be the last. Returns None if there is no such message."""
         ...
@@ -344,7 +348,7 @@ class Streaming(Protocol[Req, Resp]):
         ...
 
     # ---- towards backends
-    def describes_streams(self, profile: Profile) -> bool:
+    def streams_need_metadata(self, profile: Profile) -> bool:
         """Whether the methods below need the model's metadata for a server of ``profile``."""
         ...
 
@@ -378,18 +382,18 @@ class CodecPlugin:
     """
 
     name: str
-    carrier: Carrier
+    transport_kind: TransportKind
     claims: tuple[str, ...]
-    make: Callable[[Mapping[str, Any]], Codec[Any, Any]]
-    answers_rest: bool = False
-    shares_memory: bool = False
+    create: Callable[[Mapping[str, Any]], Codec[Any, Any]]
+    is_fallback: bool = False
+    supports_shared_memory: bool = False
     """The protocol can register shared memory regions and refer to tensors in them."""
-    framed: bool = False
+    supports_framing: bool = False
     """HTTP: requests and responses work without path and headers, so that size-prefixed frames can
     carry them."""
-    headers: int = 0
+    min_header_bytes: int = 0
     """Bytes of headers that a request needs if its headers hold more than a description of the
     body. A listener for this protocol allows this many by default."""
-    response_header: int = 0
+    max_response_header_bytes: int = 0
     """HTTP: bytes of the longest response header line that the protocol's own clients accept, if
     that is more than ``Limits.response_header``."""

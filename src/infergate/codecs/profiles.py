@@ -17,42 +17,44 @@ from infergate.core.messages import ServerMetadata
 GENERIC: Final = Profile("generic")
 TRITON: Final = Profile(
     "triton",
-    binary=True,
-    classifies=True,
-    tells_config=True,
-    tells_statistics=True,
-    traces=True,
-    logs=True,
-    generates=True,
-    tells_decoupled=True,
+    supports_binary=True,
+    supports_classification=True,
+    reports_config=True,
+    reports_statistics=True,
+    has_trace_settings=True,
+    has_log_settings=True,
+    has_generate_stream=True,
+    reports_decoupled=True,
 )
 # The other features of an infergate backend depend on its release and configuration; its metadata
 # lists them as extensions.
-INFERGATE: Final = Profile("infergate", binary=True, classifies=True)
+INFERGATE: Final = Profile("infergate", supports_binary=True, supports_classification=True)
 # MLServer's repository extension accepts Triton's messages and reads only the name
 # (mlserver/handlers/model_repository.py).
-MLSERVER: Final = Profile("mlserver", loads_by_name=True, streams_infer=True, content_types=True)
+MLSERVER: Final = Profile(
+    "mlserver", loads_by_name=True, has_infer_stream=True, supports_content_type=True
+)
 # KServe accepts the binary extension although its metadata does not list it. It answers any version
 # in a REST path with 501, and has its own list of models. Its load and unload messages hold only a
 # name, as field 1 (kserve/protocol/grpc/grpc_predict_v2_pb2.py of 0.21).
 KSERVE: Final = Profile(
     "kserve",
-    binary=True,
-    versions=False,
-    lists_models=True,
+    supports_binary=True,
+    accepts_versions=False,
+    has_model_list=True,
     loads_by_name=True,
-    loads_by_first_field=True,
+    loads_by_field_1=True,
 )
 # The OpenVINO model server has the binary extension over REST (its source code), and only the six
 # V2 operations that every server has (docs/model_server_rest_api_kfs.md): no configuration,
 # statistics or repository. Not tested against a real server: its name in metadata is assumed.
-OVMS: Final = Profile("ovms", binary=True, loads_by_name=True)
+OVMS: Final = Profile("ovms", supports_binary=True, loads_by_name=True)
 # The legacy server's API leaves only its start options open; it loads a model by its name.
-TRTSERVER: Final = Profile("trtserver-1.x", classifies=True, loads_by_name=True)
+TRTSERVER: Final = Profile("trtserver-1.x", supports_classification=True, loads_by_name=True)
 # GraphPipe has only inferences and metadata. The author of a server chooses its name, so these two
 # profiles must be configured; they cannot be detected.
-GRAPHPIPE_GO: Final = Profile("graphpipe-go", versions=False)
-GRAPHPIPE_PY: Final = Profile("graphpipe-py", versions=False)
+GRAPHPIPE_GO: Final = Profile("graphpipe-go", accepts_versions=False)
+GRAPHPIPE_PY: Final = Profile("graphpipe-py", accepts_versions=False)
 
 BY_NAME: Final = {
     p.name: p
@@ -69,11 +71,11 @@ BY_NAME: Final = {
     )
 }
 """All profiles, by the name used in the configuration."""
-_TOLD: Final = {**BY_NAME, "openvino model server": OVMS}
+_BY_METADATA_NAME: Final = {**BY_NAME, "openvino model server": OVMS}
 """Profiles by the server name in metadata, in lower case."""
 
 
-_MISJUDGED: Final = (
+_KIND_CORRECTIONS: Final = (
     (
         Kind.BACKEND_ERROR,
         re.compile(
@@ -103,28 +105,28 @@ not found over REST."""
 _REQUEST_ID: Final = re.compile(r"\[request id: [^]]*\] ")
 
 
-def kind_by_words(kind: Kind, message: str) -> Kind:
+def corrected_kind(kind: Kind, message: str) -> Kind:
     """Return the kind of a server's error, which may differ from the reported ``kind``, by its
     ``message``."""
     request_id = _REQUEST_ID.match(message)
     start = request_id.end() if request_id else 0
-    for reported, pattern, actual in _MISJUDGED:
+    for reported, pattern, actual in _KIND_CORRECTIONS:
         if kind is reported and pattern.match(message, start):
             return actual
     return kind
 
 
-def detect(metadata: ServerMetadata) -> Profile:
+def detect_profile(metadata: ServerMetadata) -> Profile:
     """Return the profile of the server that ``metadata`` describes. A Triton may have any name
     (``--id``), so the extensions that it lists count."""
-    named = _TOLD.get(metadata.name.lower(), GENERIC)
+    named = _BY_METADATA_NAME.get(metadata.name.lower(), GENERIC)
     extensions = metadata.extensions
     return replace(
         named,
-        binary=named.binary or "binary_tensor_data" in extensions,
-        classifies=named.classifies or "classification" in extensions,
-        tells_config=named.tells_config or "model_configuration" in extensions,
-        tells_statistics=named.tells_statistics or "statistics" in extensions,
-        traces=named.traces or "trace" in extensions,
-        logs=named.logs or "logging" in extensions,
+        supports_binary=named.supports_binary or "binary_tensor_data" in extensions,
+        supports_classification=named.supports_classification or "classification" in extensions,
+        reports_config=named.reports_config or "model_configuration" in extensions,
+        reports_statistics=named.reports_statistics or "statistics" in extensions,
+        has_trace_settings=named.has_trace_settings or "trace" in extensions,
+        has_log_settings=named.has_log_settings or "logging" in extensions,
     )

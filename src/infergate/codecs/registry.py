@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 
 from infergate.codecs.base import CodecPlugin
 
-GROUP = "infergate.codecs"
+ENTRY_POINT_GROUP = "infergate.codecs"
 
 
 @cache
@@ -15,7 +15,7 @@ def plugins() -> dict[str, CodecPlugin]:
     """Return all installed protocols by name. Raises RuntimeError if two packages install the same
     protocol."""
     plugins_by_name: dict[str, CodecPlugin] = {}
-    for entry in entry_points(group=GROUP):
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
         plugin: CodecPlugin = entry.load()
         if plugin.name in plugins_by_name:
             raise RuntimeError(f"two codecs are installed for protocol '{plugin.name}'")

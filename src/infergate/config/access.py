@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from infergate.access import rules
-from infergate.access.keys import Key, parse_file, parse_hash, parse_name
+from infergate.access.keys import ApiKey, parse_file, parse_hash, parse_name
 from infergate.config.fields import (
     Duration,
     FilePath,
@@ -31,11 +31,11 @@ from infergate.config.fields import (
     Positive,
     PositiveDuration,
     PositiveSize,
-    read_by,
+    parsed_by,
 )
-from infergate.config.mistakes import Finding, or_else
+from infergate.config.mistakes import Finding, suggestion
 from infergate.config.section import Section
-from infergate.config.values import Url, parse_size, parse_text, parse_url, told
+from infergate.config.values import Url, describe_value, parse_size, parse_text, parse_url
 from infergate.core.call import ANONYMOUS
 from infergate.routing.table import is_glob, is_regex
 
@@ -43,32 +43,34 @@ _RATE: Final = re.compile(r"([^/]+)/ ?(s|m|h)")
 _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _COUNT: Final = re.compile(r"[1-9][0-9]{0,8}")
 _REDIS: Final = ("redis", "rediss", "unix")
-_PREFIXES: Final = (rules.KEY, rules.TOKEN, rules.CERTIFICATE)
+_PREFIXES: Final = (rules.KEY_PREFIX, rules.TOKEN_PREFIX, rules.CERTIFICATE_PREFIX)
 _PROVIDER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
-class PerTime:
+class ConfiguredRate:
     """``amount`` requests or bytes per ``seconds``. ``text`` is its form in routes.yaml."""
 
     amount: int
     seconds: float
-    spelt: str
+    text: str
 
     def __str__(self) -> str:
-        return self.spelt
+        return self.text
 
 
-def _per_time(amount: Callable[[str], int], example: str) -> Callable[[Any], PerTime]:
-    def parse(value: Any) -> PerTime:
+def _rate_parser(
+    parse_amount: Callable[[str], int], example: str
+) -> Callable[[Any], ConfiguredRate]:
+    def parse(value: Any) -> ConfiguredRate:
         match = _RATE.fullmatch(value) if isinstance(value, str) else None
         try:
-            number = amount(match[1].strip()) if match else 0
+            number = parse_amount(match[1].strip()) if match else 0
         except ValueError:
             number = 0
         if match is None or number < 1:
-            raise ValueError(f"expected a rate like {example}, got {told(value)}")
-        return PerTime(number, _SECONDS[match[2]], value)
+            raise ValueError(f"expected a rate like {example}, got {describe_value(value)}")
+        return ConfiguredRate(number, _SECONDS[match[2]], value)
 
     return parse
 
@@ -92,8 +94,8 @@ def _parse_redis(value: Any) -> str:
     return text
 
 
-def _readable(value: Any, read: ValidatorFunctionWrapHandler) -> Path:
-    path: Path = read(value)
+def _check_readable(value: Any, handler: ValidatorFunctionWrapHandler) -> Path:
+    path: Path = handler(value)
     try:
         with path.open("rb"):
             return path
@@ -104,8 +106,8 @@ def _readable(value: Any, read: ValidatorFunctionWrapHandler) -> Path:
         ) from None
 
 
-def _with_keys(value: Any, read: ValidatorFunctionWrapHandler) -> Path:
-    path: Path = read(value)
+def _check_keys(value: Any, handler: ValidatorFunctionWrapHandler) -> Path:
+    path: Path = handler(value)
     try:
         parse_file(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -115,36 +117,38 @@ def _with_keys(value: Any, read: ValidatorFunctionWrapHandler) -> Path:
     return path
 
 
-Requests = Annotated[
-    InstanceOf[PerTime],
-    read_by(_per_time(_parse_count, "100/s, 600/m or 10000/h")),
+RequestRate = Annotated[
+    InstanceOf[ConfiguredRate],
+    parsed_by(_rate_parser(_parse_count, "100/s, 600/m or 10000/h")),
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "format": "rate", "examples": ["100/s"]}),
 ]
-Bytes = Annotated[
-    InstanceOf[PerTime],
-    read_by(_per_time(parse_size, "10MiB/s or 1GiB/m")),
+ByteRate = Annotated[
+    InstanceOf[ConfiguredRate],
+    parsed_by(_rate_parser(parse_size, "10MiB/s or 1GiB/m")),
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "format": "size in a time", "examples": ["10MiB/s"]}),
 ]
-KeyName = Annotated[str, read_by(parse_name), WithJsonSchema({"type": "string", "format": "name"})]
+KeyName = Annotated[
+    str, parsed_by(parse_name), WithJsonSchema({"type": "string", "format": "name"})
+]
 KeyHash = Annotated[
     bytes,
-    read_by(parse_hash),
+    parsed_by(parse_hash),
     PlainSerializer(bytes.hex),
     WithJsonSchema({"type": "string", "format": "SHA-256 in hexadecimal"}),
 ]
-File = Annotated[FilePath, WrapValidator(_readable)]
-KeyFile = Annotated[File, WrapValidator(_with_keys)]
+ReadableFile = Annotated[FilePath, WrapValidator(_check_readable)]
+KeyFile = Annotated[ReadableFile, WrapValidator(_check_keys)]
 WebUrl = Annotated[
     InstanceOf[Url],
-    read_by(parse_url),
+    parsed_by(parse_url),
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "format": "URL"}),
 ]
 RedisUrl = Annotated[
     str,
-    read_by(_parse_redis),
+    parsed_by(_parse_redis),
     PlainSerializer(lambda url: f"{urlsplit(url).scheme}:…"),
     WithJsonSchema({"type": "string", "format": "URL"}),
 ]
@@ -171,9 +175,9 @@ class KeyConfig(Section):
     )
 
     @property
-    def key(self) -> Key:
+    def key(self) -> ApiKey:
         """The key in the form that ``access.keys`` looks up."""
-        return Key(self.name, self.sha256)
+        return ApiKey(self.name, self.sha256)
 
 
 class JwtConfig(Section):
@@ -188,7 +192,7 @@ class JwtConfig(Section):
         description="Accepted audiences: the claim `aud` must contain one of them. Example: "
         "`[infergate]`.",
     )
-    jwks_file: File | None = Field(
+    jwks_file: ReadableFile | None = Field(
         default=None,
         description="File with the issuer's public keys, a JWK set, relative to this file. It is "
         "reloaded when it changes. Either `jwks_file` or `jwks_url` is required.",
@@ -289,7 +293,7 @@ class RateConfig(Section):
         "`[identity]`: each identity, over all routes. `[route]`: each route, over all identities. "
         "`[]`: all matching requests together.",
     )
-    requests: Requests | None = Field(
+    requests: RequestRate | None = Field(
         default=None,
         description="Maximum number of requests per second, minute or hour: `100/s`, `600/m` or "
         "`10000/h`. Each request of a stream counts; health checks do not.",
@@ -299,7 +303,7 @@ class RateConfig(Section):
         description="Burst size: the number of requests accepted at once. Unset: the number in "
         "`requests`. Example: `200`.",
     )
-    bytes: Bytes | None = Field(
+    bytes: ByteRate | None = Field(
         default=None,
         description="Maximum number of request body or message bytes per time: `10MiB/s` or "
         "`1GiB/m`. A request larger than the burst size is accepted when the bucket is full.",
@@ -420,7 +424,7 @@ def _rules(access: AccessConfig) -> Iterator[Finding]:
     entries += [("rates", i, entry.who) for i, entry in enumerate(access.rates)]
     for section, index, patterns in entries:
         for position, who in enumerate(patterns):
-            if (problem := _nobody(who, access)) is not None:
+            if (problem := _identity_problem(who, access)) is not None:
                 yield (section, index, "who", position), problem
     for index, rule in enumerate(access.rules):
         if rule.claims and not access.jwt:
@@ -433,24 +437,24 @@ def _rules(access: AccessConfig) -> Iterator[Finding]:
             yield ("rules", index, "operations"), message
 
 
-def _nobody(who: str, access: AccessConfig) -> str | None:
+def _identity_problem(who: str, access: AccessConfig) -> str | None:
     """Return why no client can match ``who``, or None if one can."""
-    if who in (rules.ALL, ANONYMOUS) or is_regex(who):
+    if who in (rules.ANY, ANONYMOUS) or is_regex(who):
         return None
     if not is_glob(who):
         if not who.startswith(_PREFIXES):
             return f"'{who}' must be 'anonymous' or begin with {', '.join(_PREFIXES)}"
-        names = [rules.KEY + key.name for key in access.keys]
-        if who.startswith(rules.KEY) and access.keys_file is None and who not in names:
-            return f"there is no key with this name{or_else(who, names)}"
-    if who.startswith(rules.TOKEN):
-        issuers = [f"{rules.TOKEN}{name}:" for name in access.jwt]
-        if not any(who.startswith(prefix) or _may_begin(who, prefix) for prefix in issuers):
-            return f"'{who}' matches no issuer in access.jwt{or_else(who, issuers)}"
+        names = [rules.KEY_PREFIX + key.name for key in access.keys]
+        if who.startswith(rules.KEY_PREFIX) and access.keys_file is None and who not in names:
+            return f"there is no key with this name{suggestion(who, names)}"
+    if who.startswith(rules.TOKEN_PREFIX):
+        issuers = [f"{rules.TOKEN_PREFIX}{name}:" for name in access.jwt]
+        if not any(who.startswith(prefix) or _can_begin_with(who, prefix) for prefix in issuers):
+            return f"'{who}' matches no issuer in access.jwt{suggestion(who, issuers)}"
     return None
 
 
-def _may_begin(glob: str, prefix: str) -> bool:
+def _can_begin_with(glob: str, prefix: str) -> bool:
     """Whether a text that begins with ``prefix`` may match ``glob``."""
     fixed = re.split(r"[*?\[]", glob, maxsplit=1)[0]
     return is_glob(glob) and prefix.startswith(fixed)

@@ -9,14 +9,14 @@ from typing import Final
 
 from infergate.config import protocols
 from infergate.config.access import check_access
-from infergate.config.mistakes import Finding, Path, nearest, or_else, spell
+from infergate.config.mistakes import Finding, KeyPath, format_path, nearest, suggestion
 from infergate.config.names import findings as name_findings
 from infergate.config.outline import Outline
 from infergate.config.routes import RewriteConfig, RouteConfig, named_backends
 from infergate.config.schema import BackendConfig, TensorConfig
 from infergate.config.values import Url
-from infergate.core.conversion import EXACT
-from infergate.core.datatypes import BY_NAME as DATATYPES
+from infergate.core.conversion import LOSSLESS_TARGETS
+from infergate.core.datatypes import DATATYPES_BY_NAME as DATATYPES
 from infergate.core.datatypes import Datatype
 from infergate.routing import table
 from infergate.transport.base import Address
@@ -47,7 +47,7 @@ def check(outline: Outline) -> Iterator[Finding]:
     for name, backend in (outline.backends or {}).items():
         if backend is not None:
             yield from _schemes(name, backend)
-        if outline.used is not None and name not in outline.used:
+        if outline.used_backends is not None and name not in outline.used_backends:
             yield ("backends", name), f"no route uses the backend '{name}'"
     if outline.backends is not None:
         yield from _targets(outline.routes, outline.backends)
@@ -58,30 +58,30 @@ def check(outline: Outline) -> Iterator[Finding]:
     yield from _models(outline)
     yield from name_findings(outline)
     if outline.access is not None:
-        if outline.acts_openly:
+        if outline.has_open_actions:
             yield ("listeners", "admin", "actions"), _OPEN_ACTIONS
         yield from check_access(outline.access)
 
 
-def _listeners(listeners: Mapping[Path, Address]) -> Iterator[Finding]:
-    earlier: dict[Path, Address] = {}
+def _listeners(listeners: Mapping[KeyPath, Address]) -> Iterator[Finding]:
+    earlier: dict[KeyPath, Address] = {}
     for path, address in listeners.items():
         for other, taken in earlier.items():
             if _collide(address, taken):
                 yield (
                     ("listeners", *path, "address"),
-                    f"{address} is already used by the listener '{spell(other)}' ({taken})",
+                    f"{address} is already used by the listener '{format_path(other)}' ({taken})",
                 )
                 break
         earlier[path] = address
 
 
-def _collide(one: Address, other: Address) -> bool:
-    if one.unix or other.unix:
-        return normpath(one.unix) == normpath(other.unix)
-    if one.port != other.port or one.port == 0:
+def _collide(first: Address, second: Address) -> bool:
+    if first.unix or second.unix:
+        return normpath(first.unix) == normpath(second.unix)
+    if first.port != second.port or first.port == 0:
         return False
-    hosts = {_host(one), _host(other)}
+    hosts = {_host(first), _host(second)}
     return len(hosts) == 1 or bool(hosts & _WILDCARDS)
 
 
@@ -97,31 +97,31 @@ def _schemes(name: str, backend: BackendConfig) -> Iterator[Finding]:
     first: dict[str, int] = {}
     for index, url in enumerate(backend.endpoints):
         path = ("backends", name, "endpoints", index)
-        if (problem := _misfit(url, backend.protocol, schemes)) is not None:
+        if (problem := _url_problem(url, backend.protocol, schemes)) is not None:
             yield path, problem
         if (same := first.setdefault(str(url), index)) != index:  # both would share their metrics
             yield (
                 path,
-                f"'{url.shown}' is the same as endpoints[{same}]; to set its share use 'weight'",
+                f"'{url.display_name}' is the same as endpoints[{same}]; to set its share use 'weight'",
             )
 
 
-def _misfit(url: Url, protocol: str, schemes: tuple[str, ...]) -> str | None:
+def _url_problem(url: Url, protocol: str, schemes: tuple[str, ...]) -> str | None:
     if url.scheme not in schemes:
-        expected = " or ".join(_begin(scheme) for scheme in schemes)
-        return f"'{url.shown}' does not match the protocol {protocol}: expected {expected}"
+        expected = " or ".join(_url_form(scheme) for scheme in schemes)
+        return f"'{url.display_name}' does not match the protocol {protocol}: expected {expected}"
     if url.scheme in protocols.UNIX_SCHEMES:
         return None
     if url.port == 0:
-        return f"'{url.shown}': port 0 cannot be connected to"
+        return f"'{url.display_name}': port 0 cannot be connected to"
     if url.port is None and url.scheme not in protocols.DEFAULT_PORTS:
-        return f"'{url.shown}' needs a port, like {url.scheme}://{url.host}:8001"
+        return f"'{url.display_name}' needs a port, like {url.scheme}://{url.host}:8001"
     if url.path and url.scheme not in protocols.DEFAULT_PORTS:
-        return f"'{url.shown}': a {url.scheme}:// URL must not have a path"
+        return f"'{url.display_name}': a {url.scheme}:// URL must not have a path"
     return None
 
 
-def _begin(scheme: str) -> str:
+def _url_form(scheme: str) -> str:
     """Return the form of a URL with ``scheme``, for messages."""
     return f"{scheme}:/path" if scheme in protocols.UNIX_SCHEMES else f"{scheme}://"
 
@@ -132,10 +132,10 @@ def _targets(
     for index, route in routes.items():
         for path, name in named_backends(route):
             if name not in backends:
-                yield ("routes", index, *path), _no_backend(name, backends)
+                yield ("routes", index, *path), _unknown_backend(name, backends)
 
 
-def _no_backend(name: str, backends: Mapping[str, BackendConfig | None]) -> str:
+def _unknown_backend(name: str, backends: Mapping[str, BackendConfig | None]) -> str:
     close = nearest(name, backends)
     if close is not None:
         return f"there is no backend '{name}'; did you mean '{close}'?"
@@ -151,8 +151,8 @@ def _rewrites(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
                 yield from _rewrite(path, route.model, target.rewrite)
 
 
-def _rewrite(path: Path, pattern: str, rewrite: RewriteConfig) -> Iterator[Finding]:
-    if (problem := _bad_template(pattern, rewrite.model)) is not None:
+def _rewrite(path: KeyPath, pattern: str, rewrite: RewriteConfig) -> Iterator[Finding]:
+    if (problem := _template_problem(pattern, rewrite.model)) is not None:
         yield (*path, "model"), problem
     for side, names in (("inputs", rewrite.inputs), ("outputs", rewrite.outputs)):
         first: dict[str, str] = {}
@@ -165,14 +165,16 @@ def _rewrite(path: Path, pattern: str, rewrite: RewriteConfig) -> Iterator[Findi
             first.setdefault(backend_name, client_name)
 
 
-def _bad_template(pattern: str, template: str) -> str | None:
+def _template_problem(pattern: str, template: str) -> str | None:
     """Return what is wrong with the group references of ``rewrite.model``."""
     if not table.is_regex(pattern):
         if _GROUP.search(template):
             return f"'{template}' refers to a group, but '{pattern}' is not a /regular expression/"
         return None
     try:
-        table.compiled(pattern).sub(template, "")  # parses the template, although nothing matches
+        table.compile_pattern(pattern).sub(
+            template, ""
+        )  # parses the template, although nothing matches
     except (re.error, IndexError) as error:
         return f"'{template}' does not match '{pattern}': {error}"
     return None
@@ -204,17 +206,17 @@ def _contradictions(route: RouteConfig) -> Iterator[Finding]:
 def _casts(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
     for index, route in routes.items():
         for name, target in route.cast.items():
-            if (problem := _bad_cast(name, target)) is not None:
+            if (problem := _cast_problem(name, target)) is not None:
                 yield ("routes", index, "cast", name), problem
 
 
-def _bad_cast(name: str, to: Datatype) -> str | None:
-    castable = [datatype.value for datatype in EXACT]
+def _cast_problem(name: str, to: Datatype) -> str | None:
+    castable = [datatype.value for datatype in LOSSLESS_TARGETS]
     if name not in DATATYPES:
-        return f"'{name}' is not a datatype{or_else(name, castable)}"
+        return f"'{name}' is not a datatype{suggestion(name, castable)}"
     if name not in castable:
         return f"all protocols support {name}: only {' and '.join(castable)} can be cast"
-    exact = EXACT[DATATYPES[name]]
+    exact = LOSSLESS_TARGETS[DATATYPES[name]]
     if to not in exact:
         allowed = ", ".join(datatype.value for datatype in Datatype if datatype in exact)
         return f"{name} cannot be cast to {to.value}; expected one of: {allowed}"
@@ -253,7 +255,7 @@ def _unreachable(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
 def _models(outline: Outline) -> Iterator[Finding]:
     patterns = [table.Route(route.model, route.backend) for route in outline.routes.values()]
     routed = table.RouteTable(patterns)
-    for index, name in outline.bound.items():
+    for index, name in outline.per_model.items():
         if outline.has_all_routes and not routed.candidates(name):
             path = ("listeners", "graphpipe", index, "model")
             yield path, f"no route matches the model '{name}'"

@@ -11,13 +11,13 @@ from infergate.config.listeners import GraphPipeListener
 from infergate.config.routes import RewriteConfig, RouteConfig
 from infergate.config.tls import ListenerTls
 from infergate.config.values import Url
-from infergate.core.certificates import ClientTls, ServerTls
-from infergate.core.datatypes import BY_NAME as DATATYPES
+from infergate.core.datatypes import DATATYPES_BY_NAME as DATATYPES
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import ModelMetadata, TensorMetadata
-from infergate.core.names import NameRule
-from infergate.core.retrying import RetryPolicy
-from infergate.routing.table import Mirror, Rewrite, Route, RouteTable, Target
+from infergate.core.name_rules import NameRule
+from infergate.core.retry_policy import RetryPolicy
+from infergate.core.tls_settings import ClientTls, ServerTls
+from infergate.routing.table import MirrorTarget, Rewrite, Route, RouteTable, SplitTarget
 from infergate.transport.base import Address, Endpoint
 
 
@@ -46,7 +46,7 @@ def _route(route: RouteConfig) -> Route:
         cast={DATATYPES[name]: substitute for name, substitute in route.cast.items()},
         headers=route.headers,
         split=[
-            Target(target.backend, target.percent, _rewrite(target.rewrite or route.rewrite))
+            SplitTarget(target.backend, target.percent, _rewrite(target.rewrite or route.rewrite))
             for target in route.split
         ],
         split_by=route.split_by or "",
@@ -64,9 +64,13 @@ def _retry_policy(route: RouteConfig) -> RetryPolicy:
     )
 
 
-def _mirror(route: RouteConfig) -> Mirror | None:
+def _mirror(route: RouteConfig) -> MirrorTarget | None:
     mirror = route.mirror
-    return None if mirror is None else Mirror(mirror.backend, mirror.percent, mirror.max_requests)
+    return (
+        None
+        if mirror is None
+        else MirrorTarget(mirror.backend, mirror.percent, mirror.max_requests)
+    )
 
 
 def limits(config: schema.Config, headers: int = 0) -> Limits:
@@ -112,7 +116,7 @@ def client_tls(backend: schema.BackendConfig) -> ClientTls | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class ModelListener:
     """A listener that serves one model.
 
     ``protocol`` names the codec and ``options`` configures it. ``framed`` selects size-prefixed
@@ -126,16 +130,17 @@ class Bound:
     accept_both_lengths: bool
 
 
-def bound_listeners(config: schema.Config) -> dict[str, Bound]:
+def model_listeners(config: schema.Config) -> dict[str, ModelListener]:
     """Return the listeners that serve one model, by their paths in the configuration."""
     return {
-        f"graphpipe[{i}]": _bound(listener) for i, listener in enumerate(config.listeners.graphpipe)
+        f"graphpipe[{i}]": _model_listener(listener)
+        for i, listener in enumerate(config.listeners.graphpipe)
     }
 
 
-def _bound(listener: GraphPipeListener) -> Bound:
+def _model_listener(listener: GraphPipeListener) -> ModelListener:
     framed = listener.framing == "size-prefixed"
-    return Bound(
+    return ModelListener(
         replace(listener.address, mode=listener.mode),
         "graphpipe",
         {"model": listener.model, "errors": "response" if framed else listener.errors},
@@ -158,7 +163,7 @@ def frontend_options(config: schema.Config) -> dict[str, Mapping[str, Any]]:
     return options
 
 
-def sharing_backends(config: schema.Config) -> tuple[str, ...]:
+def shared_memory_backends(config: schema.Config) -> tuple[str, ...]:
     """Return the names of the backends with which clients' shared memory is registered."""
     if not config.control.shared_memory:
         return ()

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, InstanceOf, PlainSerializer, WithJsonSchema
 
-from infergate.config.fields import Duration, HeaderName, Positive, PositiveDuration, read_by
+from infergate.config.fields import Duration, HeaderName, Positive, PositiveDuration, parsed_by
 from infergate.config.section import Section
-from infergate.config.values import Url, parse_url, told
+from infergate.config.values import Url, describe_value, parse_url
 
-_MOST_WEIGHT: Final = 1000
+_MAX_WEIGHT: Final = 1000
 _KEYS: Final = frozenset({"url", "weight", "name"})
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -29,12 +29,14 @@ def parse_endpoint(value: Any) -> Url:
     if "url" not in value:
         raise ValueError("an endpoint needs a url, like {url: http://10.0.0.7:8000, weight: 3}")
     weight = value.get("weight", 1)
-    if type(weight) is not int or not 1 <= weight <= _MOST_WEIGHT:
-        raise ValueError(f"weight must be from 1 to {_MOST_WEIGHT}, got {told(weight)}")
+    if type(weight) is not int or not 1 <= weight <= _MAX_WEIGHT:
+        raise ValueError(f"weight must be from 1 to {_MAX_WEIGHT}, got {describe_value(weight)}")
     name = value.get("name", "")
     if not isinstance(name, str) or not _NAME.fullmatch(name or "x"):
-        raise ValueError(f"name must be letters, digits, '.', '_' and '-', got {told(name)}")
-    return parse_url(value["url"]).described(weight, name)
+        raise ValueError(
+            f"name must be letters, digits, '.', '_' and '-', got {describe_value(name)}"
+        )
+    return parse_url(value["url"]).with_weight_and_name(weight, name)
 
 
 def endpoint_text(url: Url) -> str | dict[str, Any]:
@@ -47,7 +49,7 @@ def endpoint_text(url: Url) -> str | dict[str, Any]:
 
 EndpointUrl = Annotated[
     InstanceOf[Url],
-    read_by(parse_endpoint),
+    parsed_by(parse_endpoint),
     PlainSerializer(endpoint_text),
     WithJsonSchema(
         {
@@ -57,7 +59,7 @@ EndpointUrl = Annotated[
                     "type": "object",
                     "properties": {
                         "url": {"type": "string", "format": "URL"},
-                        "weight": {"type": "integer", "minimum": 1, "maximum": _MOST_WEIGHT},
+                        "weight": {"type": "integer", "minimum": 1, "maximum": _MAX_WEIGHT},
                         "name": {"type": "string", "pattern": f"^{_NAME.pattern}$"},
                     },
                     "required": ["url"],

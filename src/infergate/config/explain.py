@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from infergate.config.mistakes import Finding, Path, nearest, or_else
+from infergate.config.mistakes import Finding, KeyPath, nearest, suggestion
 from infergate.config.schema import Config
-from infergate.config.values import told
+from infergate.config.values import describe_value
 
 _EXPECTED = {
     "bool_type": "expected true or false",
@@ -21,7 +21,7 @@ _EXPECTED = {
     "model_type": "expected a mapping (key: value)",
     "tuple_type": "expected a list",
 }
-_BOUNDS = {
+_LIMITS = {
     "greater_than": ("gt", "must be more than {}"),
     "greater_than_equal": ("ge", "must be at least {}"),
     "less_than": ("lt", "must be less than {}"),
@@ -49,31 +49,31 @@ def explain(errors: list[ErrorDetails]) -> Iterator[Finding]:
 def _message(error: ErrorDetails) -> str:
     kind, path, value = error["type"], error["loc"], error["input"]
     if kind in _EXPECTED:
-        return f"{_EXPECTED[kind]}, got {told(value)}"
-    if kind in _BOUNDS:
-        key, text = _BOUNDS[kind]
-        return f"{text.format(error['ctx'][key])}, got {told(value)}"
+        return f"{_EXPECTED[kind]}, got {describe_value(value)}"
+    if kind in _LIMITS:
+        key, text = _LIMITS[kind]
+        return f"{text.format(error['ctx'][key])}, got {describe_value(value)}"
     match kind:
         case "extra_forbidden":
-            return f"unknown key '{path[-1]}'{or_else(str(path[-1]), keys_at(path[:-1]))}"
+            return f"unknown key '{path[-1]}'{suggestion(str(path[-1]), keys_at(path[:-1]))}"
         case "missing":
             return "this key is required"
         case "literal_error":
             choices = typing.get_args(_annotation_at(path))
-            return f"{told(value)} is not allowed here{or_else(str(value), choices)}"
+            return f"{describe_value(value)} is not allowed here{suggestion(str(value), choices)}"
         case "too_short" | "string_too_short":
             return "must not be empty"
         case _:  # "mistake": a message of a validator in the schema
             return error["msg"]
 
 
-def keys_at(path: Path) -> list[str]:
+def keys_at(path: KeyPath) -> list[str]:
     """Return the keys that the section at ``path`` may have."""
     section: type[BaseModel] = _annotation_at(path)
     return [field.alias or name for name, field in section.model_fields.items()]
 
 
-def _annotation_at(path: Path) -> Any:
+def _annotation_at(path: KeyPath) -> Any:
     """Return the type that the schema declares for the value at ``path``."""
     annotation: Any = Config
     for step in path:

@@ -18,10 +18,11 @@ from pydantic_core import PydanticCustomError
 
 from infergate.codecs.profiles import BY_NAME as PROFILES
 from infergate.config import protocols
-from infergate.config.files import Files
 from infergate.config.labels import parse_labels
-from infergate.config.mistakes import or_else
+from infergate.config.mistakes import suggestion
+from infergate.config.tracked_files import TrackedFiles
 from infergate.config.values import (
+    describe_value,
     duration_text,
     hedge_text,
     mode_text,
@@ -37,11 +38,10 @@ from infergate.config.values import (
     parse_socket,
     parse_text,
     size_text,
-    told,
 )
-from infergate.core.datatypes import BY_NAME as DATATYPES
+from infergate.core.datatypes import DATATYPES_BY_NAME as DATATYPES
 from infergate.core.datatypes import Datatype
-from infergate.core.retrying import Hedge
+from infergate.core.retry_policy import HedgePolicy
 from infergate.transport.base import Address
 
 FOLDER: Final = "folder"
@@ -50,7 +50,7 @@ FILES: Final = "files"
 """Key in the validation context: the :class:`TrackedFiles` that records the files read."""
 
 
-def read_by(parse: Callable[[Any], Any]) -> BeforeValidator:
+def parsed_by(parse: Callable[[Any], Any]) -> BeforeValidator:
     """Return a validator that reports the ValueError of ``parse`` as its message."""
 
     def validate(value: Any) -> Any:
@@ -66,7 +66,7 @@ def _read_labels(value: Any, info: ValidationInfo) -> tuple[str, ...]:
     """Parse labels, with files relative to the folder in the validation context."""
     context = info.context or {}
     folder: Path = context.get(FOLDER, Path())
-    files: Files = context.get(FILES) or Files()
+    files: TrackedFiles = context.get(FILES) or TrackedFiles()
     try:
         return parse_labels(value, lambda path: files.read(folder / path))
     except ValueError as error:
@@ -87,14 +87,16 @@ def _read_path(value: Any, info: ValidationInfo) -> Path:
 
 def _parse_datatype(value: Any) -> Datatype:
     if not isinstance(value, str) or value not in DATATYPES:
-        raise ValueError(f"{told(value)} is not a datatype{or_else(str(value), DATATYPES)}")
+        raise ValueError(
+            f"{describe_value(value)} is not a datatype{suggestion(str(value), DATATYPES)}"
+        )
     return DATATYPES[value]
 
 
 def _parse_profile(value: Any) -> str:
     known = ("auto", *PROFILES)
     if value not in known:
-        raise ValueError(f"{told(value)} is not a profile{or_else(str(value), known)}")
+        raise ValueError(f"{describe_value(value)} is not a profile{suggestion(str(value), known)}")
     return str(value)
 
 
@@ -102,58 +104,58 @@ def _parse_protocol(value: Any) -> str:
     return protocols.parse_protocol(parse_text(value))
 
 
-def _spell_null(value: Any) -> Any:
+def _accept_null(value: Any) -> Any:
     """Accept an unquoted ``null``, which YAML reads as None."""
     return "null" if value is None else value
 
 
 Size = Annotated[
     int,
-    read_by(parse_size),
+    parsed_by(parse_size),
     PlainSerializer(size_text, when_used="json"),
     WithJsonSchema({"type": ["integer", "string"], "format": "size", "examples": ["64MiB"]}),
 ]
 """Bytes."""
 Duration = Annotated[
     float,
-    read_by(parse_duration),
+    parsed_by(parse_duration),
     PlainSerializer(duration_text, when_used="json"),
     WithJsonSchema({"type": ["string", "integer"], "format": "duration", "examples": ["30s"]}),
 ]
 """Seconds."""
 HedgeAfter = Annotated[
-    InstanceOf[Hedge],
-    read_by(parse_hedge),
+    InstanceOf[HedgePolicy],
+    parsed_by(parse_hedge),
     PlainSerializer(hedge_text, when_used="json"),
     WithJsonSchema({"type": "string", "format": "duration or percentile", "examples": ["p95"]}),
 ]
 Text = Annotated[
-    str, read_by(parse_text), WithJsonSchema({"type": ["string", "integer"], "format": "text"})
+    str, parsed_by(parse_text), WithJsonSchema({"type": ["string", "integer"], "format": "text"})
 ]
 """Text; a whole number, such as a version, is converted to its digits."""
 Pattern = Annotated[
-    str, read_by(parse_pattern), WithJsonSchema({"type": "string", "format": "pattern"})
+    str, parsed_by(parse_pattern), WithJsonSchema({"type": "string", "format": "pattern"})
 ]
 HeaderGlob = Annotated[
-    str, read_by(parse_header_glob), WithJsonSchema({"type": "string", "format": "header glob"})
+    str, parsed_by(parse_header_glob), WithJsonSchema({"type": "string", "format": "header glob"})
 ]
 HeaderName = Annotated[
-    str, read_by(parse_header_name), WithJsonSchema({"type": "string", "format": "header name"})
+    str, parsed_by(parse_header_name), WithJsonSchema({"type": "string", "format": "header name"})
 ]
 ListenAddress = Annotated[
     InstanceOf[Address],
-    read_by(parse_address),
+    parsed_by(parse_address),
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "format": "host:port"}),
 ]
 SocketAddress = Annotated[
     InstanceOf[Address],
-    read_by(parse_socket),
+    parsed_by(parse_socket),
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "format": "host:port or unix:/path"}),
 ]
 HostName = Annotated[
-    str, read_by(parse_host_name), WithJsonSchema({"type": "string", "format": "host name"})
+    str, parsed_by(parse_host_name), WithJsonSchema({"type": "string", "format": "host name"})
 ]
 FilePath = Annotated[
     InstanceOf[Path],
@@ -163,23 +165,23 @@ FilePath = Annotated[
 ]
 FileMode = Annotated[
     int,
-    read_by(parse_mode),
+    parsed_by(parse_mode),
     PlainSerializer(mode_text),
     WithJsonSchema({"type": "string", "format": "octal permissions", "examples": ["660"]}),
 ]
 Protocol = Annotated[
     str,
-    read_by(_parse_protocol),
+    parsed_by(_parse_protocol),
     WithJsonSchema({"type": "string", "format": "protocol", "examples": ["v2-grpc"]}),
 ]
 ProfileName = Annotated[
     str,
-    read_by(_parse_profile),
+    parsed_by(_parse_profile),
     WithJsonSchema({"enum": ["auto", *PROFILES]}),
 ]
 TensorType = Annotated[
     Datatype,
-    read_by(_parse_datatype),
+    parsed_by(_parse_datatype),
     PlainSerializer(lambda datatype: datatype.value),
     WithJsonSchema({"enum": list(DATATYPES)}),
 ]
@@ -191,8 +193,8 @@ Labels = Annotated[
 Name = Annotated[Text, Field(min_length=1)]
 Dimension = Annotated[int, Field(ge=-1, lt=2**63)]
 Positive = Annotated[int, Field(ge=1)]
-MOST_WORKERS: Final = 256
-Workers = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
+MAX_WORKERS: Final = 256
+Workers = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 PositiveSize = Annotated[Size, Field(ge=1)]
 PositiveDuration = Annotated[Duration, Field(gt=0)]
-NonFinite = Annotated[Literal["literal", "string", "null"], BeforeValidator(_spell_null)]
+NonFinite = Annotated[Literal["literal", "string", "null"], BeforeValidator(_accept_null)]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from infergate.config.values import parse_text, told
+from infergate.config.values import describe_value, parse_text
 
 _NEW_LINE: Final = re.compile(r"\r\n?")
 """Line endings other than a newline that a text file may have."""
@@ -23,7 +23,9 @@ def parse_labels(value: Any, read: Callable[[str], bytes]) -> tuple[str, ...]:
         case str():
             labels = _read(value, read)
         case _:
-            raise ValueError(f"expected a list of labels or the path of a file, got {told(value)}")
+            raise ValueError(
+                f"expected a list of labels or the path of a file, got {describe_value(value)}"
+            )
     if not labels:
         raise ValueError("expected at least one label")
     return labels

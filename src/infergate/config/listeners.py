@@ -23,7 +23,7 @@ from infergate.config.tls import ListenerTls
 from infergate.transport.base import Address
 
 
-class V2Rest(Section):
+class V2RestConfig(Section):
     """How responses of the V2 REST protocol are written."""
 
     non_finite: NonFinite = Field(
@@ -38,7 +38,7 @@ class V2Rest(Section):
     )
 
 
-class V2Grpc(Section):
+class V2GrpcConfig(Section):
     """How responses of the V2 gRPC protocol are written."""
 
     contents: Literal["raw", "typed"] = Field(
@@ -54,7 +54,7 @@ class V2Grpc(Section):
     )
 
 
-class Trtis(Section):
+class TrtisConfig(Section):
     """How responses of the legacy TensorRT Inference Server API are written."""
 
     level: Literal["1.9", "1.15"] = Field(
@@ -73,7 +73,7 @@ class Trtis(Section):
     )
 
 
-class GraphPipeErrors(Section):
+class GraphPipeConfig(Section):
     """How errors are returned to GraphPipe clients."""
 
     errors: Literal["status", "response"] = Field(
@@ -93,10 +93,12 @@ class HttpListener(Section):
         "`0` on a free port. Example: `0.0.0.0:8000`.",
     )
     tls: ListenerTls | None = Field(default=None, description="TLS. Unset: plain text.")
-    v2: V2Rest = Field(default=V2Rest(), description="Response format of V2 REST.")
-    trtis: Trtis = Field(default=Trtis(), description="Response format of the legacy HTTP API.")
-    graphpipe: GraphPipeErrors = Field(
-        default=GraphPipeErrors(), description="Response format of GraphPipe."
+    v2: V2RestConfig = Field(default=V2RestConfig(), description="Response format of V2 REST.")
+    trtis: TrtisConfig = Field(
+        default=TrtisConfig(), description="Response format of the legacy HTTP API."
+    )
+    graphpipe: GraphPipeConfig = Field(
+        default=GraphPipeConfig(), description="Response format of GraphPipe."
     )
 
 
@@ -108,8 +110,10 @@ class GrpcListener(Section):
         description="Address to listen on, `host:port`. Example: `0.0.0.0:8001`.",
     )
     tls: ListenerTls | None = Field(default=None, description="TLS. Unset: plain text.")
-    v2: V2Grpc = Field(default=V2Grpc(), description="Response format of V2 gRPC.")
-    trtis: Trtis = Field(default=Trtis(), description="Response format of the legacy gRPC service.")
+    v2: V2GrpcConfig = Field(default=V2GrpcConfig(), description="Response format of V2 gRPC.")
+    trtis: TrtisConfig = Field(
+        default=TrtisConfig(), description="Response format of the legacy gRPC service."
+    )
 
 
 class AdminListener(Section):
@@ -226,5 +230,5 @@ class Listeners(Section):
     )
 
 
-FRONTENDS: Final = ("http", "grpc")
+FRONTEND_LISTENERS: Final = ("http", "grpc")
 """The listeners for inference requests, besides the per-model ones of GraphPipe."""

@@ -11,18 +11,18 @@ from infergate.config import source
 from infergate.config.check import check
 from infergate.config.explain import explain
 from infergate.config.fields import FILES, FOLDER
-from infergate.config.files import Files
-from infergate.config.mistakes import ConfigError, Finding, Mistake, spell
-from infergate.config.outline import outline_of, salvage
+from infergate.config.mistakes import ConfigError, Finding, Mistake, format_path
+from infergate.config.outline import outline_config, outline_readable
 from infergate.config.schema import Config
+from infergate.config.tracked_files import TrackedFiles
 
 
-def load(path: Path, environ: Mapping[str, str], files: Files | None = None) -> Config:
+def load(path: Path, environ: Mapping[str, str], files: TrackedFiles | None = None) -> Config:
     """Return the configuration in the file ``path``.
 
     ``files`` records every file that is read. Raises ConfigError with all errors.
     """
-    files = files or Files()
+    files = files or TrackedFiles()
     try:
         text = files.read(path).decode("utf-8-sig")
     except OSError as error:
@@ -35,7 +35,9 @@ def load(path: Path, environ: Mapping[str, str], files: Files | None = None) -> 
     return parse(text, str(path), environ, files)
 
 
-def parse(text: str, file: str, environ: Mapping[str, str], files: Files | None = None) -> Config:
+def parse(
+    text: str, file: str, environ: Mapping[str, str], files: TrackedFiles | None = None
+) -> Config:
     """Return the configuration in ``text``.
 
     ``file`` is its name in error messages and the base of relative paths. ``files`` records the
@@ -44,18 +46,18 @@ def parse(text: str, file: str, environ: Mapping[str, str], files: Files | None 
     document = source.parse(text, file, environ)
     findings: list[Finding] = []
     config: Config | None = None
-    context = {FOLDER: Path(file).parent, FILES: files or Files()}
+    context = {FOLDER: Path(file).parent, FILES: files or TrackedFiles()}
     try:
         config = Config.model_validate(document.data, context=context)
-        outline = outline_of(config)
+        outline = outline_config(config)
     except ValidationError as error:
         findings += explain(error.errors(include_url=False))
-        outline = salvage(document.data)
+        outline = outline_readable(document.data)
     findings += check(outline)
     mistakes = document.mistakes + [
-        Mistake(file, document.line(path), spell(path), message)
+        Mistake(file, document.line(path), format_path(path), message)
         for path, message in findings
-        if not document.is_spoiled(path)
+        if not document.has_error(path)
     ]
     if config is None or mistakes:
         raise ConfigError(sorted(mistakes, key=lambda mistake: mistake.line))

@@ -7,10 +7,10 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 """The location of a value: keys and list positions from the top of the file."""
 
-Finding = tuple[Path, str]
+Finding = tuple[KeyPath, str]
 """A location and a message about the value there."""
 
 _PLAIN_KEY = re.compile(r"[\w*?-]+")
@@ -39,7 +39,7 @@ class ConfigError(Exception):
         self.mistakes = tuple(mistakes)
 
 
-def spell(path: Path) -> str:
+def format_path(path: KeyPath) -> str:
     """Format ``("routes", 0, "backend")`` as ``routes[0].backend``; unusual keys as ``['key']``."""
     text = ""
     for step in path:
@@ -59,7 +59,7 @@ def nearest(name: str, known: Collection[str]) -> str | None:
     return by_folded[close[0]] if close else None
 
 
-def or_else(name: str, known: Collection[str]) -> str:
+def suggestion(name: str, known: Collection[str]) -> str:
     """Return the end of a message about an unknown ``name``: a suggestion, or all known names."""
     close = nearest(name, known)
     if close is not None:

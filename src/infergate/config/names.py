@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from infergate.config.mistakes import Finding, Path
+from infergate.config.mistakes import Finding, KeyPath
 from infergate.config.outline import Outline
 from infergate.config.routes import RewriteConfig
-from infergate.config.schema import ModelConfig
-from infergate.core.names import STRICT, NameRule, tensor_name_problem
+from infergate.config.schema import DeclaredModelConfig
+from infergate.core.name_rules import STRICT_RULE, NameRule, find_tensor_name_problem
 from infergate.routing.table import is_regex
 
 _WILDCARD: Final = re.compile(r"[*?\[\]]")
@@ -21,10 +21,10 @@ _OPTION: Final = "; 'allow_slash_in_model_names: true' allows it"
 def findings(outline: Outline) -> Iterator[Finding]:
     """Yield names that no request could have or that must not be sent to a backend."""
     rule = NameRule(allow_slash=outline.allows_slash)
-    for index, model in outline.bound.items():
+    for index, model in outline.per_model.items():
         yield from _model(("listeners", "graphpipe", index, "model"), model, rule)
     for index, route in outline.routes.items():
-        base: Path = ("routes", index)
+        base: KeyPath = ("routes", index)
         if not is_regex(route.model):
             yield from _model((*base, "model"), _WILDCARD.sub("x", route.model), rule)
         yield from _version((*base, "version"), route.version)
@@ -38,7 +38,7 @@ def findings(outline: Outline) -> Iterator[Finding]:
             yield from _declared(("models", name), declared)
 
 
-def _rewrite(path: Path, rewrite: RewriteConfig, rule: NameRule) -> Iterator[Finding]:
+def _rewrite(path: KeyPath, rewrite: RewriteConfig, rule: NameRule) -> Iterator[Finding]:
     yield from _model((*path, "model"), _GROUP.sub("x", rewrite.model), rule)
     yield from _version((*path, "version"), rewrite.version)
     for side, names in (("inputs", rewrite.inputs), ("outputs", rewrite.outputs)):
@@ -47,7 +47,7 @@ def _rewrite(path: Path, rewrite: RewriteConfig, rule: NameRule) -> Iterator[Fin
             yield from _tensor((*path, side, client_name), backend_name)
 
 
-def _declared(path: Path, model: ModelConfig) -> Iterator[Finding]:
+def _declared(path: KeyPath, model: DeclaredModelConfig) -> Iterator[Finding]:
     for index, version in enumerate(model.versions):
         yield from _version((*path, "versions", index), version)
     for side, tensors in (("inputs", model.inputs), ("outputs", model.outputs)):
@@ -55,17 +55,17 @@ def _declared(path: Path, model: ModelConfig) -> Iterator[Finding]:
             yield from _tensor((*path, side, index, "name"), tensor.name)
 
 
-def _model(path: Path, name: str, rule: NameRule) -> Iterator[Finding]:
-    if problem := rule.problem(name):
+def _model(path: KeyPath, name: str, rule: NameRule) -> Iterator[Finding]:
+    if problem := rule.find_problem(name):
         option = _OPTION if problem == "contains '/'" else ""
         yield path, f"the model name {problem}{option}"
 
 
-def _version(path: Path, name: str) -> Iterator[Finding]:
-    if problem := STRICT.problem(name):
+def _version(path: KeyPath, name: str) -> Iterator[Finding]:
+    if problem := STRICT_RULE.find_problem(name):
         yield path, f"the model version {problem}"
 
 
-def _tensor(path: Path, name: str) -> Iterator[Finding]:
-    if problem := tensor_name_problem(name):
+def _tensor(path: KeyPath, name: str) -> Iterator[Finding]:
+    if problem := find_tensor_name_problem(name):
         yield path, f"the tensor name {problem}"

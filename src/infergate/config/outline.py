@@ -12,15 +12,20 @@ from typing import Any, Final, TypeVar
 from pydantic import ValidationError
 
 from infergate.config.access import AccessConfig
-from infergate.config.listeners import FRONTENDS, AdminListener, GraphPipeListener, Listeners
-from infergate.config.mistakes import Path
+from infergate.config.listeners import (
+    FRONTEND_LISTENERS,
+    AdminListener,
+    GraphPipeListener,
+    Listeners,
+)
+from infergate.config.mistakes import KeyPath
 from infergate.config.routes import RouteConfig, named_backends
-from infergate.config.schema import BackendConfig, Config, ModelConfig
+from infergate.config.schema import BackendConfig, Config, DeclaredModelConfig
 from infergate.config.section import Section
 from infergate.transport.base import Address
 
 AnySection = TypeVar("AnySection", bound=Section)
-_TELLING: Final = frozenset({"address", "version"})
+_ESSENTIAL: Final = frozenset({"address", "version"})
 """Keys without which a section is not usable: their defaults would be misleading."""
 _LISTENERS: Final = {
     name: type(field.default)
@@ -33,15 +38,15 @@ _LISTENERS: Final = {
 class Outline:
     """The readable entries of a configuration, by their keys or list positions in the file."""
 
-    listeners: Mapping[Path, Address]
+    listeners: Mapping[KeyPath, Address]
     """Addresses of enabled listeners, by their paths below ``listeners``."""
-    bound: Mapping[int, str]
+    per_model: Mapping[int, str]
     """The model of each per-model listener, by its position."""
     backends: Mapping[str, BackendConfig | None] | None
     """By name, with None for an unreadable backend; None if there is no mapping of backends."""
     routes: Mapping[int, RouteConfig]
-    models: Mapping[str, ModelConfig | None]
-    used: frozenset[str] | None
+    models: Mapping[str, DeclaredModelConfig | None]
+    used_backends: frozenset[str] | None
     """Names of backends that routes refer to; None if a reference may be unreadable."""
     has_frontend: bool
     """False if certainly no listener accepts requests."""
@@ -52,78 +57,87 @@ class Outline:
     has_workers: bool = False
     """Whether there are several workers."""
     shares_memory: bool = False
-    acts_openly: bool = False
+    has_open_actions: bool = False
     """Whether console actions are enabled without a key."""
     allows_slash: bool = False
     """Whether model names may contain "/"."""
 
 
-def outline_of(config: Config) -> Outline:
+def outline_config(config: Config) -> Outline:
     """Return the outline of a valid Config."""
     listeners = {name: getattr(config.listeners, name) for name in _LISTENERS}
     per_model = dict(enumerate(config.listeners.graphpipe))
     return Outline(
         listeners=_addresses(listeners, per_model),
-        bound={index: listener.model for index, listener in per_model.items()},
+        per_model={index: listener.model for index, listener in per_model.items()},
         backends=config.backends,
         routes=dict(enumerate(config.routes)),
         models=config.models,
-        used=frozenset(name for route in config.routes for _, name in named_backends(route)),
-        has_frontend=bool(per_model) or any(listeners[name] is not None for name in FRONTENDS),
+        used_backends=frozenset(
+            name for route in config.routes for _, name in named_backends(route)
+        ),
+        has_frontend=bool(per_model)
+        or any(listeners[name] is not None for name in FRONTEND_LISTENERS),
         has_all_routes=True,
         access=config.access,
         has_workers=config.workers > 1,
         shares_memory=config.control.shared_memory,
-        acts_openly=_acts_openly(config.listeners.admin),
+        has_open_actions=_has_open_actions(config.listeners.admin),
         allows_slash=config.allow_slash_in_model_names,
     )
 
 
-def salvage(data: Any) -> Outline:
+def outline_readable(data: Any) -> Outline:
     """Return the outline of the readable parts of ``data``, which is not a valid Config."""
     top = data if isinstance(data, dict) else {}
     listener_data = _mapping(top.get("listeners"))
     listeners = {
-        name: _read(section, listener_data.get(name, {})) for name, section in _LISTENERS.items()
+        name: _readable(section, listener_data.get(name, {}))
+        for name, section in _LISTENERS.items()
     }
     entries = _entries(listener_data.get("graphpipe"))
-    per_model = {index: _read(GraphPipeListener, entry) for index, entry in entries.items()}
+    per_model = {index: _readable(GraphPipeListener, entry) for index, entry in entries.items()}
     route_data = _entries(top.get("routes"))
-    routes = {index: _read(RouteConfig, entry) for index, entry in route_data.items()}
+    routes = {index: _readable(RouteConfig, entry) for index, entry in route_data.items()}
     backends = top.get("backends")
     return Outline(
         listeners=_addresses(listeners, per_model),
-        bound={index: item.model for index, item in per_model.items() if item is not None},
-        backends={name: _read(BackendConfig, item) for name, item in backends.items()}
+        per_model={index: item.model for index, item in per_model.items() if item is not None},
+        backends={name: _readable(BackendConfig, item) for name, item in backends.items()}
         if isinstance(backends, dict) and backends
         else None,
         routes={index: route for index, route in routes.items() if route is not None},
         models={
-            name: _read(ModelConfig, item) for name, item in _mapping(top.get("models")).items()
+            name: _readable(DeclaredModelConfig, item)
+            for name, item in _mapping(top.get("models")).items()
         },
-        used=_used(list(route_data.values())),
+        used_backends=_used_backends(list(route_data.values())),
         has_frontend=bool(entries)
-        or not all(name in listener_data and listener_data[name] is None for name in FRONTENDS),
+        or not all(
+            name in listener_data and listener_data[name] is None for name in FRONTEND_LISTENERS
+        ),
         has_all_routes=bool(route_data) and None not in routes.values(),
-        access=_whole(AccessConfig, top.get("access")),
+        access=_validated(AccessConfig, top.get("access")),
         has_workers=top.get("workers", 1) != 1,
         shares_memory=_mapping(top.get("control")).get("shared_memory") is True,
-        acts_openly=_acts_openly(_read(AdminListener, listener_data.get("admin", {}))),
+        has_open_actions=_has_open_actions(
+            _readable(AdminListener, listener_data.get("admin", {}))
+        ),
         allows_slash=top.get("allow_slash_in_model_names") is True,
     )
 
 
-def _acts_openly(admin: AdminListener | None) -> bool:
+def _has_open_actions(admin: AdminListener | None) -> bool:
     return admin is not None and admin.actions and not admin.keys
 
 
 def _addresses(
-    named: Mapping[str, Any], bound: Mapping[int, GraphPipeListener | None]
-) -> dict[Path, Address]:
-    addresses: dict[Path, Address] = {
+    named: Mapping[str, Any], per_model: Mapping[int, GraphPipeListener | None]
+) -> dict[KeyPath, Address]:
+    addresses: dict[KeyPath, Address] = {
         (name,): section.address for name, section in named.items() if section is not None
     }
-    for index, listener in bound.items():
+    for index, listener in per_model.items():
         if listener is not None:
             addresses["graphpipe", index] = listener.address
     return addresses
@@ -133,7 +147,7 @@ def _entries(value: Any) -> dict[int, Any]:
     return dict(enumerate(value)) if isinstance(value, tuple) else {}
 
 
-def _used(routes: list[Any]) -> frozenset[str] | None:
+def _used_backends(routes: list[Any]) -> frozenset[str] | None:
     names = [_mapping(route).get("backend") for route in routes]
     for route in map(_mapping, routes):
         names += [_mapping(item).get("backend") for item in _entries(route.get("split")).values()]
@@ -146,7 +160,7 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _whole(section: type[AnySection], data: Any) -> AnySection | None:
+def _validated(section: type[AnySection], data: Any) -> AnySection | None:
     """Return ``data`` as a ``section``, or None if any of it is invalid."""
     try:
         return section.model_validate(data)
@@ -154,13 +168,13 @@ def _whole(section: type[AnySection], data: Any) -> AnySection | None:
         return None
 
 
-def _read(section: type[AnySection], data: Any) -> AnySection | None:
+def _readable(section: type[AnySection], data: Any) -> AnySection | None:
     """Return ``data`` as a ``section``, without invalid keys; None if those are essential."""
     try:
         return section.model_validate(data)
     except ValidationError as error:
         invalid = {details["loc"][0] for details in error.errors() if details["loc"]}
-    if not isinstance(data, dict) or invalid & _TELLING:
+    if not isinstance(data, dict) or invalid & _ESSENTIAL:
         return None
     try:
         return section.model_validate({k: v for k, v in data.items() if k not in invalid})

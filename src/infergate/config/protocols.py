@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from infergate.codecs.base import Carrier
+from infergate.codecs.base import TransportKind
 from infergate.codecs.registry import plugins
-from infergate.config.mistakes import or_else
+from infergate.config.mistakes import suggestion
 
 BUILTIN: Final = "builtin"
 """The protocol of the embedded models, which have neither codec nor endpoints."""
 UNIX_HTTP: Final = "http+unix"
 UNIX: Final = "unix"
-SCHEMES: Final = {Carrier.HTTP: ("http", "https", UNIX_HTTP), Carrier.GRPC: ("grpc", "grpcs")}
+SCHEMES: Final = {
+    TransportKind.HTTP: ("http", "https", UNIX_HTTP),
+    TransportKind.GRPC: ("grpc", "grpcs"),
+}
 FRAMED_SCHEMES: Final = ("tcp", UNIX)
 """Schemes for size-prefixed messages, for protocols that support them."""
 UNIX_SCHEMES: Final = frozenset({UNIX, UNIX_HTTP})
@@ -21,14 +24,14 @@ DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 """Default ports. gRPC and raw sockets have none."""
 
 
-def carriers() -> dict[str, Carrier | None]:
+def transport_kinds() -> dict[str, TransportKind | None]:
     """Return the transport of every protocol; None for builtin, which needs none."""
-    return {BUILTIN: None} | {name: plugin.carrier for name, plugin in plugins().items()}
+    return {BUILTIN: None} | {name: plugin.transport_kind for name, plugin in plugins().items()}
 
 
-def sharing() -> list[str]:
+def shared_memory_protocols() -> list[str]:
     """Return the protocols whose servers can access shared memory."""
-    return [name for name, plugin in plugins().items() if plugin.shares_memory]
+    return [name for name, plugin in plugins().items() if plugin.supports_shared_memory]
 
 
 def schemes(protocol: str) -> tuple[str, ...]:
@@ -36,12 +39,12 @@ def schemes(protocol: str) -> tuple[str, ...]:
     plugin = plugins().get(protocol)
     if plugin is None:
         return ()
-    return SCHEMES[plugin.carrier] + (FRAMED_SCHEMES if plugin.framed else ())
+    return SCHEMES[plugin.transport_kind] + (FRAMED_SCHEMES if plugin.supports_framing else ())
 
 
 def parse_protocol(name: str) -> str:
     """Return ``name`` if it is a supported protocol. Raises ValueError otherwise."""
-    known = carriers()
+    known = transport_kinds()
     if name in known:
         return name
-    raise ValueError(f"'{name}' is not a protocol{or_else(name, known)}")
+    raise ValueError(f"'{name}' is not a protocol{suggestion(name, known)}")

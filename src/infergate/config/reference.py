@@ -94,40 +94,40 @@ def _sections(path: str, section: dict[str, Any], known: dict[str, Any]) -> Iter
     text += "| Key | Value | Default | Meaning |\n|---|---|---|---|\n"
     for key, value in section["properties"].items():
         default = _default(value, required=key in section.get("required", ()))
-        text += f"| `{key}` | {_kind(value)} | {default} | {value['description']} |\n"
+        text += f"| `{key}` | {_type_name(value)} | {default} | {value['description']} |\n"
     yield text
     for key, value in section["properties"].items():
-        for suffix, name in _within(value):
+        for suffix, name in _nested_sections(value):
             here = f"{path}.{key}{suffix}" if path else key + suffix
             yield from _sections(here, known[name], known)
 
 
-def _within(value: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _nested_sections(value: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the path suffix and schema name of each section that ``value`` is or contains."""
     if "$ref" in value:
         yield "", value["$ref"].rpartition("/")[2]
     for choice in (*value.get("anyOf", ()), *value.get("allOf", ())):
-        yield from _within(choice)
+        yield from _nested_sections(choice)
     if isinstance(value.get("items"), dict):
-        yield from (("[]" + suffix, name) for suffix, name in _within(value["items"]))
+        yield from (("[]" + suffix, name) for suffix, name in _nested_sections(value["items"]))
     if isinstance(value.get("additionalProperties"), dict):
-        inner = _within(value["additionalProperties"])
+        inner = _nested_sections(value["additionalProperties"])
         yield from ((".<name>" + suffix, name) for suffix, name in inner)
 
 
-def _kind(value: dict[str, Any]) -> str:
+def _type_name(value: dict[str, Any]) -> str:
     """Return the name of the type of ``value`` on the page."""
     if "$ref" in value or "allOf" in value:
         return "section"
     if "anyOf" in value:  # a value or null
-        return _kind(value["anyOf"][0])
+        return _type_name(value["anyOf"][0])
     if "enum" in value:
         return " or ".join(f"`{choice}`" for choice in value["enum"])
     match value["type"]:
         case "array":
-            return f"list of: {_kind(value['items'])}"
+            return f"list of: {_type_name(value['items'])}"
         case "object":
-            return f"by name: {_kind(value['additionalProperties'])}"
+            return f"by name: {_type_name(value['additionalProperties'])}"
         case "boolean":
             return "`true` or `false`"
         case "integer":
@@ -140,7 +140,7 @@ def _default(value: dict[str, Any], *, required: bool) -> str:
     if required:
         return "**required**"
     default = value["default"]
-    if any(_within(value)) and default:
+    if any(_nested_sections(value)) and default:
         return "see below"
     if isinstance(default, bool):
         return "`true`" if default else "`false`"

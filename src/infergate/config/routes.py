@@ -15,9 +15,9 @@ from infergate.config.fields import (
     TensorType,
     Text,
 )
-from infergate.config.mistakes import Path
+from infergate.config.mistakes import KeyPath
 from infergate.config.section import Section
-from infergate.config.traffic import HedgeConfig, MirrorConfig, RetryConfig, Share
+from infergate.config.traffic import HedgeConfig, MirrorConfig, RetryConfig, TrafficPercent
 
 
 class RewriteConfig(Section):
@@ -51,7 +51,7 @@ class TargetConfig(Section):
     backend: Name = Field(
         description="The backend's name. It may be the route's own backend, with another `rewrite`."
     )
-    percent: Share = Field(
+    percent: TrafficPercent = Field(
         description="Percentage of the inferences, up to 100; fractions are allowed. Example: `5`."
     )
     rewrite: RewriteConfig | None = Field(
@@ -151,7 +151,7 @@ class RouteConfig(Section):
     )
 
 
-def named_backends(route: RouteConfig) -> Iterator[tuple[Path, str]]:
+def named_backends(route: RouteConfig) -> Iterator[tuple[KeyPath, str]]:
     """Yield the path below ``route`` and the name of every backend that it refers to."""
     yield ("backend",), route.backend
     for index, target in enumerate(route.split):

@@ -172,11 +172,14 @@ class BackendConfig(Section):
     @model_validator(mode="after")
     def _memory_fits(self) -> Self:
         if self.shared_memory == "forward":
-            if self.protocol not in protocols.sharing():
+            if self.protocol not in protocols.shared_memory_protocols():
                 raise PydanticCustomError(
                     "mistake",
                     "shared_memory 'forward' is for {known}; '{protocol}' does not support it",
-                    {"known": ", ".join(protocols.sharing()), "protocol": self.protocol},
+                    {
+                        "known": ", ".join(protocols.shared_memory_protocols()),
+                        "protocol": self.protocol,
+                    },
                 )
             if len(self.endpoints) > 1:
                 raise PydanticCustomError(
@@ -204,7 +207,7 @@ class TensorConfig(Section):
     )
 
 
-class ModelConfig(Section):
+class DeclaredModelConfig(Section):
     """Metadata of a model whose backend does not provide it, such as datatypes for a GraphPipe
     server."""
 
@@ -350,7 +353,7 @@ class Config(Section):
         description="Routing of models to backends. The first matching route is used. Example: "
         '`- {model: "bert-*", backend: triton}`.',
     )
-    models: dict[str, ModelConfig] = Field(
+    models: dict[str, DeclaredModelConfig] = Field(
         default={},
         description="Metadata of models whose backends do not provide it, each under the name that "
         "clients use. Example: `squeezenet: {inputs: [{name: data_0, datatype: FP32, shape: [-1, "

@@ -21,10 +21,10 @@ from typing import Any, Final
 
 import yaml
 
-from infergate.config.mistakes import ConfigError, Mistake, Path, spell
+from infergate.config.mistakes import ConfigError, KeyPath, Mistake, format_path
 
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_MOST_NODES: Final = 1_000_000
+_MAX_NODES: Final = 1_000_000
 """Bounds the expansion of nested aliases; ten thousand routes need a tenth of this."""
 
 _NULL: Final = re.compile(r"~|null|Null|NULL|")
@@ -42,7 +42,7 @@ _VARIABLE: Final = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]
 
 
 @dataclass(slots=True)
-class Source:
+class YamlSource:
     """The data of a YAML file, and the errors found while parsing it.
 
     ``lines`` has the line of every path, counted from 1: that of its key or list item.
@@ -50,32 +50,32 @@ class Source:
 
     file: str
     data: Any = None
-    lines: dict[Path, int] = field(default_factory=dict)
+    lines: dict[KeyPath, int] = field(default_factory=dict)
     mistakes: list[Mistake] = field(default_factory=list)
-    spoiled: set[Path] = field(default_factory=set)
+    erroneous: set[KeyPath] = field(default_factory=set)
 
-    def line(self, path: Path) -> int:
+    def line(self, path: KeyPath) -> int:
         """Return the line of ``path``, or of the innermost enclosing entry that is in the file."""
         while path not in self.lines:
             path = path[:-1]
         return self.lines[path]
 
-    def is_spoiled(self, path: Path) -> bool:
+    def has_error(self, path: KeyPath) -> bool:
         """Return whether an error was already reported for ``path`` or an entry around it."""
-        return any(path[:length] in self.spoiled for length in range(len(path) + 1))
+        return any(path[:length] in self.erroneous for length in range(len(path) + 1))
 
 
-def parse(text: str, file: str, environ: Mapping[str, str]) -> Source:
+def parse(text: str, file: str, environ: Mapping[str, str]) -> YamlSource:
     """Parse ``text``. ``file`` is its name in error messages, ``environ`` the environment.
 
     Raises ConfigError for a syntax error or an empty file. Other errors are in ``mistakes``.
     """
-    source = Source(file)
+    source = YamlSource(file)
     try:
         node = _compose(text)
         if node is None:
             raise ConfigError([Mistake(file, 0, "", "the file is empty")])
-        source.data = _Reading(source, environ).value(node, (), node.start_mark.line + 1)
+        source.data = _Converter(source, environ).convert(node, (), node.start_mark.line + 1)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 0
@@ -96,12 +96,12 @@ def parse(text: str, file: str, environ: Mapping[str, str]) -> Source:
 def _compose(text: str) -> yaml.Node | None:
     """Return the root node. Errors are always those of the pure Python loader, on every machine."""
     try:
-        return _root(text, _LOADER)
+        return _root_node(text, _LOADER)
     except yaml.YAMLError:
-        return _root(text, yaml.SafeLoader)
+        return _root_node(text, yaml.SafeLoader)
 
 
-def _root(text: str, loader_type: Any) -> yaml.Node | None:
+def _root_node(text: str, loader_type: Any) -> yaml.Node | None:
     loader = loader_type(text)
     try:
         node: yaml.Node | None = loader.get_single_node()
@@ -117,38 +117,38 @@ def _hint(text: str, line: int) -> str:
     return ""
 
 
-class _Reading:
+class _Converter:
     """One pass over the nodes of a file, which fills ``source``."""
 
-    def __init__(self, source: Source, environ: Mapping[str, str]) -> None:
+    def __init__(self, source: YamlSource, environ: Mapping[str, str]) -> None:
         self._source = source
         self._environ = environ
-        self._around: list[yaml.Node] = []
+        self._enclosing: list[yaml.Node] = []
 
-    def value(self, node: yaml.Node, path: Path, line: int) -> Any:
+    def convert(self, node: yaml.Node, path: KeyPath, line: int) -> Any:
         """Return the data of ``node``, which is at ``path`` on ``line``."""
         lines = self._source.lines
         lines[path] = line
-        if any(node is outer for outer in self._around):
-            return self._spoil(path, "an alias that contains itself")
-        if len(lines) > _MOST_NODES:
-            return self._spoil(path, f"more than {_MOST_NODES} values: aliases within aliases?")
+        if any(node is outer for outer in self._enclosing):
+            return self._report_at(path, "an alias that contains itself")
+        if len(lines) > _MAX_NODES:
+            return self._report_at(path, f"more than {_MAX_NODES} values: aliases within aliases?")
         if node.tag not in _PLAIN_TAGS:
-            return self._spoil(path, f"the tag '{node.tag}' is not supported")
+            return self._report_at(path, f"the tag '{node.tag}' is not supported")
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
-        self._around.append(node)
+        self._enclosing.append(node)
         try:
             if isinstance(node, yaml.MappingNode):
                 return self._mapping(node, path)
             return tuple(
-                self.value(item, (*path, i), item.start_mark.line + 1)
+                self.convert(item, (*path, i), item.start_mark.line + 1)
                 for i, item in enumerate(node.value)
             )
         finally:
-            self._around.pop()
+            self._enclosing.pop()
 
-    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         data: dict[str, Any] = {}
         merged: list[tuple[yaml.Node, yaml.Node]] = []
         first: dict[str, int] = {}
@@ -157,29 +157,29 @@ class _Reading:
             if key.tag == _MERGE:
                 merged += self._merged(value, path)
             elif not isinstance(key, yaml.ScalarNode):
-                self._complain(line, path, "a key must be a name")
+                self._report(line, path, "a key must be a name")
             elif key.value in first:
-                self._complain(
+                self._report(
                     line,
                     (*path, key.value),
                     f"duplicate key '{key.value}', first on line {first[key.value]}",
                 )
             else:
                 first[key.value] = line
-                data[key.value] = self.value(value, (*path, key.value), line)
+                data[key.value] = self.convert(value, (*path, key.value), line)
         for key, value in merged:
             if key.value not in data:
                 line = key.start_mark.line + 1
-                data[key.value] = self.value(value, (*path, key.value), line)
+                data[key.value] = self.convert(value, (*path, key.value), line)
         return data
 
-    def _merged(self, node: yaml.Node, path: Path) -> list[tuple[yaml.Node, yaml.Node]]:
+    def _merged(self, node: yaml.Node, path: KeyPath) -> list[tuple[yaml.Node, yaml.Node]]:
         """Return the keys merged by ``<<``. Of several mappings, the first takes precedence."""
         mappings = node.value if isinstance(node, yaml.SequenceNode) else [node]
         pairs: list[tuple[yaml.Node, yaml.Node]] = []
         for mapping in mappings:
             if not isinstance(mapping, yaml.MappingNode):
-                self._complain(mapping.start_mark.line + 1, path, "'<<' takes a mapping")
+                self._report(mapping.start_mark.line + 1, path, "'<<' takes a mapping")
                 continue
             for key, value in mapping.value:
                 if key.tag == _MERGE:
@@ -188,19 +188,19 @@ class _Reading:
                     pairs.append((key, value))
         return pairs
 
-    def _scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
+    def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
         errors: list[str] = []
-        text = _VARIABLE.sub(lambda match: self._replace(match, errors), node.value)
+        text = _VARIABLE.sub(lambda match: self._substitute(match, errors), node.value)
         for message in errors:
-            self._spoil(path, message)
-        return text if node.style or errors else plain(text)
+            self._report_at(path, message)
+        return text if node.style or errors else parse_plain_scalar(text)
 
-    def _replace(self, match: re.Match[str], wrong: list[str]) -> str:
+    def _substitute(self, match: re.Match[str], errors: list[str]) -> str:
         name, default = match.groups()
         if match[0] == "$${":
             return "${"
         if name is None:
-            wrong.append(
+            errors.append(
                 "'${' begins an environment variable: write ${NAME}, ${NAME:-default}, "
                 "or $${ for the literal text"
             )
@@ -209,21 +209,21 @@ class _Reading:
         if default is not None:
             return value or default
         if value is None:
-            wrong.append(
+            errors.append(
                 f"the environment variable '{name}' is not set (${{{name}:-…}} gives a default)"
             )
             return match[0]
         return value
 
-    def _spoil(self, path: Path, message: str) -> None:
-        self._source.spoiled.add(path)
-        self._complain(self._source.lines[path], path, message)
+    def _report_at(self, path: KeyPath, message: str) -> None:
+        self._source.erroneous.add(path)
+        self._report(self._source.lines[path], path, message)
 
-    def _complain(self, line: int, path: Path, message: str) -> None:
-        self._source.mistakes.append(Mistake(self._source.file, line, spell(path), message))
+    def _report(self, line: int, path: KeyPath, message: str) -> None:
+        self._source.mistakes.append(Mistake(self._source.file, line, format_path(path), message))
 
 
-def plain(text: str) -> Any:
+def parse_plain_scalar(text: str) -> Any:
     """Return the value of an unquoted scalar by YAML 1.2's core schema (Rule 1)."""
     if _NULL.fullmatch(text):
         return None

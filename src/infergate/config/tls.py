@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from infergate.config.fields import FilePath, Name
 from infergate.config.section import Section
-from infergate.transport.tls_certificates import (
+from infergate.transport.tls.certificates import (
     CertificateError,
     load_authorities,
     load_certificate_chain,
@@ -20,12 +20,12 @@ from infergate.transport.tls_certificates import (
 _VERSIONS = {1.2: "1.2", 1.3: "1.3"}
 
 
-def _spell_version(value: Any) -> Any:
+def _accept_float(value: Any) -> Any:
     """Accept an unquoted 1.3, which YAML reads as a number."""
     return _VERSIONS.get(value, value) if isinstance(value, float) else value
 
 
-def _mistake(text: str) -> PydanticCustomError:
+def _validation_error(text: str) -> PydanticCustomError:
     return PydanticCustomError("mistake", "{text}", {"text": text})
 
 
@@ -38,7 +38,7 @@ def _check_files(certificate: Path | None, key: Path | None, authorities: Path |
         if authorities is not None:
             load_authorities(context, authorities)
     except CertificateError as error:
-        raise _mistake(str(error)) from None
+        raise _validation_error(str(error)) from None
 
 
 class ListenerTls(Section):
@@ -70,7 +70,7 @@ class ListenerTls(Section):
         'dots and slashes. Example: `["*.clients.example", "spiffe://example/ns/*"]`. Unset: any '
         "certificate issued by `client_ca` is accepted.",
     )
-    min_version: Annotated[Literal["1.2", "1.3"], BeforeValidator(_spell_version)] = Field(
+    min_version: Annotated[Literal["1.2", "1.3"], BeforeValidator(_accept_float)] = Field(
         default="1.2",
         description="Minimum TLS version. With 1.2, only ECDHE cipher suites with AES-GCM or "
         "ChaCha20-Poly1305 are offered.",
@@ -80,11 +80,17 @@ class ListenerTls(Section):
     def _clients_fit(self) -> Self:
         verified = self.client_certificates != "none"
         if verified and self.client_ca is None:
-            raise _mistake(f"client_certificates '{self.client_certificates}' needs client_ca")
+            raise _validation_error(
+                f"client_certificates '{self.client_certificates}' needs client_ca"
+            )
         if not verified and self.client_ca is not None:
-            raise _mistake("client_ca requires client_certificates 'optional' or 'required'")
+            raise _validation_error(
+                "client_ca requires client_certificates 'optional' or 'required'"
+            )
         if not verified and self.allowed_names:
-            raise _mistake("allowed_names requires client_certificates 'optional' or 'required'")
+            raise _validation_error(
+                "allowed_names requires client_certificates 'optional' or 'required'"
+            )
         _check_files(self.certificate, self.key, self.client_ca)
         return self
 
@@ -117,6 +123,6 @@ class BackendTls(Section):
     @model_validator(mode="after")
     def _files_fit(self) -> Self:
         if (self.certificate is None) != (self.key is None):
-            raise _mistake("certificate and key must be given together")
+            raise _validation_error("certificate and key must be given together")
         _check_files(self.certificate, self.key, self.ca)
         return self

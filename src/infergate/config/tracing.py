@@ -24,14 +24,14 @@ class TracingConfig(Section):
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
-        if self.enabled and not _is_there():
+        if self.enabled and not _is_installed():
             raise PydanticCustomError(
                 "mistake", "tracing requires an optional package: pip install 'infergate[otel]'"
             )
         return self
 
 
-def _is_there() -> bool:
+def _is_installed() -> bool:
     try:
         return importlib.util.find_spec("opentelemetry.sdk") is not None
     except ModuleNotFoundError:  # raised where the parent package is missing, too

@@ -8,11 +8,11 @@ from pydantic import Field, WithJsonSchema
 
 from infergate.config.fields import HedgeAfter, Name, PositiveDuration, PositiveSize
 from infergate.config.section import Section
-from infergate.core.limits import HEADER_BUDGET
-from infergate.core.retrying import DEFAULT
-from infergate.routing.budget import LEAST, SHARE
+from infergate.core.limits import FORWARDED_HEADER_BYTES
+from infergate.core.retry_policy import DEFAULT_RETRY_POLICY
+from infergate.routing.budget import DEFAULT_MIN_RETRIES, DEFAULT_SHARE
 
-Share = Annotated[
+TrafficPercent = Annotated[
     float,
     Field(gt=0, le=100),
     WithJsonSchema({"type": "number", "format": "percent", "exclusiveMinimum": 0, "maximum": 100}),
@@ -25,7 +25,7 @@ class RetryConfig(Section):
     sent to the client; a request of a sequence never moves to another endpoint."""
 
     times: Annotated[int, Field(ge=0, le=10)] = Field(
-        default=DEFAULT.retries,
+        default=DEFAULT_RETRY_POLICY.max_retries,
         description="Maximum number of retries, to another endpoint where there is one. A request "
         "that was not sent is retried at once; others after a random backoff of up to 25 ms, 75 "
         "ms, 175 ms, and then 250 ms each. `0` disables retries.",
@@ -67,18 +67,18 @@ class BackendLimits(Section):
         "refused at once (load shedding): HTTP 503 with Retry-After, gRPC UNAVAILABLE.",
     )
     retry_percent: Annotated[int, Field(ge=0, le=100)] = Field(
-        default=round(SHARE * 100),
+        default=round(DEFAULT_SHARE * 100),
         description="Retry budget: the maximum number of concurrent retries and hedges, as a "
         "percentage of the inferences in progress. Beyond it failures are returned without a "
         "retry.",
     )
     retry_least: Annotated[int, Field(ge=0)] = Field(
-        default=LEAST,
+        default=DEFAULT_MIN_RETRIES,
         description="Number of concurrent retries and hedges that are always allowed, whatever "
         "`retry_percent` is.",
     )
     forwarded_headers: PositiveSize = Field(
-        default=HEADER_BUDGET,
+        default=FORWARDED_HEADER_BYTES,
         description="Maximum total size of the client headers passed on by `forward_headers`: "
         "bytes of names and values, plus 32 for each. Requests beyond it are refused: HTTP 413, "
         "gRPC RESOURCE_EXHAUSTED. `tracestate` is first cut to 512 bytes and 32 members, and "
@@ -93,7 +93,7 @@ class MirrorConfig(Section):
     response. The responses to the copies are discarded."""
 
     backend: Name = Field(description="The name of the backend that receives the copies.")
-    percent: Share = Field(
+    percent: TrafficPercent = Field(
         default=100.0,
         description="Percentage of the route's inferences to copy; of a sequence, all or none. "
         "Example: `10`.",

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from infergate.access.keys import PREFIX as KEY_PREFIX
-from infergate.core.retrying import Hedge
+from infergate.access.keys import KEY_TEXT_PREFIX as KEY_PREFIX
+from infergate.core.retry_policy import HedgePolicy
 from infergate.routing import table
 from infergate.transport.base import Address
 
@@ -30,7 +30,7 @@ _HEADER_GLOB: Final = re.compile(r"[!#$%&'*+.^_`|~0-9a-z?\[\]-]+")
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 _MAX_PORT: Final = 65535
 _UNIX_URL: Final = re.compile(r"((?:http\+)?unix):(?://)?(.*)")
-_LONGEST_UNIX_PATH: Final = 107
+_MAX_UNIX_PATH_BYTES: Final = 107
 """Maximum length of a unix socket's path in bytes (``sun_path`` on Linux)."""
 HIDDEN_PATH: Final = "/(hidden)"
 """Replaces the path of an endpoint's URL in logs, metrics and the console."""
@@ -53,12 +53,12 @@ class Url:
     weight: int = 1
     name: str = ""
 
-    def described(self, weight: int, name: str) -> Url:
+    def with_weight_and_name(self, weight: int, name: str) -> Url:
         """Return a copy with ``weight`` and ``name``."""
         return replace(self, weight=weight, name=name)
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         """The display name: ``name``, or the URL with its path hidden (it may hold a token)."""
         if self.name:
             return self.name
@@ -72,19 +72,19 @@ class Url:
         return f"{self.scheme}://{host}{port}{self.path}"
 
 
-def shown_urls(urls: Iterable[Url]) -> list[str]:
+def display_names(urls: Iterable[Url]) -> list[str]:
     """Return a unique display name for each of a backend's ``urls``."""
     names: dict[str, None] = {}
     for url in urls:
-        shown, number = url.shown, 1
+        shown, number = url.display_name, 1
         while shown in names:
             number += 1
-            shown = f"{url.shown} {number}"
+            shown = f"{url.display_name} {number}"
         names[shown] = None
     return list(names)
 
 
-def told(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """Describe ``value`` for a message that ends in ``got …``. API keys are not repeated."""
     match value:
         case None:
@@ -110,7 +110,7 @@ def parse_text(value: Any) -> str:
     if type(value) is int:
         return str(value)
     quotes = "; write it in quotes" if isinstance(value, bool | float) else ""
-    raise ValueError(f"expected text, got {told(value)}{quotes}")
+    raise ValueError(f"expected text, got {describe_value(value)}{quotes}")
 
 
 def parse_pattern(value: Any) -> str:
@@ -122,7 +122,7 @@ def parse_pattern(value: Any) -> str:
         raise ValueError(f"'{pattern}' begins like a regular expression but does not end in '/'")
     if table.is_regex(pattern):
         try:
-            table.compiled(pattern)
+            table.compile_pattern(pattern)
         except re.error as error:
             raise ValueError(f"'{pattern}' is not a regular expression: {error}") from None
     return pattern
@@ -158,7 +158,7 @@ def parse_size(value: Any) -> int:
         return value
     match = _SIZE.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise ValueError(f"expected a size like 100B, 64KiB or 64MiB, got {told(value)}")
+        raise ValueError(f"expected a size like 100B, 64KiB or 64MiB, got {describe_value(value)}")
     return int(match[1]) * _SIZE_UNITS[match[2] or "B"]
 
 
@@ -176,7 +176,7 @@ def parse_duration(value: Any) -> float:
         return 0.0
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise ValueError(f"expected a duration like 250ms, 30s or 5m, got {told(value)}")
+        raise ValueError(f"expected a duration like 250ms, 30s or 5m, got {describe_value(value)}")
     return float(match[1]) * _TIME_UNITS[match[2]]
 
 
@@ -188,25 +188,25 @@ def duration_text(seconds: float) -> str:
     return f"{seconds * 1000:.12g}ms" if seconds else "0s"
 
 
-def parse_hedge(value: Any) -> Hedge:
+def parse_hedge(value: Any) -> HedgePolicy:
     """Parse when to hedge: after a duration, or after a percentile of response times (``p95``)."""
     if isinstance(value, str) and (match := _PERCENTILE.fullmatch(value)):
-        return Hedge(percentile=float(match[1]) / 100)
+        return HedgePolicy(percentile=float(match[1]) / 100)
     try:
         after = parse_duration(value)
     except ValueError:
         raise ValueError(
-            f"expected a duration like 50ms or a percentile like p95, got {told(value)}"
+            f"expected a duration like 50ms or a percentile like p95, got {describe_value(value)}"
         ) from None
     if not after:
         raise ValueError("must be more than 0: every request would be sent twice")
-    return Hedge(after)
+    return HedgePolicy(after)
 
 
-def hedge_text(hedge: Hedge) -> str:
+def hedge_text(hedge: HedgePolicy) -> str:
     """Return ``hedge`` in the form that ``parse_hedge`` reads."""
-    if hedge.after is not None:
-        return duration_text(hedge.after)
+    if hedge.after_seconds is not None:
+        return duration_text(hedge.after_seconds)
     return f"p{hedge.percentile * 100:.4g}"
 
 
@@ -216,7 +216,7 @@ def parse_address(value: Any) -> Address:
     if match is None:
         raise ValueError(
             f"expected an address like 127.0.0.1:8000, 0.0.0.0:8000 (every interface) or "
-            f"[::1]:8000, got {told(value)}"
+            f"[::1]:8000, got {describe_value(value)}"
         )
     host = _host(match[1], match[2])
     return Address(host, _port(match[3]))
@@ -234,9 +234,9 @@ def _unix_path(path: str) -> str:
         raise ValueError(
             f"'unix:{path}': the path of a socket must be absolute, like unix:/run/gp.sock"
         )
-    if "\0" in path or len(path.encode("utf-8", "surrogateescape")) > _LONGEST_UNIX_PATH:
+    if "\0" in path or len(path.encode("utf-8", "surrogateescape")) > _MAX_UNIX_PATH_BYTES:
         raise ValueError(
-            f"'unix:{path}': the path of a socket may have at most {_LONGEST_UNIX_PATH} bytes"
+            f"'unix:{path}': the path of a socket may have at most {_MAX_UNIX_PATH_BYTES} bytes"
         )
     return path
 
@@ -244,7 +244,7 @@ def _unix_path(path: str) -> str:
 def parse_mode(value: Any) -> int:
     """Parse file permissions, octal and in quotes: ``"660"``."""
     if not isinstance(value, str) or not _MODE.fullmatch(value):
-        raise ValueError(f'expected permissions in quotes like "660", got {told(value)}')
+        raise ValueError(f'expected permissions in quotes like "660", got {describe_value(value)}')
     return int(value, 8)
 
 
@@ -263,7 +263,7 @@ def parse_url(value: Any) -> Url:
         return Url(unix[1], "", None, _unix_path(unix[2]))
     if not isinstance(value, str) or "://" not in value:
         raise ValueError(
-            f"expected a URL like http://10.0.0.7:8000 or grpc://triton:8001, got {told(value)}"
+            f"expected a URL like http://10.0.0.7:8000 or grpc://triton:8001, got {describe_value(value)}"
         )
     try:
         parts = urlsplit(value)
@@ -286,15 +286,15 @@ def parse_url(value: Any) -> Url:
     )
 
 
-def _host(ipv6: str | None, name: str) -> str:
+def _host(bracketed: str | None, name: str) -> str:
     """Check and return a host: an IPv6 address given in brackets, or an IPv4 address or name."""
     try:
-        if ipv6 is not None:
-            return str(ipaddress.IPv6Address(ipv6))
+        if bracketed is not None:
+            return str(ipaddress.IPv6Address(bracketed))
         if name.replace(".", "").isdecimal():
             return str(ipaddress.IPv4Address(name))
     except ValueError:
-        raise ValueError(f"'{ipv6 or name}' is not an IP address") from None
+        raise ValueError(f"'{bracketed or name}' is not an IP address") from None
     if not name:
         raise ValueError("the host is missing")
     if ":" in name:

@@ -7,17 +7,17 @@ from typing import Any, Final
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
-from infergate.core.memory import SMALL, MemoryShare
+from infergate.core.memory import MIN_ACCOUNTED_BYTES, MemoryAccount
 from infergate.core.tensor import Buffer, Tensor
-from infergate.core.wire import HttpRequest, HttpResponse, size
+from infergate.core.wire import HttpRequest, HttpResponse, total_size
 
-READ_TIMES: Final = 4
+READ_EXPANSION: Final = 4
 """Reading a message allocates at most this many times its size."""
-JSON_TIMES: Final = 20
+JSON_EXPANSION: Final = 20
 """The same for JSON: `1,1,…` read as FP64 takes 17 times its size, with a NaN 18."""
 
 
-def parts(wire: Any) -> Sequence[Buffer]:
+def body_parts(wire: Any) -> Sequence[Buffer]:
     """Return the body or message of ``wire``, one of the types of ``core.wire``."""
     body: Sequence[Buffer] = (
         wire.body if isinstance(wire, (HttpRequest, HttpResponse)) else wire.message
@@ -25,32 +25,36 @@ def parts(wire: Any) -> Sequence[Buffer]:
     return body
 
 
-def reading(total: int, json: int) -> int:
+def estimate_read_bytes(message_bytes: int, json_bytes: int) -> int:
     """Return the most bytes that reading a message of ``message_bytes`` allocates, ``json_bytes``
     of which are JSON."""
-    return max(READ_TIMES * total, JSON_TIMES * json)
+    return max(READ_EXPANSION * message_bytes, JSON_EXPANSION * json_bytes)
 
 
-def are_long(tensors: Sequence[Tensor]) -> bool:
+def needs_accounting(tensors: Sequence[Tensor]) -> bool:
     """Return whether ``tensors`` are large enough to be charged. This check runs first because
     every message passes it."""
     total = 0
     for tensor in tensors:
         total += len(tensor.data)
-    return total > SMALL
+    return total > MIN_ACCOUNTED_BYTES
 
 
-def count_tensors(tensors: Sequence[Tensor], source: Iterable[Buffer], memory: MemoryShare) -> int:
+def charge_tensors(
+    tensors: Sequence[Tensor], source: Iterable[Buffer], memory: MemoryAccount
+) -> int:
     """Charge the data of ``tensors``, like ``charge_new_buffers``."""
-    return count_new([tensor.data for tensor in tensors], source, memory)
+    return charge_new_buffers([tensor.data for tensor in tensors], source, memory)
 
 
-def count_new(made: Iterable[Buffer], source: Iterable[Buffer], memory: MemoryShare) -> int:
+def charge_new_buffers(
+    buffers: Iterable[Buffer], source: Iterable[Buffer], memory: MemoryAccount
+) -> int:
     """Charge those of ``buffers`` that do not share memory with ``source``, and return their size
     in bytes. A small total is not charged and counts as 0. Raises OVERLOADED."""
     owners = {id(_owner(part)) for part in source}
-    new_bytes = sum(len(buffer) for buffer in made if id(_owner(buffer)) not in owners)
-    if new_bytes <= SMALL:
+    new_bytes = sum(len(buffer) for buffer in buffers if id(_owner(buffer)) not in owners)
+    if new_bytes <= MIN_ACCOUNTED_BYTES:
         return 0
     memory.grow(new_bytes)
     return new_bytes
@@ -61,30 +65,30 @@ def _owner(buffer: Buffer) -> Any:
     return buffer.obj if isinstance(buffer, memoryview) else buffer
 
 
-class Writing:
+class WriteReservation:
     """Memory reserved for text before it is written: the upper bound is charged first, and reduced
     to the real size afterwards."""
 
-    __slots__ = ("_memory", "_most")
+    __slots__ = ("_max_bytes", "_memory")
 
-    def __init__(self, most: int, memory: MemoryShare) -> None:
+    def __init__(self, max_bytes: int, memory: MemoryAccount) -> None:
         """Charge ``max_bytes``. Raises OVERLOADED."""
-        memory.grow(most)
-        self._most = most
+        memory.grow(max_bytes)
+        self._max_bytes = max_bytes
         self._memory = memory
 
-    def done(self, wire: Any) -> int:
+    def settle(self, wire: Any) -> int:
         """Return the size of the written ``wire``, and release what was reserved beyond it."""
-        written = size(parts(wire))
-        self._memory.shrink(max(0, self._most - written))
+        written = total_size(body_parts(wire))
+        self._memory.shrink(max(0, self._max_bytes - written))
         return written
 
-    def failed(self) -> None:
+    def cancel(self) -> None:
         """Release the whole reservation: nothing was written."""
-        self._memory.shrink(self._most)
+        self._memory.shrink(self._max_bytes)
 
 
-def check_answer(length: int, limits: Limits) -> None:
+def check_response_size(length: int, limits: Limits) -> None:
     """Raise TOO_LARGE if ``length``, a lower bound on the size of a response, exceeds
     ``limits.body``."""
     if length > limits.body:

@@ -20,12 +20,12 @@ from infergate.core.errors import bad_request
 from infergate.core.messages import RequestedOutput
 from infergate.core.tensor import Tensor, pack_bytes
 
-PARAMETER: Final = "classification"
-MOST_CLASSES: Final = 16384
+CLASSIFICATION: Final = "classification"
+MAX_CLASSES: Final = 16384
 """Classes in one response. Each becomes a string many times the size of its value, so that a
 request within the limits could otherwise produce a response far beyond them; writing this many
 takes 20 to 50 ms. Triton has no such limit."""
-_DIGITS: Final = (7, 8, 9)
+_SIGNIFICANT_DIGITS: Final = (7, 8, 9)
 """Tried in this order. The last is enough for any 32-bit float."""
 
 
@@ -34,12 +34,12 @@ def class_count(output: RequestedOutput) -> int | None:
 
     Raises BAD_REQUEST unless the parameter is an integer that servers accept.
     """
-    count = output.parameters.get(PARAMETER)
+    count = output.parameters.get(CLASSIFICATION)
     if count is None:
         return None
     if type(count) is not int or not 0 < count < 2**32:
         raise bad_request(
-            f"output '{output.name}': parameter '{PARAMETER}' must be an integer from 1 to 2^32-1"
+            f"output '{output.name}': parameter '{CLASSIFICATION}' must be an integer from 1 to 2^32-1"
         )
     return count
 
@@ -61,33 +61,33 @@ def classify(tensor: Tensor, count: int, batch_rank: int = 0, labels: Sequence[s
     values = math.prod(tensor.shape[batch_rank:])
     k = min(count, values)
     rows = math.prod(batch)
-    if rows * k > MOST_CLASSES:
+    if rows * k > MAX_CLASSES:
         raise bad_request(
-            f"output '{tensor.name}': {rows * k} classes are requested, the limit is {MOST_CLASSES}"
+            f"output '{tensor.name}': {rows * k} classes are requested, the limit is {MAX_CLASSES}"
         )
     scores = tensor.numpy().reshape(rows, values)
-    order = np.argsort(_falling(tensor.datatype, scores), axis=-1, kind="stable")[:, :k]
+    order = np.argsort(_descending_keys(tensor.datatype, scores), axis=-1, kind="stable")[:, :k]
     top_values = np.take_along_axis(scores, order, axis=-1)
     if tensor.datatype in INTEGERS:
         texts = [str(value) for value in top_values.ravel().tolist()]
     else:
         dtype = np.float64 if tensor.datatype is Datatype.FP64 else np.float32
-        texts = spelled(top_values.ravel().astype(dtype))
+        texts = format_floats(top_values.ravel().astype(dtype))
     elements = [
-        _element(value, index, labels)
+        _encode_class(value, index, labels)
         for value, index in zip(texts, order.ravel().tolist(), strict=True)
     ]
     return Tensor(tensor.name, Datatype.BYTES, (*batch, k), pack_bytes(elements))
 
 
-def _falling(datatype: Datatype, scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _descending_keys(datatype: Datatype, scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
     # Negating the smallest integer, or an unsigned one, would overflow. Inverting the bits gives
     # the same order without overflow. numpy sorts NaN last.
     keys: npt.NDArray[Any] = np.negative(scores) if datatype in FLOATS else np.invert(scores)
     return keys
 
 
-def spelled(values: npt.NDArray[Any]) -> list[str]:
+def format_floats(values: npt.NDArray[Any]) -> list[str]:
     """Return each of ``values``, 32-bit or 64-bit floats, as text that reads back as the same
     value.
 
@@ -96,24 +96,26 @@ def spelled(values: npt.NDArray[Any]) -> list[str]:
     """
     numbers = values.tolist()
     texts = [f"{value:f}" for value in numbers]
-    inexact = _inexact(texts, values)
+    inexact = _inexact_indices(texts, values)
     if values.dtype == np.float64:
         for index in inexact.tolist():
             texts[index] = repr(numbers[index])
         return texts
-    for digits in _DIGITS:
+    for digits in _SIGNIFICANT_DIGITS:
         for index in inexact.tolist():
             texts[index] = f"{numbers[index]:.{digits}g}"
-        inexact = inexact[_inexact([texts[index] for index in inexact.tolist()], values[inexact])]
+        inexact = inexact[
+            _inexact_indices([texts[index] for index in inexact.tolist()], values[inexact])
+        ]
     return texts
 
 
-def _inexact(told: list[str], values: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+def _inexact_indices(texts: list[str], values: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
     """Return the indices at which ``texts`` do not read back as ``values``."""
     with np.errstate(over="ignore"):
-        return np.flatnonzero(np.array(told, "U").astype(values.dtype) != values)
+        return np.flatnonzero(np.array(texts, "U").astype(values.dtype) != values)
 
 
-def _element(value: str, index: int, labels: Sequence[str]) -> bytes:
+def _encode_class(value: str, index: int, labels: Sequence[str]) -> bytes:
     label = labels[index] if index < len(labels) else ""
     return f"{value}:{index}:{label}".encode() if label else f"{value}:{index}".encode()

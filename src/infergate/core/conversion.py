@@ -12,31 +12,31 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from infergate.core.datatypes import FLOATS, INTEGERS, NUMPY, Datatype
+from infergate.core.datatypes import FLOATS, INTEGERS, NUMPY_DTYPES, Datatype
 from infergate.core.tensor import Tensor, bf16_from_float32, bf16_from_float64, float32_from_bf16
 
-EXACT: Final = {
+LOSSLESS_TARGETS: Final = {
     Datatype.BOOL: INTEGERS | (FLOATS - {Datatype.BF16}),
     Datatype.BF16: frozenset({Datatype.FP32, Datatype.FP64}),
 }
 """For each datatype that some protocol does not support, the datatypes that hold all its values."""
 
 
-def converted(tensor: Tensor, to: Datatype) -> Tensor:
+def convert(tensor: Tensor, target: Datatype) -> Tensor:
     """Return ``tensor`` as ``target``: one of the LOSSLESS_TARGETS of its datatype, or the original
     datatype when converting back."""
     with np.errstate(over="ignore", invalid="ignore"):  # overflow becomes infinity, NaN stays NaN
-        elements = _elements(tensor, to)
-    return replace(tensor, datatype=to, data=memoryview(elements.tobytes()))
+        elements = _convert_elements(tensor, target)
+    return replace(tensor, datatype=target, data=memoryview(elements.tobytes()))
 
 
-def _elements(tensor: Tensor, to: Datatype) -> npt.NDArray[Any]:
-    stored_dtype = "u1" if tensor.datatype is Datatype.BOOL else NUMPY[tensor.datatype]
+def _convert_elements(tensor: Tensor, target: Datatype) -> npt.NDArray[Any]:
+    stored_dtype = "u1" if tensor.datatype is Datatype.BOOL else NUMPY_DTYPES[tensor.datatype]
     elements: npt.NDArray[Any] = np.frombuffer(tensor.data, stored_dtype)
     if tensor.datatype is Datatype.BF16:
-        return float32_from_bf16(elements).astype(NUMPY[to])
-    if to is Datatype.BF16:
+        return float32_from_bf16(elements).astype(NUMPY_DTYPES[target])
+    if target is Datatype.BF16:
         if tensor.datatype is Datatype.FP64:
             return bf16_from_float64(elements)
         return bf16_from_float32(elements)
-    return elements.astype(bool).astype(NUMPY[to])  # from or to BOOL: 0 is false
+    return elements.astype(bool).astype(NUMPY_DTYPES[target])  # from or to BOOL: 0 is false

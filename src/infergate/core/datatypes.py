@@ -32,25 +32,25 @@ class Datatype(enum.Enum):
     BYTES = "BYTES"
 
     itemsize: int
-    spelling: str
+    v2_name: str
     """Same as ``value``, which ``enum`` looks up by two Python calls."""
 
     __hash__ = object.__hash__  # members are singletons; Enum's own hash is four times as slow
 
-    def __init__(self, spelling: str) -> None:
-        self.spelling = spelling
-        bits = "".join(filter(str.isdigit, spelling))
-        self.itemsize = int(bits) // 8 if bits else int(spelling == "BOOL")
+    def __init__(self, v2_name: str) -> None:
+        self.v2_name = v2_name
+        bits = "".join(filter(str.isdigit, v2_name))
+        self.itemsize = int(bits) // 8 if bits else int(v2_name == "BOOL")
 
 
-BY_NAME: Final[dict[str, Datatype]] = {member.value: member for member in Datatype}
+DATATYPES_BY_NAME: Final[dict[str, Datatype]] = {member.value: member for member in Datatype}
 
 INTEGERS: Final = frozenset(
     member for member in Datatype if member.value.startswith(("INT", "UINT"))
 )
 FLOATS: Final = frozenset({Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatype.FP64})
 
-NUMPY: Final[dict[Datatype, npt.DTypeLike]] = {
+NUMPY_DTYPES: Final[dict[Datatype, npt.DTypeLike]] = {
     Datatype.BOOL: np.dtype("?"),
     Datatype.UINT8: np.dtype("u1"),
     Datatype.UINT16: np.dtype("<u2"),

@@ -15,11 +15,11 @@ from typing import Final
 
 from infergate.core.limits import Limits
 
-LIMITS: Final = frozenset(field.name for field in dataclasses.fields(Limits))
+CONFIGURED_LIMITS: Final = frozenset(field.name for field in dataclasses.fields(Limits))
 """The names of the limits that are configured under ``limits``."""
-RETRY_AFTER: Final = "retry-after"
+RETRY_AFTER_HEADER: Final = "retry-after"
 """The header that says when the client may retry, in whole seconds."""
-CHALLENGE: Final = "www-authenticate"
+CHALLENGE_HEADER: Final = "www-authenticate"
 """The header that asks the client to authenticate (RFC 9110, 11.6.1)."""
 
 
@@ -80,18 +80,18 @@ class GatewayError(Exception):
         self.retry_after = retry_after
         self.limit = limit
 
-    def name_limit(self) -> None:
+    def append_limit_key(self) -> None:
         """Append the configuration key of the exceeded limit to ``public``, if the limit is
         configurable."""
         key = f"limits.{self.limit}"
-        if self.limit in LIMITS and key not in self.public:
+        if self.limit in CONFIGURED_LIMITS and key not in self.public:
             self.public = f"{self.public} ({key})"
 
     def __repr__(self) -> str:
         return f"GatewayError({self.kind.name}, {self.public!r}, origin={self.origin.name})"
 
 
-class UnknownRegion(GatewayError):  # noqa: N818
+class UnknownRegionError(GatewayError):
     """A tensor refers to ``region``, a shared memory region that is not registered."""
 
     def __init__(self, region: str, public: str, kind: Kind = Kind.NOT_FOUND) -> None:
@@ -99,7 +99,7 @@ class UnknownRegion(GatewayError):  # noqa: N818
         self.region = region
 
 
-class Unauthenticated(GatewayError):  # noqa: N818
+class UnauthenticatedError(GatewayError):
     """The client is not authenticated; ``challenge`` is the value of the HTTP header that asks for
     credentials."""
 
@@ -113,12 +113,12 @@ def bad_request(public: str, *, limit: str = "") -> GatewayError:
     return GatewayError(Kind.BAD_REQUEST, public, limit=limit)
 
 
-def garbage(public: str, detail: str = "") -> GatewayError:
+def backend_garbage(public: str, detail: str = "") -> GatewayError:
     """Return the error for a backend's response that violates its protocol."""
     return GatewayError(Kind.BACKEND_GARBAGE, public, origin=Origin.BACKEND, detail=detail)
 
 
-def blamed(error: GatewayError) -> GatewayError:
+def as_backend_error(error: GatewayError) -> GatewayError:
     """Return ``error`` as an error of the backend's response. The checks that raised it are applied
     to requests and responses alike."""
     if error.kind is Kind.TOO_LARGE:
@@ -127,27 +127,27 @@ def blamed(error: GatewayError) -> GatewayError:
             f"the backend's response is too large: {error.public}",
             origin=Origin.BACKEND,
         )
-    return garbage(f"the backend's response is invalid: {error.public}")
+    return backend_garbage(f"the backend's response is invalid: {error.public}")
 
 
-def retry_headers(error: GatewayError) -> dict[str, str]:
+def retry_after_headers(error: GatewayError) -> dict[str, str]:
     """Return the header for ``error.retry_after``, rounded up to whole seconds; empty if it is
     unset or infinite."""
     seconds = error.retry_after
     if seconds is None or not math.isfinite(seconds):
         return {}
-    return {RETRY_AFTER: str(max(0, math.ceil(seconds)))}
+    return {RETRY_AFTER_HEADER: str(max(0, math.ceil(seconds)))}
 
 
-def refusal_headers(error: GatewayError) -> dict[str, str]:
+def error_headers(error: GatewayError) -> dict[str, str]:
     """Return the HTTP headers that accompany ``error``: when to retry, or how to authenticate."""
-    if isinstance(error, Unauthenticated):
-        return {CHALLENGE: error.challenge}
-    return retry_headers(error)
+    if isinstance(error, UnauthenticatedError):
+        return {CHALLENGE_HEADER: error.challenge}
+    return retry_after_headers(error)
 
 
-def retry_seconds(headers: Mapping[str, str]) -> float | None:
+def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds in a backend's Retry-After header; None if it is absent or a date. Names
     in ``headers`` are lower-case."""
-    value = headers.get(RETRY_AFTER, "")
+    value = headers.get(RETRY_AFTER_HEADER, "")
     return float(value) if re.fullmatch("[0-9]{1,9}", value) else None

@@ -18,33 +18,33 @@ GZIP: Final = 31
 ZLIB: Final = 15
 RAW: Final = -15
 """The window bits that make zlib read RFC 1952 (gzip), 1950 (zlib) and 1951 (raw deflate)."""
-PIECE: Final = 64 * KIB
+PIECE_BYTES: Final = 64 * KIB
 """The largest piece of output. Inflating it takes a quarter of a millisecond."""
-RATIO: Final = 1032
+MAX_RATIO: Final = 1032
 """The highest compression ratio of deflate."""
-_TRAILER: Final = 4
+_TRAILER_BYTES: Final = 4
 """The size of the field at the end of a gzip member that holds its length modulo 2**32."""
 MAX_MEMBERS: Final = 4096
 """Members of one gzip body over HTTP. ``bgzip`` ends a member every 64 KiB, so the largest body has
 a quarter as many."""
-_CHUNK: Final = 16 * KIB
+_INPUT_CHUNK_BYTES: Final = 16 * KIB
 """Input passed to zlib at once. Zlib copies the part that it does not consume."""
 _GZIP_MAGIC: Final = b"\x1f\x8b"
-_MEMBER: Final = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]")
+_MEMBER_HEADER: Final = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]")
 """The start of every gzip member: deflate, no reserved flags. Zlib rejects others."""
-_SEARCHED: Final = 4 * 1024 * KIB
+_MAX_SEARCHED_BYTES: Final = 4 * 1024 * KIB
 """The longest body that is searched for member headers, which takes two milliseconds."""
 
 
-class Corrupt(Exception):  # noqa: N818
+class CorruptDataError(Exception):
     """The data is not in the declared format. The text is a predicate: "ends too early"."""
 
 
-class Oversized(Exception):  # noqa: N818
+class InflatedTooLargeError(Exception):
     """The data inflates to more than is allowed."""
 
 
-def window_of(encoding: str, data: Buffer) -> int | None:
+def zlib_window_bits(encoding: str, data: Buffer) -> int | None:
     """Return the zlib window bits for the HTTP content coding ``encoding`` of ``data``; None for an
     unknown coding."""
     match encoding:
@@ -60,25 +60,27 @@ def window_of(encoding: str, data: Buffer) -> int | None:
     return None
 
 
-def inflated_most(data: Buffer, window: int | None) -> int:
+def max_inflated_bytes(data: Buffer, window: int | None) -> int:
     """Return an upper bound on the inflated size of ``data``.
 
     A gzip member ends with its length, which zlib verifies. The four bytes before each apparent
     member header are summed; the result is exact except for about one body in thousands, in which
     the header pattern occurs by chance.
     """
-    max_bytes = len(data) * RATIO
-    if window != GZIP or not _TRAILER < len(data) <= _SEARCHED:
+    max_bytes = len(data) * MAX_RATIO
+    if window != GZIP or not _TRAILER_BYTES < len(data) <= _MAX_SEARCHED_BYTES:
         return max_bytes
-    total = int.from_bytes(data[-_TRAILER:], "little")
-    for match in _MEMBER.finditer(data, _TRAILER):
+    total = int.from_bytes(data[-_TRAILER_BYTES:], "little")
+    for match in _MEMBER_HEADER.finditer(data, _TRAILER_BYTES):
         if total >= max_bytes:
             break
-        total += int.from_bytes(data[match.start() - _TRAILER : match.start()], "little")
+        total += int.from_bytes(data[match.start() - _TRAILER_BYTES : match.start()], "little")
     return min(total, max_bytes)
 
 
-def pieces(data: Buffer, window: int, most: int, members: int = 1) -> Iterator[bytes]:
+def inflate_pieces(
+    data: Buffer, window: int, max_bytes: int, max_members: int = 1
+) -> Iterator[bytes]:
     """Inflate ``data`` to at most ``max_bytes``, in pieces that may be empty.
 
     ``data`` is a zlib or deflate stream, or at most ``max_members`` gzip members one after another
@@ -86,27 +88,27 @@ def pieces(data: Buffer, window: int, most: int, members: int = 1) -> Iterator[b
     """
     view = memoryview(data)
     position = 0
-    for _ in range(members):
+    for _ in range(max_members):
         inflater = zlib.decompressobj(window)
         while not inflater.eof:
-            chunk = view[position : position + _CHUNK]
+            chunk = view[position : position + _INPUT_CHUNK_BYTES]
             try:
-                piece = inflater.decompress(chunk, PIECE)
+                piece = inflater.decompress(chunk, PIECE_BYTES)
             except zlib.error as error:
-                raise Corrupt(f"is corrupt: {error}") from None
+                raise CorruptDataError(f"is corrupt: {error}") from None
             if not (chunk or piece or inflater.eof):
-                raise Corrupt("ends too early")
+                raise CorruptDataError("ends too early")
             # after a full piece, both attributes hold the bytes behind the end of the stream
             unconsumed = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
             position += len(chunk) - len(unconsumed)
-            most -= len(piece)
-            if most < 0:
-                raise Oversized
+            max_bytes -= len(piece)
+            if max_bytes < 0:
+                raise InflatedTooLargeError
             yield piece
         if window != GZIP or bytes(view[position : position + 2]) != _GZIP_MAGIC:
             break
     else:
-        if members > 1:
-            raise Corrupt(f"has more than {members} members")
+        if max_members > 1:
+            raise CorruptDataError(f"has more than {max_members} members")
     if position < len(view):
-        raise Corrupt(f"is followed by {len(view) - position} extra bytes")
+        raise CorruptDataError(f"is followed by {len(view) - position} extra bytes")

@@ -9,7 +9,7 @@ from typing import Final
 from infergate.core.datatypes import Datatype
 from infergate.core.tensor import Tensor
 
-_ELEMENT: Final[dict[Datatype, tuple[int, int]]] = {
+_ELEMENT_CHARACTERS: Final[dict[Datatype, tuple[int, int]]] = {
     Datatype.BOOL: (5, 6),
     Datatype.INT8: (2, 5),
     Datatype.UINT8: (2, 4),
@@ -26,15 +26,15 @@ _ELEMENT: Final[dict[Datatype, tuple[int, int]]] = {
 }
 """The fewest and the most characters of an element and its comma. null and NaN are within these
 bounds, and so is "-Infinity"."""
-_PREFIX: Final = 4
+_LENGTH_PREFIX_BYTES: Final = 4
 """The length in front of each BYTES element."""
-_STRING: Final = (3, 128)
+_STRING_OVERHEAD: Final = (3, 128)
 """The fewest bytes are two quotes and a comma; the most include the temporary Python string."""
-_ESCAPED: Final = 6
+_MAX_ESCAPED_CHARACTERS: Final = 6
 """The most characters that one byte is escaped to."""
 
 
-def json_size(tensors: Iterable[Tensor]) -> tuple[int, int]:
+def json_size_bounds(tensors: Iterable[Tensor]) -> tuple[int, int]:
     """Return the fewest and the most bytes that ``tensors`` take as JSON elements; the maximum
     includes the temporary Python strings."""
     min_bytes = max_bytes = 0
@@ -42,11 +42,11 @@ def json_size(tensors: Iterable[Tensor]) -> tuple[int, int]:
         size = len(tensor.data)
         if tensor.datatype is Datatype.BYTES:
             count = math.prod(tensor.shape) if size else 0
-            low = size - _PREFIX * count
-            min_bytes += low + _STRING[0] * count
-            max_bytes += _ESCAPED * low + _STRING[1] * count
+            low = size - _LENGTH_PREFIX_BYTES * count
+            min_bytes += low + _STRING_OVERHEAD[0] * count
+            max_bytes += _MAX_ESCAPED_CHARACTERS * low + _STRING_OVERHEAD[1] * count
         else:
-            low, high = _ELEMENT[tensor.datatype]
+            low, high = _ELEMENT_CHARACTERS[tensor.datatype]
             count = size // tensor.datatype.itemsize
             min_bytes += low * count
             max_bytes += high * count

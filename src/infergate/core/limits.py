@@ -13,7 +13,7 @@ MIB: Final = 1024 * KIB
 class Limits:
     """The limits that codecs and transports enforce. Sizes are in bytes, times in seconds."""
 
-    on_loop: ClassVar[bool] = False
+    is_on_event_loop: ClassVar[bool] = False
     """Whether the work runs on the event loop and must therefore be short."""
     body: int = 64 * MIB
     """The size of a request or response, and of a compressed one after inflation (Triton HTTP: 64
@@ -65,33 +65,33 @@ class LoopLimits(Limits):
     """
 
     __slots__ = ()
-    on_loop: ClassVar[bool] = True
+    is_on_event_loop: ClassVar[bool] = True
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Limits, astuple(self)
 
 
-class CostlyError(Exception):
+class NeedsOffloadError(Exception):
     """The work is within the limits but too long for the event loop; a helper process must do
     it."""
 
 
 DEFAULT_LIMITS: Final = Limits()
-HEADER_BUDGET: Final = 7168
+FORWARDED_HEADER_BYTES: Final = 7168
 """The total size of the client headers sent to a backend, counted as in RFC 9113, 6.5.2. Triton and
 aiohttp close a connection over 8190 bytes, gRPC servers may reject metadata from 8 KiB on, and the
 gateway adds headers of its own."""
-ELEMENTS_ON_LOOP: Final = 1 << 15
+MAX_ELEMENTS_ON_LOOP: Final = 1 << 15
 """The most BYTES elements of a message that are read on the event loop, at 0.1 to 0.7 µs each."""
 
 
-def check_loop(limits: Limits, amount: int, most: int) -> None:
+def check_loop_cost(limits: Limits, amount: int, max_amount: int) -> None:
     """Raise NeedsOffloadError if ``amount`` exceeds ``max_amount`` and the work runs on the event
     loop."""
-    if amount > most and limits.on_loop:
-        raise CostlyError
+    if amount > max_amount and limits.is_on_event_loop:
+        raise NeedsOffloadError
 
 
-def for_loop(limits: Limits) -> LoopLimits:
+def event_loop_limits(limits: Limits) -> LoopLimits:
     """Return ``limits`` for work on the event loop."""
     return LoopLimits(*astuple(limits))

@@ -8,12 +8,12 @@ from infergate.core.limits import KIB
 
 IN_FLIGHT_BYTES: Final = "in_flight_bytes"
 """The name of the limit in errors."""
-SMALL: Final = 64 * KIB
+MIN_ACCOUNTED_BYTES: Final = 64 * KIB
 """Allocations up to this size are not charged individually; ``limits.in_flight`` bounds their
 total."""
 
 
-class MemoryShare(Protocol):
+class MemoryAccount(Protocol):
     """The memory account of one request. The transport opens it when it receives the body and
     closes it at the end of the request, which releases everything still charged.
 
@@ -31,12 +31,12 @@ class MemoryShare(Protocol):
         """Release ``size`` bytes that were freed or never allocated."""
         ...
 
-    def detach(self, size: int) -> DetachedMemory:
+    def detach(self, size: int) -> DetachedMemoryAccount:
         """Move ``size`` bytes to a separate account, for work that may outlive the request."""
         ...
 
 
-class DetachedMemory(MemoryShare, Protocol):
+class DetachedMemoryAccount(MemoryAccount, Protocol):
     """An account that its creator must close."""
 
     def close(self) -> None:
@@ -53,7 +53,7 @@ class _Unlimited:
     def shrink(self, size: int) -> None:
         """Do nothing."""
 
-    def detach(self, size: int) -> DetachedMemory:  # noqa: ARG002
+    def detach(self, size: int) -> DetachedMemoryAccount:  # noqa: ARG002
         """Return the same account."""
         return self
 

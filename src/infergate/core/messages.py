@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any, Final
 
-from infergate.core.places import Place
 from infergate.core.records import record
+from infergate.core.region_ref import RegionRef
 from infergate.core.tensor import NO_PARAMETERS, Parameters, Tensor
 
 # ---- operations -------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ class RequestedOutput:
 
     name: str
     parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
-    place: Place | None = None
+    shared_memory: RegionRef | None = None
 
 
 @record
@@ -201,7 +201,7 @@ Operation = (
     | ControlOperation
 )
 
-OPERATIONS: Final[dict[type, str]] = {
+OPERATION_NAMES: Final[dict[type, str]] = {
     ServerLiveRequest: "server_live",
     ServerReadyRequest: "server_ready",
     ServerMetadataRequest: "server_metadata",
@@ -221,14 +221,14 @@ OPERATIONS: Final[dict[type, str]] = {
     InferRequest: "infer",
 }
 """The name of each operation in metrics and logs."""
-STREAMED: Final = "stream_infer"
+STREAM_OPERATION_NAME: Final = "stream_infer"
 """The name of an inference that is answered by a stream."""
 
 # ---- responses --------------------------------------------------------------------------------
 
 
 @record
-class Health:
+class HealthStatus:
     """The response to live, ready and model ready."""
 
     ok: bool
@@ -294,7 +294,7 @@ class ModelMetadata:
     decoupled: bool | None = None
     sequence_batching: Parameters | None = None
     unavailable: bool = False
-    schedules: bool = False
+    supports_scheduling: bool = False
     description: str = ""
     server: str = ""
     server_version: str = ""
@@ -352,7 +352,7 @@ class InferResponse:
     id: str = ""
     parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
     outputs: tuple[Tensor, ...] = ()
-    last: bool = False
+    is_last: bool = False
 
 
 @record
@@ -404,12 +404,12 @@ class Settings:
 
 
 @record
-class Done:
+class Acknowledgement:
     """The response to a successful operation that returns no data."""
 
 
-Answer = (
-    Health
+Response = (
+    HealthStatus
     | ServerMetadata
     | ModelMetadata
     | ModelConfig
@@ -418,6 +418,6 @@ Answer = (
     | ServerStatus
     | SharedMemoryStatus
     | Settings
-    | Done
+    | Acknowledgement
     | InferResponse
 )

@@ -9,11 +9,11 @@ T = TypeVar("T")
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def record(made: type[T]) -> type[T]:
+def record(cls: type[T]) -> type[T]:
     """Make ``cls`` a dataclass whose instances are compared, hashed and replaced, but never
     changed.
 
     mypy rejects assignments to its fields, as for a frozen dataclass. Nothing prevents them at
     runtime: creating a frozen dataclass takes five times as long (docs/decisions/0018).
     """
-    return dataclass(slots=True, unsafe_hash=True)(made)
+    return dataclass(slots=True, unsafe_hash=True)(cls)

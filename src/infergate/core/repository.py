@@ -11,12 +11,12 @@ from infergate.core.tensor import NO_PARAMETERS
 _UNLOAD_DEPENDENTS = "unload_dependents"
 
 
-def unloads_others(operation: ModelUnloadRequest) -> bool:
+def unloads_dependents(operation: ModelUnloadRequest) -> bool:
     """Return whether the models that an ensemble consists of are to be unloaded as well."""
     return operation.parameters.get(_UNLOAD_DEPENDENTS) not in (None, False)
 
 
-def name_alone(
+def require_name_only(
     operation: ModelLoadRequest | ModelUnloadRequest,
 ) -> ModelLoadRequest | ModelUnloadRequest:
     """Return ``operation`` for a server that accepts only a model name.

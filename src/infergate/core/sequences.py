@@ -13,12 +13,12 @@ from infergate.core.errors import bad_request
 from infergate.core.messages import InferRequest
 from infergate.core.tensor import Parameters
 
-PARAMETER: Final = "sequence_id"
+SEQUENCE_ID: Final = "sequence_id"
 
 SequenceId = int | str
 
 
-class SequenceName(NamedTuple):
+class SequenceKey(NamedTuple):
     """A sequence of a model, whatever the model version."""
 
     model: str
@@ -28,13 +28,13 @@ class SequenceName(NamedTuple):
 def sequence_id(parameters: Parameters) -> SequenceId | None:
     """Return the id of the sequence that an inference with ``parameters`` belongs to, or None.
     Raises BAD_REQUEST for a value that is neither an integer nor a string."""
-    value = parameters.get(PARAMETER, 0)
+    value = parameters.get(SEQUENCE_ID, 0)
     if type(value) not in (int, str):
-        raise bad_request(f"parameter '{PARAMETER}' must be an integer or a string")
+        raise bad_request(f"parameter '{SEQUENCE_ID}' must be an integer or a string")
     return value or None
 
 
-def sequence_of(request: InferRequest) -> SequenceName | None:
+def sequence_key(request: InferRequest) -> SequenceKey | None:
     """Return the sequence that ``request`` belongs to, or None."""
     id_ = sequence_id(request.parameters)
-    return None if id_ is None else SequenceName(request.model, id_)
+    return None if id_ is None else SequenceKey(request.model, id_)

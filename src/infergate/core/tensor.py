@@ -23,11 +23,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from infergate.core.datatypes import NUMPY, Datatype
+from infergate.core.datatypes import NUMPY_DTYPES, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
-from infergate.core.limits import DEFAULT_LIMITS, ELEMENTS_ON_LOOP, Limits, check_loop
-from infergate.core.places import Place
+from infergate.core.limits import DEFAULT_LIMITS, MAX_ELEMENTS_ON_LOOP, Limits, check_loop_cost
 from infergate.core.records import record
+from infergate.core.region_ref import RegionRef
 
 Parameters = Mapping[str, Any]
 """The parameters of a request, tensor or output, each a JSON value. Most protocols carry scalars
@@ -40,39 +40,39 @@ class OpaqueParameters(dict[str, Any]):
     ``rejection`` says why the text has no meaning in other protocols; there are no parameters then.
     """
 
-    __slots__ = ("protocol", "refusal", "text")
+    __slots__ = ("protocol", "rejection", "text")
 
     def __init__(
         self,
         parameters: Parameters,
         protocol: str,
         text: bytes,
-        refusal: tuple[Kind, str] | None = None,
+        rejection: tuple[Kind, str] | None = None,
     ) -> None:
         super().__init__(parameters)
         self.protocol = protocol
         self.text = text
-        self.refusal = refusal
+        self.rejection = rejection
 
     def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
-        return type(self), (dict(self), self.protocol, self.text, self.refusal)
+        return type(self), (dict(self), self.protocol, self.text, self.rejection)
 
-    def passes_to(self, protocol: str) -> bool:
+    def is_passed_to(self, protocol: str) -> bool:
         """Return whether a server of ``protocol`` is sent the text. Raises ``rejection`` if the
         text has no meaning in ``protocol``."""
         if protocol == self.protocol:
             return True
-        if self.refusal is not None:
-            raise GatewayError(*self.refusal)
+        if self.rejection is not None:
+            raise GatewayError(*self.rejection)
         return False
 
 
 NO_PARAMETERS: Final[Parameters] = MappingProxyType({})
 Buffer = bytes | bytearray | memoryview
-MOST_BYTES_ELEMENTS: Final = 1 << 20
+MAX_BYTES_ELEMENTS: Final = 1 << 20
 """The most BYTES elements of a tensor. Walking one takes about 0.2 µs; more than
 ``MAX_ELEMENTS_ON_LOOP`` of a message are walked by a helper process."""
-_LENGTH = struct.Struct("<I")
+_LENGTH_PREFIX = struct.Struct("<I")
 
 
 @record
@@ -85,7 +85,7 @@ class Tensor:
     shape: tuple[int, ...]
     data: Buffer
     parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
-    place: Place | None = None
+    shared_memory: RegionRef | None = None
     """The shared memory that holds the data, or that it was written to."""
 
     def numpy(self) -> npt.NDArray[Any]:
@@ -97,13 +97,13 @@ class Tensor:
             elements = np.empty(math.prod(self.shape), dtype=np.object_)
             elements[:] = list(unpack_bytes(self.data))
             return elements.reshape(self.shape)
-        flat = np.frombuffer(self.data, dtype=NUMPY[self.datatype])
+        flat = np.frombuffer(self.data, dtype=NUMPY_DTYPES[self.datatype])
         if self.datatype is Datatype.BF16:
             flat = float32_from_bf16(flat)
         return flat.reshape(self.shape)
 
 
-def tensor_of(
+def tensor_from_array(
     name: str, datatype: Datatype, array: npt.NDArray[Any], parameters: Parameters = NO_PARAMETERS
 ) -> Tensor:
     """Return a tensor with the elements of ``array``; the inverse of :meth:`Tensor.numpy`."""
@@ -112,7 +112,7 @@ def tensor_of(
     elif datatype is Datatype.BF16:
         data = memoryview(bf16_from_float32(array.astype(np.float32)).tobytes())
     else:
-        data = memoryview(np.ascontiguousarray(array, dtype=NUMPY[datatype]).tobytes())
+        data = memoryview(np.ascontiguousarray(array, dtype=NUMPY_DTYPES[datatype]).tobytes())
     return Tensor(name, datatype, tuple(array.shape), data, parameters)
 
 
@@ -148,7 +148,7 @@ def float32_from_bf16(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
 
 def pack_bytes(elements: Iterable[bytes]) -> bytes:
     """Return BYTES elements in the canonical layout: length, bytes, length, bytes, …"""
-    pack = _LENGTH.pack
+    pack = _LENGTH_PREFIX.pack
     # one part for each element: the cost of joining depends on the number of parts
     return b"".join([pack(len(element)) + element for element in elements])
 
@@ -158,13 +158,13 @@ def unpack_bytes(data: Buffer) -> Iterator[bytes]:
     view = memoryview(data)
     position, end = 0, len(view)
     while position < end:
-        (length,) = _LENGTH.unpack_from(view, position)
+        (length,) = _LENGTH_PREFIX.unpack_from(view, position)
         position += 4
         yield bytes(view[position : position + length])
         position += length
 
 
-def count_bytes(name: str, data: Buffer, most: int) -> int:
+def count_bytes_elements(name: str, data: Buffer, max_count: int) -> int:
     """Return the number of BYTES elements in ``data``, or ``max_count`` + 1 if there are more than
     ``max_count``.
 
@@ -172,8 +172,8 @@ def count_bytes(name: str, data: Buffer, most: int) -> int:
     counting stops at the limit.
     """
     position, end, count = 0, len(data), 0
-    unpack_from = _LENGTH.unpack_from
-    while position < end and count <= most:
+    unpack_from = _LENGTH_PREFIX.unpack_from
+    while position < end and count <= max_count:
         if end - position < 4:
             raise bad_request(
                 f"tensor '{name}': {end - position} bytes are left where element {count} should "
@@ -191,7 +191,7 @@ def count_bytes(name: str, data: Buffer, most: int) -> int:
 
 
 def add_bytes_elements(
-    name: str, shape: tuple[int, ...], so_far: int, limits: Limits = DEFAULT_LIMITS
+    name: str, shape: tuple[int, ...], count: int, limits: Limits = DEFAULT_LIMITS
 ) -> int:
     """Return ``count`` plus the number of BYTES elements of ``shape``. Raises TOO_LARGE, and
     NeedsOffloadError on the event loop.
@@ -199,14 +199,14 @@ def add_bytes_elements(
     The limit applies to all tensors of a message together: a thousand tensors of a million elements
     each would hold the interpreter for minutes.
     """
-    elements = so_far + math.prod(shape)
-    if elements > MOST_BYTES_ELEMENTS:
+    elements = count + math.prod(shape)
+    if elements > MAX_BYTES_ELEMENTS:
         raise GatewayError(
             Kind.TOO_LARGE,
             f"tensor '{name}': shape {list(shape)} makes it {elements} BYTES elements in "
-            f"the message, the limit is {MOST_BYTES_ELEMENTS}",
+            f"the message, the limit is {MAX_BYTES_ELEMENTS}",
         )
-    check_loop(limits, elements, ELEMENTS_ON_LOOP)
+    check_loop_cost(limits, elements, MAX_ELEMENTS_ON_LOOP)
     return elements
 
 
@@ -231,13 +231,13 @@ def check_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: Buff
     and TOO_LARGE for more than ``MAX_BYTES_ELEMENTS``."""
     expected = math.prod(shape)
     if datatype is Datatype.BYTES:
-        if expected > MOST_BYTES_ELEMENTS:
+        if expected > MAX_BYTES_ELEMENTS:
             raise GatewayError(
                 Kind.TOO_LARGE,
                 f"tensor '{name}': shape {list(shape)} announces {expected} BYTES elements, "
-                f"the limit is {MOST_BYTES_ELEMENTS}",
+                f"the limit is {MAX_BYTES_ELEMENTS}",
             )
-        count = count_bytes(name, data, expected)
+        count = count_bytes_elements(name, data, expected)
         if count != expected:
             raise bad_request(
                 f"tensor '{name}': shape {list(shape)} announces {expected} BYTES elements, "

@@ -15,7 +15,7 @@ from infergate.core.call import Call
 TRACEPARENT: Final = "traceparent"
 
 
-class Asking(Protocol):
+class BackendSpan(Protocol):
     """The span of one exchange with a backend."""
 
     @property
@@ -23,11 +23,11 @@ class Asking(Protocol):
         """The header value to send to the backend."""
         ...
 
-    def answered(self, status: int) -> None:
+    def record_status(self, status: int) -> None:
         """Record the HTTP or gRPC status of the response; of a stream, the latest one."""
         ...
 
-    def received(self) -> None:
+    def record_message(self) -> None:
         """Record one more message of a stream."""
         ...
 
@@ -36,10 +36,10 @@ class Asking(Protocol):
         ...
 
 
-class Tracing(Protocol):
+class Tracer(Protocol):
     """Records the spans of requests."""
 
-    def begin(self, call: Call) -> None:
+    def start_request(self, call: Call) -> None:
         """Start the span of a request; calling it again has no effect.
 
         From then on the headers of ``call`` carry the trace, and the steps of the current task
@@ -47,22 +47,24 @@ class Tracing(Protocol):
         """
         ...
 
-    def step(self, name: str) -> AbstractContextManager[None]:
+    def start_step(self, name: str) -> AbstractContextManager[None]:
         """Record the body of the ``with`` block as one step of the current task's request."""
         ...
 
-    def ask(self, traceparent: str, backend: str, endpoint: str) -> Asking | None:
+    def start_backend_span(
+        self, traceparent: str, backend: str, endpoint: str
+    ) -> BackendSpan | None:
         """Start the span of an exchange with a backend; None if the trace is not sampled.
 
         ``traceparent`` is the one that ``start_request`` has set on the request.
         """
         ...
 
-    def answer(self, call: Call) -> None:
+    def record_response(self, call: Call) -> None:
         """Record one more response of a stream; ``call.response_count`` counts those before it."""
         ...
 
-    def end(self, call: Call) -> None:
+    def end_request(self, call: Call) -> None:
         """End the span of a request, with everything that ``call`` has recorded."""
         ...
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
-from infergate.core.memory import UNLIMITED, MemoryShare
+from infergate.core.memory import UNLIMITED, MemoryAccount
 from infergate.core.tensor import Buffer
 
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -28,11 +28,11 @@ class HttpRequest:
     query: str = ""
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
     body: Sequence[Buffer] = ()
-    memory: MemoryShare = field(default=UNLIMITED, kw_only=True, repr=False, compare=False)
+    memory: MemoryAccount = field(default=UNLIMITED, kw_only=True, repr=False, compare=False)
     """For a request to a backend: the account charged for the response while it is received."""
 
 
-class Rest(Protocol):
+class BodyStream(Protocol):
     """A body that is produced while it is sent."""
 
     async def next(self) -> Sequence[Buffer] | None:
@@ -57,18 +57,18 @@ class HttpResponse:
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
     body: Sequence[Buffer] = ()
     reason: str = ""
-    rest: Rest | None = None
+    body_stream: BodyStream | None = None
 
 
-class LateMessage(Protocol):
+class DeferredMessage(Protocol):
     """A compressed message of which only the beginning has been inflated."""
 
     @property
-    def beginning(self) -> Buffer:
+    def prefix(self) -> Buffer:
         """The inflated beginning of the message."""
         ...
 
-    async def whole(self, memory: MemoryShare) -> Buffer:
+    async def inflate(self, memory: MemoryAccount) -> Buffer:
         """Inflate the whole message, charging ``memory`` before allocating. Raises OVERLOADED, and
         errors of the compressed data. Called once."""
         ...
@@ -81,11 +81,11 @@ class RpcRequest:
     method: str
     message: Sequence[Buffer] = ()
     metadata: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
-    memory: MemoryShare = field(default=UNLIMITED, kw_only=True, repr=False, compare=False)
+    memory: MemoryAccount = field(default=UNLIMITED, kw_only=True, repr=False, compare=False)
     """As in :class:`HttpRequest`."""
-    late: LateMessage | None = field(default=None, kw_only=True, repr=False, compare=False)
+    deferred: DeferredMessage | None = field(default=None, kw_only=True, repr=False, compare=False)
     """The message, if it has not been inflated yet: ``message`` is then empty."""
-    found: Any = field(default=None, init=False, repr=False, compare=False)
+    codec_state: Any = field(default=None, init=False, repr=False, compare=False)
     """The result of scanning the message, cached by its codec. Only that codec uses it, and it is
     not pickled."""
 
@@ -103,14 +103,14 @@ class RpcResponse:
     metadata: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
 
 
-def joined(parts: Sequence[Buffer]) -> Buffer:
+def join_parts(parts: Sequence[Buffer]) -> Buffer:
     """Return all parts as one buffer, without a copy if there is only one."""
     if len(parts) == 1:
         return parts[0]
     return b"".join(parts)
 
 
-def size(parts: Sequence[Buffer]) -> int:
+def total_size(parts: Sequence[Buffer]) -> int:
     """Return the total size in bytes. Every part is a buffer of bytes, so that ``len`` counts
     bytes."""
     return len(parts[0]) if len(parts) == 1 else sum(map(len, parts))

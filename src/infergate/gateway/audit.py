@@ -13,26 +13,26 @@ from typing import Final, TypeVar
 
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.log_events import AUDIT, with_fields
 from infergate.core.messages import (
-    OPERATIONS,
+    OPERATION_NAMES,
     Operation,
     SharedMemoryRegisterRequest,
     SharedMemoryUnregisterRequest,
 )
-from infergate.core.vocabulary import AUDIT, telling
 
 T = TypeVar("T")
 _log = logging.getLogger("infergate.audit")
-_LONGEST: Final = 256
+_MAX_TEXT_CHARS: Final = 256
 """Characters of a client's text in a log line."""
 
 
-async def audited(operation: Operation, call: Call, doing: Awaitable[T]) -> T:
+async def audit(operation: Operation, call: Call, execution: Awaitable[T]) -> T:
     """Await ``execution``, which carries out ``operation``, then log the outcome; return its result
     or raise its error."""
     outcome = "ok"
     try:
-        return await doing
+        return await execution
     except GatewayError as error:
         outcome = error.kind.value
         raise
@@ -43,16 +43,21 @@ async def audited(operation: Operation, call: Call, doing: Awaitable[T]) -> T:
         outcome = Kind.INTERNAL.value
         raise
     finally:
-        _tell(OPERATIONS[type(operation)], _subject(operation), call, outcome)
+        _log_operation(OPERATION_NAMES[type(operation)], _subject(operation), call, outcome)
 
 
-def denied(operation: type[Operation], call: Call, error: GatewayError) -> None:
+def log_denied(operation: type[Operation], call: Call, error: GatewayError) -> None:
     """Log that an ``operation`` was not authorized. Only ``call`` describes it: it was not
     parsed."""
-    _tell(OPERATIONS[operation], f"model={call.model[:_LONGEST]!r}", call, error.kind.value)
+    _log_operation(
+        OPERATION_NAMES[operation],
+        f"model={call.model[:_MAX_TEXT_CHARS]!r}",
+        call,
+        error.kind.value,
+    )
 
 
-def _tell(operation: str, subject: str, call: Call, outcome: str) -> None:
+def _log_operation(operation: str, subject: str, call: Call, outcome: str) -> None:
     _log.info(
         "%s %s route=%r backend=%r peer=%s request_id=%r outcome=%s%s",
         operation,
@@ -63,7 +68,7 @@ def _tell(operation: str, subject: str, call: Call, outcome: str) -> None:
         call.request_id,
         outcome,
         f" identity={call.identity!r}" if call.identity else "",
-        extra=telling(
+        extra=with_fields(
             AUDIT,
             operation=operation,
             subject=subject,
@@ -81,8 +86,10 @@ def _subject(operation: Operation) -> str:
     """Describe what is to be changed. An empty name means all."""
     match operation:
         case SharedMemoryRegisterRequest(name, key, offset, size, device):
-            location = f"key={key[:_LONGEST]!r} offset={offset}" if device is None else f"{device=}"
-            return f"region={name[:_LONGEST]!r} {location} size={size}"
+            location = (
+                f"key={key[:_MAX_TEXT_CHARS]!r} offset={offset}" if device is None else f"{device=}"
+            )
+            return f"region={name[:_MAX_TEXT_CHARS]!r} {location} size={size}"
         case SharedMemoryUnregisterRequest(name):
-            return f"region={name[:_LONGEST]!r}"
-    return f"model={getattr(operation, 'model', '')[:_LONGEST]!r}"
+            return f"region={name[:_MAX_TEXT_CHARS]!r}"
+    return f"model={getattr(operation, 'model', '')[:_MAX_TEXT_CHARS]!r}"

@@ -12,79 +12,84 @@ from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from infergate.core.conversion import converted
-from infergate.core.datatypes import BY_NAME, Datatype
+from infergate.core.conversion import convert
+from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import ModelMetadata, TensorMetadata
 from infergate.core.tensor import Tensor
 
-Casts = Mapping[Datatype, Datatype]
+CastRules = Mapping[Datatype, Datatype]
 """A route's casts: a datatype that may not be carried, and its substitute."""
 
 
-def carried(
+def cast_unsupported(
     tensors: tuple[Tensor, ...],
-    lacks: AbstractSet[Datatype],
-    casts: Casts,
-    what: str,
+    unsupported: AbstractSet[Datatype],
+    casts: CastRules,
+    side: str,
     protocol: str,
 ) -> tuple[Tensor, ...]:
     """Return ``tensors`` in datatypes that ``protocol``, which lacks ``unsupported``, can carry.
     ``side`` is ``input`` or ``output``. Raises UNSUPPORTED naming the tensor that has no
     substitute."""
-    if lacks.isdisjoint([tensor.datatype for tensor in tensors]):
+    if unsupported.isdisjoint([tensor.datatype for tensor in tensors]):
         return tensors
     result: list[Tensor] = []
     for tensor in tensors:
         datatype = tensor.datatype
-        if datatype not in lacks:
+        if datatype not in unsupported:
             result.append(tensor)
         elif datatype in casts:
-            result.append(converted(tensor, casts[datatype]))
+            result.append(convert(tensor, casts[datatype]))
         else:
             raise GatewayError(
                 Kind.UNSUPPORTED,
-                f"{what} '{tensor.name}' is {datatype.value}, which the protocol {protocol} cannot "
+                f"{side} '{tensor.name}' is {datatype.value}, which the protocol {protocol} cannot "
                 "carry; its route may cast it",
             )
     return tuple(result)
 
 
-def concerning(datatypes: Collection[Datatype], casts: Casts) -> Casts:
+def casts_of(datatypes: Collection[Datatype], casts: CastRules) -> CastRules:
     """Return the ``casts`` of ``datatypes``."""
     return {datatype: to for datatype, to in casts.items() if datatype in datatypes}
 
 
-def may_stand_for(tensors: tuple[Tensor, ...], casts: Casts) -> bool:
+def may_hold_substitute(tensors: tuple[Tensor, ...], casts: CastRules) -> bool:
     """Return whether any of ``tensors`` has a datatype that is a substitute in ``casts``."""
     return any(tensor.datatype in casts.values() for tensor in tensors)
 
 
-def cast_back(inputs: tuple[Tensor, ...], model: ModelMetadata, casts: Casts) -> tuple[Tensor, ...]:
+def cast_back(
+    inputs: tuple[Tensor, ...], model: ModelMetadata, casts: CastRules
+) -> tuple[Tensor, ...]:
     """Cast back those ``inputs`` that hold the substitute of the datatype that ``model`` declares.
     Names of inputs and model are those of one side."""
-    declared = {spec.name: BY_NAME.get(spec.datatype) for spec in model.inputs}
+    declared = {spec.name: DATATYPES_BY_NAME.get(spec.datatype) for spec in model.inputs}
     result: list[Tensor] = []
     for tensor in inputs:
         datatype = declared.get(tensor.name)
         if datatype is not None and casts.get(datatype) is tensor.datatype:
-            result.append(converted(tensor, datatype))
+            result.append(convert(tensor, datatype))
         else:
             result.append(tensor)
     return tuple(result)
 
 
-def told(model: ModelMetadata, casts: Casts) -> ModelMetadata:
+def substitute_datatypes(model: ModelMetadata, casts: CastRules) -> ModelMetadata:
     """Return ``model`` with each datatype in ``casts`` replaced by its substitute."""
     substitutes = {datatype.value: to.value for datatype, to in casts.items()}
     return replace(
-        model, inputs=_told(model.inputs, substitutes), outputs=_told(model.outputs, substitutes)
+        model,
+        inputs=_substitute_in(model.inputs, substitutes),
+        outputs=_substitute_in(model.outputs, substitutes),
     )
 
 
-def _told(
-    tensors: tuple[TensorMetadata, ...], spelt: Mapping[str, str]
+def _substitute_in(
+    tensors: tuple[TensorMetadata, ...], substitutes: Mapping[str, str]
 ) -> tuple[TensorMetadata, ...]:
     return tuple(
-        replace(tensor, datatype=spelt.get(tensor.datatype, tensor.datatype)) for tensor in tensors
+        replace(tensor, datatype=substitutes.get(tensor.datatype, tensor.datatype))
+        for tensor in tensors
     )

@@ -10,23 +10,30 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
-from infergate.codecs.base import Codec, Streaming
-from infergate.core.call import REQUEST_ID, Call
+from infergate.codecs.base import Codec, SupportsStreaming
+from infergate.core.call import REQUEST_ID_HEADER, Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.tensor import Buffer
-from infergate.core.wire import HttpRequest, HttpResponse, Rest, RpcRequest, RpcResponse, size
+from infergate.core.wire import (
+    BodyStream,
+    HttpRequest,
+    HttpResponse,
+    RpcRequest,
+    RpcResponse,
+    total_size,
+)
 from infergate.gateway.frontend import Frontend
-from infergate.gateway.streaming import InTurn, RpcStreaming, Stream
-from infergate.transport.base import Conversation, StreamHandler
+from infergate.gateway.streaming import InferenceStream, RpcStreaming, UnaryStreamCodec
+from infergate.transport.base import RequestStream, StreamHandler
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 
-Record = Callable[[Call], None]
+CallObserver = Callable[[Call], None]
 """Called with the ``Call`` of a request."""
-Service = Callable[[RpcRequest, Call], Awaitable[RpcResponse]]
+UnaryService = Callable[[RpcRequest, Call], Awaitable[RpcResponse]]
 """A unary gRPC method that the gateway serves itself."""
-_REFUSALS: Final = {
+_KIND_OF_CODE: Final = {
     5: Kind.NOT_FOUND,
     7: Kind.FORBIDDEN,
     8: Kind.RATE_LIMITED,
@@ -36,9 +43,9 @@ _REFUSALS: Final = {
 """The error kind of each gRPC code with which the gateway's own services refuse a request; any
 other code counts as a bad request."""
 _RESOURCE_EXHAUSTED: Final = 8
-_LONGEST_ID: Final = 128
-_boot: Final = os.urandom(6).hex()
-_numbers: Final = itertools.count(1)
+_MAX_ID_CHARS: Final = 128
+_id_prefix: Final = os.urandom(6).hex()
+_id_numbers: Final = itertools.count(1)
 
 
 class Dispatch(Generic[Req, Resp]):
@@ -53,50 +60,50 @@ class Dispatch(Generic[Req, Resp]):
         frontends: Mapping[str, Frontend[Req, Resp]],
         path: Callable[[Req], str],
         finish: Callable[[Resp, Call], int],
-        record: Record,
-        name: Record,
+        record: CallObserver,
+        assign_id: CallObserver,
     ) -> None:
         """``frontends`` are keyed by what they claim; the first one also answers unclaimed
         requests. ``assign_id`` is called first for every request and sets its id."""
-        self._name: Final = name
+        self._assign_id: Final = assign_id
         self._frontends: Final = dict(frontends)
-        self._otherwise: Final = next(iter(self._frontends.values()))
+        self._default_frontend: Final = next(iter(self._frontends.values()))
         self._path: Final = path
         self._finish: Final = finish
         self._record: Final = record
 
-    def _frontend(self, wire: Req) -> Frontend[Req, Resp]:
+    def _frontend_of(self, wire: Req) -> Frontend[Req, Resp]:
         claim = self._path(wire)[1:].partition("/")[0]
-        return self._frontends.get(claim, self._otherwise)
+        return self._frontends.get(claim, self._default_frontend)
 
-    def _answering(self, wire: Req, call: Call) -> Awaitable[Resp]:
+    def _serve(self, wire: Req, call: Call) -> Awaitable[Resp]:
         """Serve ``wire`` with the frontend that claims its path."""
-        return self._frontend(wire).respond(wire, call)
+        return self._frontend_of(wire).respond(wire, call)
 
     async def respond(self, wire: Req, call: Call) -> Resp:
         """Answer ``wire`` and record the request."""
-        self._name(call)
-        call.received = time.monotonic()
+        self._assign_id(call)
+        call.received_at = time.monotonic()
         try:
-            response = await self._answering(wire, call)
+            response = await self._serve(wire, call)
         except BaseException:  # the client disconnected: only log and metrics are left to update
-            if call.cut is None:  # else the transport calls ``refuse``
+            if call.abort_error is None:  # else the transport calls ``refuse``
                 call.outcome = Kind.CANCELLED.value
                 self._record(call)
             raise
         call.bytes_out = self._finish(response, call)
-        self._told_of(response, call)
+        self._record_response(response, call)
         return response
 
-    def _told_of(self, answer: Resp, call: Call) -> None:  # noqa: ARG002 - overrides use it
+    def _record_response(self, response: Resp, call: Call) -> None:  # noqa: ARG002 - overrides use it
         """Record the request, whose response is complete. Overridden where a body may follow."""
         self._record(call)
 
     def refuse(self, error: GatewayError, wire: Req, call: Call) -> Resp:
         """Build the transport's refusal in the protocol that the request addressed, and record
         it."""
-        self._name(call)
-        response = self._frontend(wire).refuse(error, wire, call)
+        self._assign_id(call)
+        response = self._frontend_of(wire).refuse(error, wire, call)
         call.bytes_out = self._finish(response, call)
         self._record(call)
         return response
@@ -108,25 +115,29 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
     def __init__(
         self,
         frontends: Mapping[str, Frontend[HttpRequest, HttpResponse]],
-        record: Record,
-        name: Record | None = None,
+        record: CallObserver,
+        assign_id: CallObserver | None = None,
     ) -> None:
         super().__init__(
-            frontends, operator.attrgetter("path"), _finish_http, record, name or named
+            frontends,
+            operator.attrgetter("path"),
+            _finish_http,
+            record,
+            assign_id or assign_request_id,
         )
 
-    def _told_of(self, answer: HttpResponse, call: Call) -> None:
-        if answer.rest is None:
+    def _record_response(self, response: HttpResponse, call: Call) -> None:
+        if response.body_stream is None:
             self._record(call)
         else:
-            answer.rest = _Told(answer.rest, self._record, call)
+            response.body_stream = _RecordedBody(response.body_stream, self._record, call)
 
 
-class _Told:
+class _RecordedBody:
     """Counts the bytes of ``rest``, the remainder of a body, and records the request when it is
     closed."""
 
-    def __init__(self, rest: Rest, record: Record, call: Call) -> None:
+    def __init__(self, rest: BodyStream, record: CallObserver, call: Call) -> None:
         self._rest: Final = rest
         self._record: Final = record
         self._call: Final = call
@@ -135,7 +146,7 @@ class _Told:
         """Return the next part of the body, or None at its end."""
         body = await self._rest.next()
         if body is not None:
-            self._call.bytes_out += size(body)
+            self._call.bytes_out += total_size(body)
         return body
 
     async def close(self) -> None:
@@ -155,72 +166,76 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
     def __init__(
         self,
         frontends: Mapping[str, Frontend[RpcRequest, RpcResponse]],
-        services: Mapping[str, Service],
+        services: Mapping[str, UnaryService],
         streams: Mapping[str, StreamHandler],
-        record: Record,
-        name: Record | None = None,
+        record: CallObserver,
+        assign_id: CallObserver | None = None,
     ) -> None:
-        name = name or named
-        super().__init__(frontends, operator.attrgetter("method"), _finish_rpc, record, name)
+        assign_id = assign_id or assign_request_id
+        super().__init__(frontends, operator.attrgetter("method"), _finish_rpc, record, assign_id)
         self._services: Final = services
         self.streams: Mapping[str, StreamHandler] = streams
-        self.conversations: Mapping[str, Callable[[Call], Conversation]] = {
-            codec.stream: functools.partial(Stream, frontend, codec, name, record)
+        self.request_streams: Mapping[str, Callable[[Call], RequestStream]] = {
+            codec.streaming_method: functools.partial(
+                InferenceStream, frontend, codec, assign_id, record
+            )
             for frontend in frontends.values()
-            for codec in _streaming(frontend.codec)
+            for codec in _stream_codecs(frontend.codec)
         }
 
-    def _answering(self, wire: RpcRequest, call: Call) -> Awaitable[RpcResponse]:
+    def _serve(self, wire: RpcRequest, call: Call) -> Awaitable[RpcResponse]:
         """Serve ``wire`` with the gateway's own service if its method is one of them."""
         service = self._services.get(wire.method)
         if service is not None:
-            return _serve(service, wire, call)
-        return self._frontend(wire).respond(wire, call, wire.late)
+            return _call_service(service, wire, call)
+        return self._frontend_of(wire).respond(wire, call, wire.deferred)
 
 
-def _streaming(codec: Codec[RpcRequest, RpcResponse]) -> Iterable[RpcStreaming | InTurn]:
+def _stream_codecs(
+    codec: Codec[RpcRequest, RpcResponse],
+) -> Iterable[RpcStreaming | UnaryStreamCodec]:
     """Yield the stream codecs of ``codec``, one per method whose streams carry its inferences."""
-    if isinstance(codec, Streaming):
+    if isinstance(codec, SupportsStreaming):
         yield codec
-    for method in codec.streams:
-        yield InTurn(codec, method)
+    for method in codec.streaming_methods:
+        yield UnaryStreamCodec(codec, method)
 
 
-async def _serve(service: Service, wire: RpcRequest, call: Call) -> RpcResponse:
+async def _call_service(service: UnaryService, wire: RpcRequest, call: Call) -> RpcResponse:
     call.protocol, call.operation = "grpc", wire.method[1:]
-    if wire.late is not None:  # only long messages are deferred; these services take short ones
-        call.fail(GatewayError(Kind.TOO_LARGE, "the message is too long"))
+    if wire.deferred is not None:  # only long messages are deferred; these services take short ones
+        call.record_error(GatewayError(Kind.TOO_LARGE, "the message is too long"))
         return RpcResponse(code=_RESOURCE_EXHAUSTED, details=call.error)
     response = await service(wire, call)
     if response.code:
-        call.outcome = _REFUSALS.get(response.code, Kind.BAD_REQUEST).value
+        call.outcome = _KIND_OF_CODE.get(response.code, Kind.BAD_REQUEST).value
         call.error = response.details
     return response
 
 
-def _finish_http(answer: HttpResponse, call: Call) -> int:
-    if call.returned:
-        answer.headers = {**call.returned, **answer.headers}
-    return size(answer.body)
+def _finish_http(response: HttpResponse, call: Call) -> int:
+    if call.response_headers:
+        response.headers = {**call.response_headers, **response.headers}
+    return total_size(response.body)
 
 
-def _finish_rpc(answer: RpcResponse, call: Call) -> int:
-    if call.returned:
-        answer.metadata = {**call.returned, **answer.metadata}
-    return size(answer.message)
+def _finish_rpc(response: RpcResponse, call: Call) -> int:
+    if call.response_headers:
+        response.metadata = {**call.response_headers, **response.metadata}
+    return total_size(response.message)
 
 
-def named(call: Call) -> None:
+def assign_request_id(call: Call) -> None:
     """Set the id of ``call``: the client's ``x-request-id``, or a generated one, which is then sent
     to the backend."""
-    client_id = call.headers.get(REQUEST_ID, "")
+    client_id = call.headers.get(REQUEST_ID_HEADER, "")
     if (
         client_id
-        and len(client_id) <= _LONGEST_ID
+        and len(client_id) <= _MAX_ID_CHARS
         and client_id.isascii()
         and client_id.isprintable()
     ):
         call.request_id = client_id
     else:
-        call.request_id = f"{_boot}-{next(_numbers):x}"
-        call.headers = {**call.headers, REQUEST_ID: call.request_id}
+        call.request_id = f"{_id_prefix}-{next(_id_numbers):x}"
+        call.headers = {**call.headers, REQUEST_ID_HEADER: call.request_id}

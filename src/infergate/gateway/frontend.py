@@ -16,31 +16,36 @@ from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
-from infergate.backends.base import Backend, read_wrong
+from infergate.backends.base import Backend, attribute_parse_error
 from infergate.codecs.base import (
     Codec,
-    Forwarding,
-    OutputsNeedTranslation,
-    Parsed,
-    Peek,
+    OutputsNeedTranslationError,
+    ParsedRequest,
+    PartialInferRequest,
     Profile,
-    Unfinished,
+    RequestSummary,
+    SupportsPassThrough,
 )
-from infergate.core.accounting import are_long, count_new, count_tensors, parts
-from infergate.core.aside import Aside
-from infergate.core.call import REQUEST_ID, Call
+from infergate.core.accounting import (
+    body_parts,
+    charge_new_buffers,
+    charge_tensors,
+    needs_accounting,
+)
+from infergate.core.call import REQUEST_ID_HEADER, Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
-from infergate.core.limits import CostlyError, Limits
-from infergate.core.memory import SMALL
-from infergate.core.messages import OPERATIONS, Answer, InferRequest
-from infergate.core.sequences import SequenceName
-from infergate.core.vocabulary import BUG
-from infergate.core.wire import HttpRequest, LateMessage, size
-from infergate.gateway.answers import only, opened
-from infergate.gateway.gateway import Bound, Gateway
-from infergate.gateway.labour import Labour
-from infergate.gateway.late import BEGINNING, beginning
+from infergate.core.limits import Limits, NeedsOffloadError
+from infergate.core.log_events import BUG
+from infergate.core.memory import MIN_ACCOUNTED_BYTES
+from infergate.core.messages import OPERATION_NAMES, InferRequest, Response
+from infergate.core.offload import Offload
+from infergate.core.sequences import SequenceKey
+from infergate.core.wire import DeferredMessage, HttpRequest, total_size
+from infergate.gateway.codec_offload import CodecOffload
+from infergate.gateway.deferred_message import PREFIX_BYTES, leading_fields
+from infergate.gateway.gateway import Gateway, RouteBinding
+from infergate.gateway.http_stream import open_http_stream, single_response
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
@@ -48,32 +53,32 @@ Req_contra = TypeVar("Req_contra", contravariant=True)
 Resp_co = TypeVar("Resp_co", covariant=True)
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-_MOST_REFUSING: Final = 1024
+_MAX_TRANSLATED_MODELS: Final = 1024
 """Models of one backend that are remembered as needing translation."""
 
 
 @runtime_checkable
-class Exchanging(Protocol):
+class SupportsRawMessages(Protocol):
     """A backend that takes wire messages unchanged."""
 
     codec: Codec[Any, Any]
 
     @property
-    def spreads(self) -> bool:
+    def has_several_endpoints(self) -> bool:
         """Whether it has several endpoints, so that each sequence must keep to one of them."""
         ...
 
-    def infer(self, wire: Any, call: Call, sequence: SequenceName | None = None) -> Awaitable[Any]:
+    def infer(self, wire: Any, call: Call, sequence: SequenceKey | None = None) -> Awaitable[Any]:
         """Send the inference ``wire`` and return the wire response. ``sequence`` is in the
         backend's names."""
         ...
 
-    async def profile(self, call: Call) -> Profile:
+    async def request_profile(self, call: Call) -> Profile:
         """Return the backend's kind of server."""
         ...
 
 
-class Way(Protocol[Req_contra, Resp_co]):
+class Pipeline(Protocol[Req_contra, Resp_co]):
     """How the inferences of one route are carried out."""
 
     @property
@@ -81,180 +86,201 @@ class Way(Protocol[Req_contra, Resp_co]):
         """The name in the access log."""
         ...
 
-    async def infer(self, wire: Req_contra, peek: Peek, bound: Bound, call: Call) -> Resp_co:
+    async def infer(
+        self, wire: Req_contra, summary: RequestSummary, binding: RouteBinding, call: Call
+    ) -> Resp_co:
         """Return the response to the inference in ``wire``, whose route is ``binding``."""
         ...
 
 
-class Gate(Protocol):
+class RequestAuthorizer(Protocol):
     """Decides which client may request what, and how often."""
 
-    async def admitted(self, peek: Peek, call: Call) -> Peek:
+    async def authorize(self, summary: RequestSummary, call: Call) -> RequestSummary:
         """Authorize the request described by ``summary`` and return the summary to continue with.
         Raises GatewayError."""
         ...
 
-    async def known(self, call: Call) -> None:
+    async def authenticate(self, call: Call) -> None:
         """Authenticate the client, whatever it is going to request. Raises GatewayError."""
         ...
 
 
-class Translate(Generic[Req, Resp]):
+class Translation(Generic[Req, Resp]):
     """Wire → canonical → gateway → canonical → wire. Serves every operation."""
 
     name: Final = "translate"
 
-    def __init__(self, labour: Labour[Req, Resp], gateway: Gateway) -> None:
-        self._labour: Final = labour
+    def __init__(self, codec_offload: CodecOffload[Req, Resp], gateway: Gateway) -> None:
+        self._codec_offload: Final = codec_offload
         self._gateway: Final = gateway
 
-    async def infer(self, wire: Req, peek: Peek, bound: Bound, call: Call) -> Resp:
+    async def infer(
+        self, wire: Req, summary: RequestSummary, binding: RouteBinding, call: Call
+    ) -> Resp:
         """Parse the request, run the inference, build the response."""
-        del peek
+        del summary
         parsed = await self.parse(wire, call)
-        if parsed.streamed:
-            response: Resp = await opened(self._gateway, self._labour, parsed, wire, call)
+        if parsed.wants_stream:
+            response: Resp = await open_http_stream(
+                self._gateway, self._codec_offload, parsed, wire, call
+            )
             return response
-        if parsed.only:
-            result: Answer = await only(self._gateway, parsed, call)
+        if parsed.single_response_error:
+            result: Response = await single_response(self._gateway, parsed, call)
         else:
             assert isinstance(parsed.operation, InferRequest)
-            result = await self._gateway.infer(parsed.operation, bound, call)
-        return await self._built(result, parsed, call)
+            result = await self._gateway.infer(parsed.operation, binding, call)
+        return await self._build_response(result, parsed, call)
 
     async def perform(self, wire: Req, call: Call) -> Resp:
         """Return the response to any operation other than an inference."""
         parsed = await self.parse(wire, call)
-        self._gateway.names.check_operation(parsed.operation)
-        return await self._built(await self._gateway.perform(parsed.operation, call), parsed, call)
+        self._gateway.name_rule.check_operation(parsed.operation)
+        return await self._build_response(
+            await self._gateway.perform(parsed.operation, call), parsed, call
+        )
 
-    async def parse(self, wire: Req, call: Call) -> Parsed:
+    async def parse(self, wire: Req, call: Call) -> ParsedRequest:
         """Return the operation in ``wire``, with the model's metadata filled in where it is
         needed."""
-        offload = self._labour
-        inline = offload.reads_here(wire)
+        offload = self._codec_offload
+        inline = offload.can_read_inline(wire)
         if inline:
             try:
                 parsed = offload.codec.parse_request(wire, offload.limits)
-            except CostlyError:
+            except NeedsOffloadError:
                 inline = False
         if not inline:
-            parsed = await offload.aside(call, offload.parse_request, wire)
-        if isinstance(parsed, Unfinished):
+            parsed = await offload.run_in_helper(call, offload.parse_request, wire)
+        if isinstance(parsed, PartialInferRequest):
             partial = parsed
             try:
-                parsed = await self.finished(partial, call, here=inline)
-            except CostlyError:
-                parsed = await self.finished(partial, call, here=False)
+                parsed = await self.complete(partial, call, inline=inline)
+            except NeedsOffloadError:
+                parsed = await self.complete(partial, call, inline=False)
         operation = parsed.operation
-        if isinstance(operation, InferRequest) and are_long(operation.inputs):
-            count_tensors(operation.inputs, parts(wire), call.memory)
+        if isinstance(operation, InferRequest) and needs_accounting(operation.inputs):
+            charge_tensors(operation.inputs, body_parts(wire), call.memory)
         return parsed
 
-    async def _built(self, answer: Answer, parsed: Parsed, call: Call) -> Resp:
-        offload = self._labour
+    async def _build_response(self, response: Response, parsed: ParsedRequest, call: Call) -> Resp:
+        offload = self._codec_offload
         build = offload.codec.build_response
-        if offload.writes_short(answer, parsed):
-            return build(answer, parsed)
-        wire: Resp = (await offload.written(call, build, answer, parsed))[0]
+        if offload.is_short_response(response, parsed):
+            return build(response, parsed)
+        wire: Resp = (await offload.write_response(call, build, response, parsed))[0]
         return wire
 
-    async def finished(self, unfinished: Unfinished[T], call: Call, *, here: bool) -> T:
+    async def complete(self, partial: PartialInferRequest[T], call: Call, *, inline: bool) -> T:
         """Complete ``partial`` with the model's metadata. A request that contradicts cached
         metadata is checked once more against fresh metadata before it is refused."""
-        model, version = unfinished.model, unfinished.version
+        model, version = partial.model, partial.version
         metadata = await self._gateway.describe(model, version, call)
         try:
-            return await self._labour.finish(unfinished, metadata, call, here=here)
+            return await self._codec_offload.complete(partial, metadata, call, inline=inline)
         except GatewayError:
             fresh = await self._gateway.describe(model, version, call, newer=True)
             if fresh == metadata:
                 raise
-        return await self._labour.finish(unfinished, fresh, call, here=here)
+        return await self._codec_offload.complete(partial, fresh, call, inline=inline)
 
 
-class Forward(Generic[Req, Resp]):
+class PassThrough(Generic[Req, Resp]):
     """Passes the message on unchanged once ``validate`` has checked it; no tensor is decoded."""
 
     name: Final = "forward"
 
     def __init__(
         self,
-        codec: Forwarding[Req, Resp],
-        labour: Labour[Req, Resp],
-        backend: Exchanging,
-        otherwise: Translate[Req, Resp],
+        codec: SupportsPassThrough[Req, Resp],
+        codec_offload: CodecOffload[Req, Resp],
+        backend: SupportsRawMessages,
+        translation: Translation[Req, Resp],
     ) -> None:
         self._codec: Final = codec
-        self._shield = codec.shield
-        self._relabel = codec.relabel
-        self._labour: Final = labour
+        self._validate = codec.validate
+        self._rewrite_response = codec.rewrite_response
+        self._codec_offload: Final = codec_offload
         self._backend: Final = backend
-        self._otherwise: Final = otherwise
-        self._refusing: Final[set[str]] = set()
+        self._translation: Final = translation
+        self._translated_models: Final[set[str]] = set()
         """The backend's models that cannot give outputs in the form that clients request."""
 
     async def infer(  # noqa: C901 - one path; an error raised in a helper would keep the message alive
-        self, wire: Req, peek: Peek, bound: Bound, call: Call
+        self, wire: Req, summary: RequestSummary, binding: RouteBinding, call: Call
     ) -> Resp:
         """Check, rewrite, exchange, rewrite back. A message that is too costly to check is
         translated."""
-        route, limits = bound.route, self._labour.limits
+        route, limits = binding.route, self._codec_offload.limits
         validated: Any  # the type checker cannot tell Req from Unfinished[Req]
         if not route.validate:  # the operator trusts this route's clients
             validated = wire
         else:
-            inline = self._labour.reads_here(wire)
+            inline = self._codec_offload.can_read_inline(wire)
             try:
                 if inline:
-                    validated = self._shield(wire, limits)
+                    validated = self._validate(wire, limits)
                 else:
-                    validated = await self._labour.aside(call, self._codec.shield, wire, limits)
-                if isinstance(validated, Unfinished):
-                    validated = await self._otherwise.finished(validated, call, here=inline)
-            except CostlyError:
-                return await self._translated(wire, peek, bound, call)
+                    validated = await self._codec_offload.run_in_helper(
+                        call, self._codec.validate, wire, limits
+                    )
+                if isinstance(validated, PartialInferRequest):
+                    validated = await self._translation.complete(validated, call, inline=inline)
+            except NeedsOffloadError:
+                return await self._translate(wire, summary, binding, call)
         checked: Req = validated
         if checked is not wire:
             _count_inflated(checked, wire, call)
-        model = route.backend_model(peek.model)
-        needs_sequence = self._backend.spreads or route.retry.idempotent
-        sequence = await self._sequence(checked, bound, model, call) if needs_sequence else None
-        request = self._codec.readdress(
+        model = route.backend_model(summary.model)
+        needs_sequence = self._backend.has_several_endpoints or route.retry.is_idempotent
+        sequence = (
+            await self._sequence_name(checked, binding, model, call) if needs_sequence else None
+        )
+        request = self._codec.rewrite_request(
             checked,
             model,
-            route.backend_version(peek.version),
-            await self._backend.profile(call),
+            route.backend_version(summary.version),
+            await self._backend.request_profile(call),
         )
-        if request is None or model in self._refusing:  # the server does not accept this form
-            return await self._translated(checked, peek, bound, call)
+        if (
+            request is None or model in self._translated_models
+        ):  # the server does not accept this form
+            return await self._translate(checked, summary, binding, call)
         response = await self._backend.infer(request, call, sequence)
         names = (
-            peek.model if route.rewrite.model else "",
-            (peek.version or route.version) if route.rewrite.version else "",
+            summary.model if route.rewrite.model else "",
+            (summary.version or route.version) if route.rewrite.version else "",
         )
-        offload = self._labour
+        offload = self._codec_offload
         try:
-            if not offload.forwards_here(response, checked):
-                return await self._relabel_aside(response, checked, names, call)
+            if not offload.can_rewrite_inline(response, checked):
+                return await self._rewrite_in_helper(response, checked, names, call)
             try:
-                return self._relabel(response, checked, *names, limits)
-            except CostlyError:
-                rewrite = self._codec.relabel
-                return await offload.answered_aside(
+                return self._rewrite_response(response, checked, *names, limits)
+            except NeedsOffloadError:
+                rewrite = self._codec.rewrite_response
+                return await offload.build_in_helper(
                     call, rewrite, response, checked, *names, limits
                 )
         except GatewayError as error:
-            if not await self._may_translate(error, checked, peek, bound, call):
-                raise read_wrong(error, bound.backend.name) from None
-        return await self._translated(checked, peek, bound, call)
+            if not await self._should_translate(error, checked, summary, binding, call):
+                raise attribute_parse_error(error, binding.backend.name) from None
+        return await self._translate(checked, summary, binding, call)
 
-    def _translated(self, wire: Req, peek: Peek, bound: Bound, call: Call) -> Awaitable[Resp]:
-        call.way = self._otherwise.name
-        return self._otherwise.infer(wire, peek, bound, call)
+    def _translate(
+        self, wire: Req, summary: RequestSummary, binding: RouteBinding, call: Call
+    ) -> Awaitable[Resp]:
+        call.pipeline = self._translation.name
+        return self._translation.infer(wire, summary, binding, call)
 
-    async def _may_translate(
-        self, error: GatewayError, checked: Req, peek: Peek, bound: Bound, call: Call
+    async def _should_translate(
+        self,
+        error: GatewayError,
+        checked: Req,
+        summary: RequestSummary,
+        binding: RouteBinding,
+        call: Call,
     ) -> bool:
         """Return whether to translate after ``error``: the server cannot give outputs in the
         requested form.
@@ -262,74 +288,76 @@ class Forward(Generic[Req, Resp]):
         All later requests to the model are translated too. The model runs a second time for this
         request, so a step of a sequence is not repeated.
         """
-        if not isinstance(error, OutputsNeedTranslation):
+        if not isinstance(error, OutputsNeedTranslationError):
             return False
-        model = bound.route.backend_model(peek.model)
-        if len(self._refusing) >= _MOST_REFUSING:
-            self._refusing.clear()
-        self._refusing.add(model)
-        return await self._sequence(checked, bound, model, call) is None
+        model = binding.route.backend_model(summary.model)
+        if len(self._translated_models) >= _MAX_TRANSLATED_MODELS:
+            self._translated_models.clear()
+        self._translated_models.add(model)
+        return await self._sequence_name(checked, binding, model, call) is None
 
-    async def _relabel_aside(
-        self, answer: Resp, asked: Any, names: tuple[str, str], call: Call
+    async def _rewrite_in_helper(
+        self, response: Resp, request: Any, names: tuple[str, str], call: Call
     ) -> Resp:
         """Rewrite the response in a helper process, which needs no tensors of the request."""
-        if isinstance(asked, HttpRequest):
-            asked = replace(asked, body=())
-        offload = self._labour
-        rewrite, limits = self._codec.relabel, offload.limits
-        return await offload.answered_aside(call, rewrite, answer, asked, *names, limits)
+        if isinstance(request, HttpRequest):
+            request = replace(request, body=())
+        offload = self._codec_offload
+        rewrite, limits = self._codec.rewrite_response, offload.limits
+        return await offload.build_in_helper(call, rewrite, response, request, *names, limits)
 
-    async def _sequence(
-        self, wire: Req, bound: Bound, model: str, call: Call
-    ) -> SequenceName | None:
-        offload, read_sequence = self._labour, self._codec.sequence
+    async def _sequence_name(
+        self, wire: Req, binding: RouteBinding, model: str, call: Call
+    ) -> SequenceKey | None:
+        offload, read_sequence = self._codec_offload, self._codec.sequence_of
         try:
-            if bound.route.validate or offload.reads_here(wire):
+            if binding.route.validate or offload.can_read_inline(wire):
                 sequence_id = read_sequence(wire, offload.limits)
             else:
-                sequence_id = await offload.aside(call, read_sequence, wire, offload.limits)
-        except CostlyError:
-            sequence_id = await offload.aside(call, read_sequence, wire, offload.limits)
-        return None if sequence_id is None else SequenceName(model, sequence_id)
+                sequence_id = await offload.run_in_helper(call, read_sequence, wire, offload.limits)
+        except NeedsOffloadError:
+            sequence_id = await offload.run_in_helper(call, read_sequence, wire, offload.limits)
+        return None if sequence_id is None else SequenceKey(model, sequence_id)
 
 
 def _count_inflated(checked: Any, wire: Any, call: Call) -> None:
     """Count the body of ``checked`` as new memory if it is not that of ``wire``, whose encoding was
     undone."""
-    body = parts(checked)
-    if size(body) > SMALL:
-        count_new(body, parts(wire), call.memory)
+    body = body_parts(checked)
+    if total_size(body) > MIN_ACCOUNTED_BYTES:
+        charge_new_buffers(body, body_parts(wire), call.memory)
 
 
-class Ways(Protocol):
+class PipelineFactory(Protocol):
     """Makes the pipelines of the routes."""
 
-    def translate(self, labour: Labour[Any, Any], gateway: Gateway) -> Translate[Any, Any]:
+    def make_translation(
+        self, codec_offload: CodecOffload[Any, Any], gateway: Gateway
+    ) -> Translation[Any, Any]:
         """Make the pipeline that goes through the canonical form."""
         ...
 
-    def forward(
+    def make_pass_through(
         self,
-        codec: Forwarding[Any, Any],
-        labour: Labour[Any, Any],
-        backend: Exchanging,
-        otherwise: Translate[Any, Any],
-    ) -> Forward[Any, Any]:
+        codec: SupportsPassThrough[Any, Any],
+        codec_offload: CodecOffload[Any, Any],
+        backend: SupportsRawMessages,
+        translation: Translation[Any, Any],
+    ) -> PassThrough[Any, Any]:
         """Make the pipeline that passes messages through."""
         ...
 
 
-class Plain:
+class DefaultPipelines:
     """Makes the untraced pipelines."""
 
-    translate: Final = staticmethod(Translate)
-    forward: Final = staticmethod(Forward)
+    make_translation: Final = staticmethod(Translation)
+    make_pass_through: Final = staticmethod(PassThrough)
 
 
-def _begun(wire: Any, late: LateMessage) -> Any:
+def _with_first_bytes(wire: Any, deferred: DeferredMessage) -> Any:
     """Return ``wire`` with the first bytes of its deferred message."""
-    return replace(wire, message=(beginning(late.beginning),), late=None)
+    return replace(wire, message=(leading_fields(deferred.prefix),), late=None)
 
 
 class Frontend(Generic[Req, Resp]):
@@ -340,60 +368,70 @@ class Frontend(Generic[Req, Resp]):
         codec: Codec[Req, Resp],
         gateway: Gateway,
         limits: Limits,
-        aside: Aside | None = None,
-        gate: Gate | None = None,
-        ways: Ways | None = None,
+        offload: Offload | None = None,
+        authorizer: RequestAuthorizer | None = None,
+        pipeline_factory: PipelineFactory | None = None,
     ) -> None:
         """``offload`` reads and writes long text in helper processes; None does it in this process.
         ``authorizer`` None allows every request. ``pipeline_factory`` None makes the untraced
         pipelines."""
-        ways = ways or Plain()
+        pipeline_factory = pipeline_factory or DefaultPipelines()
         self.codec: Final = codec
-        self._gate: Final = gate
-        self._lacks: Final = frozenset(Datatype) - codec.caps.datatypes
+        self._authorizer: Final = authorizer
+        self._unsupported_datatypes: Final = frozenset(Datatype) - codec.capabilities.datatypes
         self.gateway: Final = gateway
-        self.labour: Final = Labour(codec, limits, aside)
-        self._translate: Final[Translate[Req, Resp]] = ways.translate(self.labour, gateway)
+        self.codec_offload: Final = CodecOffload(codec, limits, offload)
+        self._translation: Final[Translation[Req, Resp]] = pipeline_factory.make_translation(
+            self.codec_offload, gateway
+        )
         # By backend: there may be thousands of routes, and a reload builds this on the event loop.
-        backends = {id(binding.backend): binding.backend for binding in gateway.bound}
-        by_backend = {key: self._forwarding(backend, ways) for key, backend in backends.items()}
-        self._ways: Final[dict[Bound, Way[Req, Resp]]] = {
-            binding: self._translate
-            if binding.route.rewrite.renames_tensors or binding in gateway.branches
+        backends = {id(binding.backend): binding.backend for binding in gateway.bindings}
+        by_backend = {
+            key: self._pipeline_to(backend, pipeline_factory) for key, backend in backends.items()
+        }
+        self._pipelines: Final[dict[RouteBinding, Pipeline[Req, Resp]]] = {
+            binding: self._translation
+            if binding.route.rewrite.renames_tensors or binding in gateway.traffic_splits
             else by_backend[id(binding.backend)]
-            for binding in gateway.bound
+            for binding in gateway.bindings
         }
 
-    def _forwarding(self, backend: Backend, ways: Ways) -> Way[Req, Resp]:
+    def _pipeline_to(
+        self, backend: Backend, pipeline_factory: PipelineFactory
+    ) -> Pipeline[Req, Resp]:
         """Return the pipeline to ``backend`` for routes that rename no tensor."""
         if (
-            isinstance(backend, Exchanging)
-            and isinstance(self.codec, Forwarding)
+            isinstance(backend, SupportsRawMessages)
+            and isinstance(self.codec, SupportsPassThrough)
             and backend.codec.name == self.codec.name
-            and self.codec.forwards
+            and self.codec.can_pass_through
         ):
-            return ways.forward(self.codec, self.labour, backend, self._translate)
-        return self._translate
+            return pipeline_factory.make_pass_through(
+                self.codec, self.codec_offload, backend, self._translation
+            )
+        return self._translation
 
-    async def respond(self, wire: Req, call: Call, late: LateMessage | None = None) -> Resp:
+    async def respond(self, wire: Req, call: Call, deferred: DeferredMessage | None = None) -> Resp:
         """Answer ``wire``, with an error response if need be, and note the outcome on ``call``.
         ``deferred`` is the message of ``wire`` if it is not inflated yet."""
         call.protocol = self.codec.name
-        call.lacks = self._lacks
+        call.unsupported_datatypes = self._unsupported_datatypes
         try:
-            summary = self.codec.peek(wire if late is None else _begun(wire, late))
-            call.operation = OPERATIONS[summary.operation]
+            summary = self.codec.summarize(
+                wire if deferred is None else _with_first_bytes(wire, deferred)
+            )
+            call.operation = OPERATION_NAMES[summary.operation]
             call.model = summary.model
             self._check_names(summary)
-            if self._gate is not None:
-                summary = await self._gate.admitted(summary, call)
-            if late is not None:
-                await self._inflate(wire, late, summary, call)
+            if self._authorizer is not None:
+                summary = await self._authorizer.authorize(summary, call)
+            if deferred is not None:
+                await self._inflate(wire, deferred, summary, call)
             if summary.operation is not InferRequest:
-                return await self._translate.perform(wire, call)
+                return await self._translation.perform(wire, call)
             binding = self.gateway.bind(summary.model, summary.version, call)
-            pipeline = self._ways[binding] if summary.forwards else self._translate
-            call.way = pipeline.name
+            pipeline = self._pipelines[binding] if summary.can_pass_through else self._translation
+            call.pipeline = pipeline.name
             return await pipeline.infer(wire, summary, binding, call)
         except GatewayError as error:
             return self.refuse(error, wire, call)
@@ -401,58 +439,62 @@ class Frontend(Generic[Req, Resp]):
             _log.exception("internal error while serving %s", call.protocol, extra=BUG)
             return self.refuse(GatewayError(Kind.INTERNAL, "internal error"), wire, call)
 
-    def _check_names(self, peek: Peek) -> None:
+    def _check_names(self, summary: RequestSummary) -> None:
         """Raise BAD_REQUEST for a name that is not accepted, before access rules and routes see
         it."""
-        names = self.gateway.names
-        if peek.model:
-            names.check(peek.model)
-        if peek.version:
-            names.check(peek.version, "model version")
+        names = self.gateway.name_rule
+        if summary.model:
+            names.check(summary.model)
+        if summary.version:
+            names.check(summary.version, "model version")
 
-    async def _inflate(self, wire: Any, late: LateMessage, early: Peek, call: Call) -> None:
+    async def _inflate(
+        self, wire: Any, deferred: DeferredMessage, authorized: RequestSummary, call: Call
+    ) -> None:
         """Put the whole message into ``wire``. Raises GatewayError, also if its names differ from
         ``authorized``, the summary that was checked."""
-        message = await late.whole(call.memory)
+        message = await deferred.inflate(call.memory)
         call.bytes_in = len(message)
-        wire.late, wire.message = None, (message,)
-        summary = self.codec.peek(wire)
+        wire.deferred, wire.message = None, (message,)
+        summary = self.codec.summarize(wire)
         if (summary.operation, summary.model, summary.version) != (
-            early.operation,
-            early.model,
-            early.version,
+            authorized.operation,
+            authorized.model,
+            authorized.version,
         ):
             raise bad_request(
-                f"the names in a compressed message must be in its first {BEGINNING} bytes"
+                f"the names in a compressed message must be in its first {PREFIX_BYTES} bytes"
             )
 
-    async def welcome(self, call: Call) -> None:
+    async def open_stream(self, call: Call) -> None:
         """Authenticate the client of a new stream. Raises GatewayError before the stream is opened:
         the number of streams is limited, and an open one may stay idle for hours."""
         call.protocol = self.codec.name
-        if self._gate is not None:
-            await self._gate.known(call)
+        if self._authorizer is not None:
+            await self._authorizer.authenticate(call)
 
-    async def read_streamed(self, wire: Req, call: Call) -> tuple[InferRequest, Parsed, Bound]:
+    async def parse_stream_request(
+        self, wire: Req, call: Call
+    ) -> tuple[InferRequest, ParsedRequest, RouteBinding]:
         """Parse ``wire``, one request of a stream; return its inference, how it was parsed and its
         route, which is noted on ``call``. Raises GatewayError."""
         call.protocol = self.codec.name
-        call.lacks = self._lacks
-        call.way = self._translate.name
-        summary = self.codec.peek(wire)
+        call.unsupported_datatypes = self._unsupported_datatypes
+        call.pipeline = self._translation.name
+        summary = self.codec.summarize(wire)
         call.model = summary.model
         self._check_names(summary)
-        if self._gate is not None:
-            await self._gate.admitted(summary, call)
+        if self._authorizer is not None:
+            await self._authorizer.authorize(summary, call)
         binding = self.gateway.bind(summary.model, summary.version, call)
-        parsed = await self._translate.parse(wire, call)
+        parsed = await self._translation.parse(wire, call)
         assert isinstance(parsed.operation, InferRequest)
         return parsed.operation, parsed, binding
 
     def refuse(self, error: GatewayError, wire: Req, call: Call) -> Resp:
         """Return ``error`` in this protocol's form, with the request id that is logged."""
         call.protocol = self.codec.name
-        call.fail(error)
+        call.record_error(error)
         if call.request_id:
-            call.returned.setdefault(REQUEST_ID, call.request_id)
+            call.response_headers.setdefault(REQUEST_ID_HEADER, call.request_id)
         return self.codec.build_error(error, wire)

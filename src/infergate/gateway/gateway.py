@@ -14,14 +14,14 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from infergate import __version__
-from infergate.backends.base import Backend, Watched
-from infergate.core.accounting import count_tensors
+from infergate.backends.base import Backend, SupportsHealthWatch
+from infergate.core.accounting import charge_tensors
 from infergate.core.call import Call
+from infergate.core.counters import RouteCounters
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB
 from infergate.core.messages import (
-    Answer,
-    Health,
+    HealthStatus,
     InferRequest,
     InferResponse,
     ModelConfig,
@@ -35,6 +35,7 @@ from infergate.core.messages import (
     ModelStatisticsRequest,
     ModelStatus,
     Operation,
+    Response,
     ServerLiveRequest,
     ServerMetadata,
     ServerMetadataRequest,
@@ -45,24 +46,23 @@ from infergate.core.messages import (
     SharedMemoryStatusRequest,
     SharedMemoryUnregisterRequest,
 )
-from infergate.core.sequences import PARAMETER as SEQUENCE
-from infergate.core.sequences import sequence_of
-from infergate.core.tally import RouteTally
+from infergate.core.sequences import SEQUENCE_ID as SEQUENCE
+from infergate.core.sequences import sequence_key
 from infergate.core.tensor import OpaqueParameters, Tensor
 from infergate.gateway import cast
-from infergate.gateway.bound import Bound
-from infergate.gateway.branches import Branches
-from infergate.gateway.catalogue import READY, Catalogue, asked
-from infergate.gateway.classes import asking_values, asks_for_classes, with_classes
-from infergate.gateway.configuration import config_of, is_number
-from infergate.gateway.control import NOTHING, Allowed, Control
+from infergate.gateway.classification import add_classes, request_values, requests_classes
+from infergate.gateway.model_catalogue import READY, ModelCatalogue, query_backend
+from infergate.gateway.model_configuration import config_from_metadata, is_numeric_version
 from infergate.gateway.readiness import Readiness
 from infergate.gateway.rename import metadata_to_backend, to_backend, to_client
-from infergate.gateway.shared_memory import SharedMemory, in_shared_memory
-from infergate.gateway.statistics import Figures, together
-from infergate.routing.table import RouteTable, unheard
+from infergate.gateway.route_binding import RouteBinding
+from infergate.gateway.server_control import NO_PERMISSIONS, ControlPermissions, ServerControl
+from infergate.gateway.shared_memory import SharedMemory, uses_shared_memory
+from infergate.gateway.statistics import GatewayStatistics, merge_statistics
+from infergate.gateway.traffic_split import TrafficSplit
+from infergate.routing.table import RouteTable, mirror_only_backends
 
-__all__ = ["Bound", "Gateway"]
+__all__ = ["Gateway", "RouteBinding"]
 EXTENSIONS: Final = (
     "binary_tensor_data",
     "classification",
@@ -72,12 +72,12 @@ EXTENSIONS: Final = (
     "statistics",
 )
 """Extensions of V2 that the gateway carries. Whether a model supports them is up to its backend."""
-_NAME: Final = "infergate"
-_STARTED: Final = time.monotonic_ns()
-_ONLY_VERSION: Final = "1"
+_SERVER_NAME: Final = "infergate"
+_STARTED_NS: Final = time.monotonic_ns()
+_DEFAULT_VERSION: Final = "1"
 """The version in statistics of a model that has no version, or none that is a number."""
-CAST_ON_LOOP: Final = 2 * MIB
-CLASSES_ON_LOOP: Final = 64 * KIB
+MAX_INLINE_CAST_BYTES: Final = 2 * MIB
+MAX_INLINE_CLASSIFY_BYTES: Final = 64 * KIB
 """Bytes of tensors that the event loop casts, or classifies, within 15 ms."""
 T = TypeVar("T")
 
@@ -91,12 +91,12 @@ class Gateway:
         backends: Mapping[str, Backend],
         declared: Mapping[str, ModelMetadata],
         combine: Callable[[Sequence[bool]], bool] = all,
-        memory: SharedMemory | None = None,
+        shared_memory: SharedMemory | None = None,
         *,
-        allowed: Allowed = NOTHING,
-        before: Gateway | None = None,
-        tally: Callable[[str], RouteTally] = lambda _: RouteTally(),
-        counted: Callable[[str, str], Awaitable[ModelStatistics]] | None = None,
+        permissions: ControlPermissions = NO_PERMISSIONS,
+        predecessor: Gateway | None = None,
+        counters_of: Callable[[str], RouteCounters] = lambda _: RouteCounters(),
+        aggregate_statistics: Callable[[str, str], Awaitable[ModelStatistics]] | None = None,
     ) -> None:
         """``declared`` is metadata from the configuration, by the client's model name; it replaces
         the backend's. ``combine`` reduces the readiness of all backends to one: ``all`` (strict) or
@@ -107,42 +107,52 @@ class Gateway:
         processes; None if there is only this one."""
         self.backends: Final = tuple(backends.values())
         self.declared: Final = declared
-        self.memory: Final = memory or SharedMemory(DEFAULT_LIMITS, on=False)
-        self._extensions: Final = (*EXTENSIONS, *allowed.extensions, *self.memory.extensions)
-        self._control: Final = Control(allowed, self)
-        self.bound: Final = tuple(Bound(r, backends[r.backend]) for r in table.routes)
+        self.shared_memory: Final = shared_memory or SharedMemory(DEFAULT_LIMITS, enabled=False)
+        self._extensions: Final = (
+            *EXTENSIONS,
+            *permissions.extensions,
+            *self.shared_memory.extensions,
+        )
+        self._control: Final = ServerControl(permissions, self)
+        self.bindings: Final = tuple(RouteBinding(r, backends[r.backend]) for r in table.routes)
         self._table: Final = table
-        self.names: Final = table.names
-        self._of: Final = {id(binding.route): binding for binding in self.bound}
-        self.branches: Final[Mapping[Bound, Branches]] = {
-            binding: Branches(binding, backends, tally(binding.label), self)
-            for binding in self.bound
-            if binding.route.branches
+        self.name_rule: Final = table.name_rule
+        self._binding_of: Final = {id(binding.route): binding for binding in self.bindings}
+        self.traffic_splits: Final[Mapping[RouteBinding, TrafficSplit]] = {
+            binding: TrafficSplit(binding, backends, counters_of(binding.label), self)
+            for binding in self.bindings
+            if binding.route.has_other_targets
         }
-        self._unheard: Final = unheard(table.routes)
-        self._combine: Final = combine
-        self._catalogue: Final = Catalogue(table, self.bound, self)
+        self._mirror_only: Final = mirror_only_backends(table.routes)
+        self._combine_readiness: Final = combine
+        self._catalogue: Final = ModelCatalogue(table, self.bindings, self)
         exact = (route.pattern for route in table.routes if route.is_exact)
-        self._named: Final = frozenset((*exact, *declared))
-        self._counted: Final = counted
-        self.figures: Final[Figures] = before.figures if before else Figures(self._named)
-        self.readiness: Final[Readiness] = before.readiness if before else Readiness(self._is_ready)
+        self._configured_models: Final = frozenset((*exact, *declared))
+        self._aggregate_statistics: Final = aggregate_statistics
+        self.own_statistics: Final[GatewayStatistics] = (
+            predecessor.own_statistics
+            if predecessor
+            else GatewayStatistics(self._configured_models)
+        )
+        self.readiness: Final[Readiness] = (
+            predecessor.readiness if predecessor else Readiness(self._is_ready)
+        )
 
     def take_over(self) -> None:
         """Start to serve in place of the predecessor."""
-        self.figures.name(self._named)
-        self.readiness.turn_to(self._is_ready)
+        self.own_statistics.set_configured_models(self._configured_models)
+        self.readiness.replace_check(self._is_ready)
 
     async def close(self) -> None:
         """Cancel the mirrored requests in progress."""
-        await asyncio.gather(*(split.close() for split in self.branches.values()))
+        await asyncio.gather(*(split.close() for split in self.traffic_splits.values()))
 
-    def route_of(self, model: str, version: str, headers: Mapping[str, str]) -> str:
+    def route_label(self, model: str, version: str, headers: Mapping[str, str]) -> str:
         """Return the label of the route that a request takes; empty if there is none."""
         route = self._table.find(model, version, headers)
         return "" if route is None else route.label
 
-    def bind(self, model: str, version: str, call: Call) -> Bound:
+    def bind(self, model: str, version: str, call: Call) -> RouteBinding:
         """Return the route of ``model`` and note it on ``call``. Raises NOT_FOUND."""
         route = self._table.find(model, version, call.headers)
         if route is None:
@@ -156,42 +166,44 @@ class Gateway:
                     Kind.NOT_FOUND, f"model '{model}' has no route for version '{version}'"
                 )
             raise GatewayError(Kind.NOT_FOUND, f"no route for model '{model}'")
-        binding = self._of[id(route)]
-        binding.note(call)
+        binding = self._binding_of[id(route)]
+        binding.apply_to(call)
         return binding
 
-    def bind_any(self, model: str, call: Call) -> Bound:
+    def bind_any(self, model: str, call: Call) -> RouteBinding:
         """Return the first route of ``model``, whatever its version. Raises NOT_FOUND."""
         first = next(iter(self._table.candidates(model)), None)
         return self.bind(model, first.version if first else "", call)
 
-    async def perform(self, operation: Operation, call: Call) -> Answer:
+    async def perform(self, operation: Operation, call: Call) -> Response:
         """Carry out ``operation``. Raises GatewayError."""
         match operation:
             case ServerLiveRequest():
-                return Health(ok=True)
+                return HealthStatus(ok=True)
             case ServerReadyRequest():
-                return Health(ok=await self.readiness.ready())
+                return HealthStatus(ok=await self.readiness.is_ready())
             case ServerMetadataRequest():
-                return ServerMetadata(_NAME, __version__, self._extensions)
+                return ServerMetadata(_SERVER_NAME, __version__, self._extensions)
             case ModelIndexRequest():
                 return await self._catalogue.index(operation, call)
             case ServerStatusRequest(model):
-                return await self._status(model, call)
+                return await self._server_status(model, call)
             case ModelMetadataRequest():
                 binding = self.bind(operation.model, operation.version, call)
-                return _told(await self._metadata(operation, binding, call), binding, call)
+                return _metadata_for_client(
+                    await self._model_metadata(operation, binding, call), binding, call
+                )
             case InferRequest():
                 return await self.infer(
                     operation, self.bind(operation.model, operation.version, call), call
                 )
             case ModelReadyRequest():
                 binding = self.bind(operation.model, operation.version, call)
-                return await self._carried(operation, binding, call)
+                return await self._perform_on_backend(operation, binding, call)
             case _:
-                return await self._extended(operation, call)
+                return await self._perform_extension(operation, call)
 
-    async def _extended(self, operation: Operation, call: Call) -> Answer:
+    async def _perform_extension(self, operation: Operation, call: Call) -> Response:
         match operation:
             case ModelConfigRequest():
                 return await self.configuration(operation, call)
@@ -204,131 +216,149 @@ class Gateway:
                 | SharedMemoryRegisterRequest()
                 | SharedMemoryUnregisterRequest()
             ):
-                return await self.memory.perform(operation, call)
+                return await self.shared_memory.perform(operation, call)
             case _:
                 return await self._control.perform(operation, call)
 
-    def infer(self, request: InferRequest, bound: Bound, call: Call) -> Awaitable[InferResponse]:
+    def infer(
+        self, request: InferRequest, binding: RouteBinding, call: Call
+    ) -> Awaitable[InferResponse]:
         """Run ``request`` on ``binding``, its route, or one of the route's other targets."""
-        split = self.branches.get(bound)
+        split = self.traffic_splits.get(binding)
         if split is not None:
             return split.infer(request, call)
-        return self.along(request, bound, call)
+        return self.infer_on_route(request, binding, call)
 
-    def along(self, request: InferRequest, bound: Bound, call: Call) -> Awaitable[InferResponse]:
+    def infer_on_route(
+        self, request: InferRequest, binding: RouteBinding, call: Call
+    ) -> Awaitable[InferResponse]:
         """Run ``request`` on ``binding`` and nowhere else."""
-        return (self._lent if in_shared_memory(request) else self._infer)(request, bound, call)
+        return (self._infer_staged if uses_shared_memory(request) else self._infer_on_backend)(
+            request, binding, call
+        )
 
-    async def _lent(self, request: InferRequest, bound: Bound, call: Call) -> InferResponse:
-        by_name = not bound.route.cast
-        async with self.memory.lent(request, bound.backend, by_name=by_name) as staged:
-            return await staged.delivered(await self._infer(staged.request, bound, call))
+    async def _infer_staged(
+        self, request: InferRequest, binding: RouteBinding, call: Call
+    ) -> InferResponse:
+        by_name = not binding.route.cast
+        async with self.shared_memory.stage(request, binding.backend, by_name=by_name) as staged:
+            return await staged.write_outputs(
+                await self._infer_on_backend(staged.request, binding, call)
+            )
 
-    async def _infer(self, request: InferRequest, bound: Bound, call: Call) -> InferResponse:
-        backend_request, model = await self._prepared(request, bound, call)
-        backend_response = await bound.backend.perform(backend_request, call)
-        response = to_client(backend_response, request, bound.route)
+    async def _infer_on_backend(
+        self, request: InferRequest, binding: RouteBinding, call: Call
+    ) -> InferResponse:
+        backend_request, model = await self._prepare_request(request, binding, call)
+        backend_response = await binding.backend.perform(backend_request, call)
+        response = to_client(backend_response, request, binding.route)
         assert isinstance(response, InferResponse)
-        if model is None and not call.lacks:
+        if model is None and not call.unsupported_datatypes:
             return response
-        return await _fitted(response, request, model, bound, call)
+        return await _fit_response(response, request, model, binding, call)
 
     def stream(
-        self, request: InferRequest, bound: Bound, call: Call
+        self, request: InferRequest, binding: RouteBinding, call: Call
     ) -> AsyncGenerator[InferResponse, None]:
         """Yield all responses to ``request``, as they are pulled, from ``binding``, its route, or
         one of the route's other targets. Raises GatewayError."""
-        split = self.branches.get(bound)
+        split = self.traffic_splits.get(binding)
         if split is not None:
             return split.stream(request, call)
-        return self.stream_along(request, bound, call)
+        return self.stream_on_route(request, binding, call)
 
-    async def stream_along(
-        self, request: InferRequest, bound: Bound, call: Call
+    async def stream_on_route(
+        self, request: InferRequest, binding: RouteBinding, call: Call
     ) -> AsyncGenerator[InferResponse, None]:
         """Yield all responses from ``binding`` and nowhere else."""
-        if not in_shared_memory(request):
-            async with aclosing(self._stream(request, bound, call)) as responses:
+        if not uses_shared_memory(request):
+            async with aclosing(self._stream_from_backend(request, binding, call)) as responses:
                 async for response in responses:
                     yield response
             return
-        by_name = not bound.route.cast
+        by_name = not binding.route.cast
         async with (
-            self.memory.lent(request, bound.backend, by_name=by_name) as staged,
-            aclosing(self._stream(staged.request, bound, call)) as responses,
+            self.shared_memory.stage(request, binding.backend, by_name=by_name) as staged,
+            aclosing(self._stream_from_backend(staged.request, binding, call)) as responses,
         ):
             async for response in responses:
-                yield await staged.delivered(response)
+                yield await staged.write_outputs(response)
 
-    async def _stream(
-        self, request: InferRequest, bound: Bound, call: Call
+    async def _stream_from_backend(
+        self, request: InferRequest, binding: RouteBinding, call: Call
     ) -> AsyncGenerator[InferResponse, None]:
-        backend_request, model = await self._prepared(request, bound, call)
-        async with aclosing(bound.backend.stream(backend_request, call)) as backend_responses:
+        backend_request, model = await self._prepare_request(request, binding, call)
+        async with aclosing(binding.backend.stream(backend_request, call)) as backend_responses:
             async for backend_response in backend_responses:
-                response = to_client(backend_response, request, bound.route)
+                response = to_client(backend_response, request, binding.route)
                 assert isinstance(response, InferResponse)
-                yield await _fitted(response, request, model, bound, call)
-                if bound.route.idle_timeout is not None:
-                    call.timeout = bound.route.idle_timeout
-                call.renew()
+                yield await _fit_response(response, request, model, binding, call)
+                if binding.route.idle_timeout is not None:
+                    call.route_timeout = binding.route.idle_timeout
+                call.renew_deadline()
 
-    async def _prepared(
-        self, request: InferRequest, bound: Bound, call: Call
+    async def _prepare_request(
+        self, request: InferRequest, binding: RouteBinding, call: Call
     ) -> tuple[InferRequest, ModelMetadata | None]:
         """Return ``request`` as it is sent to the backend; and the model's metadata if the gateway
         is to make the requested classes from the response's values, else None."""
-        if bound.route.cast and call.lacks:
-            request = await self._cast_back(request, bound, call)
+        if binding.route.cast and call.unsupported_datatypes:
+            request = await self._cast_back(request, binding, call)
         model = None
-        if asks_for_classes(request) and not await bound.backend.classifies(call):
-            model = await self._described(request.model, request.version, bound, call)
-            request = asking_values(request)
-        self._check(request, bound, call)
-        if bound.lacks:
-            request = await _carried(request, bound, call)
-        backend_request = to_backend(request, bound.route)
+        if requests_classes(request) and not await binding.backend.supports_classification(call):
+            model = await self._describe_model(request.model, request.version, binding, call)
+            request = request_values(request)
+        self._declare_and_check(request, binding, call)
+        if binding.unsupported_datatypes:
+            request = await _cast_for_backend(request, binding, call)
+        backend_request = to_backend(request, binding.route)
         assert isinstance(backend_request, InferRequest)
         return backend_request, model
 
-    async def _cast_back(self, request: InferRequest, bound: Bound, call: Call) -> InferRequest:
+    async def _cast_back(
+        self, request: InferRequest, binding: RouteBinding, call: Call
+    ) -> InferRequest:
         """Cast back the inputs that hold a substitute for what the client's protocol lacks."""
-        casts = cast.concerning(call.lacks - bound.lacks, bound.route.cast)
-        if not cast.may_stand_for(request.inputs, casts):
+        casts = cast.casts_of(
+            call.unsupported_datatypes - binding.unsupported_datatypes, binding.route.cast
+        )
+        if not cast.may_hold_substitute(request.inputs, casts):
             return request
-        model = await self._described(request.model, request.version, bound, call)
+        model = await self._describe_model(request.model, request.version, binding, call)
         original = request.inputs
-        inputs = await _threaded(original, CAST_ON_LOOP, cast.cast_back, original, model, casts)
-        count_tensors(inputs, (tensor.data for tensor in request.inputs), call.memory)
+        inputs = await _in_thread_if_large(
+            original, MAX_INLINE_CAST_BYTES, cast.cast_back, original, model, casts
+        )
+        charge_tensors(inputs, (tensor.data for tensor in request.inputs), call.memory)
         return replace(request, inputs=inputs)
 
-    def _check(self, request: InferRequest, bound: Bound, call: Call) -> None:
+    def _declare_and_check(self, request: InferRequest, binding: RouteBinding, call: Call) -> None:
         """Note the model's declared metadata on ``call``. Raises UNSUPPORTED for a sequence if the
         backend's protocol has none."""
         parameters = request.parameters
         if (
             not (
                 isinstance(parameters, OpaqueParameters)
-                and parameters.passes_to(bound.backend.protocol)
+                and parameters.is_passed_to(binding.backend.protocol)
             )
-            and not bound.backend.sequences
-            and sequence_of(request) is not None
+            and not binding.backend.supports_sequences
+            and sequence_key(request) is not None
         ):
             raise GatewayError(
                 Kind.UNSUPPORTED,
-                f"parameter '{SEQUENCE}': backend '{bound.backend.name}' speaks "
-                f"{bound.backend.protocol}, which has no sequences",
+                f"parameter '{SEQUENCE}': backend '{binding.backend.name}' speaks "
+                f"{binding.backend.protocol}, which has no sequences",
             )
         declared = self.declared.get(request.model)
-        call.declared = declared and metadata_to_backend(declared, request, bound.route)
+        call.declared_metadata = declared and metadata_to_backend(declared, request, binding.route)
 
-    async def _metadata(
-        self, operation: ModelMetadataRequest, bound: Bound, call: Call
+    async def _model_metadata(
+        self, operation: ModelMetadataRequest, binding: RouteBinding, call: Call
     ) -> ModelMetadata:
         declared = self.declared.get(operation.model)
         if declared is not None:
             return replace(declared, name=operation.model)
-        metadata = await self._carried(operation, bound, call)
+        metadata = await self._perform_on_backend(operation, binding, call)
         assert isinstance(metadata, ModelMetadata)
         return metadata
 
@@ -336,47 +366,52 @@ class Gateway:
         """Return the server's own configuration of a model, or one derived from the metadata."""
         model, version = operation.model, operation.version
         binding = self.bind(model, version, call)
-        if model not in self.declared and (await binding.backend.kind(call)).tells_config:
-            config = await self._carried(operation, binding, call)
+        if (
+            model not in self.declared
+            and (await binding.backend.server_profile(call)).reports_config
+        ):
+            config = await self._perform_on_backend(operation, binding, call)
             assert isinstance(config, ModelConfig)
             return config
-        metadata = await self._described(model, version, binding, call)
-        return config_of(_told(metadata, binding, call))
+        metadata = await self._describe_model(model, version, binding, call)
+        return config_from_metadata(_metadata_for_client(metadata, binding, call))
 
     async def statistics(self, operation: ModelStatisticsRequest, call: Call) -> ModelStatistics:
         """Return the merged statistics of a model's servers, else the gateway's own."""
         binding = self.bind(operation.model, operation.version, call)
-        if not (await binding.backend.kind(call)).tells_statistics:
-            version = await self._counted_version(operation, binding, call)
-            if self._counted is not None:
-                return await self._counted(operation.model, version)
-            return self.figures.of(operation.model, version)
+        if not (await binding.backend.server_profile(call)).reports_statistics:
+            version = await self._statistics_version(operation, binding, call)
+            if self._aggregate_statistics is not None:
+                return await self._aggregate_statistics(operation.model, version)
+            return self.own_statistics.statistics_of(operation.model, version)
         backend_request = to_backend(operation, binding.route)
-        responses = await binding.backend.everywhere(backend_request, call)
-        merged = together(
+        responses = await binding.backend.perform_on_all(backend_request, call)
+        merged = merge_statistics(
             [response for response in responses if isinstance(response, ModelStatistics)]
         )
         statistics = to_client(merged, operation, binding.route)
         assert isinstance(statistics, ModelStatistics)
         return statistics
 
-    async def _counted_version(
-        self, operation: ModelStatisticsRequest, bound: Bound, call: Call
+    async def _statistics_version(
+        self, operation: ModelStatisticsRequest, binding: RouteBinding, call: Call
     ) -> str:
         """Return the version to report the gateway's own statistics for: the requested one, else
         the latest numeric one (perf_analyzer reads no others), else 1. Raises NOT_FOUND."""
         try:
-            model = await self._described(operation.model, operation.version, bound, call)
+            model = await self._describe_model(operation.model, operation.version, binding, call)
         except GatewayError as error:
             if error.kind is Kind.NOT_FOUND:
                 raise
-            return operation.version or _ONLY_VERSION  # the gateway has statistics of it anyway
-        numeric = [version for version in model.versions if is_number(version)]
-        return operation.version or max(numeric, key=int, default=_ONLY_VERSION)
+            return operation.version or _DEFAULT_VERSION  # the gateway has statistics of it anyway
+        numeric = [version for version in model.versions if is_numeric_version(version)]
+        return operation.version or max(numeric, key=int, default=_DEFAULT_VERSION)
 
-    async def _carried(self, operation: ModelOperation, bound: Bound, call: Call) -> Answer:
-        response = await bound.backend.perform(to_backend(operation, bound.route), call)
-        return to_client(response, operation, bound.route)
+    async def _perform_on_backend(
+        self, operation: ModelOperation, binding: RouteBinding, call: Call
+    ) -> Response:
+        response = await binding.backend.perform(to_backend(operation, binding.route), call)
+        return to_client(response, operation, binding.route)
 
     async def describe(
         self, model: str, version: str, call: Call, *, newer: bool = False
@@ -384,110 +419,132 @@ class Gateway:
         """Return the metadata of a model in the client's names, at most a minute old, or a second
         if ``newer``. Its route is noted on ``call``. Raises GatewayError."""
         binding = self.bind(model, version, call)
-        return _told(
-            await self._described(model, version, binding, call, newer=newer), binding, call
+        return _metadata_for_client(
+            await self._describe_model(model, version, binding, call, newer=newer), binding, call
         )
 
-    async def _described(
-        self, model: str, version: str, bound: Bound, call: Call, *, newer: bool = False
+    async def _describe_model(
+        self, model: str, version: str, binding: RouteBinding, call: Call, *, newer: bool = False
     ) -> ModelMetadata:
         declared = self.declared.get(model)
         if declared is not None:
             return declared if declared.name == model else replace(declared, name=model)
         request = ModelMetadataRequest(model, version)
-        backend_request = to_backend(request, bound.route)
-        backend_metadata = await bound.backend.describe(
-            backend_request.model, backend_request.version, call, newer=newer
+        backend_request = to_backend(request, binding.route)
+        backend_metadata = await binding.backend.describe(
+            backend_request.model, backend_request.version, call, refresh=newer
         )
-        metadata = to_client(backend_metadata, request, bound.route)
+        metadata = to_client(backend_metadata, request, binding.route)
         assert isinstance(metadata, ModelMetadata)
         return metadata
 
-    async def _status(self, model: str, call: Call) -> ServerStatus:
+    async def _server_status(self, model: str, call: Call) -> ServerStatus:
         if model:
             models: tuple[ModelStatus, ...] = (await self._catalogue.status(model, call),)
         else:
             models = await self._catalogue.statuses(call)
-        server = await self._only_server(model, call)
-        version, uptime = __version__, time.monotonic_ns() - _STARTED
+        server = await self._single_server_status(model, call)
+        version, uptime = __version__, time.monotonic_ns() - _STARTED_NS
         if isinstance(server, ServerStatus):
             version, uptime = server.version or version, server.uptime_ns or uptime
-        return ServerStatus(_NAME, version, await self.readiness.ready(), models, uptime)
+        return ServerStatus(_SERVER_NAME, version, await self.readiness.is_ready(), models, uptime)
 
-    async def _only_server(self, model: str, call: Call) -> Answer | None:
+    async def _single_server_status(self, model: str, call: Call) -> Response | None:
         """Return the status of the only backend, if there is just one and it has a status."""
-        backends = {id(binding.backend): binding.backend for binding in self.bound}
+        backends = {id(binding.backend): binding.backend for binding in self.bindings}
         if len(backends) != 1:
             return None
         (backend,) = backends.values()
         name = self.bind_any(model, replace(call)).route.backend_model(model) if model else ""
-        return await asked(backend, ServerStatusRequest(name), call)
+        return await query_backend(backend, ServerStatusRequest(name), call)
 
     async def _is_ready(self, call: Call) -> bool:
         """Return whether the backends can serve, without those that only get mirrored requests."""
         checks = (
-            _is_ready(backend, call)
+            _is_backend_ready(backend, call)
             for backend in self.backends
-            if backend.name not in self._unheard
+            if backend.name not in self._mirror_only
         )
-        return self._combine(await asyncio.gather(*checks))
+        return self._combine_readiness(await asyncio.gather(*checks))
 
 
-async def _is_ready(backend: Backend, call: Call) -> bool:
+async def _is_backend_ready(backend: Backend, call: Call) -> bool:
     """Return the result of the backend's health checks, or query it if there are none."""
-    checked = backend.ready if isinstance(backend, Watched) else None
-    return await asked(backend, ServerReadyRequest(), call) == READY if checked is None else checked
+    checked = backend.is_ready if isinstance(backend, SupportsHealthWatch) else None
+    return (
+        await query_backend(backend, ServerReadyRequest(), call) == READY
+        if checked is None
+        else checked
+    )
 
 
-async def _carried(request: InferRequest, bound: Bound, call: Call) -> InferRequest:
+async def _cast_for_backend(
+    request: InferRequest, binding: RouteBinding, call: Call
+) -> InferRequest:
     """Return ``request`` in datatypes that the backend's protocol carries. Raises UNSUPPORTED."""
-    inputs, casts, protocol = request.inputs, bound.route.cast, bound.backend.protocol
-    cast_inputs = await _threaded(
-        inputs, CAST_ON_LOOP, cast.carried, inputs, bound.lacks, casts, "input", protocol
+    inputs, casts, protocol = request.inputs, binding.route.cast, binding.backend.protocol
+    cast_inputs = await _in_thread_if_large(
+        inputs,
+        MAX_INLINE_CAST_BYTES,
+        cast.cast_unsupported,
+        inputs,
+        binding.unsupported_datatypes,
+        casts,
+        "input",
+        protocol,
     )
     if cast_inputs is inputs:
         return request
-    count_tensors(cast_inputs, (tensor.data for tensor in inputs), call.memory)
+    charge_tensors(cast_inputs, (tensor.data for tensor in inputs), call.memory)
     return replace(request, inputs=cast_inputs)
 
 
-async def _threaded(
-    tensors: Sequence[Tensor], most: int, how: Callable[..., T], *arguments: Any
+async def _in_thread_if_large(
+    tensors: Sequence[Tensor], max_bytes: int, function: Callable[..., T], *arguments: Any
 ) -> T:
     """Run ``function``, numpy's work on ``tensors``, in a thread if they have over ``max_bytes``
     bytes: numpy releases the interpreter lock meanwhile."""
-    if sum(len(tensor.data) for tensor in tensors) > most:
-        return await asyncio.to_thread(how, *arguments)
-    return how(*arguments)
+    if sum(len(tensor.data) for tensor in tensors) > max_bytes:
+        return await asyncio.to_thread(function, *arguments)
+    return function(*arguments)
 
 
-async def _fitted(
-    ours: InferResponse,
+async def _fit_response(
+    response: InferResponse,
     request: InferRequest,
     model: ModelMetadata | None,
-    bound: Bound,
+    binding: RouteBinding,
     call: Call,
 ) -> InferResponse:
     """Return ``response`` in datatypes that the client's protocol can carry, with the requested
     classes if ``model`` is given (see ``_prepare_request``)."""
-    outputs, casts = ours.outputs, bound.route.cast
-    if call.lacks:
-        cast_outputs = await _threaded(
-            outputs, CAST_ON_LOOP, cast.carried, outputs, call.lacks, casts, "output", call.protocol
+    outputs, casts = response.outputs, binding.route.cast
+    if call.unsupported_datatypes:
+        cast_outputs = await _in_thread_if_large(
+            outputs,
+            MAX_INLINE_CAST_BYTES,
+            cast.cast_unsupported,
+            outputs,
+            call.unsupported_datatypes,
+            casts,
+            "output",
+            call.protocol,
         )
-        if cast_outputs is not ours.outputs:
-            count_tensors(cast_outputs, (tensor.data for tensor in ours.outputs), call.memory)
-            ours = replace(ours, outputs=cast_outputs)
+        if cast_outputs is not response.outputs:
+            charge_tensors(cast_outputs, (tensor.data for tensor in response.outputs), call.memory)
+            response = replace(response, outputs=cast_outputs)
     if model is None:
-        return ours
-    labels = bound.route.labels
-    return await _threaded(
-        ours.outputs, CLASSES_ON_LOOP, with_classes, ours, request, model, labels
+        return response
+    labels = binding.route.labels
+    return await _in_thread_if_large(
+        response.outputs, MAX_INLINE_CLASSIFY_BYTES, add_classes, response, request, model, labels
     )
 
 
-def _told(model: ModelMetadata, bound: Bound, call: Call) -> ModelMetadata:
+def _metadata_for_client(model: ModelMetadata, binding: RouteBinding, call: Call) -> ModelMetadata:
     """Return ``model`` with the datatypes that the client sees."""
-    if not (bound.route.cast and call.lacks):
+    if not (binding.route.cast and call.unsupported_datatypes):
         return model
-    return cast.told(model, cast.concerning(call.lacks, bound.route.cast))
+    return cast.substitute_datatypes(
+        model, cast.casts_of(call.unsupported_datatypes, binding.route.cast)
+    )

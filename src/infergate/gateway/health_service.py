@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from infergate.core.call import Call
 from infergate.core.limits import KIB
 from infergate.core.tensor import Buffer
-from infergate.core.wire import RpcRequest, RpcResponse, joined
+from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 from infergate.gateway.readiness import Readiness
 
 SERVING: Final = 1
@@ -23,11 +23,11 @@ NOT_SERVING: Final = 2
 SERVICE_UNKNOWN: Final = 3
 _INVALID_ARGUMENT: Final = 3
 _NOT_FOUND: Final = 5
-_LONGEST: Final = 64 * KIB
+_MAX_REQUEST_BYTES: Final = 64 * KIB
 """Bytes of a request, which holds one name; a longer one is rejected unparsed."""
 
 
-class Health:
+class HealthService:
     """Reports the state of ``readiness`` for each of ``services``."""
 
     def __init__(
@@ -36,9 +36,9 @@ class Health:
         services: Sequence[str],
         readiness: Readiness,
     ) -> None:
-        self._request: Final = message("grpc.health.v1.HealthCheckRequest")
-        self._response: Final = message("grpc.health.v1.HealthCheckResponse")
-        self._statuses: Final = message("grpc.health.v1.HealthListResponse")
+        self._request_type: Final = message("grpc.health.v1.HealthCheckRequest")
+        self._response_type: Final = message("grpc.health.v1.HealthCheckResponse")
+        self._list_response_type: Final = message("grpc.health.v1.HealthListResponse")
         self._services: Final = ("", *services)
         self._readiness: Final = readiness
 
@@ -46,18 +46,18 @@ class Health:
         """Return the current status."""
         del call
         try:
-            service = self._service(joined(wire.message))
+            service = self._service_name(join_parts(wire.message))
         except DecodeError:
-            return _malformed()
+            return _malformed_request()
         if service not in self._services:
             return RpcResponse(code=_NOT_FOUND, details=f"service '{service}' is not served here")
-        return self._told(await self._status())
+        return self._status_response(await self._status())
 
     async def list(self, wire: RpcRequest, call: Call) -> RpcResponse:
         """Return the status of every service. The content of the request is ignored."""
         del wire, call
         status = await self._status()
-        response = self._statuses()
+        response = self._list_response_type()
         for service in self._services:
             response.statuses[service].status = status
         return RpcResponse((response.SerializeToString(deterministic=True),))
@@ -72,36 +72,36 @@ class Health:
         it does not delay the drain.
         """
         del call
-        with self._readiness.watched():
+        with self._readiness.watching():
             async for message in messages:
                 try:
-                    service = self._service(message)
+                    service = self._service_name(message)
                 except DecodeError:
-                    yield _malformed()
+                    yield _malformed_request()
                     return
                 is_known = service in self._services
                 last_sent: int | None = None
                 while True:
                     status = await self._status() if is_known else SERVICE_UNKNOWN
                     if status != last_sent:
-                        yield self._told(status)
+                        yield self._status_response(status)
                         last_sent = status
-                    if self._readiness.draining and status != SERVING:
+                    if self._readiness.is_draining and status != SERVING:
                         return
-                    await self._readiness.changed()
+                    await self._readiness.wait_for_change()
 
-    def _service(self, message: Buffer) -> str:
-        if len(message) > _LONGEST:
+    def _service_name(self, message: Buffer) -> str:
+        if len(message) > _MAX_REQUEST_BYTES:
             raise DecodeError
-        name: str = self._request.FromString(message).service
+        name: str = self._request_type.FromString(message).service
         return name
 
     async def _status(self) -> int:
-        return SERVING if await self._readiness.ready() else NOT_SERVING
+        return SERVING if await self._readiness.is_ready() else NOT_SERVING
 
-    def _told(self, status: int) -> RpcResponse:
-        return RpcResponse((self._response(status=status).SerializeToString(),))
+    def _status_response(self, status: int) -> RpcResponse:
+        return RpcResponse((self._response_type(status=status).SerializeToString(),))
 
 
-def _malformed() -> RpcResponse:
+def _malformed_request() -> RpcResponse:
     return RpcResponse(code=_INVALID_ARGUMENT, details="the HealthCheckRequest cannot be read")

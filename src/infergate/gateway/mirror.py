@@ -16,57 +16,57 @@ import logging
 from collections.abc import Awaitable
 from typing import Final
 
+from infergate.core.counters import RouteCounters
 from infergate.core.errors import GatewayError
 from infergate.core.limits import MIB
-from infergate.core.memory import DetachedMemory, MemoryShare
+from infergate.core.log_events import BUG
+from infergate.core.memory import DetachedMemoryAccount, MemoryAccount
 from infergate.core.messages import InferRequest
-from infergate.core.tally import RouteTally
-from infergate.core.vocabulary import BUG
 
-MOST_BYTES: Final = 256 * MIB
+MAX_BYTES: Final = 256 * MIB
 _log = logging.getLogger(__name__)
 
 
-class Mirroring:
+class MirrorSender:
     """Sends at most ``max_concurrent`` copies at once."""
 
-    def __init__(self, most: int, tally: RouteTally) -> None:
-        self._most: Final = most
-        self._tally: Final = tally
+    def __init__(self, max_concurrent: int, counters: RouteCounters) -> None:
+        self._max_concurrent: Final = max_concurrent
+        self._counters: Final = counters
         self._tasks: Final[dict[asyncio.Task[None], int]] = {}
         """The running copies and the bytes of tensors that each holds."""
 
-    def admit(self, request: InferRequest, memory: MemoryShare) -> DetachedMemory | None:
+    def admit(self, request: InferRequest, memory: MemoryAccount) -> DetachedMemoryAccount | None:
         """Reserve memory for one more copy of ``request`` and return its account. Return None, and
         count the copy as dropped, if a limit is reached. ``memory`` is the account of the original
         request."""
-        sizes, size = self._tasks.values(), _size(request)
-        if len(sizes) < self._most and (not sizes or sum(sizes) + size <= MOST_BYTES):
+        sizes, size = self._tasks.values(), _tensor_bytes(request)
+        if len(sizes) < self._max_concurrent and (not sizes or sum(sizes) + size <= MAX_BYTES):
             with contextlib.suppress(GatewayError):
                 memory.grow(size)
                 return memory.detach(size)
-        self._tally.mirrored["dropped"] += 1
+        self._counters.mirrored["dropped"] += 1
         return None
 
     def send(
-        self, request: InferRequest, asking: Awaitable[object], memory: DetachedMemory
+        self, request: InferRequest, exchange: Awaitable[object], memory: DetachedMemoryAccount
     ) -> None:
         """Await ``exchange``, the copy of ``request``, in a task of its own."""
-        task = asyncio.get_running_loop().create_task(self._sent(asking))
-        self._tasks[task] = _size(request)
+        task = asyncio.get_running_loop().create_task(self._run(exchange))
+        self._tasks[task] = _tensor_bytes(request)
         task.add_done_callback(self._tasks.pop)
         task.add_done_callback(lambda _: memory.close())
 
-    async def _sent(self, asking: Awaitable[object]) -> None:
+    async def _run(self, exchange: Awaitable[object]) -> None:
         try:
-            await asking
+            await exchange
         except GatewayError:
-            self._tally.mirrored["failed"] += 1
+            self._counters.mirrored["failed"] += 1
         except Exception:  # noqa: BLE001 - logged; costs one copy only
-            self._tally.mirrored["failed"] += 1
+            self._counters.mirrored["failed"] += 1
             _log.exception("internal error while mirroring a request", extra=BUG)
         else:
-            self._tally.mirrored["ok"] += 1
+            self._counters.mirrored["ok"] += 1
 
     async def close(self) -> None:
         """Cancel the copies in progress."""
@@ -75,5 +75,5 @@ class Mirroring:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def _size(request: InferRequest) -> int:
+def _tensor_bytes(request: InferRequest) -> int:
     return sum(len(tensor.data) for tensor in request.inputs)

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from infergate.core.call import Call
 
-MEMORY: Final = 0.5
+CACHE_SECONDS: Final = 0.5
 """Seconds for which a result is reused."""
-EVERY: Final = 5.0
+POLL_SECONDS: Final = 5.0
 """Seconds between two checks for watchers, like the interval of active health checks elsewhere."""
 
 
@@ -28,39 +28,41 @@ class Readiness:
     """The cached result of ``check_backends``. ``clock`` returns seconds."""
 
     def __init__(
-        self, ask: Callable[[Call], Awaitable[bool]], clock: Callable[[], float] = time.monotonic
+        self,
+        check_backends: Callable[[Call], Awaitable[bool]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ask = ask
+        self._check_backends = check_backends
         self._clock: Final = clock
-        self._asking: Final = asyncio.Lock()
-        self._answer = False
-        self._until = clock()
-        self._turn: asyncio.Event | None = None
+        self._check_lock: Final = asyncio.Lock()
+        self._result = False
+        self._valid_until = clock()
+        self._change_event: asyncio.Event | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.draining = False
+        self.is_draining = False
         """Set when draining starts, and never reset."""
         self.watchers: Final[set[asyncio.Task[Any] | None]] = set()
         """Tasks of health watches. They may last for hours and use no backend, so an old
         configuration need not be kept for them."""
 
-    async def ready(self) -> bool:
+    async def is_ready(self) -> bool:
         """Return whether the gateway could serve at most ``CACHE_SECONDS`` ago."""
-        if self.draining or self._clock() < self._until:
-            return self._told()
-        async with self._asking:
+        if self.is_draining or self._clock() < self._valid_until:
+            return self._current()
+        async with self._check_lock:
             # The previous holder of the lock may have refreshed the result.
-            if not self.draining and self._clock() >= self._until:
-                check = self._ask
-                result = await check(Call(peer="", started=self._clock()))
-                if check is self._ask:
-                    self._answer, self._until = result, self._clock() + MEMORY
-        return self._told()
+            if not self.is_draining and self._clock() >= self._valid_until:
+                check = self._check_backends
+                result = await check(Call(peer="", started_at=self._clock()))
+                if check is self._check_backends:
+                    self._result, self._valid_until = result, self._clock() + CACHE_SECONDS
+        return self._current()
 
-    def _told(self) -> bool:
-        return self._answer and not self.draining
+    def _current(self) -> bool:
+        return self._result and not self.is_draining
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
+    def watching(self) -> Iterator[None]:
         """Add the current task to ``watchers`` within the block."""
         task = asyncio.current_task()
         self.watchers.add(task)
@@ -69,32 +71,32 @@ class Readiness:
         finally:
             self.watchers.discard(task)
 
-    async def changed(self) -> None:
+    async def wait_for_change(self) -> None:
         """Wait until ``is_ready`` may have a new result: for ``POLL_SECONDS``, shared by all
         waiters, or until draining starts."""
-        if self.draining:
+        if self.is_draining:
             return
-        if self._turn is None:
-            self._turn = asyncio.Event()
-            self._timer = asyncio.get_running_loop().call_later(EVERY, self._wake)
-        await self._turn.wait()
+        if self._change_event is None:
+            self._change_event = asyncio.Event()
+            self._timer = asyncio.get_running_loop().call_later(POLL_SECONDS, self._wake)
+        await self._change_event.wait()
 
-    def turn_to(self, ask: Callable[[Call], Awaitable[bool]]) -> None:
+    def replace_check(self, check_backends: Callable[[Call], Awaitable[bool]]) -> None:
         """Use ``check_backends`` of a new configuration from now on, and wake all waiters."""
-        self._ask = ask
-        self._until = self._clock()
+        self._check_backends = check_backends
+        self._valid_until = self._clock()
         if self._timer is not None:
             self._timer.cancel()
         self._wake()
 
-    def drain(self) -> None:
+    def start_draining(self) -> None:
         """Report not ready from now on, and wake all waiters."""
-        self.draining = True
+        self.is_draining = True
         if self._timer is not None:
             self._timer.cancel()
         self._wake()
 
     def _wake(self) -> None:
-        event, self._turn = self._turn, None
+        event, self._change_event = self._change_event, None
         if event is not None:
             event.set()

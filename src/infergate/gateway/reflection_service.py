@@ -21,37 +21,37 @@ from infergate.core.wire import RpcResponse
 _INVALID_ARGUMENT: Final = 3
 _NOT_FOUND: Final = 5
 _UNIMPLEMENTED: Final = 12
-_LONGEST: Final = 64 * KIB
+_MAX_REQUEST_BYTES: Final = 64 * KIB
 """Bytes of a request, which holds one name and is repeated in the response."""
 
 
-class Schema(Protocol):
+class ReflectionSchema(Protocol):
     """Protobuf message classes by full name, and the serialized files that declare them."""
 
-    def message(self, full_name: str) -> Any:
+    def message_class(self, full_name: str) -> Any:
         """Return the message class. Raises KeyError."""
         ...
 
-    def files_named(self, filename: str) -> tuple[bytes, ...]:
+    def files_by_name(self, filename: str) -> tuple[bytes, ...]:
         """Return a file and everything it imports. Raises KeyError."""
         ...
 
-    def files_declaring(self, symbol: str) -> tuple[bytes, ...]:
+    def files_by_symbol(self, symbol: str) -> tuple[bytes, ...]:
         """Return the file that declares ``symbol`` and everything it imports. Raises KeyError."""
         ...
 
 
-class Reflection:
+class ReflectionService:
     """One version of the service: ``package`` is ``grpc.reflection.v1`` or
     ``grpc.reflection.v1alpha``."""
 
-    def __init__(self, schema: Schema, package: str, services: Sequence[str]) -> None:
-        self._request: Final = schema.message(f"{package}.ServerReflectionRequest")
-        self._response: Final = schema.message(f"{package}.ServerReflectionResponse")
+    def __init__(self, schema: ReflectionSchema, package: str, services: Sequence[str]) -> None:
+        self._request_type: Final = schema.message_class(f"{package}.ServerReflectionRequest")
+        self._response_type: Final = schema.message_class(f"{package}.ServerReflectionResponse")
         self._services: Final = tuple(sorted(services))
-        self._find: Final[dict[str, Callable[[str], tuple[bytes, ...]]]] = {
-            "file_by_filename": schema.files_named,
-            "file_containing_symbol": schema.files_declaring,
+        self._lookups: Final[dict[str, Callable[[str], tuple[bytes, ...]]]] = {
+            "file_by_filename": schema.files_by_name,
+            "file_containing_symbol": schema.files_by_symbol,
         }
 
     async def info(self, messages: AsyncIterator[Buffer], call: Call) -> AsyncIterator[RpcResponse]:
@@ -59,38 +59,38 @@ class Reflection:
         del call
         async for message in messages:
             try:
-                request = self._read(message)
+                request = self._parse(message)
             except DecodeError:
                 yield RpcResponse(
                     code=_INVALID_ARGUMENT, details="the ServerReflectionRequest cannot be read"
                 )
                 return
-            yield RpcResponse((self._answer(request).SerializeToString(deterministic=True),))
+            yield RpcResponse((self._respond(request).SerializeToString(deterministic=True),))
 
-    def _read(self, message: Buffer) -> Any:
-        if len(message) > _LONGEST:
+    def _parse(self, message: Buffer) -> Any:
+        if len(message) > _MAX_REQUEST_BYTES:
             raise DecodeError
-        return self._request.FromString(message)
+        return self._request_type.FromString(message)
 
-    def _answer(self, asked: Any) -> Any:
-        response = self._response(valid_host=asked.host, original_request=asked)
-        kind = asked.WhichOneof("message_request")
+    def _respond(self, request: Any) -> Any:
+        response = self._response_type(valid_host=request.host, original_request=request)
+        kind = request.WhichOneof("message_request")
         if kind == "list_services":
             for name in self._services:
                 response.list_services_response.service.add(name=name)
-        elif kind in self._find:
-            name = getattr(asked, kind)
+        elif kind in self._lookups:
+            name = getattr(request, kind)
             try:
                 response.file_descriptor_response.file_descriptor_proto.extend(
-                    self._find[kind](name)
+                    self._lookups[kind](name)
                 )
             except KeyError:
-                _refuse(response, _NOT_FOUND, f"{kind}: '{name}' is not known")
+                _set_error(response, _NOT_FOUND, f"{kind}: '{name}' is not known")
         else:
-            _refuse(response, _UNIMPLEMENTED, f"{kind or 'an empty request'} is not supported")
+            _set_error(response, _UNIMPLEMENTED, f"{kind or 'an empty request'} is not supported")
         return response
 
 
-def _refuse(answer: Any, code: int, text: str) -> None:
-    answer.error_response.error_code = code
-    answer.error_response.error_message = text
+def _set_error(response: Any, code: int, text: str) -> None:
+    response.error_response.error_code = code
+    response.error_response.error_message = text

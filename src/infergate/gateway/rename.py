@@ -8,9 +8,8 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from infergate.core.errors import bad_request, garbage
+from infergate.core.errors import backend_garbage, bad_request
 from infergate.core.messages import (
-    Answer,
     InferRequest,
     InferResponse,
     ModelConfig,
@@ -20,10 +19,11 @@ from infergate.core.messages import (
     ModelStatistics,
     ModelUnloadRequest,
     RequestedOutput,
+    Response,
     TensorMetadata,
     TraceSettingsRequest,
 )
-from infergate.core.names import STRICT, is_accepted, tensor_name_problem
+from infergate.core.name_rules import STRICT_RULE, are_accepted, find_tensor_name_problem
 from infergate.core.tensor import Parameters, Tensor
 from infergate.routing.table import Route
 
@@ -48,8 +48,8 @@ def to_backend(operation: ModelOperation, route: Route) -> ModelOperation:
         operation,
         model=model,
         version=version,
-        inputs=_renamed(operation.inputs, route.rewrite.inputs, "input"),
-        outputs=_renamed(operation.outputs, route.rewrite.outputs, "output"),
+        inputs=_rename(operation.inputs, route.rewrite.inputs, "input"),
+        outputs=_rename(operation.outputs, route.rewrite.outputs, "output"),
     )
 
 
@@ -78,83 +78,85 @@ def _config_to_backend(config: Any, model: str, route: Route) -> Any:
         renamed["name"] = route.backend_model(model)
     for side, names in (("input", route.rewrite.inputs), ("output", route.rewrite.outputs)):
         if isinstance(settings.get(side), list):
-            renamed[side] = _entries_renamed(settings[side], names)
+            renamed[side] = _rename_entries(settings[side], names)
     return config if renamed == settings else orjson.dumps(renamed).decode()
 
 
 def metadata_to_backend(
-    declared: ModelMetadata, asked: ModelOperation, route: Route
+    declared: ModelMetadata, request: ModelOperation, route: Route
 ) -> ModelMetadata:
     """Return the ``declared`` metadata of the model of ``request`` in the backend's names."""
-    if declared.name == asked.model and not route.rewrite.renames:
+    if declared.name == request.model and not route.rewrite.renames:
         return declared
     return replace(
         declared,
-        name=route.backend_model(asked.model),
-        inputs=_renamed(declared.inputs, route.rewrite.inputs, "input"),
-        outputs=_renamed(declared.outputs, route.rewrite.outputs, "output"),
+        name=route.backend_model(request.model),
+        inputs=_rename(declared.inputs, route.rewrite.inputs, "input"),
+        outputs=_rename(declared.outputs, route.rewrite.outputs, "output"),
     )
 
 
-def to_client(answer: Answer, asked: ModelOperation, route: Route) -> Answer:
+def to_client(response: Response, request: ModelOperation, route: Route) -> Response:
     """Return ``response`` to ``request`` in the client's names. The response gets the client's own
     id: servers invent one if the request has none, or lose it."""
-    if isinstance(answer, InferResponse):
-        assert isinstance(asked, InferRequest)
-        outputs, names = answer.outputs, route.rewrite.outputs
+    if isinstance(response, InferResponse):
+        assert isinstance(request, InferRequest)
+        outputs, names = response.outputs, route.rewrite.outputs
         return InferResponse(
-            asked.model,
-            route.client_version(asked.version, answer.version),
-            asked.id,
-            answer.parameters,
-            _renamed(outputs, _inverse(names), "output") if names else outputs,
-            answer.last,
+            request.model,
+            route.client_version(request.version, response.version),
+            request.id,
+            response.parameters,
+            _rename(outputs, _invert(names), "output") if names else outputs,
+            response.is_last,
         )
-    if isinstance(answer, ModelMetadata):
-        answer = _checked(answer)
-        if answer.name == asked.model and not route.rewrite.renames:
-            return answer
+    if isinstance(response, ModelMetadata):
+        response = _check_metadata(response)
+        if response.name == request.model and not route.rewrite.renames:
+            return response
         return replace(
-            answer,
-            name=asked.model,
-            versions=_client_versions(answer, asked, route),
-            inputs=_renamed(answer.inputs, _inverse(route.rewrite.inputs), "input"),
-            outputs=_renamed(answer.outputs, _inverse(route.rewrite.outputs), "output"),
+            response,
+            name=request.model,
+            versions=_client_versions(response, request, route),
+            inputs=_rename(response.inputs, _invert(route.rewrite.inputs), "input"),
+            outputs=_rename(response.outputs, _invert(route.rewrite.outputs), "output"),
         )
-    if isinstance(answer, ModelConfig):
-        settings = dict(answer.settings)
+    if isinstance(response, ModelConfig):
+        settings = dict(response.settings)
         for side, names in (("input", route.rewrite.inputs), ("output", route.rewrite.outputs)):
-            settings[side] = _entries_renamed(settings.get(side), _inverse(names))
-        return replace(answer, name=asked.model, settings={**settings, "name": asked.model})
-    if isinstance(answer, ModelStatistics):
+            settings[side] = _rename_entries(settings.get(side), _invert(names))
+        return replace(response, name=request.model, settings={**settings, "name": request.model})
+    if isinstance(response, ModelStatistics):
         usable = (
             statistics
-            for statistics in answer.models
-            if _is_usable(str(statistics.get("version", "")))
+            for statistics in response.models
+            if _is_usable_version(str(statistics.get("version", "")))
         )
         return ModelStatistics(
-            tuple(_statistics(statistics, asked, route) for statistics in usable)
+            tuple(_rename_statistics(statistics, request, route) for statistics in usable)
         )
-    return answer
+    return response
 
 
-def _is_usable(version: str) -> bool:
-    return is_accepted(STRICT, version)
+def _is_usable_version(version: str) -> bool:
+    return are_accepted(STRICT_RULE, version)
 
 
-def _checked(told: ModelMetadata) -> ModelMetadata:
+def _check_metadata(metadata: ModelMetadata) -> ModelMetadata:
     """Return a backend's metadata without versions that no client could name. Raises
     BACKEND_GARBAGE for a tensor that no client could name."""
-    for side, tensors in (("input", told.inputs), ("output", told.outputs)):
+    for side, tensors in (("input", metadata.inputs), ("output", metadata.outputs)):
         for index, tensor in enumerate(tensors):
-            if problem := tensor_name_problem(tensor.name):
-                raise garbage(f"the backend's metadata: the name of {side} {index} {problem}")
-    if all(map(_is_usable, told.versions)):
-        return told
-    return replace(told, versions=tuple(filter(_is_usable, told.versions)))
+            if problem := find_tensor_name_problem(tensor.name):
+                raise backend_garbage(
+                    f"the backend's metadata: the name of {side} {index} {problem}"
+                )
+    if all(map(_is_usable_version, metadata.versions)):
+        return metadata
+    return replace(metadata, versions=tuple(filter(_is_usable_version, metadata.versions)))
 
 
-def _entries_renamed(entries: Any, names: Mapping[str, str]) -> list[Any]:
+def _rename_entries(entries: Any, names: Mapping[str, str]) -> list[Any]:
     """Rename a configuration's inputs or outputs, as far as they are objects with names."""
     listed = entries if isinstance(entries, list) else []
     return [
@@ -165,27 +167,29 @@ def _entries_renamed(entries: Any, names: Mapping[str, str]) -> list[Any]:
     ]
 
 
-def _statistics(told: Parameters, asked: ModelOperation, route: Route) -> Parameters:
-    version = route.client_version(asked.version, str(told.get("version", "")))
-    return {**told, "name": asked.model, "version": version}
+def _rename_statistics(statistics: Parameters, request: ModelOperation, route: Route) -> Parameters:
+    version = route.client_version(request.version, str(statistics.get("version", "")))
+    return {**statistics, "name": request.model, "version": version}
 
 
-def _client_versions(answer: ModelMetadata, asked: ModelOperation, route: Route) -> tuple[str, ...]:
+def _client_versions(
+    response: ModelMetadata, request: ModelOperation, route: Route
+) -> tuple[str, ...]:
     """Return the versions for the client. If the route rewrites the version, there is only one: the
     requested one or that of the route."""
     if not route.rewrite.version:
-        return answer.versions
-    return tuple(filter(None, (asked.version or route.version,)))
+        return response.versions
+    return tuple(filter(None, (request.version or route.version,)))
 
 
-def _inverse(names: Mapping[str, str]) -> dict[str, str]:
+def _invert(names: Mapping[str, str]) -> dict[str, str]:
     return {backend_name: client_name for client_name, backend_name in names.items()}
 
 
-def _renamed(tensors: tuple[Named, ...], names: Mapping[str, str], what: str) -> tuple[Named, ...]:
+def _rename(tensors: tuple[Named, ...], names: Mapping[str, str], side: str) -> tuple[Named, ...]:
     if not names:
         return tensors
     renamed = tuple(replace(tensor, name=names.get(tensor.name, tensor.name)) for tensor in tensors)
     if len({tensor.name for tensor in renamed}) != len(renamed):
-        raise bad_request(f"two {what} tensors have one name after the route's rewrite")
+        raise bad_request(f"two {side} tensors have one name after the route's rewrite")
     return renamed

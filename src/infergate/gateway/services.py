@@ -11,36 +11,40 @@ from typing import Final
 
 from infergate.core.call import Call
 from infergate.core.wire import RpcRequest, RpcResponse
-from infergate.gateway.health_service import Health
+from infergate.gateway.health_service import HealthService
 from infergate.gateway.readiness import Readiness
-from infergate.gateway.reflection_service import Reflection, Schema
+from infergate.gateway.reflection_service import ReflectionSchema, ReflectionService
 from infergate.transport.base import StreamHandler
 
-Unary = Callable[[RpcRequest, Call], Awaitable[RpcResponse]]
-HEALTH: Final = "grpc.health.v1.Health"
-REFLECTIONS: Final = (
+UnaryHandler = Callable[[RpcRequest, Call], Awaitable[RpcResponse]]
+HEALTH_SERVICE: Final = "grpc.health.v1.Health"
+REFLECTION_SERVICES: Final = (
     "grpc.reflection.v1.ServerReflection",
     "grpc.reflection.v1alpha.ServerReflection",
 )
 
 
 @dataclass(frozen=True, slots=True)
-class OwnServices:
+class GatewayServices:
     """Handlers by ``/package.Service/Method``."""
 
-    unary: Mapping[str, Unary]
+    unary: Mapping[str, UnaryHandler]
     streams: Mapping[str, StreamHandler]
 
 
-def own_services(schema: Schema, services: Sequence[str], readiness: Readiness) -> OwnServices:
+def gateway_services(
+    schema: ReflectionSchema, services: Sequence[str], readiness: Readiness
+) -> GatewayServices:
     """Build health and reflection for a listener that serves ``services`` (full names)."""
-    all_services = (*services, HEALTH, *REFLECTIONS)
-    health = Health(schema.message, all_services, readiness)
-    streams: dict[str, StreamHandler] = {f"/{HEALTH}/Watch": health.watch}
-    for name in REFLECTIONS:
+    all_services = (*services, HEALTH_SERVICE, *REFLECTION_SERVICES)
+    health = HealthService(schema.message_class, all_services, readiness)
+    streams: dict[str, StreamHandler] = {f"/{HEALTH_SERVICE}/Watch": health.watch}
+    for name in REFLECTION_SERVICES:
         package = name.rpartition(".")[0]
-        streams[f"/{name}/ServerReflectionInfo"] = Reflection(schema, package, all_services).info
-    return OwnServices(
-        unary={f"/{HEALTH}/Check": health.check, f"/{HEALTH}/List": health.list},
+        streams[f"/{name}/ServerReflectionInfo"] = ReflectionService(
+            schema, package, all_services
+        ).info
+    return GatewayServices(
+        unary={f"/{HEALTH_SERVICE}/Check": health.check, f"/{HEALTH_SERVICE}/List": health.list},
         streams=streams,
     )

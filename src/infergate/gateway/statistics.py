@@ -18,21 +18,26 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from infergate.core.call import Call
-from infergate.core.messages import OPERATIONS, STREAMED, InferRequest, ModelStatistics
+from infergate.core.messages import (
+    OPERATION_NAMES,
+    STREAM_OPERATION_NAME,
+    InferRequest,
+    ModelStatistics,
+)
 from infergate.core.tensor import Parameters
 
-MOST: Final = 1024
-_INFERENCES: Final = frozenset({OPERATIONS[InferRequest], STREAMED})
+MAX_MODELS: Final = 1024
+_INFERENCES: Final = frozenset({OPERATION_NAMES[InferRequest], STREAM_OPERATION_NAME})
 _OK: Final = "ok"
-_LATEST: Final = "last_inference"
+_LAST_INFERENCE: Final = "last_inference"
 _BATCHES: Final = "batch_stats"
 
 
 @dataclass(slots=True)
-class _Figures:
+class _ModelCounters:
     """The counters of one model. Times are in seconds, ``last_success_at`` since the epoch."""
 
-    last: float = 0.0
+    last_success_at: float = 0.0
     successes: int = 0
     success_seconds: float = 0.0
     backend_seconds: float = 0.0
@@ -40,33 +45,33 @@ class _Figures:
     failure_seconds: float = 0.0
 
 
-class Figures:
+class GatewayStatistics:
     """The statistics that the gateway counts itself. ``configured_models`` are counted from the
     start."""
 
-    def __init__(self, named: Iterable[str]) -> None:
-        self._named = frozenset(named)
-        self._of: Final[OrderedDict[str, _Figures]] = OrderedDict()
+    def __init__(self, configured_models: Iterable[str]) -> None:
+        self._configured_models = frozenset(configured_models)
+        self._counters: Final[OrderedDict[str, _ModelCounters]] = OrderedDict()
 
-    def name(self, named: Iterable[str]) -> None:
+    def set_configured_models(self, configured_models: Iterable[str]) -> None:
         """Count these models from the start, from now on. Existing counters stay."""
-        self._named = frozenset(named)
+        self._configured_models = frozenset(configured_models)
 
     def record(self, call: Call, seconds: float, now: float) -> None:
         """Count a finished request, which took ``seconds``. ``now`` is the wall-clock time."""
         if call.operation not in _INFERENCES or not call.route:
             return
-        counters = self._of.get(call.model)
+        counters = self._counters.get(call.model)
         if counters is None:
-            if call.outcome != _OK and call.model not in self._named:
+            if call.outcome != _OK and call.model not in self._configured_models:
                 return
-            counters = self._of[call.model] = _Figures()
-            if len(self._of) > MOST:
-                self._of.popitem(last=False)
+            counters = self._counters[call.model] = _ModelCounters()
+            if len(self._counters) > MAX_MODELS:
+                self._counters.popitem(last=False)
         else:
-            self._of.move_to_end(call.model)
+            self._counters.move_to_end(call.model)
         if call.outcome == _OK:
-            counters.last = now
+            counters.last_success_at = now
             counters.successes += 1
             counters.success_seconds += seconds
             counters.backend_seconds += call.backend_seconds
@@ -74,21 +79,21 @@ class Figures:
             counters.failures += 1
             counters.failure_seconds += seconds
 
-    def of(self, model: str, version: str) -> ModelStatistics:
+    def statistics_of(self, model: str, version: str) -> ModelStatistics:
         """Return the statistics of ``model``, reported for ``version``, which is not empty."""
-        counters = self._of.get(model, _Figures())
+        counters = self._counters.get(model, _ModelCounters())
         stats = {
-            "success": _stat(counters.successes, counters.success_seconds),
-            "fail": _stat(counters.failures, counters.failure_seconds),
-            "queue": _stat(counters.successes, 0.0),
-            "compute_input": _stat(counters.successes, 0.0),
-            "compute_infer": _stat(counters.successes, counters.backend_seconds),
-            "compute_output": _stat(counters.successes, 0.0),
+            "success": _duration_statistic(counters.successes, counters.success_seconds),
+            "fail": _duration_statistic(counters.failures, counters.failure_seconds),
+            "queue": _duration_statistic(counters.successes, 0.0),
+            "compute_input": _duration_statistic(counters.successes, 0.0),
+            "compute_infer": _duration_statistic(counters.successes, counters.backend_seconds),
+            "compute_output": _duration_statistic(counters.successes, 0.0),
         }
         statistics = {
             "name": model,
             "version": version,
-            _LATEST: round(counters.last * 1000),
+            _LAST_INFERENCE: round(counters.last_success_at * 1000),
             "inference_count": counters.successes,
             "execution_count": counters.successes,
             "inference_stats": stats,
@@ -96,48 +101,50 @@ class Figures:
         return ModelStatistics((statistics,))
 
 
-def _stat(count: int, seconds: float) -> Parameters:
+def _duration_statistic(count: int, seconds: float) -> Parameters:
     return {"count": count, "ns": round(seconds * 1e9)}
 
 
-def together(answers: Sequence[ModelStatistics]) -> ModelStatistics:
+def merge_statistics(responses: Sequence[ModelStatistics]) -> ModelStatistics:
     """Merge the statistics of several servers of the same models: counts and times are added up."""
     merged: dict[tuple[Any, Any], Parameters] = {}
-    for response in answers:
+    for response in responses:
         for model in response.models:
             key = (str(model.get("name")), str(model.get("version")))
-            merged[key] = _sum(merged[key], model) if key in merged else model
+            merged[key] = _merge_models(merged[key], model) if key in merged else model
     return ModelStatistics(tuple(merged.values()))
 
 
-def _sum(one: Parameters, other: Parameters) -> Parameters:
-    common = {key: _both(key, one[key], other[key]) for key in one if key in other}
-    return {**other, **one, **common}
+def _merge_models(first: Parameters, second: Parameters) -> Parameters:
+    common = {key: _merge_values(key, first[key], second[key]) for key in first if key in second}
+    return {**second, **first, **common}
 
 
-def _both(key: str, one: Any, other: Any) -> Any:
-    match one, other:
-        case (int(), int()) if key == _LATEST:
-            return max(one, other)
+def _merge_values(key: str, first: Any, second: Any) -> Any:
+    match first, second:
+        case (int(), int()) if key == _LAST_INFERENCE:
+            return max(first, second)
         case int(), int():
-            return one + other
+            return first + second
         case dict(), dict():
-            return _sum(one, other)
+            return _merge_models(first, second)
         case (list(), list()) if key == _BATCHES:
-            return _batches(one + other)
+            return _merge_batches(first + second)
         case list(), list():
-            return one + other
-    return one
+            return first + second
+    return first
 
 
-def _batches(listed: list[Any]) -> list[Any]:
+def _merge_batches(batches: list[Any]) -> list[Any]:
     """Merge the entries that have the same batch size."""
     by_size: dict[str, Any] = {}
-    for batch in listed:
+    for batch in batches:
         if isinstance(batch, dict):
             size = batch.get("batch_size")
             previous = by_size.get(str(size))
             by_size[str(size)] = (
-                batch if previous is None else {**_sum(previous, batch), "batch_size": size}
+                batch
+                if previous is None
+                else {**_merge_models(previous, batch), "batch_size": size}
             )
     return list(by_size.values())

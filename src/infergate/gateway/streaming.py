@@ -19,39 +19,39 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final
 
-from infergate.codecs.base import Codec, Parsed, Streaming
-from infergate.core.call import ROUNDING, Call
-from infergate.core.errors import GatewayError, Kind, Unauthenticated
-from infergate.core.memory import UNLIMITED, MemoryShare
-from infergate.core.messages import STREAMED, InferRequest, InferResponse
-from infergate.core.sequences import SequenceName, sequence_of
+from infergate.codecs.base import Codec, ParsedRequest, SupportsStreaming
+from infergate.core.call import CLOCK_TOLERANCE, Call
+from infergate.core.errors import GatewayError, Kind, UnauthenticatedError
+from infergate.core.log_events import BUG
+from infergate.core.memory import UNLIMITED, MemoryAccount
+from infergate.core.messages import STREAM_OPERATION_NAME, InferRequest, InferResponse
+from infergate.core.sequences import SequenceKey, sequence_key
 from infergate.core.tensor import Buffer
-from infergate.core.vocabulary import BUG
-from infergate.core.wire import RpcRequest, RpcResponse, size
+from infergate.core.wire import RpcRequest, RpcResponse, total_size
 from infergate.gateway.frontend import Frontend
-from infergate.gateway.gateway import Bound
+from infergate.gateway.gateway import RouteBinding
 
-AT_ONCE: Final = 16
+MAX_CONCURRENT_REQUESTS: Final = 16
 """Requests of a stream that run at once."""
 _log = logging.getLogger(__name__)
 
-Asked = tuple[InferRequest, Parsed, Bound]
-Note = Callable[[Call], None]
-RpcStreaming = Streaming[RpcRequest, RpcResponse]
+ParsedStreamRequest = tuple[InferRequest, ParsedRequest, RouteBinding]
+StreamObserver = Callable[[Call], None]
+RpcStreaming = SupportsStreaming[RpcRequest, RpcResponse]
 
 
-class InTurn:
+class UnaryStreamCodec:
     """A codec whose streams carry the messages of unary inferences."""
 
     def __init__(self, codec: Codec[RpcRequest, RpcResponse], stream: str) -> None:
         self._codec: Final = codec
-        self.stream: str = stream
+        self.streaming_method: str = stream
 
-    def build_stream_response(self, answer: InferResponse, parsed: Parsed) -> RpcResponse:
+    def build_stream_response(self, response: InferResponse, parsed: ParsedRequest) -> RpcResponse:
         """Return ``response`` as a unary response."""
-        return self._codec.build_response(answer, parsed)
+        return self._codec.build_response(response, parsed)
 
-    def build_stream_end(self, parsed: Parsed) -> RpcResponse | None:  # noqa: ARG002 - protocol
+    def build_stream_end(self, parsed: ParsedRequest) -> RpcResponse | None:  # noqa: ARG002 - protocol
         """Return None: these streams have no end message."""
         return None
 
@@ -61,122 +61,124 @@ class InTurn:
 
 
 @dataclass(slots=True, eq=False)
-class _Request:
+class _StreamRequest:
     """One request of a stream. ``parsed`` is its inference or what is wrong with it, ``previous``
     the request before it in the same sequence."""
 
     wire: RpcRequest
     call: Call
-    asked: Asked | GatewayError
-    before: _Request | None = None
-    turn: asyncio.Event = field(default_factory=asyncio.Event)
+    parsed: ParsedStreamRequest | GatewayError
+    previous: _StreamRequest | None = None
+    may_respond: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the request's only response, or its error, may be sent."""
-    over: asyncio.Event = field(default_factory=asyncio.Event)
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Stream:
-    """One stream. Implements ``transport.base.Conversation``."""
+class InferenceStream:
+    """One stream. Implements ``transport.base.RequestStream``."""
 
     def __init__(
         self,
         frontend: Frontend[RpcRequest, RpcResponse],
-        codec: RpcStreaming | InTurn,
-        name: Note,
-        record: Note,
+        codec: RpcStreaming | UnaryStreamCodec,
+        assign_id: StreamObserver,
+        record: StreamObserver,
         call: Call,
     ) -> None:
         """``assign_id`` gives each request its id, ``record`` is called when a request ends;
         ``call`` describes the stream."""
         self._frontend: Final = frontend
         self._codec: Final = codec
-        self._name: Final = name
+        self._assign_id: Final = assign_id
         self._record: Final = record
         self._call: Final = call
-        self._sequences: Final[dict[SequenceName, _Request]] = {}
+        self._latest_of_sequence: Final[dict[SequenceKey, _StreamRequest]] = {}
         """The latest request of each sequence."""
-        self._waiting: Final[dict[_Request, None]] = {}
+        self._waiting: Final[dict[_StreamRequest, None]] = {}
         """Requests that may still send an only response, in the order they arrived."""
 
     @property
-    def at_once(self) -> int:
+    def max_concurrent(self) -> int:
         """How many requests the transport may hand over at once."""
-        return 1 if isinstance(self._codec, InTurn) else AT_ONCE
+        return 1 if isinstance(self._codec, UnaryStreamCodec) else MAX_CONCURRENT_REQUESTS
 
-    async def begin(self) -> None:
+    async def open(self) -> None:
         """Authenticate the client. Raises GatewayError."""
-        self._call.operation = STREAMED
-        await self._frontend.welcome(self._call)
+        self._call.operation = STREAM_OPERATION_NAME
+        await self._frontend.open_stream(self._call)
 
-    async def ask(
-        self, message: Buffer, refused: GatewayError | None, memory: MemoryShare = UNLIMITED
+    async def handle(
+        self, message: Buffer, error: GatewayError | None, memory: MemoryAccount = UNLIMITED
     ) -> AsyncGenerator[RpcResponse, None]:
         """Start the request in ``message`` and return its responses. ``refused`` is the transport's
         reason to refuse it."""
         call = dataclasses.replace(
             self._call,
-            started=time.monotonic(),
-            whole=self._call.deadline,
-            operation=STREAMED,
+            started_at=time.monotonic(),
+            stream_deadline=self._call.deadline,
+            operation=STREAM_OPERATION_NAME,
             protocol=self._frontend.codec.name,
-            messages=0,
+            response_count=0,
             bytes_in=len(message),
             memory=memory,
-            returned={},
+            response_headers={},
         )
-        self._name(call)
-        wire = RpcRequest(self._codec.stream, (message,), call.headers)
-        request = _Request(wire, call, refused or await self._read(wire, call))
-        sequence = _sequence(request.asked)
+        self._assign_id(call)
+        wire = RpcRequest(self._codec.streaming_method, (message,), call.headers)
+        request = _StreamRequest(wire, call, error or await self._parse(wire, call))
+        sequence = _sequence_of_request(request.parsed)
         if sequence is not None:
-            request.before = self._sequences.get(sequence)
-            self._sequences[sequence] = request
+            request.previous = self._latest_of_sequence.get(sequence)
+            self._latest_of_sequence[sequence] = request
         self._waiting[request] = None
-        self._call_next()
-        return self._told(request, sequence)
+        self._release_next()
+        return self._recorded_responses(request, sequence)
 
-    async def _read(self, wire: RpcRequest, call: Call) -> Asked | GatewayError:
+    async def _parse(self, wire: RpcRequest, call: Call) -> ParsedStreamRequest | GatewayError:
         try:
-            return await self._frontend.read_streamed(wire, call)
+            return await self._frontend.parse_stream_request(wire, call)
         except GatewayError as error:
             return error
         except Exception:  # noqa: BLE001 - logged; costs one request only
-            return _bug(call)
+            return _internal_error(call)
 
-    async def _told(
-        self, request: _Request, sequence: SequenceName | None
+    async def _recorded_responses(
+        self, request: _StreamRequest, sequence: SequenceKey | None
     ) -> AsyncGenerator[RpcResponse, None]:
         """Yield all responses to ``request``, count them and record the request."""
         call = request.call
         try:
-            async with aclosing(self._answered(request)) as messages:
+            async with aclosing(self._responses_or_error(request)) as messages:
                 async for message in messages:
-                    assert call.messages is not None
-                    call.messages += 1
-                    call.bytes_out += size(message.message)
+                    assert call.response_count is not None
+                    call.response_count += 1
+                    call.bytes_out += total_size(message.message)
                     yield message
         except BaseException:  # the client disconnected, or the gateway aborts the stream
-            if self._call.cut is None:
+            if self._call.abort_error is None:
                 call.outcome = Kind.CANCELLED.value
             else:
-                call.fail(self._call.cut)
+                call.record_error(self._call.abort_error)
             raise
         finally:
-            self._leave(request)
-            request.over.set()
-            if sequence is not None and self._sequences.get(sequence) is request:
-                del self._sequences[sequence]
-            if call.returned:
-                self._call.returned = call.returned
+            self._stop_waiting(request)
+            request.finished.set()
+            if sequence is not None and self._latest_of_sequence.get(sequence) is request:
+                del self._latest_of_sequence[sequence]
+            if call.response_headers:
+                self._call.response_headers = call.response_headers
             self._record(call)
 
-    async def _answered(self, request: _Request) -> AsyncGenerator[RpcResponse, None]:
+    async def _responses_or_error(
+        self, request: _StreamRequest
+    ) -> AsyncGenerator[RpcResponse, None]:
         call = request.call
-        if request.before is not None:
-            await request.before.over.wait()
-            request.before = None  # else each request would keep all earlier ones alive
+        if request.previous is not None:
+            await request.previous.finished.wait()
+            request.previous = None  # else each request would keep all earlier ones alive
         error = None
         try:
-            async with aclosing(self._answers(request)) as messages:
+            async with aclosing(self._responses(request)) as messages:
                 async for message in messages:
                     yield message
         except GatewayError as raised:
@@ -184,72 +186,74 @@ class Stream:
             # would keep both until the garbage collector runs.
             error = raised.with_traceback(None)
         except Exception:  # noqa: BLE001 - logged; costs one request only
-            error = _bug(call)
+            error = _internal_error(call)
         if error is None:
             return
-        call.fail(error)
-        if not call.messages:
-            await request.turn.wait()
-        if _ends_all(error, call):
+        call.record_error(error)
+        if not call.response_count:
+            await request.may_respond.wait()
+        if _ends_stream(error, call):
             yield self._frontend.codec.build_error(error, request.wire)
         else:
             yield self._codec.build_stream_error(error, request.wire)
 
-    async def _answers(self, request: _Request) -> AsyncGenerator[RpcResponse, None]:
+    async def _responses(self, request: _StreamRequest) -> AsyncGenerator[RpcResponse, None]:
         """Yield the responses to ``request``. Raises the error that comes instead of the next
         one."""
-        if isinstance(request.asked, GatewayError):
-            raise request.asked
-        operation, parsed, binding = request.asked
+        if isinstance(request.parsed, GatewayError):
+            raise request.parsed
+        operation, parsed, binding = request.parsed
         call = request.call
-        call.renew()
+        call.renew_deadline()
         ended = False
         async with aclosing(self._frontend.gateway.stream(operation, binding, call)) as responses:
             async for result in responses:
-                ended = result.last
-                if ended and not call.messages:
-                    await request.turn.wait()
+                ended = result.is_last
+                if ended and not call.response_count:
+                    await request.may_respond.wait()
                 else:
-                    self._leave(request)
-                build, offload = self._codec.build_stream_response, self._frontend.labour
-                if offload.writes_short(result, parsed):
+                    self._stop_waiting(request)
+                build, offload = self._codec.build_stream_response, self._frontend.codec_offload
+                if offload.is_short_response(result, parsed):
                     yield build(result, parsed)
                 else:
-                    message, counted_bytes = await offload.written(call, build, result, parsed)
+                    message, counted_bytes = await offload.write_response(
+                        call, build, result, parsed
+                    )
                     yield message
                     call.memory.shrink(counted_bytes)
         end_message = None if ended else self._codec.build_stream_end(parsed)
         if end_message is not None:
             yield end_message
 
-    def _leave(self, request: _Request) -> None:
+    def _stop_waiting(self, request: _StreamRequest) -> None:
         """Let later requests send their responses without waiting for ``request``."""
         self._waiting.pop(request, None)
-        self._call_next()
+        self._release_next()
 
-    def _call_next(self) -> None:
+    def _release_next(self) -> None:
         for request in self._waiting:
-            request.turn.set()
+            request.may_respond.set()
             return
 
 
-def _ends_all(error: GatewayError, call: Call) -> bool:
+def _ends_stream(error: GatewayError, call: Call) -> bool:
     """Return whether every later request of the stream would fail with ``error`` too: the stream's
     deadline has passed, or its credentials are not valid, or no longer."""
-    if isinstance(error, Unauthenticated):
+    if isinstance(error, UnauthenticatedError):
         return True
-    if error.kind is not Kind.TIMEOUT or call.whole is None:
+    if error.kind is not Kind.TIMEOUT or call.stream_deadline is None:
         return False
-    return time.monotonic() >= call.whole - ROUNDING
+    return time.monotonic() >= call.stream_deadline - CLOCK_TOLERANCE
 
 
-def _sequence(asked: Asked | GatewayError) -> SequenceName | None:
+def _sequence_of_request(parsed: ParsedStreamRequest | GatewayError) -> SequenceKey | None:
     """Return the request's sequence; None if it has none."""
-    if isinstance(asked, GatewayError):
+    if isinstance(parsed, GatewayError):
         return None
-    return sequence_of(asked[0])
+    return sequence_key(parsed[0])
 
 
-def _bug(call: Call) -> GatewayError:
+def _internal_error(call: Call) -> GatewayError:
     _log.exception("internal error while serving a stream of %s", call.protocol, extra=BUG)
     return GatewayError(Kind.INTERNAL, "internal error")

@@ -9,16 +9,16 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
-from infergate.codecs.base import Forwarding, Parsed
-from infergate.core.aside import Aside
+from infergate.codecs.base import ParsedRequest, SupportsPassThrough
 from infergate.core.call import Call
-from infergate.core.messages import Answer, InferRequest, InferResponse
-from infergate.core.tracing import Tracing
-from infergate.gateway.bound import Bound
-from infergate.gateway.frontend import Exchanging, Forward, Translate
+from infergate.core.messages import InferRequest, InferResponse, Response
+from infergate.core.offload import Offload
+from infergate.core.tracing import Tracer
+from infergate.gateway.authorized import AuthorizedGateway
+from infergate.gateway.codec_offload import CodecOffload
+from infergate.gateway.frontend import PassThrough, SupportsRawMessages, Translation
 from infergate.gateway.gateway import Gateway
-from infergate.gateway.guarded import GuardedGateway
-from infergate.gateway.labour import Labour
+from infergate.gateway.route_binding import RouteBinding
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
@@ -33,101 +33,105 @@ HELPER: Final = "helper"
 class TracedGateway(Gateway):
     """Records a span for the route look-up and an event for each response of a stream."""
 
-    def __init__(self, *arguments: Any, tracing: Tracing, **named: Any) -> None:
+    def __init__(self, *arguments: Any, tracer: Tracer, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._tracing: Final = tracing
+        self._tracer: Final = tracer
 
-    def bind(self, model: str, version: str, call: Call) -> Bound:
+    def bind(self, model: str, version: str, call: Call) -> RouteBinding:
         """Find the route within a span."""
-        with self._tracing.step(ROUTE):
+        with self._tracer.start_step(ROUTE):
             return super().bind(model, version, call)
 
     async def stream(
-        self, request: InferRequest, bound: Bound, call: Call
+        self, request: InferRequest, binding: RouteBinding, call: Call
     ) -> AsyncGenerator[InferResponse, None]:
         """Yield all responses and record an event for each."""
-        async with aclosing(super().stream(request, bound, call)) as responses:
+        async with aclosing(super().stream(request, binding, call)) as responses:
             async for result in responses:
-                self._tracing.answer(call)
+                self._tracer.record_response(call)
                 yield result
 
 
-class TracedGuardedGateway(TracedGateway, GuardedGateway):
+class TracedAuthorizedGateway(TracedGateway, AuthorizedGateway):
     """A gateway that traces and checks access."""
 
 
-class TracedTranslate(Translate[Req, Resp]):
+class TracedTranslation(Translation[Req, Resp]):
     """Records spans for parsing a request and building its response."""
 
-    def __init__(self, labour: Labour[Req, Resp], gateway: Gateway, tracing: Tracing) -> None:
-        super().__init__(labour, gateway)
-        self._tracing: Final = tracing
+    def __init__(
+        self, codec_offload: CodecOffload[Req, Resp], gateway: Gateway, tracer: Tracer
+    ) -> None:
+        super().__init__(codec_offload, gateway)
+        self._tracer: Final = tracer
 
-    async def parse(self, wire: Req, call: Call) -> Parsed:
+    async def parse(self, wire: Req, call: Call) -> ParsedRequest:
         """Parse the request within a span."""
-        with self._tracing.step(PARSE):
+        with self._tracer.start_step(PARSE):
             return await super().parse(wire, call)
 
-    async def _built(self, answer: Answer, parsed: Parsed, call: Call) -> Resp:
-        with self._tracing.step(RENDER):
-            return await super()._built(answer, parsed, call)
+    async def _build_response(self, response: Response, parsed: ParsedRequest, call: Call) -> Resp:
+        with self._tracer.start_step(RENDER):
+            return await super()._build_response(response, parsed, call)
 
 
-class TracedForward(Forward[Req, Resp]):
+class TracedPassThrough(PassThrough[Req, Resp]):
     """Records spans for checking a message and rewriting its response."""
 
     def __init__(
         self,
-        codec: Forwarding[Req, Resp],
-        labour: Labour[Req, Resp],
-        backend: Exchanging,
-        otherwise: Translate[Req, Resp],
-        tracing: Tracing,
+        codec: SupportsPassThrough[Req, Resp],
+        codec_offload: CodecOffload[Req, Resp],
+        backend: SupportsRawMessages,
+        translation: Translation[Req, Resp],
+        tracer: Tracer,
     ) -> None:
-        super().__init__(codec, labour, backend, otherwise)
-        self._shield = _stepped(tracing, PARSE, codec.shield)
-        self._relabel = _stepped(tracing, RENDER, codec.relabel)
+        super().__init__(codec, codec_offload, backend, translation)
+        self._validate = _with_span(tracer, PARSE, codec.validate)
+        self._rewrite_response = _with_span(tracer, RENDER, codec.rewrite_response)
 
 
-def _stepped(tracing: Tracing, name: str, doing: Callable[..., T]) -> Callable[..., T]:
+def _with_span(tracer: Tracer, name: str, function: Callable[..., T]) -> Callable[..., T]:
     def done(*arguments: Any) -> T:
-        with tracing.step(name):
-            return doing(*arguments)
+        with tracer.start_step(name):
+            return function(*arguments)
 
     return done
 
 
-class TracedWays:
+class TracedPipelines:
     """Makes the traced pipelines. Implements ``PipelineFactory``."""
 
-    def __init__(self, tracing: Tracing) -> None:
-        self._tracing: Final = tracing
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer: Final = tracer
 
-    def translate(self, labour: Labour[Any, Any], gateway: Gateway) -> Translate[Any, Any]:
+    def make_translation(
+        self, codec_offload: CodecOffload[Any, Any], gateway: Gateway
+    ) -> Translation[Any, Any]:
         """Make a traced ``Translation``."""
-        return TracedTranslate(labour, gateway, self._tracing)
+        return TracedTranslation(codec_offload, gateway, self._tracer)
 
-    def forward(
+    def make_pass_through(
         self,
-        codec: Forwarding[Any, Any],
-        labour: Labour[Any, Any],
-        backend: Exchanging,
-        otherwise: Translate[Any, Any],
-    ) -> Forward[Any, Any]:
+        codec: SupportsPassThrough[Any, Any],
+        codec_offload: CodecOffload[Any, Any],
+        backend: SupportsRawMessages,
+        translation: Translation[Any, Any],
+    ) -> PassThrough[Any, Any]:
         """Make a traced ``PassThrough``."""
-        return TracedForward(codec, labour, backend, otherwise, self._tracing)
+        return TracedPassThrough(codec, codec_offload, backend, translation, self._tracer)
 
 
-class TracedAside:
+class TracedOffload:
     """Records a span for each use of a helper of ``offload``, including the wait for one."""
 
-    def __init__(self, aside: Aside, tracing: Tracing) -> None:
-        self._aside: Final = aside
-        self._tracing: Final = tracing
+    def __init__(self, offload: Offload, tracer: Tracer) -> None:
+        self._offload: Final = offload
+        self._tracer: Final = tracer
 
     async def run(
         self, deadline: float | None, function: Callable[..., T], *arguments: Any, **claim: Any
     ) -> T:
         """Run ``function`` in a helper within a span."""
-        with self._tracing.step(HELPER):
-            return await self._aside.run(deadline, function, *arguments, **claim)
+        with self._tracer.start_step(HELPER):
+            return await self._offload.run(deadline, function, *arguments, **claim)

@@ -10,10 +10,10 @@ import numpy as np
 
 from infergate.backends.builtin.accumulate import Accumulate
 from infergate.backends.builtin.model import Model, Signature
-from infergate.core.datatypes import FLOATS, INTEGERS, NUMPY, Datatype
+from infergate.core.datatypes import FLOATS, INTEGERS, NUMPY_DTYPES, Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest, RequestedOutput, TensorMetadata
-from infergate.core.tensor import Tensor, bf16_from_float32, pack_bytes, tensor_of
+from infergate.core.tensor import Tensor, bf16_from_float32, pack_bytes, tensor_from_array
 from infergate.matrix.witness import Echo, Hanging, Refusing, Seen
 
 HANGING: Final = "hanging"
@@ -48,14 +48,14 @@ class Case:
 
 
 def _integers(datatype: Datatype) -> bytes:
-    info = np.iinfo(NUMPY[datatype])
-    return np.array([info.min, info.max, 0, 1], NUMPY[datatype]).tobytes()
+    info = np.iinfo(NUMPY_DTYPES[datatype])
+    return np.array([info.min, info.max, 0, 1], NUMPY_DTYPES[datatype]).tobytes()
 
 
 def _floats(datatype: Datatype, values: list[float]) -> bytes:
     if datatype is Datatype.BF16:
         return bf16_from_float32(np.array(values, np.float32)).tobytes()
-    return np.array(values, NUMPY[datatype]).tobytes()
+    return np.array(values, NUMPY_DTYPES[datatype]).tobytes()
 
 
 def _elements(datatype: Datatype) -> bytes:
@@ -122,13 +122,17 @@ def _one(datatype: Datatype, shape: tuple[int, ...], data: bytes) -> tuple[Tenso
 
 def _fp32(*shape: int) -> tuple[Tensor, ...]:
     count = int(np.prod(shape))
-    return (tensor_of("IN0", Datatype.FP32, np.linspace(-1, 1, count, dtype="f4").reshape(shape)),)
+    return (
+        tensor_from_array(
+            "IN0", Datatype.FP32, np.linspace(-1, 1, count, dtype="f4").reshape(shape)
+        ),
+    )
 
 
 _PLAIN: Final = _fp32(4)
 _SEVERAL: Final = (
     *_fp32(2),
-    tensor_of("IN1", Datatype.INT32, np.arange(6).reshape(2, 3)),
+    tensor_from_array("IN1", Datatype.INT32, np.arange(6).reshape(2, 3)),
     Tensor("IN2", Datatype.BYTES, (2,), pack_bytes((b"x", b"yz"))),
 )
 
@@ -139,7 +143,7 @@ def _sequence(identity: int | str) -> tuple[InferRequest, ...]:
         InferRequest(
             "accumulate",
             parameters={"sequence_id": identity, **flags},
-            inputs=(tensor_of("INPUT", Datatype.INT32, np.array([number])),),
+            inputs=(tensor_from_array("INPUT", Datatype.INT32, np.array([number])),),
         )
         for number, flags in enumerate(steps, 1)
     )

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from infergate.backends.remote import HTTP_HEADERS, RPC_HEADERS, RemoteBackend, Server
-from infergate.codecs.base import Carrier, Codec, Profile
+from infergate.backends.remote import HTTP_MESSAGES, RPC_MESSAGES, BackendSettings, RemoteBackend
+from infergate.codecs.base import Codec, Profile, TransportKind
 from infergate.codecs.profiles import GENERIC, TRITON, TRTSERVER
 from infergate.codecs.registry import plugins
 from infergate.codecs.v2_grpc.codec import V2Grpc
@@ -16,10 +16,10 @@ from infergate.codecs.v2_grpc.tensors import can_be_typed, write_typed
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, ModelMetadata, Operation
-from infergate.core.wire import RpcRequest, joined
+from infergate.core.wire import RpcRequest, join_parts
 from infergate.transport.base import Endpoint
-from infergate.transport.frame_client import EitherUpstream
-from infergate.transport.grpc_client import GrpcUpstream
+from infergate.transport.compat.grpcio_client import GrpcioUpstream
+from infergate.transport.framed.client import HttpOrFrameUpstream
 
 
 class _Typed(V2Grpc):
@@ -33,7 +33,7 @@ class _Typed(V2Grpc):
             return wire
         if not can_be_typed(operation.inputs):
             raise GatewayError(Kind.UNSUPPORTED, "this datatype has no typed contents")
-        message = ModelInferRequest.FromString(bytes(joined(wire.message)))
+        message = ModelInferRequest.FromString(bytes(join_parts(wire.message)))
         message.ClearField("raw_input_contents")
         for described, tensor in zip(message.inputs, operation.inputs, strict=True):
             write_typed(described, tensor)
@@ -66,13 +66,13 @@ class Speaker:
     def client(self, endpoint: Endpoint) -> RemoteBackend[Any, Any]:
         """One that speaks to ``endpoint``."""
         plugin = plugins()[self.protocol]
-        codec = (self.codec or plugin.make)({})
-        server = Server(self.name, (endpoint,), profile=self.profile)
-        if plugin.carrier is Carrier.HTTP:
-            upstream = EitherUpstream(DEFAULT_LIMITS)
-            return RemoteBackend(server, codec, upstream, HTTP_HEADERS, DEFAULT_LIMITS)
+        codec = (self.codec or plugin.create)({})
+        server = BackendSettings(self.name, (endpoint,), profile=self.profile)
+        if plugin.transport_kind is TransportKind.HTTP:
+            upstream = HttpOrFrameUpstream(DEFAULT_LIMITS)
+            return RemoteBackend(server, codec, upstream, HTTP_MESSAGES, DEFAULT_LIMITS)
         return RemoteBackend(
-            server, codec, GrpcUpstream(DEFAULT_LIMITS), RPC_HEADERS, DEFAULT_LIMITS
+            server, codec, GrpcioUpstream(DEFAULT_LIMITS), RPC_MESSAGES, DEFAULT_LIMITS
         )
 
 

@@ -75,7 +75,7 @@ async def _cell(
         known_models = running.witness.models
         declared = known_models.get(request.model, known_models["FP32"])
         call = Call("matrix", time.monotonic())
-        call.tighten(call.started + (case.deadline or _ENOUGH))
+        call.shorten_deadline(call.started_at + (case.deadline or _ENOUGH))
         try:
             client.codec.build_request(named, speaker.profile, declared)
         except GatewayError as error:

@@ -15,7 +15,7 @@ from infergate.matrix import cases
 from infergate.matrix.clients import FRAMES, Speaker
 from infergate.matrix.witness import Witness
 from infergate.runtime.assemble import assemble
-from infergate.runtime.running import Running
+from infergate.runtime.running import RunningGateway
 from infergate.transport.base import Address, Endpoint
 
 BUILTIN: Final = "builtin"
@@ -36,7 +36,7 @@ class Site:
         self._listeners: Final[dict[str, Address]] = {}
         self._clients: Final[dict[tuple[Speaker, Endpoint], RemoteBackend[Any, Any]]] = {}
 
-    def hear(self, name: str, running: Running) -> None:
+    def hear(self, name: str, running: RunningGateway) -> None:
         """Clients find the listeners of ``running``; ``name`` tells it from others."""
         for listener, server in running.listeners.items():
             self._listeners[f"{listener}{name}"] = server.address
@@ -84,7 +84,9 @@ async def site() -> AsyncGenerator[Site, None]:
         yield made
 
 
-async def _running(config: dict[str, Any], witness: Witness, stack: AsyncExitStack) -> Running:
+async def _running(
+    config: dict[str, Any], witness: Witness, stack: AsyncExitStack
+) -> RunningGateway:
     running = assemble(Config.model_validate({**_QUIET, **config}), lambda _name, _timeout: witness)
     await running.start()
     stack.push_async_callback(running.stop, 0)
@@ -129,7 +131,7 @@ def _in_front(
 def _backend(protocol: str, model: str, ports: Mapping[str, Address]) -> dict[str, Any]:
     if protocol == BUILTIN:
         return {"protocol": BUILTIN}
-    carrier = plugins()[protocol].carrier.value
+    carrier = plugins()[protocol].transport_kind.value
     path = f"{_PATHS[protocol]}{model}" if protocol in _PATHS else ""
     backend = {"protocol": protocol, "endpoints": (f"{carrier}://{ports[carrier]}{path}",)}
     return backend | ({"profile": _PROFILES[protocol]} if protocol in _PROFILES else {})

@@ -13,12 +13,12 @@ from infergate.backends.builtin.model import (
     Model,
     Signature,
     UnaryModel,
-    by_name,
     check_outputs,
+    tensors_by_name,
 )
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.messages import Answer, InferRequest, InferResponse, ModelMetadata, Operation
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.tensor import NO_PARAMETERS, Parameters, Tensor
 
 _FOREVER: Final = 3600.0
@@ -44,15 +44,15 @@ class Echo(UnaryModel):
 
     def infer(self, request: InferRequest) -> InferResponse:
         """See Model."""
-        given = self.signature.accept(request)
+        given = self.signature.checked_inputs(request)
         check_outputs(request.model, request.outputs, self._outputs.values())
-        returned = by_name(
+        returned = tensors_by_name(
             Tensor(self._outputs[each.name], each.datatype, each.shape, each.data)
             for each in given.values()
         )
-        answer = self.signature.answer(request, returned.values())
+        answer = self.signature.build_response(request, returned.values())
         return InferResponse(
-            answer.model, request.version, answer.id, self._tells, answer.outputs, last=True
+            answer.model, request.version, answer.id, self._tells, answer.outputs, is_last=True
         )
 
 
@@ -100,7 +100,7 @@ class Witness(BuiltinBackend):
         seen, self._seen = self._seen, []
         return seen
 
-    async def perform(self, operation: Operation, call: Call) -> Answer:
+    async def perform(self, operation: Operation, call: Call) -> Response:
         """See Backend."""
         if not isinstance(operation, InferRequest):
             return await super().perform(operation, call)

@@ -24,44 +24,44 @@ from typing import BinaryIO, Final, NamedTuple
 import orjson
 
 from infergate.core.call import Call
-from infergate.core.names import escaped
-from infergate.core.vocabulary import ADVICE, REQUEST
+from infergate.core.log_events import ADVICE, REQUEST_EVENT
+from infergate.core.name_rules import escape_unsafe
 
-_WAITING: Final = 10_000
+_MAX_WAITING: Final = 10_000
 """Maximum number of lines that wait to be written; further ones are dropped."""
-_EVERY: Final = 0.05
+_WRITE_INTERVAL_SECONDS: Final = 0.05
 """Seconds between two writes; waking the thread for each line would cost more than the line."""
-_AT_ONCE: Final = 64
+_LINES_PER_WRITE: Final = 64
 """Lines formatted before the thread releases the interpreter, about 0.3 ms."""
-_LAST: Final = 1.0
+_CLOSE_TIMEOUT_SECONDS: Final = 1.0
 """Maximum time in seconds to write the last lines on close."""
-_LONGEST: Final = 256
+_MAX_TEXT: Final = 256
 """Maximum number of characters of a client's text."""
-_REMEMBERED: Final = 512
+_CACHED_LABELS: Final = 512
 """Number of cached combinations of labels; under 2 MB."""
-NO_TURN: Final[AbstractContextManager[object]] = nullcontext()
-_LONGEST_ERROR: Final = 1024
+NO_LOCK: Final[AbstractContextManager[object]] = nullcontext()
+_MAX_ERROR_TEXT: Final = 1024
 """Maximum number of characters of an error, which may contain text of a client or backend."""
 
 
-def iso(now: float) -> str:
+def iso_time(now: float) -> str:
     """Format the wall clock time ``now`` in UTC, to the millisecond."""
     second, micros = divmod(round(now * 1e6), 1_000_000)
-    return f"{_second(second)}.{micros // 1000:03}+00:00"
+    return f"{_iso_second(second)}.{micros // 1000:03}+00:00"
 
 
 @functools.lru_cache(maxsize=2)
-def _second(second: int) -> str:
+def _iso_second(second: int) -> str:
     # Cached: many lines share a second, and this is most of the cost of formatting the time.
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-class Told(NamedTuple):
+class LogFields(NamedTuple):
     """The fields of an access log line, truncated to their maximum lengths."""
 
-    now: float
+    time: float
     """The wall clock time at which the request finished."""
-    asked: tuple[str, str]
+    request: tuple[str, str]
     labels: tuple[str, ...]
     """The values that many requests share, by the names in ``_LABELS``."""
     seconds: float
@@ -79,90 +79,92 @@ class Told(NamedTuple):
     """Number of similar requests since the last line that sampling skipped."""
 
 
-_ASKED: Final = ("request_id", "peer")
+_REQUEST: Final = ("request_id", "peer")
 _LABELS: Final = (
     "protocol", "operation", "model", "route", "backend", "backend_protocol", "way", "outcome"
 )  # fmt: skip
 
 
-def told(call: Call, seconds: float, now: float, left_out: int = 0) -> Told:
+def log_fields(call: Call, seconds: float, now: float, left_out: int = 0) -> LogFields:
     """Return the log fields of a finished request."""
-    return Told(
+    return LogFields(
         now,
-        (call.request_id[:_LONGEST], call.peer),
+        (call.request_id[:_MAX_TEXT], call.peer),
         (
             call.protocol,
             call.operation,
-            call.model[:_LONGEST],
+            call.model[:_MAX_TEXT],
             call.route,
             call.backend,
             call.backend_protocol,
-            call.way,
+            call.pipeline,
             call.outcome,
         ),
         seconds,
         call.backend_seconds,
         call.bytes_in,
         call.bytes_out,
-        call.messages,
-        call.error[:_LONGEST_ERROR],
-        call.detail[:_LONGEST_ERROR],
-        call.identity[:_LONGEST],
+        call.response_count,
+        call.error[:_MAX_ERROR_TEXT],
+        call.detail[:_MAX_ERROR_TEXT],
+        call.identity[:_MAX_TEXT],
         "" if call.trace is None else call.trace.id,
         left_out,
     )
 
 
-Line = Callable[[Told], bytes]
+LineFormatter = Callable[[LogFields], bytes]
 Fields = Mapping[str, object]
 
 
-def _lines(spelt: Callable[[Fields], str], layout: str, between: str) -> Line:
+def _line_formatter(
+    format_fields: Callable[[Fields], str], layout: str, separator: str
+) -> LineFormatter:
     """Return a function that formats lines, using ``format_fields`` for the fields.
 
     ``layout`` takes the time, request id and peer, the labels, four numbers, and the optional
     fields, which follow ``separator``. Formatted labels are cached: they are most of the cost.
     """
 
-    @functools.lru_cache(maxsize=_REMEMBERED)
+    @functools.lru_cache(maxsize=_CACHED_LABELS)
     def labels(values: tuple[str, ...]) -> str:
-        return spelt(dict(zip(_LABELS, values, strict=True)))
+        return format_fields(dict(zip(_LABELS, values, strict=True)))
 
-    def line(entry: Told) -> bytes:
-        optional = _rest(entry)
+    def line(entry: LogFields) -> bytes:
+        optional = _optional_fields(entry)
         text = layout % (
-            iso(entry.now),
-            spelt(dict(zip(_ASKED, entry.asked, strict=True))),
+            iso_time(entry.time),
+            format_fields(dict(zip(_REQUEST, entry.request, strict=True))),
             labels(entry.labels),
             entry.seconds,
             entry.backend_seconds,
             entry.bytes_in,
             entry.bytes_out,
-            f"{between}{spelt(optional)}" if optional else "",
+            f"{separator}{format_fields(optional)}" if optional else "",
         )
         if not text.isascii() or "\x7f" in text:  # JSON escapes the other control characters
-            text = escaped(text)
+            text = escape_unsafe(text)
         return text.encode()
 
     return line
 
 
-def _rest(told: Told) -> Fields:
+def _optional_fields(entry: LogFields) -> Fields:
     """Return the fields that only some lines have."""
     fields: dict[str, object] = {}
-    if told.identity:
-        fields["identity"] = told.identity
-    if told.trace:
-        fields["trace_id"] = told.trace
-    if told.messages is not None:
-        fields["messages"] = told.messages
-    if told.error:
-        fields["error"] = told.error
-    if told.detail:
-        fields["detail"] = told.detail
-    if told.left_out:
-        fields["left_out"] = told.left_out
-    advice = ADVICE.get(told.labels[-1])
+    if entry.identity:
+        fields["identity"] = entry.identity
+    if entry.trace:
+        fields["trace_id"] = entry.trace
+    if entry.messages is not None:
+        fields["messages"] = entry.messages
+    if entry.error:
+        fields["error"] = entry.error
+    if entry.detail:
+        fields["detail"] = entry.detail
+    if entry.left_out:
+        fields["left_out"] = entry.left_out
+    advice = ADVICE.get(entry.labels[-1])
     if advice is not None:
         fields["advice"] = advice
     return fields
@@ -203,16 +205,16 @@ _is_plain: Final = re.compile(r"[!#-<>-\[\]-~]+").fullmatch
 """Printable ASCII except the space, the double quote, the equals sign and the backslash."""
 
 
-FORMATS: Final[dict[str, Line]] = {
-    "json": _lines(
+FORMATS: Final[dict[str, LineFormatter]] = {
+    "json": _line_formatter(
         _as_json,
-        f'{{"time":"%s","event":"{REQUEST}",%s,%s,'
+        f'{{"time":"%s","event":"{REQUEST_EVENT}",%s,%s,'
         '"seconds":%.6f,"backend_seconds":%.6f,"bytes_in":%d,"bytes_out":%d%s}\n',
         ",",
     ),
-    "text": _lines(
+    "text": _line_formatter(
         _as_text,
-        f"%s event={REQUEST} %s %s seconds=%.6f backend_seconds=%.6f bytes_in=%d bytes_out=%d%s\n",
+        f"%s event={REQUEST_EVENT} %s %s seconds=%.6f backend_seconds=%.6f bytes_in=%d bytes_out=%d%s\n",
         " ",
     ),
 }
@@ -227,16 +229,16 @@ class AccessLog:
 
     def __init__(
         self,
-        line: Line,
-        dropped: Callable[[], None],
+        line: LineFormatter,
+        on_dropped: Callable[[], None],
         stream: BinaryIO | None = None,
-        turn: AbstractContextManager[object] = NO_TURN,
+        lock: AbstractContextManager[object] = NO_LOCK,
     ) -> None:
         self._line: Final = line
-        self._turn: Final = turn
-        self._dropped: Final = dropped
+        self._lock: Final = lock
+        self._on_dropped: Final = on_dropped
         self._stream: Final = stream or sys.stdout.buffer
-        self._waiting: Final[deque[Told]] = deque()
+        self._waiting: Final[deque[LogFields]] = deque()
         self._closing: Final = threading.Event()
         self._writer: Final = threading.Thread(
             target=self._run, name="infergate-access-log", daemon=True
@@ -245,30 +247,30 @@ class AccessLog:
 
     def record(self, call: Call, seconds: float, now: float) -> None:
         """Log a finished request. Never blocks."""
-        self._tell(told(call, seconds, now))
+        self._enqueue(log_fields(call, seconds, now))
 
-    def _tell(self, line: Told) -> None:
-        if len(self._waiting) >= _WAITING:
-            self._dropped()
+    def _enqueue(self, entry: LogFields) -> None:
+        if len(self._waiting) >= _MAX_WAITING:
+            self._on_dropped()
         else:
-            self._waiting.append(line)
+            self._waiting.append(entry)
 
     def close(self) -> None:
         """Write the waiting lines, for at most a second, and stop."""
         self._closing.set()
-        self._writer.join(_LAST)
+        self._writer.join(_CLOSE_TIMEOUT_SECONDS)
 
     def _run(self) -> None:
         try:
-            while not self._closing.wait(_EVERY):
+            while not self._closing.wait(_WRITE_INTERVAL_SECONDS):
                 self._write()
             self._write()
         except (OSError, ValueError):
             return  # a closed stream ends the log, not the gateway
 
     def _write(self) -> None:
-        while count := min(len(self._waiting), _AT_ONCE):
+        while count := min(len(self._waiting), _LINES_PER_WRITE):
             lines = [self._line(self._waiting.popleft()) for _ in range(count)]
-            with self._turn:
+            with self._lock:
                 self._stream.write(b"".join(lines))
                 self._stream.flush()

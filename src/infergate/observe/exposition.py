@@ -18,15 +18,15 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from infergate.observe.family import Family, Histogram, Labels, Row
+from infergate.observe.family import HistogramValue, Labels, MetricFamily, Row
 
-_PIECE: Final = 1 << 16
+_CHUNK_CHARACTERS: Final = 1 << 16
 """Characters per chunk: less than half a millisecond of work."""
 _OPENMETRICS: Final = "application/openmetrics-text"
 _VERSION: Final = re.compile(r"version=[^;]*")
-_OUR_VERSION: Final = "version=1.0.0"
+_SUPPORTED_VERSION: Final = "version=1.0.0"
 _END: Final = b"# EOF\n"
-_PLAIN: Final = 1_000_000
+_EXPONENT_FROM: Final = 1_000_000
 """From this value on, Go's number format has an exponent."""
 _LE: Final = "le"
 _go: Final[Callable[[float], str]] = floatToGoString
@@ -38,7 +38,7 @@ class Exposition(NamedTuple):
     """The response to a scrape: its media type, and the body as a lazy iterator of chunks."""
 
     content_type: str
-    pieces: Iterator[bytes]
+    chunks: Iterator[bytes]
 
 
 def exposition(metrics: Collector, accept: str = "") -> Exposition:
@@ -51,39 +51,41 @@ def exposition(metrics: Collector, accept: str = "") -> Exposition:
         content_type = content_type.replace(f"escaping={other}", "escaping=underscores")
     if content_type.startswith(_OPENMETRICS):
         # The library repeats the requested version.
-        content_type = _VERSION.sub(_OUR_VERSION, content_type)
-        return Exposition(content_type, _pieces(metrics, openmetrics, _END.decode()))
-    return Exposition(content_type, _pieces(metrics, generate_latest))
+        content_type = _VERSION.sub(_SUPPORTED_VERSION, content_type)
+        return Exposition(content_type, _chunks(metrics, openmetrics, _END.decode()))
+    return Exposition(content_type, _chunks(metrics, generate_latest))
 
 
-def _pieces(metrics: Collector, encode: Encode, end: str = "") -> Iterator[bytes]:
+def _chunks(metrics: Collector, encode: Encode, end: str = "") -> Iterator[bytes]:
     """Yield chunks of at least ``_CHUNK_CHARACTERS``, except the last."""
     texts: list[str] = []
-    missing = _PIECE
+    missing = _CHUNK_CHARACTERS
     for text in _texts(metrics, encode):
         texts.append(text)
         missing -= len(text)
         if missing <= 0:
             yield "".join(texts).encode()
-            texts, missing = [], _PIECE
+            texts, missing = [], _CHUNK_CHARACTERS
     yield "".join((*texts, end)).encode()
 
 
 def _texts(metrics: Collector, encode: Encode) -> Iterator[str]:
     """Yield the header and the text of each row of all families."""
     for family in metrics.collect():
-        if not isinstance(family, Family):
-            yield _written(family, encode)
+        if not isinstance(family, MetricFamily):
+            yield _encoded(family, encode)
             continue
         head = Metric(family.name, family.documentation, family.type, family.unit)
-        yield _written(head, encode)
+        yield _encoded(head, encode)
         if family.type == "histogram":
-            yield from map(_lines(family, exemplars=encode is openmetrics), family.rows)
+            yield from map(
+                _histogram_formatter(family, exemplars=encode is openmetrics), family.rows
+            )
         else:
-            yield from map(_line(family), family.rows)
+            yield from map(_row_formatter(family), family.rows)
 
 
-class _Alone(NamedTuple):
+class _SingleFamily(NamedTuple):
     """A collector with a single family."""
 
     family: Metric
@@ -92,32 +94,32 @@ class _Alone(NamedTuple):
         return (self.family,)
 
 
-def _written(family: Metric, encode: Encode) -> str:
-    return encode(_Alone(family)).removesuffix(_END).decode()
+def _encoded(family: Metric, encode: Encode) -> str:
+    return encode(_SingleFamily(family)).removesuffix(_END).decode()
 
 
 # ---- rows
 
 
-def _line(family: Family) -> Callable[[Row], str]:
+def _row_formatter(family: MetricFamily) -> Callable[[Row], str]:
     """Return a function that formats a row of a counter or gauge."""
     name = family.name + ("_total" if family.type == "counter" else "")
-    order = _in_order(family.labels)
+    order = _sorted_indices(family.labels)
     form = f"{name}{_braced([family.labels[i] for i in order])} %s\n"
 
     def text(row: Row) -> str:
         labels, value = row
-        assert not isinstance(value, Histogram)
+        assert not isinstance(value, HistogramValue)
         return form % (*[_escaped(labels[i]) for i in order], _number(value))
 
     return text
 
 
-def _lines(family: Family, *, exemplars: bool) -> Callable[[Row], str]:
+def _histogram_formatter(family: MetricFamily, *, exemplars: bool) -> Callable[[Row], str]:
     """Return a function that formats a row of a histogram."""
     name, names = family.name, family.labels
     bounds = list(map(_go, (*family.bounds, math.inf)))
-    order = _in_order(names)
+    order = _sorted_indices(names)
     before = [index for index in order if names[index] < _LE]
     after = order[len(before) :]
     head_form = "".join((f"{name}_bucket{{", *(f'{names[i]}="%s",' for i in before), f'{_LE}="'))
@@ -126,7 +128,7 @@ def _lines(family: Family, *, exemplars: bool) -> Callable[[Row], str]:
 
     def text(row: Row) -> str:
         labels, value = row
-        assert isinstance(value, Histogram)
+        assert isinstance(value, HistogramValue)
         first = [_escaped(labels[index]) for index in before]
         last = [_escaped(labels[index]) for index in after]
         head, tail = head_form % (*first,), tail_form % (*last,)
@@ -145,7 +147,7 @@ def _lines(family: Family, *, exemplars: bool) -> Callable[[Row], str]:
     return text
 
 
-def _in_order(labels: Labels) -> list[int]:
+def _sorted_indices(labels: Labels) -> list[int]:
     """Return the indices of ``labels`` sorted by name, the order within a line."""
     return sorted(range(len(labels)), key=labels.__getitem__)
 
@@ -160,12 +162,14 @@ def _escaped(label: str) -> str:
 
 
 def _number(value: float) -> str:
-    if type(value) is int and 0 <= value < _PLAIN:
+    if type(value) is int and 0 <= value < _EXPONENT_FROM:
         return f"{value}.0"
     return _go(value)
 
 
-def _exemplar(told: Exemplar) -> str:
-    labels = ",".join(f'{name}="{_escaped(told.labels[name])}"' for name in sorted(told.labels))
-    timestamp = "" if told.timestamp is None else f" {told.timestamp}"
-    return f" # {{{labels}}} {_go(told.value)}{timestamp}"
+def _exemplar(exemplar: Exemplar) -> str:
+    labels = ",".join(
+        f'{name}="{_escaped(exemplar.labels[name])}"' for name in sorted(exemplar.labels)
+    )
+    timestamp = "" if exemplar.timestamp is None else f" {exemplar.timestamp}"
+    return f" # {{{labels}}} {_go(exemplar.value)}{timestamp}"

@@ -24,14 +24,14 @@ from prometheus_client.core import (
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
-from infergate.core.times import Times
+from infergate.core.duration_histogram import DurationHistogram
 
 _NO_EXEMPLARS: Final[Mapping[int, Exemplar]] = {}
-_AT_ONCE: Final = 256
+_BATCH_ROWS: Final = 256
 """Rows per batch: about a millisecond of work."""
 
 
-class Histogram(NamedTuple):
+class HistogramValue(NamedTuple):
     """The value of a histogram for one combination of labels."""
 
     counts: tuple[int, ...]
@@ -42,15 +42,19 @@ class Histogram(NamedTuple):
 
 
 Labels = tuple[str, ...]
-Row = tuple[Labels, float | Histogram]
+Row = tuple[Labels, float | HistogramValue]
 
 
-def times(told: Times, exemplars: Mapping[int, Exemplar] | None = None) -> Histogram:
+def histogram_value(
+    histogram: DurationHistogram, exemplars: Mapping[int, Exemplar] | None = None
+) -> HistogramValue:
     """Return a snapshot of ``histogram``."""
-    return Histogram(tuple(told.counts), told.sum, dict(exemplars) if exemplars else _NO_EXEMPLARS)
+    return HistogramValue(
+        tuple(histogram.counts), histogram.sum, dict(exemplars) if exemplars else _NO_EXEMPLARS
+    )
 
 
-class Family(Metric):
+class MetricFamily(Metric):
     """A metric family with lazy rows, which prometheus_client handles like any other."""
 
     def __init__(  # noqa: PLR0913 - the properties of a family
@@ -76,35 +80,35 @@ class Family(Metric):
     def samples(self) -> list[Sample]:
         """All samples, as the library creates them."""
         if self._samples is None:
-            self._samples = self._made()
+            self._samples = self._make_samples()
         return self._samples
 
     @samples.setter
     def samples(self, none: list[Sample]) -> None:
         """Ignore the empty list that the library's constructor sets."""
 
-    def _made(self) -> list[Sample]:
+    def _make_samples(self) -> list[Sample]:
         kinds: dict[str, Any] = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
         family = kinds.get(self.type, HistogramMetricFamily)(self.name, "", labels=self.labels)
         for labels, value in self.rows:
-            if isinstance(value, Histogram):
+            if isinstance(value, HistogramValue):
                 family.add_metric(labels, self._buckets(value), value.sum)
             else:
                 family.add_metric(labels, value)
         samples: list[Sample] = family.samples
         return samples
 
-    def _buckets(self, told: Histogram) -> list[tuple[Any, ...]]:
+    def _buckets(self, value: HistogramValue) -> list[tuple[Any, ...]]:
         bounds = map(floatToGoString, (*self.bounds, math.inf))
-        counts = zip(bounds, map(float, accumulate(told.counts)), strict=True)
+        counts = zip(bounds, map(float, accumulate(value.counts)), strict=True)
         return [
-            (*bucket, told.exemplars[index]) if index in told.exemplars else bucket
+            (*bucket, value.exemplars[index]) if index in value.exemplars else bucket
             for index, bucket in enumerate(counts)
         ]
 
-    def of(self, rows: Iterable[Row]) -> Family:
+    def with_rows(self, rows: Iterable[Row]) -> MetricFamily:
         """Return the same family with ``rows``."""
-        return Family(
+        return MetricFamily(
             self.type,
             self.name,
             self.documentation,
@@ -115,24 +119,24 @@ class Family(Metric):
         )
 
 
-def in_pieces(families: Iterable[Metric]) -> Iterator[list[Metric]]:
+def in_batches(families: Iterable[Metric]) -> Iterator[list[Metric]]:
     """Yield ``families`` in batches of limited size, with their rows as lists.
 
     A family may be spread over several batches.
     """
     batch: list[Metric] = []
-    available = _AT_ONCE
+    available = _BATCH_ROWS
     for family in families:
-        if not isinstance(family, Family):
+        if not isinstance(family, MetricFamily):
             batch.append(family)
             continue
         rows = iter(family.rows)
         while True:
             chunk = list(islice(rows, available))
-            batch.append(family.of(chunk))
+            batch.append(family.with_rows(chunk))
             available -= len(chunk)
             if available:
                 break
             yield batch
-            batch, available = [], _AT_ONCE
+            batch, available = [], _BATCH_ROWS
     yield batch

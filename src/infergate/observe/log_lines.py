@@ -8,14 +8,14 @@ from typing import Final
 
 import orjson
 
-from infergate.core.names import escaped
-from infergate.core.vocabulary import BUG, TRACES_NOT_SENT, Event
-from infergate.observe.access_log import iso, printable
-from infergate.observe.repeated import Repeated
+from infergate.core.log_events import BUG, TRACES_NOT_SENT, LogEvent
+from infergate.core.name_rules import escape_unsafe
+from infergate.observe.access_log import iso_time, printable
+from infergate.observe.log_rate_limit import LogRateLimit
 
-_OTHERS: Final[dict[str, Event]] = {"asyncio": BUG, "opentelemetry": TRACES_NOT_SENT}
+_LIBRARY_EVENTS: Final[dict[str, LogEvent]] = {"asyncio": BUG, "opentelemetry": TRACES_NOT_SENT}
 """Events for log records of libraries, by the first part of the logger's name."""
-_QUIET: Final = ("watchfiles",)
+_WARNINGS_ONLY: Final = ("watchfiles",)
 """Libraries that log only from level WARNING on. watchfiles logs each change of a file: if the log
 file is in a watched folder, every line would cause another one."""
 
@@ -25,7 +25,7 @@ def _event(record: logging.LogRecord) -> tuple[str, str]:
     name = getattr(record, "event", None)
     if name is not None:
         return name, getattr(record, "advice", "")
-    library = _OTHERS.get(record.name.partition(".")[0])
+    library = _LIBRARY_EVENTS.get(record.name.partition(".")[0])
     if library is None or record.levelno < logging.WARNING:
         return "", ""
     return library["event"], library["advice"]
@@ -40,12 +40,12 @@ class TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the text, with control characters escaped so that none can hide or forge text."""
-        return escaped(super().format(record))
+        return escape_unsafe(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - overrides logging
         """Return the first line."""
         event, advice = _event(record)
-        line = f"{iso(record.created)} {record.levelname} {event or record.name}: {record.message}"
+        line = f"{iso_time(record.created)} {record.levelname} {event or record.name}: {record.message}"
         return f"{line}. Next: {advice}" if advice else line
 
 
@@ -57,7 +57,7 @@ class JsonLines(logging.Formatter):
         ``message``, the event's own fields, and ``advice`` if there is any."""
         event, advice = _event(record)
         line = {
-            "time": iso(record.created),
+            "time": iso_time(record.created),
             "event": event or "log",
             "level": record.levelname,
             "logger": record.name,
@@ -67,21 +67,21 @@ class JsonLines(logging.Formatter):
         if advice:
             line["advice"] = advice
         safe = {k: printable(v) if isinstance(v, str) else v for k, v in line.items()}
-        return escaped(orjson.dumps(safe).decode())
+        return escape_unsafe(orjson.dumps(safe).decode())
 
 
 FORMATTERS: Final[dict[str, type[logging.Formatter]]] = {"json": JsonLines, "text": TextLines}
 
 
-def begin(form: str) -> logging.Handler:
+def start_logging(format_name: str) -> logging.Handler:
     """Send the log of this process to standard error, in the format ``format_name``.
 
     Return the handler, whose formatter is replaced when a new configuration changes the format.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(FORMATTERS[form]())
-    handler.addFilter(Repeated())
+    handler.setFormatter(FORMATTERS[format_name]())
+    handler.addFilter(LogRateLimit())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    for name in _QUIET:
+    for name in _WARNINGS_ONLY:
         logging.getLogger(name).setLevel(logging.WARNING)
     return handler

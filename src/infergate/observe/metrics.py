@@ -15,13 +15,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Info, ProcessCo
 from prometheus_client.core import Metric
 
 from infergate import __version__
-from infergate.observe.counted import Counted
-from infergate.observe.doors import DoorMetrics
-from infergate.observe.endpoints import EndpointMetrics
+from infergate.observe.backend_metrics import BackendMetrics
+from infergate.observe.endpoint_metrics import EndpointMetrics
 from infergate.observe.exposition import Exposition, exposition
-from infergate.observe.family import Family
-from infergate.observe.names import Names
-from infergate.observe.traffic import Traffic
+from infergate.observe.family import MetricFamily
+from infergate.observe.label_names import MetricNames
+from infergate.observe.listener_metrics import ListenerMetrics
+from infergate.observe.request_counters import RequestCounters
 
 
 class Metrics:
@@ -32,21 +32,21 @@ class Metrics:
         Info("infergate_build", "Version of the running infergate.", registry=self.registry).info(
             {"version": __version__}
         )
-        self._counted: Final = Counted()
-        self.registry.register(self._counted)
+        self._requests: Final = RequestCounters()
+        self.registry.register(self._requests)
         self.endpoints: Final = EndpointMetrics()
         self.registry.register(self.endpoints)
-        self.doors: Final = DoorMetrics()
-        self.registry.register(self.doors)
-        self.flows: Final = self._counted.flows
+        self.listeners: Final = ListenerMetrics()
+        self.registry.register(self.listeners)
+        self.flows: Final = self._requests.flows
         """Return snapshots of the busiest request counters."""
-        self.record: Final = self._counted.record
+        self.record: Final = self._requests.record
         """Count a finished request and its duration in seconds."""
-        self.record_traced: Final = self._counted.record_traced
+        self.record_traced: Final = self._requests.record_traced
         """Like ``record``, with exemplars for traced requests."""
-        self.traffic: Final = Traffic()
+        self.backends: Final = BackendMetrics()
         """Retries, hedges, queues, mirroring and fallbacks of backends and routes."""
-        self.registry.register(self.traffic)
+        self.registry.register(self.backends)
         ProcessCollector(registry=self.registry)
         self.in_flight: Final = Gauge(
             "infergate_in_flight_requests", "Requests in progress.", registry=self.registry
@@ -57,7 +57,7 @@ class Metrics:
         self.tasks: Final = Gauge(
             "infergate_tasks", "Tasks of the event loop.", registry=self.registry
         )
-        self.held_up: Final = Counter(
+        self.loop_blocked_seconds: Final = Counter(
             "infergate_loop_held_up_seconds",
             "Total time by which the event loop was blocked for 0.1 s or more, in seconds.",
             unit="seconds",
@@ -94,12 +94,12 @@ class Metrics:
         )
         for result in ("ok", "failed"):
             self.reloads.labels(result)
-        self.reload_worked: Final = Gauge(
+        self.last_reload_succeeded: Final = Gauge(
             "infergate_config_last_reload_successful",
             "1 if the last configuration reload succeeded; 0 if it failed.",
             registry=self.registry,
         )
-        self.loaded: Final = Gauge(
+        self.loaded_at: Final = Gauge(
             "infergate_config_loaded_timestamp_seconds",
             "When the current configuration was loaded, in seconds since 1970.",
             registry=self.registry,
@@ -128,7 +128,7 @@ class Metrics:
             ["listener", "outcome"],
             registry=self.registry,
         )
-        self.descriptors: Final = Gauge(
+        self.open_descriptors: Final = Gauge(
             "infergate_open_descriptors", "Open file descriptors.", registry=self.registry
         )
         self.log_dropped: Final = Counter(
@@ -150,24 +150,27 @@ class Metrics:
             registry=self.registry,
         )
 
-    def name_by(self, names: Callable[[], Names]) -> None:
+    def restrict_labels(self, names: Callable[[], MetricNames]) -> None:
         """Drop the series of routes and backends other than those that ``names`` returns."""
-        self._counted.names = self.traffic.names = names
+        self._requests.names = self.backends.names = names
 
-    def at_a_glance(self) -> list[Metric]:
+    def console_families(self) -> list[Metric]:
         """Return the gauges, and the metrics of endpoints, backends and listeners.
 
         Their cost does not depend on the number of request counters.
         """
         gauges = self.in_flight, self.in_flight_bytes, self.streams, self.generations
         families = chain.from_iterable(
-            item.collect() for item in (self.endpoints, self.doors, self.traffic, *gauges)
+            item.collect() for item in (self.endpoints, self.listeners, self.backends, *gauges)
         )
-        return [item.of(list(item.rows)) if isinstance(item, Family) else item for item in families]
+        return [
+            item.with_rows(list(item.rows)) if isinstance(item, MetricFamily) else item
+            for item in families
+        ]
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
-        return b"".join(exposition(self.registry).pieces)
+        return b"".join(exposition(self.registry).chunks)
 
     async def scrape(self, accept: str) -> Exposition:
         """Return all metrics in the format that the Accept header ``accept`` requests.

@@ -40,24 +40,24 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from infergate import __version__
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.tracing import TRACEPARENT, Asking
+from infergate.core.tracing import TRACEPARENT, BackendSpan
 
 _NAME: Final = "infergate"
-_LONGEST: Final = 256
+_MAX_TEXT: Final = 256
 """Maximum number of characters of text from a client or an error."""
-_MOST_MESSAGES: Final = 64
+_MAX_MESSAGE_EVENTS: Final = 64
 """Maximum number of a stream's messages that become events; a token stream may have thousands. The
 first ones are kept, since they show the time to the first token; the SDK's limit keeps the last."""
 _MESSAGE: Final = "rpc.message"
 """The event of a message; it and its attributes follow OpenTelemetry's conventions."""
-_LAST: Final = 5.0
+_CLOSE_TIMEOUT_SECONDS: Final = 5.0
 """Maximum time in seconds to export the remaining spans on close."""
-_NOTHING: Final = Context()
+_EMPTY_CONTEXT: Final = Context()
 _NO_STEP: Final[AbstractContextManager[None]] = nullcontext()
-_IS_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
+_SAMPLED_FLAGS: Final = TraceFlags(TraceFlags.SAMPLED)
 _SAMPLED: Final = re.compile("00-([0-9a-f]{32})-([0-9a-f]{16})-01")
 """The ``traceparent`` that ``start_request`` sets on sampled requests."""
-_FAULTS: Final = frozenset(
+_SERVER_ERRORS: Final = frozenset(
     kind.value
     for kind in (
         Kind.OVERLOADED,
@@ -78,7 +78,7 @@ _GROUP: Final = "opentelemetry_traces_exporter"
 """The entry point group of exporters."""
 
 
-class _Trace:
+class _RequestSpan:
     """The span of a request. ``id`` is the trace id, empty if it is not sampled."""
 
     __slots__ = ("id", "span")
@@ -99,53 +99,55 @@ class OpenTelemetry:
         self._current: Final[ContextVar[Span]] = ContextVar("span", default=INVALID_SPAN)
         """The span of the request that the current task handles."""
 
-    def begin(self, call: Call) -> None:
+    def start_request(self, call: Call) -> None:
         """Start the request's span, as a child of its ``traceparent`` header if it has one."""
         if call.trace is not None:
             return
-        parent = self._propagator.extract(call.headers, _NOTHING)
-        started = time.time_ns() - round((time.monotonic() - call.started) * 1e9)
+        parent = self._propagator.extract(call.headers, _EMPTY_CONTEXT)
+        started = time.time_ns() - round((time.monotonic() - call.started_at) * 1e9)
         span = self._tracer.start_span("request", parent, SpanKind.SERVER, start_time=started)
-        call.trace = _Trace(span)
-        call.headers = {**call.headers, TRACEPARENT: _told(span.get_span_context())}
+        call.trace = _RequestSpan(span)
+        call.headers = {**call.headers, TRACEPARENT: _traceparent(span.get_span_context())}
         self._current.set(span)
 
-    def step(self, name: str) -> AbstractContextManager[None]:
+    def start_step(self, name: str) -> AbstractContextManager[None]:
         """Return a context manager for a span within the current request's span."""
         request = self._current.get()
         if not request.is_recording():
             return _NO_STEP
-        return _step(self._tracer.start_span(name, set_span_in_context(request, _NOTHING)))
+        return _step(self._tracer.start_span(name, set_span_in_context(request, _EMPTY_CONTEXT)))
 
-    def ask(self, traceparent: str, backend: str, endpoint: str) -> Asking | None:
+    def start_backend_span(
+        self, traceparent: str, backend: str, endpoint: str
+    ) -> BackendSpan | None:
         """Start the span of an exchange with a backend, or return None if it is not sampled."""
         match = _SAMPLED.fullmatch(traceparent)
         if match is None:
             return None
         trace, parent = (int(digits, 16) for digits in match.groups())
-        context = SpanContext(trace, parent, is_remote=False, trace_flags=_IS_SAMPLED)
-        within = set_span_in_context(NonRecordingSpan(context), _NOTHING)
+        context = SpanContext(trace, parent, is_remote=False, trace_flags=_SAMPLED_FLAGS)
+        within = set_span_in_context(NonRecordingSpan(context), _EMPTY_CONTEXT)
         attributes = {"infergate.backend": backend, "server.address": endpoint}
-        return _Asking(
+        return _ExchangeSpan(
             self._tracer.start_span(f"upstream {backend}", within, SpanKind.CLIENT, attributes)
         )
 
-    def answer(self, call: Call) -> None:
+    def record_response(self, call: Call) -> None:
         """Record the next response of a stream."""
-        if isinstance(call.trace, _Trace) and call.messages is not None:
-            _tell_message(call.trace.span, "SENT", call.messages + 1)
+        if isinstance(call.trace, _RequestSpan) and call.response_count is not None:
+            _add_message_event(call.trace.span, "SENT", call.response_count + 1)
 
-    def end(self, call: Call) -> None:
+    def end_request(self, call: Call) -> None:
         """End the request's span, with the fields of the access log as attributes."""
         trace = call.trace
-        if not isinstance(trace, _Trace):
+        if not isinstance(trace, _RequestSpan):
             return
         span = trace.span
         if span.is_recording():
             span.update_name(f"{call.operation or 'request'} {call.route}".rstrip())
             span.set_attributes(_attributes(call))
-            if call.outcome in _FAULTS:
-                span.set_status(Status(StatusCode.ERROR, call.error[:_LONGEST]))
+            if call.outcome in _SERVER_ERRORS:
+                span.set_status(Status(StatusCode.ERROR, call.error[:_MAX_TEXT]))
         span.end()
 
     def close(self) -> None:
@@ -154,12 +156,12 @@ class OpenTelemetry:
             target=self._provider.shutdown, name="infergate-tracing", daemon=True
         )
         thread.start()
-        thread.join(_LAST)
+        thread.join(_CLOSE_TIMEOUT_SECONDS)
 
 
-def _tell_message(span: Span, kind: str, number: int) -> None:
+def _add_message_event(span: Span, kind: str, number: int) -> None:
     """Add the event of a message. ``kind`` is SENT or RECEIVED, ``number`` counts from 1."""
-    if number <= _MOST_MESSAGES and span.is_recording():
+    if number <= _MAX_MESSAGE_EVENTS and span.is_recording():
         span.add_event(_MESSAGE, {"rpc.message.type": kind, "rpc.message.id": number})
 
 
@@ -168,13 +170,13 @@ def _step(span: Span) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        _blame(span, error)
+        _set_error(span, error)
         raise
     finally:
         span.end()
 
 
-class _Asking:
+class _ExchangeSpan:
     """Implements :class:`infergate.core.tracing.BackendSpan`."""
 
     __slots__ = ("_received", "_span", "_status")
@@ -187,36 +189,36 @@ class _Asking:
     @property
     def traceparent(self) -> str:
         """The header to send to the backend."""
-        return _told(self._span.get_span_context())
+        return _traceparent(self._span.get_span_context())
 
-    def answered(self, status: int) -> None:
+    def record_status(self, status: int) -> None:
         """Record the status of the backend's response."""
         self._status = status
 
-    def received(self) -> None:
+    def record_message(self) -> None:
         """Record a message of a stream from the backend."""
         self._received += 1
-        _tell_message(self._span, "RECEIVED", self._received)
+        _add_message_event(self._span, "RECEIVED", self._received)
 
     def end(self, error: BaseException | None = None) -> None:
         """End the span; ``error`` is the reason of a failure."""
         if self._status is not None:
             self._span.set_attribute("infergate.status", self._status)
         if error is not None:
-            _blame(self._span, error)
+            _set_error(self._span, error)
         self._span.end()
 
 
-def _told(context: SpanContext) -> str:
+def _traceparent(context: SpanContext) -> str:
     """Format ``context`` as a ``traceparent`` header (W3C Trace Context)."""
     flags = int(context.trace_flags) & 1
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}"
 
 
-def _blame(span: Span, error: BaseException) -> None:
+def _set_error(span: Span, error: BaseException) -> None:
     if isinstance(error, GatewayError):
         span.set_attribute("error.type", error.kind.value)
-        span.set_status(Status(StatusCode.ERROR, error.public[:_LONGEST]))
+        span.set_status(Status(StatusCode.ERROR, error.public[:_MAX_TEXT]))
     elif isinstance(error, Exception):
         span.set_attribute("error.type", type(error).__name__)
         span.set_status(Status(StatusCode.ERROR))
@@ -227,29 +229,29 @@ def _blame(span: Span, error: BaseException) -> None:
 def _attributes(call: Call) -> dict[str, str | int | float]:
     """Return the fields of the access log line as attributes, without empty text."""
     attributes: dict[str, str | int | float] = {
-        "infergate.request_id": call.request_id[:_LONGEST],
+        "infergate.request_id": call.request_id[:_MAX_TEXT],
         "client.address": call.peer,
         "infergate.protocol": call.protocol,
         "infergate.operation": call.operation,
-        "infergate.model": call.model[:_LONGEST],
+        "infergate.model": call.model[:_MAX_TEXT],
         "infergate.route": call.route,
         "infergate.backend": call.backend,
         "infergate.backend_protocol": call.backend_protocol,
-        "infergate.way": call.way,
+        "infergate.way": call.pipeline,
         "infergate.outcome": call.outcome,
-        "infergate.identity": call.identity[:_LONGEST],
+        "infergate.identity": call.identity[:_MAX_TEXT],
         "infergate.backend_seconds": call.backend_seconds,
         "infergate.bytes_in": call.bytes_in,
         "infergate.bytes_out": call.bytes_out,
     }
-    if call.messages is not None:
-        attributes["infergate.messages"] = call.messages
-    if call.outcome in _FAULTS:
+    if call.response_count is not None:
+        attributes["infergate.messages"] = call.response_count
+    if call.outcome in _SERVER_ERRORS:
         attributes["error.type"] = call.outcome
     return {key: value for key, value in attributes.items() if value != ""}
 
 
-def tracing() -> OpenTelemetry | None:
+def create_tracer() -> OpenTelemetry | None:
     """Create a tracer from the environment variables; None if they disable OpenTelemetry.
 
     Raises OSError for an unknown exporter.
@@ -258,7 +260,7 @@ def tracing() -> OpenTelemetry | None:
         return None
     name = {} if _names_service() else {SERVICE_NAME: _NAME}
     resource = Resource.create({**name, SERVICE_VERSION: __version__})
-    exporters = list(map(_exporter, _wanted()))
+    exporters = list(map(_exporter, _exporter_names()))
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     for exporter in exporters:
         provider.add_span_processor(BatchSpanProcessor(exporter))
@@ -270,7 +272,7 @@ def _names_service() -> bool:
     return bool(os.environ.get("OTEL_SERVICE_NAME")) or f"{SERVICE_NAME}=" in attributes
 
 
-def _wanted() -> list[str]:
+def _exporter_names() -> list[str]:
     """Return the names of the exporters; with none, traces are only propagated."""
     names = (name.strip() for name in os.environ.get(_EXPORTER, "otlp").split(","))
     return [name for name in names if name not in {"", "none"}]

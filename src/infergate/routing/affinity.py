@@ -19,13 +19,13 @@ from collections.abc import Iterable
 from math import log
 from typing import Final, Protocol, TypeVar
 
-from infergate.core.sequences import SequenceName
+from infergate.core.sequences import SequenceKey
 
-_DIGEST: Final = 8
-_SPAN: Final = 1 << 8 * _DIGEST
+_DIGEST_BYTES: Final = 8
+_HASH_RANGE: Final = 1 << 8 * _DIGEST_BYTES
 
 
-class Named(Protocol):
+class HashCandidate(Protocol):
     """A candidate for ownership."""
 
     @property
@@ -39,27 +39,27 @@ class Named(Protocol):
         ...
 
 
-N = TypeVar("N", bound=Named)
+N = TypeVar("N", bound=HashCandidate)
 
 
-def sequence_key(sequence: SequenceName) -> str:
+def sequence_key(sequence: SequenceKey) -> str:
     """Return the key of ``sequence``."""
     return f"{sequence.model}\0{sequence.id}"
 
 
-def keeper(key: str, among: Iterable[N]) -> N:
+def rendezvous_owner(key: str, candidates: Iterable[N]) -> N:
     """Return the owner of ``key`` among ``candidates``. Linear in the key's length and in their
     number."""
     hashed = _hash(key.encode(errors="surrogatepass"))
-    return max(among, key=lambda candidate: _score(hashed, candidate))
+    return max(candidates, key=lambda candidate: _score(hashed, candidate))
 
 
-def _score(hashed: bytes, each: Named) -> tuple[float, bytes]:
+def _score(hashed: bytes, candidate: HashCandidate) -> tuple[float, bytes]:
     """Return the logarithm of the score, which orders candidates equally. The digest breaks ties
     between scores that rounding makes equal."""
-    digest = _hash(hashed + each.name)
-    return log((int.from_bytes(digest) + 1) / _SPAN) / each.weight, digest
+    digest = _hash(hashed + candidate.name)
+    return log((int.from_bytes(digest) + 1) / _HASH_RANGE) / candidate.weight, digest
 
 
 def _hash(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=_DIGEST).digest()
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()

@@ -12,14 +12,14 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-BASE: Final = 0.025
+BASE_SECONDS: Final = 0.025
 """Seconds."""
-MOST: Final = 10 * BASE
-_GROWS: Final = 8
+MAX_SECONDS: Final = 10 * BASE_SECONDS
+_MAX_DOUBLINGS: Final = 8
 """Attempts after which the wait has certainly reached its maximum."""
 
 
-def backoff(tries: int, chance: Callable[[], float] = random.random) -> float:
+def backoff(attempts: int, uniform: Callable[[], float] = random.random) -> float:
     """Return the seconds to wait after ``attempts`` failed attempts (at least one). ``uniform``
     returns a random number in [0, 1)."""
-    return chance() * min(MOST, BASE * ((1 << min(tries, _GROWS)) - 1))
+    return uniform() * min(MAX_SECONDS, BASE_SECONDS * ((1 << min(attempts, _MAX_DOUBLINGS)) - 1))

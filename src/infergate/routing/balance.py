@@ -17,13 +17,13 @@ from heapq import heapify, heapreplace
 from itertools import accumulate
 from typing import Final, Generic, Protocol, TypeVar
 
-from infergate.routing.affinity import Named, keeper
+from infergate.routing.affinity import HashCandidate, rendezvous_owner
 
-Random = Callable[[], float]
+RandomSource = Callable[[], float]
 """Returns a random number in [0, 1)."""
 
 
-class Loaded(Named, Protocol):
+class LoadedCandidate(HashCandidate, Protocol):
     """A candidate with its load."""
 
     @property
@@ -32,25 +32,25 @@ class Loaded(Named, Protocol):
         ...
 
 
-M = TypeVar("M", bound=Loaded)
+M = TypeVar("M", bound=LoadedCandidate)
 
 
-class Table(Generic[M]):
+class CandidateTable(Generic[M]):
     """The candidates, at least one, each with a share above 0; ``shares`` None means equal
     shares."""
 
-    __slots__ = ("bounds", "members", "shares")
+    __slots__ = ("cumulative_shares", "members", "shares")
 
     def __init__(self, members: Sequence[M], shares: Sequence[float] | None = None) -> None:
         self.members: Final = members
         self.shares: Final = shares
-        self.bounds: Final = None if shares is None else tuple(accumulate(shares))
+        self.cumulative_shares: Final = None if shares is None else tuple(accumulate(shares))
 
 
-class Policy(Protocol[M]):
+class BalancingPolicy(Protocol[M]):
     """A load-balancing policy."""
 
-    def pick(self, table: Table[M], key: str) -> M:
+    def pick(self, table: CandidateTable[M], key: str) -> M:
         """Return a member of ``table``. ``key`` is common to requests that belong together; empty:
         there is none."""
         ...
@@ -59,18 +59,18 @@ class Policy(Protocol[M]):
 class LeastRequest(Generic[M]):
     """Of two random members, the one with fewer active requests."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: RandomSource) -> None:
         self._random: Final = random
 
-    def pick(self, table: Table[M], key: str = "") -> M:  # noqa: ARG002 - protocol
+    def pick(self, table: CandidateTable[M], key: str = "") -> M:  # noqa: ARG002 - protocol
         """Pick a member; ``key`` is ignored."""
         members = table.members
         count = len(members)
         if count == 1:
             return members[0]
         random = self._random
-        if table.bounds is not None:
-            return self._weighted(table)
+        if table.cumulative_shares is not None:
+            return self._pick_weighted(table)
         first_index = int(random() * count)
         second_index = int(random() * (count - 1))
         if second_index >= first_index:
@@ -78,8 +78,8 @@ class LeastRequest(Generic[M]):
         first, second = members[first_index], members[second_index]
         return second if second.active < first.active else first
 
-    def _weighted(self, table: Table[M]) -> M:
-        members, shares, bounds = table.members, table.shares, table.bounds
+    def _pick_weighted(self, table: CandidateTable[M]) -> M:
+        members, shares, bounds = table.members, table.shares, table.cumulative_shares
         assert shares is not None
         assert bounds is not None
         last = len(bounds) - 1
@@ -92,14 +92,14 @@ class LeastRequest(Generic[M]):
 class RoundRobin(Generic[M]):
     """Each member in turn, as often as its share: earliest deadline first, like Envoy."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: RandomSource) -> None:
         """``random`` chooses where the first round begins; otherwise all gateways would begin with
         the same member."""
         self._random: Final = random
-        self._table: Table[M] | None = None
-        self._due: list[tuple[float, int]] = []
+        self._table: CandidateTable[M] | None = None
+        self._deadlines: list[tuple[float, int]] = []
 
-    def pick(self, table: Table[M], key: str = "") -> M:  # noqa: ARG002 - protocol
+    def pick(self, table: CandidateTable[M], key: str = "") -> M:  # noqa: ARG002 - protocol
         """Pick a member; ``key`` is ignored."""
         shares = table.shares
         if table is not self._table:
@@ -107,12 +107,14 @@ class RoundRobin(Generic[M]):
             count = len(table.members)
             offset = int(self._random() * count)
             all_shares = shares or (1.0,) * count
-            self._due = [
+            self._deadlines = [
                 (((i - offset) % count + 1) / count / all_shares[i], i) for i in range(count)
             ]
-            heapify(self._due)
-        deadline, index = self._due[0]
-        heapreplace(self._due, (deadline + (1.0 if shares is None else 1.0 / shares[index]), index))
+            heapify(self._deadlines)
+        deadline, index = self._deadlines[0]
+        heapreplace(
+            self._deadlines, (deadline + (1.0 if shares is None else 1.0 / shares[index]), index)
+        )
         return table.members[index]
 
 
@@ -120,9 +122,9 @@ class ConsistentHash(Generic[M]):
     """All requests of one key go to one member while it is available; requests without a key are
     picked by ``fallback``. Slow-start shares are ignored, because keys would move twice."""
 
-    def __init__(self, otherwise: Policy[M]) -> None:
-        self._otherwise: Final = otherwise
+    def __init__(self, fallback: BalancingPolicy[M]) -> None:
+        self._fallback: Final = fallback
 
-    def pick(self, table: Table[M], key: str) -> M:
+    def pick(self, table: CandidateTable[M], key: str) -> M:
         """Pick the owner of ``key``."""
-        return keeper(key, table.members) if key else self._otherwise.pick(table, key)
+        return rendezvous_owner(key, table.members) if key else self._fallback.pick(table, key)

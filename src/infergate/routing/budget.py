@@ -10,31 +10,33 @@ from __future__ import annotations
 
 from typing import Final
 
-SHARE: Final = 0.2
-LEAST: Final = 3
+DEFAULT_SHARE: Final = 0.2
+DEFAULT_MIN_RETRIES: Final = 3
 
 
 class RetryBudget:
     """Allows ``share`` (0 to 1) of the active requests to be retries, and always
     ``min_retries``."""
 
-    __slots__ = ("_least", "_share", "requests", "retries")
+    __slots__ = ("_min_retries", "_share", "active_requests", "active_retries")
 
-    def __init__(self, share: float = SHARE, least: int = LEAST) -> None:
+    def __init__(
+        self, share: float = DEFAULT_SHARE, min_retries: int = DEFAULT_MIN_RETRIES
+    ) -> None:
         self._share = share
-        self._least = least
-        self.requests = 0
+        self._min_retries = min_retries
+        self.active_requests = 0
         """Active requests; the caller counts its own here while it is active."""
-        self.retries = 0
+        self.active_retries = 0
         """Active retries."""
 
-    def take(self) -> bool:
+    def try_acquire(self) -> bool:
         """Return whether one more retry is allowed; if so, count it until ``release``."""
-        if self.retries >= max(self._least, self._share * self.requests):
+        if self.active_retries >= max(self._min_retries, self._share * self.active_requests):
             return False
-        self.retries += 1
+        self.active_retries += 1
         return True
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """End a retry that was allowed."""
-        self.retries -= 1
+        self.active_retries -= 1

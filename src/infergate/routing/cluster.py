@@ -18,46 +18,55 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final, Generic, TypeVar
 
-from infergate.core.outcome import Outcome
-from infergate.core.sequences import SequenceName
-from infergate.routing.affinity import keeper, sequence_key
-from infergate.routing.balance import LeastRequest, Policy, Random, Table
-from infergate.routing.health import Health
-from infergate.routing.outliers import DEFAULT_RULE, Outlier, OutlierRule
+from infergate.core.attempt_outcome import AttemptOutcome
+from infergate.core.sequences import SequenceKey
+from infergate.routing.affinity import rendezvous_owner, sequence_key
+from infergate.routing.balance import BalancingPolicy, CandidateTable, LeastRequest, RandomSource
+from infergate.routing.health import EndpointHealth
+from infergate.routing.outliers import DEFAULT_RULE, OutlierRule, OutlierState
 
-_LEAST_SHARE: Final = 0.1  # Envoy's min_weight_percent
-_STEPS: Final = 20
+_MIN_SHARE: Final = 0.1  # Envoy's min_weight_percent
+_SLOW_START_STEPS: Final = 20
 """How often a share grows within the window."""
 
 
-class Member:
+class ClusterMember:
     """One endpoint. All gateways use the same ``name``; ``weight`` is relative to the other
     endpoints."""
 
-    __slots__ = ("active", "failed", "health", "name", "ok", "outlier", "since", "weight")
+    __slots__ = (
+        "active",
+        "failures",
+        "health",
+        "name",
+        "outlier",
+        "slow_start_since",
+        "successes",
+        "weight",
+    )
 
-    def __init__(self, name: bytes, weight: float, health: Health) -> None:
+    def __init__(self, name: bytes, weight: float, health: EndpointHealth) -> None:
         self.name: Final = name
         self.weight: Final = weight
         self.health: Final = health
-        self.outlier: Final = Outlier()
+        self.outlier: Final = OutlierState()
         self.active = 0
         """Active requests."""
-        self.ok = 0
+        self.successes = 0
         """Requests that succeeded, in total."""
-        self.failed = 0
+        self.failures = 0
         """Requests in which the endpoint failed, in total."""
-        self.since = -inf
+        self.slow_start_since = -inf
         """When it was added or came back, if its share may still be growing."""
 
-    def served(self) -> None:
+    def record_success(self) -> None:
         """Record an attempt that succeeded."""
         self.active -= 1
-        self.ok += 1
-        self.outlier.row = 0
+        self.successes += 1
+        self.outlier.consecutive_failures = 0
 
 
-M = TypeVar("M", bound=Member)
+M = TypeVar("M", bound=ClusterMember)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,35 +75,39 @@ class ClusterRule:
     1."""
 
     outliers: OutlierRule = field(default=DEFAULT_RULE)
-    window: float = 0.0
-    panic: float = 0.0
+    slow_start_seconds: float = 0.0
+    panic_threshold: float = 0.0
 
 
 class Cluster(Generic[M]):
     """Chooses among ``members``, of which there is at least one."""
 
     def __init__(
-        self, members: Sequence[M], policy: Policy[M], random: Random, rule: ClusterRule
+        self,
+        members: Sequence[M],
+        policy: BalancingPolicy[M],
+        random: RandomSource,
+        rule: ClusterRule,
     ) -> None:
         self.members: Sequence[M] = members
         self._policy: Final = policy
-        self._least: Final = LeastRequest[M](random)
+        self._least_request: Final = LeastRequest[M](random)
         self._rule: Final = rule
-        self._table = Table(members)
-        self._until = -inf
+        self._table = CandidateTable(members)
+        self._table_valid_until = -inf
         """The time until which ``_table`` is valid."""
 
     # ---- members
 
-    def replace(self, members: Sequence[M], now: float, *, slowly: bool = True) -> None:
+    def replace_members(self, members: Sequence[M], now: float, *, slow_start: bool = True) -> None:
         """Replace the members by ``members``, at least one. ``slow_start`` applies to the new
         ones."""
         old_ids = set(map(id, self.members))
-        for member in members if slowly else ():
+        for member in members if slow_start else ():
             if id(member) not in old_ids:
-                member.since = now
+                member.slow_start_since = now
         self.members = members
-        self._until = -inf
+        self._table_valid_until = -inf
 
     # ---- choosing
 
@@ -105,107 +118,126 @@ class Cluster(Generic[M]):
         if len(members) == 1:
             chosen = members[0]
         else:
-            table = self._table if now < self._until else self._look(now)
-            chosen = self._other(table, tried, key) if tried else self._policy.pick(table, key)
+            table = self._table if now < self._table_valid_until else self._rebuild_table(now)
+            chosen = (
+                self._choose_untried(table, tried, key) if tried else self._policy.pick(table, key)
+            )
         chosen.active += 1
         return chosen
 
-    def _other(self, table: Table[M], tried: Collection[M], key: str) -> M:
+    def _choose_untried(self, table: CandidateTable[M], tried: Collection[M], key: str) -> M:
         """Choose an untried member, even an unavailable one rather than one that has just
         failed."""
         for pool in (table.members, self.members):
             others = [member for member in pool if member not in tried]
             if others:
-                return keeper(key, others) if key else self._least.pick(Table(others))
+                return (
+                    rendezvous_owner(key, others)
+                    if key
+                    else self._least_request.pick(CandidateTable(others))
+                )
         return self._policy.pick(table, key)
 
-    def keeper(self, sequence: SequenceName) -> M:
+    def choose_owner(self, sequence: SequenceKey) -> M:
         """Return the owner of ``sequence``, whatever its state
         (docs/decisions/0013-sequences-by-hash.md), and count the attempt as active."""
-        owner = keeper(sequence_key(sequence), self.members)
+        owner = rendezvous_owner(sequence_key(sequence), self.members)
         owner.active += 1
         return owner
 
     def available(self, now: float) -> Sequence[M]:
         """Return the members that are neither down nor ejected."""
         return [
-            member for member in self.members if member.health.up and member.outlier.until <= now
+            member
+            for member in self.members
+            if member.health.is_up and member.outlier.ejected_until <= now
         ]
 
-    def _look(self, now: float) -> Table[M]:
+    def _rebuild_table(self, now: float) -> CandidateTable[M]:
         """Build the table of candidates, and find out how long it is valid."""
         rule, members = self._rule, self.members
         candidates = self.available(now)
-        if not candidates or len(candidates) < rule.panic * len(members):
+        if not candidates or len(candidates) < rule.panic_threshold * len(members):
             candidates = members
         valid_until = min(
-            (member.outlier.until for member in members if member.outlier.until > now), default=inf
+            (
+                member.outlier.ejected_until
+                for member in members
+                if member.outlier.ejected_until > now
+            ),
+            default=inf,
         )
         growing = False
         shares = []
         for candidate in candidates:
-            share = self._grown(candidate, now)
+            share = self._slow_start_share(candidate, now)
             growing |= share < 1.0
             shares.append(share * candidate.weight)
         if growing:
-            valid_until = min(valid_until, now + rule.window / _STEPS)
+            valid_until = min(valid_until, now + rule.slow_start_seconds / _SLOW_START_STEPS)
         is_even = min(shares) == max(shares)
-        self._table = Table(candidates, None if is_even else shares)
-        self._until = valid_until
+        self._table = CandidateTable(candidates, None if is_even else shares)
+        self._table_valid_until = valid_until
         return self._table
 
-    def _grown(self, each: M, now: float) -> float:
-        window, since = self._rule.window, max(each.since, each.outlier.until)
+    def _slow_start_share(self, member: M, now: float) -> float:
+        window, since = (
+            self._rule.slow_start_seconds,
+            max(member.slow_start_since, member.outlier.ejected_until),
+        )
         if not window or since == -inf or now - since >= window:
             return 1.0
-        return max(_LEAST_SHARE, (now - since) / window)
+        return max(_MIN_SHARE, (now - since) / window)
 
     # ---- outcomes and checks
 
-    def finished(self, member: M, outcome: Outcome, now: float) -> bool:
+    def record_outcome(self, member: M, outcome: AttemptOutcome, now: float) -> bool:
         """Record that an attempt on ``member`` ended; return whether the member was ejected."""
-        if outcome is Outcome.OK:
-            member.served()
+        if outcome is AttemptOutcome.OK:
+            member.record_success()
             return False
         member.active -= 1
-        if outcome is Outcome.UNTOLD:
+        if outcome is AttemptOutcome.UNKNOWN:
             return False
-        member.failed += 1
+        member.failures += 1
         outlier, rule = member.outlier, self._rule.outliers
-        outlier.failed(unreached=outcome is Outcome.UNREACHED, doubtful=outcome is Outcome.BROKEN)
-        return outlier.is_sure(rule) and self._eject(member, now)
+        outlier.record_failure(
+            is_unreachable=outcome is AttemptOutcome.NOT_CONNECTED,
+            is_ambiguous=outcome is AttemptOutcome.BROKEN,
+        )
+        return outlier.is_certain(rule) and self._eject(member, now)
 
-    def suspects(self, member: M, now: float) -> bool:
+    def is_suspect(self, member: M, now: float) -> bool:
         """Return whether ``member`` has failed so often that a failed check would eject it."""
-        due = member.outlier.is_due(self._rule.outliers, now)
-        return due and self._may_eject(member, now)
+        due = member.outlier.is_ejection_due(self._rule.outliers, now)
+        return due and self._can_eject(member, now)
 
-    def convicted(self, member: M, now: float) -> bool:
+    def eject_suspect(self, member: M, now: float) -> bool:
         """Eject ``member``, a suspect whose check has failed; return whether it was ejected."""
         return self._eject(member, now, by_check=True)
 
     def _eject(self, member: M, now: float, *, by_check: bool = False) -> bool:
-        if not self.suspects(member, now):
+        if not self.is_suspect(member, now):
             return False
         member.outlier.eject(self._rule.outliers, now, by_check=by_check)
-        self._until = -inf
+        self._table_valid_until = -inf
         return True
 
-    def _may_eject(self, member: M, now: float) -> bool:
+    def _can_eject(self, member: M, now: float) -> bool:
         members = self.members
-        ejected = sum(1 for candidate in members if candidate.outlier.until > now)
+        ejected = sum(1 for candidate in members if candidate.outlier.ejected_until > now)
         available = self.available(now)
-        return ejected < max(1, int(self._rule.outliers.share * len(members))) and any(
+        return ejected < max(1, int(self._rule.outliers.max_share * len(members))) and any(
             candidate is not member for candidate in available
         )
 
-    def checked(self, member: M, now: float, *, well: bool) -> bool:
+    def record_check(self, member: M, now: float, *, succeeded: bool) -> bool:
         """Record a check of ``member``; return whether that changed its availability."""
-        changed = member.health.checked(well=well)
-        back = member.outlier.is_back(now, member.health.rise, well=well)
-        if back or (changed and well):
-            member.outlier.forgive(now)
-            member.since = now
+        changed = member.health.record_check(succeeded=succeeded)
+        back = member.outlier.record_check(now, member.health.rise, succeeded=succeeded)
+        if back or (changed and succeeded):
+            member.outlier.readmit(now)
+            member.slow_start_since = now
         if changed or back:
-            self._until = -inf
+            self._table_valid_until = -inf
         return changed or back

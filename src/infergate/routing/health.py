@@ -11,27 +11,27 @@ from __future__ import annotations
 from typing import Final
 
 
-class Health:
+class EndpointHealth:
     """The health of one endpoint."""
 
-    __slots__ = ("_fall", "_row", "rise", "told", "up")
+    __slots__ = ("_contrary_checks", "_fall", "is_up", "rise", "was_checked")
 
     def __init__(self, rise: int = 2, fall: int = 3) -> None:
         self.rise: Final = rise
         self._fall: Final = fall
-        self._row = 0
-        self.up = True
-        self.told = False
+        self._contrary_checks = 0
+        self.is_up = True
+        self.was_checked = False
         """Whether a check has ended yet."""
 
-    def checked(self, *, well: bool) -> bool:
+    def record_check(self, *, succeeded: bool) -> bool:
         """Record one more check; return whether it changed ``is_up``."""
-        is_first, self.told = not self.told, True
-        if well is self.up:
-            self._row = 0
+        is_first, self.was_checked = not self.was_checked, True
+        if succeeded is self.is_up:
+            self._contrary_checks = 0
             return False
-        self._row += 1
-        if not is_first and self._row < (self.rise if well else self._fall):
+        self._contrary_checks += 1
+        if not is_first and self._contrary_checks < (self.rise if succeeded else self._fall):
             return False
-        self.up, self._row = well, 0
+        self.is_up, self._contrary_checks = succeeded, 0
         return True

@@ -14,63 +14,63 @@ from __future__ import annotations
 import math
 from typing import Final
 
-GENERATION: Final = 500
-ENOUGH: Final = 50
+GENERATION_SIZE: Final = 500
+MIN_SAMPLES: Final = 50
 """Samples that are needed for a percentile."""
-EVERY: Final = 10
+UPDATE_INTERVAL: Final = 10
 """Samples after which the percentile is computed again: that costs more than counting."""
-_FIRST: Final = 1e-4
+_FIRST_LIMIT_SECONDS: Final = 1e-4
 """Seconds: the upper limit of the first bucket."""
 _GROWTH: Final = math.log(1.1)
 _BUCKETS: Final = 168
 
 
-class Latencies:
+class LatencyQuantile:
     """The latencies of one route, and one ``quantile`` (0 to 1) of them."""
 
-    __slots__ = ("_count", "_older", "_share", "_told", "_younger")
+    __slots__ = ("_count", "_current", "_older", "_quantile", "_younger")
 
-    def __init__(self, share: float) -> None:
-        self._share = share
+    def __init__(self, quantile: float) -> None:
+        self._quantile = quantile
         self._older = [0] * _BUCKETS
         self._younger = [0] * _BUCKETS
         self._count = 0
-        self._told: float | None = None
+        self._current: float | None = None
 
     def add(self, seconds: float) -> None:
         """Add a sample."""
-        if self._count >= GENERATION:
+        if self._count >= GENERATION_SIZE:
             self._older, self._younger, self._count = self._younger, [0] * _BUCKETS, 0
         self._count += 1
-        self._younger[_bucket(seconds)] += 1
-        if self._count % EVERY == 0:
-            self._told = self._look()
+        self._younger[_bucket_of(seconds)] += 1
+        if self._count % UPDATE_INTERVAL == 0:
+            self._current = self._compute()
 
     def percentile(self) -> float | None:
         """Return the seconds within which the share ``quantile`` of the responses came, as of a few
         samples ago; None with too few samples."""
-        return self._told
+        return self._current
 
-    def _look(self) -> float | None:
+    def _compute(self) -> float | None:
         counts = [
             older + younger for older, younger in zip(self._older, self._younger, strict=True)
         ]
         total = sum(counts)
-        if total < ENOUGH:
+        if total < MIN_SAMPLES:
             return None
-        rank, seen = self._share * total, 0
+        rank, seen = self._quantile * total, 0
         for bucket, count in enumerate(counts):
             seen += count
             if seen >= rank:
-                return _bound(bucket)
-        return _bound(_BUCKETS - 1)
+                return _upper_limit(bucket)
+        return _upper_limit(_BUCKETS - 1)
 
 
-def _bucket(seconds: float) -> int:
-    if seconds <= _FIRST:
+def _bucket_of(seconds: float) -> int:
+    if seconds <= _FIRST_LIMIT_SECONDS:
         return 0
-    return min(_BUCKETS - 1, math.ceil(math.log(seconds / _FIRST) / _GROWTH))
+    return min(_BUCKETS - 1, math.ceil(math.log(seconds / _FIRST_LIMIT_SECONDS) / _GROWTH))
 
 
-def _bound(bucket: int) -> float:
-    return _FIRST * math.exp(bucket * _GROWTH)
+def _upper_limit(bucket: int) -> float:
+    return _FIRST_LIMIT_SECONDS * math.exp(bucket * _GROWTH)

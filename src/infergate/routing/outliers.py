@@ -26,76 +26,89 @@ class OutlierRule:
     from 0 to 1, that may be ejected at a time; one always may."""
 
     consecutive: int = 5
-    base: float = 30.0
-    longest: float = 300.0
-    share: float = 0.1
+    base_seconds: float = 30.0
+    max_seconds: float = 300.0
+    max_share: float = 0.1
 
 
 DEFAULT_RULE: Final = OutlierRule()
 
 
-class Outlier:
+class OutlierState:
     """The passive health of one endpoint."""
 
     __slots__ = (
-        "_answered", "_times", "by_check", "doubtful", "ejections", "row", "unreached", "until"
+        "_backoff_steps",
+        "_successful_checks",
+        "ambiguous_failures",
+        "consecutive_failures",
+        "ejected_by_check",
+        "ejected_until",
+        "ejection_count",
+        "is_unreachable"
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.row = 0
+        self.consecutive_failures = 0
         """Consecutive failures."""
-        self.doubtful = 0
+        self.ambiguous_failures = 0
         """Those of them that a request may have caused."""
-        self.until = -inf
+        self.ejected_until = -inf
         """When the current or last ejection ends."""
-        self.ejections = 0
+        self.ejection_count = 0
         """Ejections in total."""
-        self.unreached = False
+        self.is_unreachable = False
         """The last failure was that no connection could be made."""
-        self.by_check = False
+        self.ejected_by_check = False
         """A failed check has ejected it, so successful checks bring it back."""
-        self._answered = 0
+        self._successful_checks = 0
         """Consecutive successful checks since the last failure."""
-        self._times = 0
+        self._backoff_steps = 0
 
-    def failed(self, *, unreached: bool, doubtful: bool = False) -> None:
+    def record_failure(self, *, is_unreachable: bool, is_ambiguous: bool = False) -> None:
         """Record one more failure; ``is_ambiguous``: the request may have caused it."""
-        if not self.row:
-            self.doubtful = 0
-        self.row += 1
-        self.doubtful += doubtful
-        self.unreached = unreached
-        self._answered = 0
+        if not self.consecutive_failures:
+            self.ambiguous_failures = 0
+        self.consecutive_failures += 1
+        self.ambiguous_failures += is_ambiguous
+        self.is_unreachable = is_unreachable
+        self._successful_checks = 0
 
-    def is_back(self, now: float, rise: int, *, well: bool) -> bool:
+    def record_check(self, now: float, rise: int, *, succeeded: bool) -> bool:
         """Record a check; return whether ``rise`` consecutive successful ones end the ejection."""
-        self._answered = self._answered + 1 if well else 0
-        reachable_again = self.unreached or self.by_check
-        return reachable_again and self.until > now and self._answered >= rise
+        self._successful_checks = self._successful_checks + 1 if succeeded else 0
+        reachable_again = self.is_unreachable or self.ejected_by_check
+        return reachable_again and self.ejected_until > now and self._successful_checks >= rise
 
-    def is_due(self, rule: OutlierRule, now: float) -> bool:
+    def is_ejection_due(self, rule: OutlierRule, now: float) -> bool:
         """Return whether it has failed so often that it should be ejected."""
-        return bool(rule.consecutive) and self.row >= rule.consecutive and self.until <= now
+        return (
+            bool(rule.consecutive)
+            and self.consecutive_failures >= rule.consecutive
+            and self.ejected_until <= now
+        )
 
-    def is_sure(self, rule: OutlierRule) -> bool:
+    def is_certain(self, rule: OutlierRule) -> bool:
         """Return whether the failures that are certainly its own are enough for an ejection."""
-        return self.row - self.doubtful >= rule.consecutive
+        return self.consecutive_failures - self.ambiguous_failures >= rule.consecutive
 
-    def acquit(self) -> None:
+    def reset_failures(self) -> None:
         """Reset the consecutive failures: a check succeeded, so requests caused them."""
-        self.row = 0
+        self.consecutive_failures = 0
 
     def eject(self, rule: OutlierRule, now: float, *, by_check: bool = False) -> None:
         """Eject it from ``now`` on."""
-        self.by_check = by_check
-        if self._times:
-            self._times = max(0, self._times - int((now - self.until) / rule.base))
-        self._times += 1
-        self.until = now + min(rule.base * self._times, rule.longest)
-        self.ejections += 1
-        self.acquit()
+        self.ejected_by_check = by_check
+        if self._backoff_steps:
+            self._backoff_steps = max(
+                0, self._backoff_steps - int((now - self.ejected_until) / rule.base_seconds)
+            )
+        self._backoff_steps += 1
+        self.ejected_until = now + min(rule.base_seconds * self._backoff_steps, rule.max_seconds)
+        self.ejection_count += 1
+        self.reset_failures()
 
-    def forgive(self, now: float) -> None:
+    def readmit(self, now: float) -> None:
         """End its ejection."""
-        self.acquit()
-        self.until = min(self.until, now)
+        self.reset_failures()
+        self.ejected_until = min(self.ejected_until, now)

@@ -13,19 +13,19 @@ import hashlib
 from collections.abc import Sequence
 from typing import Final
 
-_DIGEST: Final = 8
-_WHOLE: Final = 100.0
+_DIGEST_BYTES: Final = 8
+_FULL_PERCENT: Final = 100.0
 
 
-def place(key: str) -> float:
+def hash_position(key: str) -> float:
     """Return the position of ``key``, in [0, 100)."""
-    digest = hashlib.blake2b(key.encode(errors="surrogatepass"), digest_size=_DIGEST).digest()
-    return int.from_bytes(digest, "big") / (1 << 8 * _DIGEST) * _WHOLE
+    digest = hashlib.blake2b(key.encode(errors="surrogatepass"), digest_size=_DIGEST_BYTES).digest()
+    return int.from_bytes(digest, "big") / (1 << 8 * _DIGEST_BYTES) * _FULL_PERCENT
 
 
-def pick(percentages: Sequence[float], key: str) -> int | None:
+def pick_target(percentages: Sequence[float], key: str) -> int | None:
     """Return the index of the target for ``key``; None: the route's own backend."""
-    lower_limit, position = _WHOLE, place(key)
+    lower_limit, position = _FULL_PERCENT, hash_position(key)
     for index, percent in enumerate(percentages):
         lower_limit -= percent
         if position >= lower_limit:

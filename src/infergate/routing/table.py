@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from infergate.core.datatypes import Datatype
-from infergate.core.names import STRICT, NameRule
-from infergate.core.retrying import DEFAULT, RetryPolicy
+from infergate.core.name_rules import STRICT_RULE, NameRule
+from infergate.core.retry_policy import DEFAULT_RETRY_POLICY, RetryPolicy
 from infergate.core.wire import NO_HEADERS
-from infergate.routing.inverse import inverse
+from infergate.routing.rewrite_inverse import invert_rewrite
 
 _ALL: Final = "*"
 """The pattern that matches every model."""
-_REMEMBERED: Final = 4096
+_MAX_CACHED_NAMES: Final = 4096
 """Cached names, so that patterns are matched once per name."""
-_LONGEST: Final = 256
+_MAX_CACHED_NAME_CHARS: Final = 256
 """Characters of a cached name. Clients choose names, so both the number and the length are
 limited."""
 
@@ -44,7 +44,7 @@ class Rewrite:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class SplitTarget:
     """A backend that gets ``percent`` of a route's inferences, with its own names."""
 
     backend: str
@@ -53,13 +53,13 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Mirror:
+class MirrorTarget:
     """A backend that also gets ``percent`` of a route's inferences, at most ``max_concurrent`` at
     once; its responses are discarded."""
 
     backend: str
     percent: float = 100.0
-    most: int = 16
+    max_concurrent: int = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +84,17 @@ class Route:
     rewrite: Rewrite = field(default_factory=Rewrite)
     timeout: float | None = None
     idle_timeout: float | None = None
-    retry: RetryPolicy = DEFAULT
+    retry: RetryPolicy = DEFAULT_RETRY_POLICY
     validate: bool = True
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     cast: Mapping[Datatype, Datatype] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
-    split: Sequence[Target] = ()
+    split: Sequence[SplitTarget] = ()
     split_by: str = ""
     fallback: str = ""
-    mirror: Mirror | None = None
+    mirror: MirrorTarget | None = None
 
-    def admits(self, headers: Mapping[str, str]) -> bool:
+    def matches_headers(self, headers: Mapping[str, str]) -> bool:
         """Return whether a request with ``headers``, names in lower case, matches the route's
         headers."""
         return all(
@@ -108,7 +108,7 @@ class Route:
         return f"{self.pattern}@{self.version}" if self.version else self.pattern
 
     @property
-    def branches(self) -> bool:
+    def has_other_targets(self) -> bool:
         """Whether an inference may go to other targets than the route's backend."""
         return bool(self.split or self.fallback or self.mirror)
 
@@ -122,11 +122,11 @@ class Route:
         used."""
         if not self.rewrite.model:
             return model
-        if is_regex(self.pattern) and (match := compiled(self.pattern).fullmatch(model)):
+        if is_regex(self.pattern) and (match := compile_pattern(self.pattern).fullmatch(model)):
             return match.expand(self.rewrite.model)
         return self.rewrite.model
 
-    def client_models(self) -> Callable[[str], str | None]:
+    def client_model_lookup(self) -> Callable[[str], str | None]:
         """Return a function from the backend's name of a model to the client's; it returns None if
         there is none or it cannot be derived. The result counts only if the route table finds this
         route for it."""
@@ -135,7 +135,11 @@ class Route:
             return lambda name: self.pattern if name == backend_name else None
         if not self.rewrite.model:
             return lambda name: name
-        invert = inverse(self.pattern[1:-1], self.rewrite.model) if is_regex(self.pattern) else None
+        invert = (
+            invert_rewrite(self.pattern[1:-1], self.rewrite.model)
+            if is_regex(self.pattern)
+            else None
+        )
         if invert is None:
             return lambda _: None
         return invert
@@ -144,10 +148,10 @@ class Route:
         """Return the version to request from the backend."""
         return self.rewrite.version or version
 
-    def client_version(self, asked: str, told: str) -> str:
+    def client_version(self, requested: str, reported: str) -> str:
         """Return the version to show the client, which requested ``requested`` while the backend
         answered with ``reported``."""
-        return (asked or self.version or told) if self.rewrite.version else told
+        return (requested or self.version or reported) if self.rewrite.version else reported
 
 
 def is_regex(pattern: str) -> bool:
@@ -161,7 +165,7 @@ def is_glob(pattern: str) -> bool:
     return any(c in pattern for c in "*?[")
 
 
-def compiled(pattern: str) -> re.Pattern[str]:
+def compile_pattern(pattern: str) -> re.Pattern[str]:
     """Return the regular expression of a glob or regex pattern. Raises ``re.error``."""
     return re.compile(pattern[1:-1] if is_regex(pattern) else fnmatch.translate(pattern))
 
@@ -172,8 +176,8 @@ def model_matcher(pattern: str) -> Callable[[str], object]:
     if pattern == _ALL:
         return lambda _: True
     if is_regex(pattern):
-        return compiled(pattern).fullmatch
-    segments = [compiled(part).fullmatch for part in pattern.split("/")]
+        return compile_pattern(pattern).fullmatch
+    segments = [compile_pattern(part).fullmatch for part in pattern.split("/")]
 
     def matches(name: str) -> bool:
         parts = name.split("/")
@@ -184,7 +188,7 @@ def model_matcher(pattern: str) -> Callable[[str], object]:
     return matches
 
 
-def unheard(routes: Iterable[Route]) -> frozenset[str]:
+def mirror_only_backends(routes: Iterable[Route]) -> frozenset[str]:
     """Return the backends that get only mirrored requests."""
     answering: set[str] = set()
     mirrored: set[str] = set()
@@ -201,8 +205,8 @@ class RouteTable:
     """All routes in the order of the configuration. The cost of a look-up does not grow with exact
     routes."""
 
-    def __init__(self, routes: Iterable[Route], names: NameRule = STRICT) -> None:
-        self.names: Final = names
+    def __init__(self, routes: Iterable[Route], name_rule: NameRule = STRICT_RULE) -> None:
+        self.name_rule: Final = name_rule
         self.routes: Final = tuple(routes)
         self._exact: dict[str, list[int]] = {}
         self._patterns: list[tuple[int, Callable[[str], object]]] = []
@@ -211,21 +215,21 @@ class RouteTable:
                 self._exact.setdefault(route.pattern, []).append(index)
             else:
                 self._patterns.append((index, model_matcher(route.pattern)))
-        self._matched: dict[str, tuple[Route, ...]] = {}
+        self._candidates_cache: dict[str, tuple[Route, ...]] = {}
 
     def candidates(self, model: str) -> tuple[Route, ...]:
         """Return the routes whose pattern matches ``model``, in order."""
-        cached = self._matched.get(model)
+        cached = self._candidates_cache.get(model)
         if cached is not None:
             return cached
         indexes = self._exact.get(model, []) + [
             i for i, matches in self._patterns if matches(model)
         ]
         routes = tuple(self.routes[i] for i in sorted(indexes))
-        if routes and len(model) <= _LONGEST:  # unknown names are not cached
-            if len(self._matched) >= _REMEMBERED:
-                self._matched.clear()
-            self._matched[model] = routes
+        if routes and len(model) <= _MAX_CACHED_NAME_CHARS:  # unknown names are not cached
+            if len(self._candidates_cache) >= _MAX_CACHED_NAMES:
+                self._candidates_cache.clear()
+            self._candidates_cache[model] = routes
         return routes
 
     def find(
@@ -235,7 +239,7 @@ class RouteTable:
         ``headers``."""
         for route in self.candidates(model):
             if (not route.version or route.version == version) and (
-                not route.headers or route.admits(headers)
+                not route.headers or route.matches_headers(headers)
             ):
                 return route
         return None

@@ -16,52 +16,52 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from infergate.access import refusals
-from infergate.access.credentials import presented
-from infergate.access.entrance import Entrance, KeyRing, RouteOf, TokenCheck
-from infergate.access.files import Watched
-from infergate.access.keys import Keys, parse_file
-from infergate.access.rates import InMemory, Limit, Rate, Rates, Store
-from infergate.access.refusals import Refused
-from infergate.access.rules import KEY, Granted, Rule, Rules
+from infergate.access import rejection as rejections
+from infergate.access.authorizer import Authorizer, KeyRing, RouteLabelLookup, TokenVerifier
+from infergate.access.credentials import read_credential
+from infergate.access.keys import ApiKeys, parse_file
+from infergate.access.rate_limits import LocalRateStore, Rate, RateLimit, RateLimits, RateStore
+from infergate.access.rejection import AccessRejected
+from infergate.access.rules import KEY_PREFIX, AccessRule, AccessRules, RulePermit
+from infergate.access.watched_file import WatchedFile
 from infergate.config import compile as compiled
-from infergate.config.access import AccessConfig, JwtConfig, PerTime, RateConfig
+from infergate.config.access import AccessConfig, ConfiguredRate, JwtConfig, RateConfig
 from infergate.config.schema import Config
 from infergate.config.values import Url
 from infergate.core.call import Call
-from infergate.core.errors import GatewayError, garbage, refusal_headers
+from infergate.core.errors import GatewayError, backend_garbage, error_headers
 from infergate.core.limits import MIB, Limits
-from infergate.core.vocabulary import AUDIT, telling
-from infergate.core.wire import HttpRequest, HttpResponse, joined
-from infergate.gateway.audit import denied
+from infergate.core.log_events import AUDIT, with_fields
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
+from infergate.gateway.audit import log_denied
 from infergate.observe.metrics import Metrics
-from infergate.runtime.company import Company
-from infergate.runtime.engines import engine
-from infergate.runtime.running import Parts
+from infergate.runtime.engines import load_engine
+from infergate.runtime.running import GatewayParts
+from infergate.runtime.worker_group import WorkerGroup
 from infergate.transport.base import HttpApp, HttpUpstream
 
 if TYPE_CHECKING:
-    from infergate.access.jwks import Source
+    from infergate.access.jwks import JwkSource
 
-__all__ = ["Entrance", "entrance", "guarded_admin"]
+__all__ = ["Authorizer", "authorize_admin", "make_authorizer"]
 _audit = logging.getLogger("infergate.audit")
 
-_FETCH_TIME: Final = 5.0
+_FETCH_TIMEOUT_SECONDS: Final = 5.0
 """Seconds for fetching a key set from a URL."""
-_READS: Final = frozenset({"GET", "HEAD"})
-_LONGEST: Final = 256
+_READ_METHODS: Final = frozenset({"GET", "HEAD"})
+_MAX_LOGGED_PATH: Final = 256
 
 T = TypeVar("T")
-Closing = list[Callable[[], Awaitable[None]]]
+CloseCallbacks = list[Callable[[], Awaitable[None]]]
 
 
-def entrance(
+def make_authorizer(
     config: Config,
-    route_of: RouteOf,
+    route_of: RouteLabelLookup,
     limits: Limits,
-    company: Company,
-    before: Parts | None = None,
-) -> Entrance:
+    group: WorkerGroup,
+    previous: GatewayParts | None = None,
+) -> Authorizer:
     """Return the authorizer of ``config``, which must have an ``access`` section.
 
     If nothing that it depends on has changed, this is the authorizer of ``previous``, with its
@@ -69,64 +69,70 @@ def entrance(
     ``GatewayParts.activate``. Otherwise it is a new authorizer, which keeps the in-memory counters
     if the rate limits are unchanged.
     """
-    access, metrics = config.access, company.metrics
+    access, metrics = config.access, group.metrics
     assert access is not None
-    memory: InMemory | None = None
-    if before is not None and before.config.access is not None and before.access is not None:
-        if _made_of(before.config, before.limits) == _made_of(config, limits):
-            return before.access
-        if before.config.access.rates == access.rates:
-            memory = before.access.memory
+    memory: LocalRateStore | None = None
+    if (
+        previous is not None
+        and previous.config.access is not None
+        and previous.authorizer is not None
+    ):
+        if _dependencies(previous.config, previous.limits) == _dependencies(config, limits):
+            return previous.authorizer
+        if previous.config.access.rates == access.rates:
+            memory = previous.authorizer.local_store
     if memory is None:
         rates_json = "".join(item.model_dump_json() for item in access.rates)
-        memory = InMemory(company.buckets(rates_json.encode()))
-    rules = Rules(
+        memory = LocalRateStore(group.rate_buckets(rates_json.encode()))
+    rules = AccessRules(
         [
-            Rule(item.who, item.models, frozenset(item.operations), item.claims)
+            AccessRule(item.who, item.models, frozenset(item.operations), item.claims)
             for item in access.rules
         ]
     )
-    closing: Closing = []
-    ask = partial(engine(config.engine).ask_http, replace(limits, body=MIB))
-    return Entrance(
+    closing: CloseCallbacks = []
+    ask = partial(load_engine(config.engine).make_http_upstream, replace(limits, body=MIB))
+    return Authorizer(
         rules=rules,
-        keys=_keys(access, metrics),
-        tokens=_tokens(access, rules, ask, metrics, closing) if access.jwt else None,
-        rates=_rates(access, memory, metrics, closing),
-        memory=memory,
-        route_of=route_of,
-        refused=lambda reason: metrics.access_refused.labels(reason).inc(),
-        denied=denied,
-        closing=closing,
+        keys=_make_key_ring(access, metrics),
+        tokens=_make_token_verifier(access, rules, ask, metrics, closing) if access.jwt else None,
+        rates=_make_rate_limits(access, memory, metrics, closing),
+        local_store=memory,
+        route_label=route_of,
+        on_rejected=lambda reason: metrics.access_refused.labels(reason).inc(),
+        on_change_denied=log_denied,
+        close_callbacks=closing,
         open_health=access.open_health,
-        shares_memory=config.control.shared_memory,
+        has_shared_memory=config.control.shared_memory,
     )
 
 
-def _made_of(config: Config, limits: Limits) -> tuple[object, ...]:
+def _dependencies(config: Config, limits: Limits) -> tuple[object, ...]:
     """Return everything that an authorizer depends on."""
     return config.access, config.control.shared_memory, config.engine, limits
 
 
-def _failed(metrics: Metrics, source: str) -> Callable[[], None]:
+def _failure_counter(metrics: Metrics, source: str) -> Callable[[], None]:
     failures = metrics.access_failures.labels(source)
     return failures.inc
 
 
-def _keys(access: AccessConfig, metrics: Metrics) -> KeyRing:
-    static_keys = Keys([item.key for item in access.keys])
+def _make_key_ring(access: AccessConfig, metrics: Metrics) -> KeyRing:
+    static_keys = ApiKeys([item.key for item in access.keys])
     if access.keys_file is None:
         return KeyRing(static_keys, None)
 
-    def parse(data: bytes) -> Keys:
-        return Keys(parse_file(data))
+    def parse(data: bytes) -> ApiKeys:
+        return ApiKeys(parse_file(data))
 
     path = access.keys_file
-    initial = _read(path, parse, "access.keys_file")
-    return KeyRing(static_keys, Watched(path, parse, initial, _failed(metrics, "keys_file")))
+    initial = _parse_configured_file(path, parse, "access.keys_file")
+    return KeyRing(
+        static_keys, WatchedFile(path, parse, initial, _failure_counter(metrics, "keys_file"))
+    )
 
 
-def _read(path: Path, parse: Callable[[bytes], T], key: str) -> T:
+def _parse_configured_file(path: Path, parse: Callable[[bytes], T], key: str) -> T:
     """Parse the file named by ``key`` of the configuration. Raises OSError, also for invalid
     content: the file may have changed since the configuration was checked."""
     try:
@@ -135,18 +141,18 @@ def _read(path: Path, parse: Callable[[bytes], T], key: str) -> T:
         raise OSError(f"{key}: the file '{path}': {error}") from error
 
 
-def _tokens(
+def _make_token_verifier(
     access: AccessConfig,
-    rules: Rules,
-    ask: Callable[[], HttpUpstream],
+    rules: AccessRules,
+    make_upstream: Callable[[], HttpUpstream],
     metrics: Metrics,
-    closing: Closing,
-) -> TokenCheck:
-    from infergate.access.tokens import Issuer, Tokens
+    close_callbacks: CloseCallbacks,
+) -> TokenVerifier:
+    from infergate.access.tokens import Issuer, JwtVerifier
 
-    failed = _failed(metrics, "jwks")
-    upstream = ask()
-    tokens = Tokens(
+    failed = _failure_counter(metrics, "jwks")
+    upstream = make_upstream()
+    tokens = JwtVerifier(
         [
             Issuer(
                 name,
@@ -155,125 +161,129 @@ def _tokens(
                 jwt.algorithms,
                 jwt.leeway,
                 jwt.subject,
-                _source(name, jwt, upstream, failed, closing),
+                _make_key_source(name, jwt, upstream, failed, close_callbacks),
             )
             for name, jwt in access.jwt.items()
         ],
         rules,
     )
-    closing.append(upstream.close)  # after the key sources that use it
+    close_callbacks.append(upstream.close)  # after the key sources that use it
     return tokens
 
 
-def _source(
+def _make_key_source(
     name: str,
     config: JwtConfig,
     upstream: HttpUpstream,
-    failed: Callable[[], None],
-    closing: Closing,
-) -> Source:
-    from infergate.access.jwks import FileSource, KeySet, UrlSource
+    on_failure: Callable[[], None],
+    close_callbacks: CloseCallbacks,
+) -> JwkSource:
+    from infergate.access.jwks import JwkFileSource, JwkSet, JwkUrlSource
 
     path = config.jwks_file
     if path is not None:
-        initial = _read(path, KeySet, f"access.jwt.{name}.jwks_file")
-        return FileSource(Watched(path, KeySet, initial, failed))
+        initial = _parse_configured_file(path, JwkSet, f"access.jwt.{name}.jwks_file")
+        return JwkFileSource(WatchedFile(path, JwkSet, initial, on_failure))
     assert config.jwks_url is not None
-    source = UrlSource(name, _fetch(config.jwks_url, upstream), config.refresh, failed)
-    closing.append(source.close)
+    source = JwkUrlSource(name, _make_fetch(config.jwks_url, upstream), config.refresh, on_failure)
+    close_callbacks.append(source.close)
     return source
 
 
-def _fetch(url: Url, upstream: HttpUpstream) -> Callable[[], Awaitable[bytes]]:
+def _make_fetch(url: Url, upstream: HttpUpstream) -> Callable[[], Awaitable[bytes]]:
     server = replace(compiled.endpoint(url), path="")
     path = url.path or "/"
 
     async def fetch() -> bytes:
         wire = HttpRequest("GET", path, headers={"accept": "application/json"})
-        response = await upstream.exchange(wire, server, _FETCH_TIME)
+        response = await upstream.exchange(wire, server, _FETCH_TIMEOUT_SECONDS)
         if response.status != 200:
-            raise garbage(f"{url} responded with HTTP {response.status}")
-        return bytes(joined(response.body))
+            raise backend_garbage(f"{url} responded with HTTP {response.status}")
+        return bytes(join_parts(response.body))
 
     return fetch
 
 
-def _rates(
-    access: AccessConfig, memory: InMemory, metrics: Metrics, closing: Closing
-) -> Rates | None:
+def _make_rate_limits(
+    access: AccessConfig, memory: LocalRateStore, metrics: Metrics, close_callbacks: CloseCallbacks
+) -> RateLimits | None:
     if not access.rates:
         return None
-    store: Store = memory
+    store: RateStore = memory
     if access.redis is not None:
-        from infergate.access.redis_rates import InRedis, redis_at
+        from infergate.access.redis_rates import RedisRateStore, redis_client
 
         redis = access.redis
-        client = redis_at(redis.url, redis.timeout)
-        failed = _failed(metrics, "redis")
-        shared = InRedis(client, redis.timeout, redis.away, failed, memory.buckets)
-        closing.append(shared.close)
+        client = redis_client(redis.url, redis.timeout)
+        failed = _failure_counter(metrics, "redis")
+        shared = RedisRateStore(client, redis.timeout, redis.away, failed, memory.buckets)
+        close_callbacks.append(shared.close)
         store = shared
-    return Rates(list(map(_limit, access.rates)), store)
+    return RateLimits(list(map(_make_rate_limit, access.rates)), store)
 
 
-def _limit(config: RateConfig) -> Limit:
-    return Limit(
+def _make_rate_limit(config: RateConfig) -> RateLimit:
+    return RateLimit(
         config.who,
         config.models,
         "identity" in config.each,
         "route" in config.each,
-        _rate(config.requests, config.requests_burst),
-        _rate(config.bytes, config.bytes_burst),
+        _make_rate(config.requests, config.requests_burst),
+        _make_rate(config.bytes, config.bytes_burst),
     )
 
 
-def _rate(told: PerTime | None, burst: int | None) -> Rate | None:
-    return None if told is None else Rate(told.amount, told.seconds, burst or told.amount)
+def _make_rate(configured: ConfiguredRate | None, burst: int | None) -> Rate | None:
+    return (
+        None
+        if configured is None
+        else Rate(configured.amount, configured.seconds, burst or configured.amount)
+    )
 
 
 # ---- admin listener
 
 
-def guarded_admin(app: HttpApp, config: Config, metrics: Metrics) -> HttpApp:
+def authorize_admin(app: HttpApp, config: Config, metrics: Metrics) -> HttpApp:
     """Wrap ``app`` so that requests that change something need a key, if the admin listener has
     keys."""
     listener = config.listeners.admin
     if listener is None or not listener.keys:
         return app
-    return _GuardedAdmin(app, Keys([entry.key for entry in listener.keys]), metrics)
+    return _AuthorizedAdmin(app, ApiKeys([entry.key for entry in listener.keys]), metrics)
 
 
-class _GuardedAdmin:
+class _AuthorizedAdmin:
     """An HttpApp that logs each attempt to change something to ``infergate.audit``."""
 
-    def __init__(self, app: HttpApp, keys: Keys, metrics: Metrics) -> None:
+    def __init__(self, app: HttpApp, keys: ApiKeys, metrics: Metrics) -> None:
         self._app: Final = app
         self._keys: Final = keys
         self._metrics: Final = metrics
 
     async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
         """Respond to a read directly, and to any other method only with a valid key."""
-        if wire.method in _READS:
+        if wire.method in _READ_METHODS:
             return await self._app.respond(wire, call)
         try:
-            call.permit = self._permit(call)
-        except Refused as rejection:
+            call.permit = self._authenticate(call)
+        except AccessRejected as rejection:
             self._metrics.access_refused.labels(rejection.reason.value).inc()
-            response = _refused(rejection.error)
+            response = _unauthorized(rejection.error)
         else:
             response = await self._app.respond(wire, call)
         _audit.info(
             "admin %s %r peer=%s status=%d identity=%r",
             wire.method[:20],
-            wire.path[:_LONGEST],
+            wire.path[:_MAX_LOGGED_PATH],
             call.peer,
             response.status,
             call.identity,
-            extra=telling(
+            extra=with_fields(
                 AUDIT,
                 operation="admin",
                 method=wire.method[:20],
-                path=wire.path[:_LONGEST],
+                path=wire.path[:_MAX_LOGGED_PATH],
                 peer=call.peer,
                 status=response.status,
                 identity=call.identity,
@@ -281,20 +291,20 @@ class _GuardedAdmin:
         )
         return response
 
-    def _permit(self, call: Call) -> Granted:
-        credential = presented(call.headers)
+    def _authenticate(self, call: Call) -> RulePermit:
+        credential = read_credential(call.headers)
         if credential is None:
-            raise refusals.no_credentials()
-        name = self._keys.find(credential.secret)
+            raise rejections.no_credentials()
+        name = self._keys.find_owner(credential.secret)
         if name is None:
-            raise refusals.unknown_key()
-        return Granted(KEY + name, ())
+            raise rejections.unknown_key()
+        return RulePermit(KEY_PREFIX + name, ())
 
     def refuse(self, error: GatewayError, wire: HttpRequest, call: Call) -> HttpResponse:
         """Answer a request that the transport rejected."""
         return self._app.refuse(error, wire, call)
 
 
-def _refused(error: GatewayError) -> HttpResponse:
-    headers = {"content-type": "text/plain; charset=utf-8", **refusal_headers(error)}
+def _unauthorized(error: GatewayError) -> HttpResponse:
+    headers = {"content-type": "text/plain; charset=utf-8", **error_headers(error)}
     return HttpResponse(401, headers, [f"{error.public}\n".encode()])

@@ -13,12 +13,12 @@ import orjson
 
 from infergate import __version__
 from infergate.core.call import Call
-from infergate.core.errors import GatewayError, Kind, retry_headers
-from infergate.core.vocabulary import AUDIT, telling
+from infergate.core.errors import GatewayError, Kind, retry_after_headers
+from infergate.core.log_events import AUDIT, with_fields
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.observe.exposition import Exposition
-from infergate.runtime.console import visitors
-from infergate.runtime.history import History
+from infergate.runtime.config_history import ConfigHistory
+from infergate.runtime.console import browser_checks
 
 _TEXT: Final = {"content-type": "text/plain; charset=utf-8"}
 _JSON: Final = {"content-type": "application/json"}
@@ -31,13 +31,13 @@ _STATUSES: Final = {
 }
 _CONSOLE: Final = "/console"
 _PATHS: Final = ("/metrics", "/healthz", "/readyz", "/config")
-_SHOWING: Final = frozenset({"/", "/config"})
+_HOST_CHECKED_PATHS: Final = frozenset({"/", "/config"})
 """Paths that expose the configuration and therefore check the Host header. Scrapers and probes may
 use any host name."""
 _audit = logging.getLogger("infergate.audit")
 
 
-class Below(Protocol):
+class SubtreeApp(Protocol):
     """An application that serves all paths below a prefix."""
 
     async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
@@ -45,7 +45,7 @@ class Below(Protocol):
         ...
 
 
-class Admin:
+class AdminApp:
     """Serves ``/metrics`` (Prometheus), ``/healthz`` (the process is alive), ``/readyz`` (it can
     serve), ``/config`` (the active configuration), ``/console`` (the web console) and, if enabled,
     POST ``/reload``."""
@@ -53,41 +53,43 @@ class Admin:
     def __init__(  # noqa: PLR0913 - dependency injection
         self,
         scrape: Callable[[str], Awaitable[Exposition]],
-        ready: Callable[[], Awaitable[bool]],
-        history: History,
+        check_ready: Callable[[], Awaitable[bool]],
+        history: ConfigHistory,
         *,
-        reload: bool = False,
-        over: Callable[[str], None] = lambda _: None,
-        console: Callable[[], Below] | None = None,
+        allows_reload: bool = False,
+        count_limit: Callable[[str], None] = lambda _: None,
+        make_console: Callable[[], SubtreeApp] | None = None,
         hosts: Collection[str] = (),
     ) -> None:
         """``count_limit`` is called with the limit that a request exceeded. ``make_console`` builds
         the console on its first request, because an idle process does not need it. ``hosts`` are
         allowed in the Host header besides addresses and local names."""
         self._scrape: Final = scrape
-        self._ready: Final = ready
+        self._check_ready: Final = check_ready
         self._history: Final = history
-        self._reload: Final = reload
-        self._over: Final = over
-        self._make_console: Final = console
-        self._console: Below | None = None
+        self._allows_reload: Final = allows_reload
+        self._count_limit: Final = count_limit
+        self._make_console: Final = make_console
+        self._console: SubtreeApp | None = None
         self._hosts: Final = hosts
-        self._paths: Final = (*_PATHS, _CONSOLE) if console else _PATHS
+        self._paths: Final = (*_PATHS, _CONSOLE) if make_console else _PATHS
 
     async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
         """Answer one request."""
         if wire.path == _RELOAD:
-            return await self._reloaded(wire, call)
-        if self._make_console is not None and _is_console(wire.path):
+            return await self._respond_reload(wire, call)
+        if self._make_console is not None and _is_console_path(wire.path):
             if self._console is None:
                 self._console = self._make_console()
             return await self._console.respond(wire, call)
         if wire.method not in {"GET", "HEAD"}:
             return _not_allowed("GET, HEAD")
-        return await self._read(wire)
+        return await self._respond_read(wire)
 
-    async def _read(self, wire: HttpRequest) -> HttpResponse:
-        if wire.path in _SHOWING and (name := visitors.unknown_host(wire.headers, self._hosts)):
+    async def _respond_read(self, wire: HttpRequest) -> HttpResponse:
+        if wire.path in _HOST_CHECKED_PATHS and (
+            name := browser_checks.untrusted_host(wire.headers, self._hosts)
+        ):
             rejected = (
                 f"host '{name}' is not allowed: add it to listeners.admin.hosts, or use the "
                 "listener's IP address\n"
@@ -96,44 +98,44 @@ class Admin:
         match wire.path:
             case "/metrics":
                 exposition = await self._scrape(wire.headers.get("accept", ""))
-                return await _told(exposition, whole=wire.method == "HEAD")
+                return await _exposition_response(exposition, whole=wire.method == "HEAD")
             case "/healthz":
                 return HttpResponse(200, _TEXT, [b"ok\n"])
             case "/readyz":
-                if await self._ready():
+                if await self._check_ready():
                     return HttpResponse(200, _TEXT, [b"ready\n"])
                 return HttpResponse(503, _TEXT, [b"not ready\n"])
             case "/config":
-                return _json(200, self._history.page())
-            case "/" if self._make_console is not None and _is_person(wire.headers):
+                return _json_response(200, self._history.as_json())
+            case "/" if self._make_console is not None and _accepts_html(wire.headers):
                 return HttpResponse(303, {"location": f"{_CONSOLE[1:]}/"})
             case "/":
-                return _json(200, self._about())
+                return _json_response(200, self._index())
             case _:
                 *leading, last = self._paths
                 not_found = f"not found; the paths are {', '.join(leading)} and {last}\n"
                 return HttpResponse(404, _TEXT, [not_found.encode()])
 
-    def _about(self) -> dict[str, Any]:
+    def _index(self) -> dict[str, Any]:
         return {
             "name": "infergate",
             "version": __version__,
             "paths": self._paths,
-            "config": self._history.page(),
+            "config": self._history.as_json(),
         }
 
-    async def _reloaded(self, wire: HttpRequest, call: Call) -> HttpResponse:
+    async def _respond_reload(self, wire: HttpRequest, call: Call) -> HttpResponse:
         """Reload and respond with Prometheus' statuses: 403 if disabled, 500 if the configuration
         was rejected."""
         if wire.method != "POST":
             return _not_allowed("POST")
-        reload = self._history.again
-        if not self._reload or reload is None:
+        reload = self._history.reload
+        if not self._allows_reload or reload is None:
             disabled = b"POST /reload is disabled; 'reload: {post: true}' enables it\n"
             return HttpResponse(403, _TEXT, [disabled])
-        if visitors.is_browser(wire.headers) and (
-            problem := visitors.foreign(wire.headers)
-            or visitors.unknown_host(wire.headers, self._hosts)
+        if browser_checks.is_from_browser(wire.headers) and (
+            problem := browser_checks.rejection_reason(wire.headers)
+            or browser_checks.untrusted_host(wire.headers, self._hosts)
         ):
             return HttpResponse(403, _TEXT, [f"refused: {problem}\n".encode()])
         reload_result = None
@@ -141,34 +143,34 @@ class Admin:
             reload_result = await reload(f"POST {_RELOAD}")
         finally:
             outcome = (
-                "cancelled" if reload_result is None else "failed" if reload_result.wrong else "ok"
+                "cancelled" if reload_result is None else "failed" if reload_result.error else "ok"
             )
-            fields = telling(AUDIT, operation="reload", peer=call.peer, outcome=outcome)
+            fields = with_fields(AUDIT, operation="reload", peer=call.peer, outcome=outcome)
             _audit.info("reload peer=%s outcome=%s", call.peer, outcome, extra=fields)
-        return _json(500 if reload_result.wrong else 200, self._history.page())
+        return _json_response(500 if reload_result.error else 200, self._history.as_json())
 
     def refuse(self, error: GatewayError, wire: HttpRequest, call: Call) -> HttpResponse:
         """Answer a request that the transport rejected, and count the limit that it exceeded."""
         del wire, call
         if error.limit:
-            self._over(error.limit)
-        headers = {**_TEXT, **retry_headers(error)}
+            self._count_limit(error.limit)
+        headers = {**_TEXT, **retry_after_headers(error)}
         status = _STATUSES.get(error.kind, 400)
         return HttpResponse(status, headers, [error.public.encode(), b"\n"])
 
 
-async def _told(told: Exposition, *, whole: bool) -> HttpResponse:
+async def _exposition_response(exposition: Exposition, *, whole: bool) -> HttpResponse:
     """Send a short or ``whole`` exposition in one piece, and stream any other."""
-    headers = {"content-type": told.content_type}
-    pieces, remaining = list(islice(told.pieces, 2)), _Pieces(told.pieces)
+    headers = {"content-type": exposition.content_type}
+    pieces, remaining = list(islice(exposition.chunks, 2)), _ExpositionStream(exposition.chunks)
     if len(pieces) < 2:
         return HttpResponse(200, headers, pieces)
     while whole and (piece := await remaining.next()):
         pieces += piece
-    return HttpResponse(200, headers, pieces, rest=None if whole else remaining)
+    return HttpResponse(200, headers, pieces, body_stream=None if whole else remaining)
 
 
-class _Pieces:
+class _ExpositionStream:
     """A BodyStream that yields to other tasks between two pieces."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
@@ -184,17 +186,17 @@ class _Pieces:
         """Do nothing; there is nothing to release."""
 
 
-def _is_console(path: str) -> bool:
+def _is_console_path(path: str) -> bool:
     return path == _CONSOLE or path.startswith(f"{_CONSOLE}/")
 
 
-def _is_person(headers: Mapping[str, str]) -> bool:
+def _accepts_html(headers: Mapping[str, str]) -> bool:
     """Return whether a browser requests a page."""
     return "text/html" in headers.get("accept", "")
 
 
-def _json(status: int, told: Mapping[str, Any]) -> HttpResponse:
-    return HttpResponse(status, _JSON, [orjson.dumps(told)])
+def _json_response(status: int, fields: Mapping[str, Any]) -> HttpResponse:
+    return HttpResponse(status, _JSON, [orjson.dumps(fields)])
 
 
 def _not_allowed(allowed: str) -> HttpResponse:

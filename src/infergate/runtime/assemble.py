@@ -10,474 +10,520 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
 
-from infergate.backends.base import Backend, Bounded, Watched
+from infergate.backends.base import Backend, SupportsConcurrencyLimit, SupportsHealthWatch
 from infergate.backends.builtin import BuiltinBackend
-from infergate.backends.headers import HeaderRule
-from infergate.backends.remote import HTTP_HEADERS, RPC_HEADERS, RemoteBackend
-from infergate.backends.remote import Server as RemoteServer
+from infergate.backends.header_filter import HeaderFilter
+from infergate.backends.remote import HTTP_MESSAGES, RPC_MESSAGES, RemoteBackend
+from infergate.backends.remote import BackendSettings as RemoteServer
 from infergate.backends.traced import TracedUpstream
-from infergate.codecs.base import Carrier, Codec
+from infergate.codecs.base import Codec, TransportKind
 from infergate.codecs.profiles import BY_NAME as PROFILES
 from infergate.codecs.protos import SCHEMA
 from infergate.codecs.registry import plugins
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
-from infergate.core.aside import Aside
 from infergate.core.call import Call
-from infergate.core.figures import EndpointFigures, PlaceFigures
 from infergate.core.limits import Limits
-from infergate.core.tracing import TRACEPARENT, Tracing
-from infergate.gateway.control import Allowed
-from infergate.gateway.dispatch import HttpDispatch, Record, RpcDispatch, named
-from infergate.gateway.frontend import Frontend, Gate, Ways
+from infergate.core.offload import Offload
+from infergate.core.stats import ConcurrencyStats, EndpointStats
+from infergate.core.tracing import TRACEPARENT, Tracer
+from infergate.gateway.authorized import AuthorizedGateway, authorized_services
+from infergate.gateway.dispatch import CallObserver, HttpDispatch, RpcDispatch, assign_request_id
+from infergate.gateway.frontend import Frontend, PipelineFactory, RequestAuthorizer
 from infergate.gateway.gateway import Gateway
-from infergate.gateway.guarded import GuardedGateway, guarded_services
-from infergate.gateway.services import own_services
+from infergate.gateway.server_control import ControlPermissions
+from infergate.gateway.services import gateway_services
 from infergate.gateway.shared_memory import SharedMemory
-from infergate.gateway.statistics import Figures
-from infergate.gateway.traced import TracedAside, TracedGateway, TracedGuardedGateway, TracedWays
+from infergate.gateway.statistics import GatewayStatistics
+from infergate.gateway.traced import (
+    TracedAuthorizedGateway,
+    TracedGateway,
+    TracedOffload,
+    TracedPipelines,
+)
 from infergate.observe.access_log import FORMATS, AccessLog
 from infergate.observe.exposition import Exposition
-from infergate.observe.names import NOBODY, Names
-from infergate.observe.sampled import SampledLog, Sampling
-from infergate.runtime import balancing
-from infergate.runtime.access import Entrance, entrance, guarded_admin
-from infergate.runtime.admin import Admin, Below
-from infergate.runtime.aside import Pool
-from infergate.runtime.company import Company
-from infergate.runtime.console.view import Alone, View
-from infergate.runtime.descriptors import for_clients, in_use
-from infergate.runtime.doors import Doors
-from infergate.runtime.engines import engine
-from infergate.runtime.history import History
-from infergate.runtime.running import ADMIN, Listening, Parts, Running
-from infergate.transport.base import Address, HttpStreamUpstream, Server
-from infergate.transport.door import Door
-from infergate.transport.frame_client import EitherUpstream
-from infergate.transport.frame_server import FrameServer
-from infergate.transport.guard import Admission
-from infergate.transport.turns import Turns
+from infergate.observe.label_names import NO_NAME, MetricNames
+from infergate.observe.sampled_log import LogSampler, SampledLog
+from infergate.runtime import endpoint_settings
+from infergate.runtime.access import Authorizer, authorize_admin, make_authorizer
+from infergate.runtime.admin import AdminApp, SubtreeApp
+from infergate.runtime.config_history import ConfigHistory
+from infergate.runtime.connection_gates import ConnectionGates
+from infergate.runtime.console.sources import ConsoleSource, SingleProcess
+from infergate.runtime.descriptors import count_open, max_client_connections
+from infergate.runtime.engines import load_engine
+from infergate.runtime.offload import HelperPool
+from infergate.runtime.running import ADMIN, GatewayParts, ListenerSpec, RunningGateway
+from infergate.runtime.worker_group import WorkerGroup
+from infergate.transport.base import Address, HttpStreamingUpstream, Server
+from infergate.transport.client.concurrency_limit import LimitedUpstream
+from infergate.transport.framed.client import HttpOrFrameUpstream
+from infergate.transport.framed.server import FrameServer
+from infergate.transport.server.admission import Admission
+from infergate.transport.server.connection_gate import ConnectionGate
 
 _CONNECTIONS: Final = "connections"
-_TOLD_LIMITS: Final = (_CONNECTIONS, "in_flight", "in_flight_bytes")
+_EXPORTED_LIMITS: Final = (_CONNECTIONS, "in_flight", "in_flight_bytes")
 """Limits whose values are exported as metrics, because other metrics report their use."""
-_COMBINE: Final = {"strict": all, "lenient": any}
-_HTTP: Final = {"the protocol": "http", "accept_both_lengths": False}
-_FRAMES: Final = {"the protocol": "frames"}
-_GRPC: Final = {"the protocol": "grpc"}
+_READINESS_RULES: Final = {"strict": all, "lenient": any}
+_FIXED_HTTP: Final = {"the protocol": "http", "accept_both_lengths": False}
+_FIXED_FRAMES: Final = {"the protocol": "frames"}
+_FIXED_GRPC: Final = {"the protocol": "grpc"}
 """Options that cannot change while a listener listens, see ``ListenerSpec``."""
 _HTTP_1, _HTTP_2 = "http/1.1", "h2"
 """Protocols of listeners, by their ALPN names."""
 
 
-def _embedded(name: str, timeout: float) -> Backend:
+def _make_builtin(name: str, timeout: float) -> Backend:
     return BuiltinBackend(name, timeout=timeout)
 
 
 def assemble(
     config: Config,
-    builtin: Callable[[str, float], Backend] = _embedded,
-    history: History | None = None,
-    company: Company | None = None,
-) -> Running:
+    make_builtin: Callable[[str, float], Backend] = _make_builtin,
+    history: ConfigHistory | None = None,
+    group: WorkerGroup | None = None,
+) -> RunningGateway:
     """Build, but do not start, the gateway that ``config`` describes. Needs a running event loop.
 
     ``make_builtin`` creates the backend of embedded models from a name and a timeout in seconds.
     ``history`` is the configuration history that the admin listener reports. ``group`` connects the
     process to the other workers; None: there are none.
     """
-    company, limits = company or Company(), compiled.limits(config)
-    metrics, admission = company.metrics, Admission(limits)
+    group, limits = group or WorkerGroup(), compiled.limits(config)
+    metrics, admission = group.metrics, Admission(limits)
     metrics.in_flight.set_function(lambda: admission.requests)
     metrics.streams.set_function(lambda: admission.streams)
     metrics.tasks.set_function(lambda: len(asyncio.all_tasks()))
     metrics.in_flight_bytes.set_function(lambda: admission.bytes)
-    metrics.descriptors.set_function(in_use)
-    view = company.view or Alone(lambda: running, metrics, company.recent)
-    shared = _Shared(company, admission, Doors(metrics), builtin, history or History(), view)
-    shared.history.tell(metrics)
-    running = Running(config, functools.partial(_parts, shared), metrics.held_up.inc)
-    metrics.generations.set_function(lambda: running.generations)
-    metrics.doors.source = lambda: running.doors
-    metrics.endpoints.source = lambda: _endpoint_figures(running.gateway.backends)
-    metrics.traffic.places = lambda: _places(running.gateway.backends)
-    metrics.name_by(lambda: _names(running.parts))
-    metrics.draining.set_function(lambda: running.gateway.readiness.draining)
-    for name in _TOLD_LIMITS:
-        metrics.limits.labels(name).set_function(functools.partial(_limit, running, name))
+    metrics.open_descriptors.set_function(count_open)
+    view = group.console_view or SingleProcess(lambda: running, metrics, group.recent_requests)
+    shared = _SharedState(
+        group, admission, ConnectionGates(metrics), make_builtin, history or ConfigHistory(), view
+    )
+    shared.history.export_to(metrics)
+    running = RunningGateway(
+        config, functools.partial(_build_parts, shared), metrics.loop_blocked_seconds.inc
+    )
+    metrics.generations.set_function(lambda: running.generation_count)
+    metrics.listeners.source = lambda: running.gates
+    metrics.endpoints.source = lambda: _endpoint_stats(running.gateway.backends)
+    metrics.backends.concurrency = lambda: _concurrency_stats(running.gateway.backends)
+    metrics.restrict_labels(lambda: _label_names(running.all_parts))
+    metrics.draining.set_function(lambda: running.gateway.readiness.is_draining)
+    for name in _EXPORTED_LIMITS:
+        metrics.limits.labels(name).set_function(functools.partial(_limit_value, running, name))
     return running
 
 
-def _endpoint_figures(backends: Iterable[Backend]) -> Iterator[EndpointFigures]:
+def _endpoint_stats(backends: Iterable[Backend]) -> Iterator[EndpointStats]:
     return chain.from_iterable(
-        backend.figures() for backend in backends if isinstance(backend, Watched)
+        backend.endpoint_stats() for backend in backends if isinstance(backend, SupportsHealthWatch)
     )
 
 
-def _places(backends: Iterable[Backend]) -> Iterator[PlaceFigures]:
-    all_stats = (item.places for item in backends if isinstance(item, Bounded))
+def _concurrency_stats(backends: Iterable[Backend]) -> Iterator[ConcurrencyStats]:
+    all_stats = (
+        item.concurrency_stats for item in backends if isinstance(item, SupportsConcurrencyLimit)
+    )
     return (item for item in all_stats if item is not None)
 
 
-def _names(parts: Iterable[Parts]) -> Names:
+def _label_names(generations: Iterable[GatewayParts]) -> MetricNames:
     """Return the route and backend names that metric labels may have."""
-    routes, backends = {NOBODY}, {NOBODY}
-    for generation in parts:
-        routes.update(binding.label for binding in generation.gateway.bound)
+    routes, backends = {NO_NAME}, {NO_NAME}
+    for generation in generations:
+        routes.update(binding.label for binding in generation.gateway.bindings)
         backends.update(generation.config.backends)
-    return Names(routes, backends)
+    return MetricNames(routes, backends)
 
 
-def _limit(running: Running, name: str) -> int:
+def _limit_value(running: RunningGateway, name: str) -> int:
     """Return 0 in a process without client listeners, because sums must cover only processes that
     serve clients."""
     if running.listeners.keys() <= {ADMIN}:
         return 0
-    value: int = getattr(next(iter(running.parts)).limits, name)
-    return for_clients(value) if name == _CONNECTIONS else value
+    value: int = getattr(next(iter(running.all_parts)).limits, name)
+    return max_client_connections(value) if name == _CONNECTIONS else value
 
 
 @dataclass(frozen=True, slots=True)
-class _Shared:
+class _SharedState:
     """What successive configurations share."""
 
-    company: Company
+    group: WorkerGroup
     admission: Admission
-    doors: Doors
-    builtin: Callable[[str, float], Backend]
-    history: History
-    view: View
+    gates: ConnectionGates
+    make_builtin: Callable[[str, float], Backend]
+    history: ConfigHistory
+    view: ConsoleSource
 
 
-def _parts(shared: _Shared, config: Config, before: Parts | None) -> Parts:
+def _build_parts(
+    shared: _SharedState, config: Config, previous: GatewayParts | None
+) -> GatewayParts:
     """Build the parts that serve ``config``, taking over everything unchanged from ``previous``."""
     limits = compiled.limits(config)
-    sharing = compiled.sharing_backends(config)
-    unchanged = {} if before is None else _alike(before, config, limits)
-    if before is not None and before.config.tracing == config.tracing:
-        tracing = before.tracing
+    sharing = compiled.shared_memory_backends(config)
+    unchanged = {} if previous is None else _unchanged_backends(previous, config, limits)
+    if previous is not None and previous.config.tracing == config.tracing:
+        tracing = previous.tracer
     else:
-        tracing = _tracing(config)
-    if before is not None and before.config.helpers == config.helpers:
-        helper_pool = before.aside
+        tracing = _make_tracer(config)
+    if previous is not None and previous.config.helpers == config.helpers:
+        helper_pool = previous.helper_pool
     else:
-        helpers = shared.company.metrics.traffic.helpers
-        helper_pool = Pool(config.helpers, helpers) if config.helpers else None
+        helpers = shared.group.metrics.backends.helpers
+        helper_pool = HelperPool(config.helpers, helpers) if config.helpers else None
     backends = {
-        name: unchanged.get(name) or _backend(name, config, limits, shared, tracing, helper_pool)
+        name: unchanged.get(name)
+        or _make_backend(name, config, limits, shared, tracing, helper_pool)
         for name in config.backends
     }
-    gateway = _maker_of_gateways(config, tracing)(
+    gateway = _gateway_factory(config, tracing)(
         compiled.routing_table(config),
         backends,
         compiled.declared_models(config),
-        _COMBINE[config.readiness],
+        _READINESS_RULES[config.readiness],
         SharedMemory(
             limits,
             [backends[name] for name in sharing],
-            on=config.control.shared_memory,
-            before=before.gateway.memory if before else None,
+            enabled=config.control.shared_memory,
+            predecessor=previous.gateway.shared_memory if previous else None,
         ),
-        allowed=Allowed(config.control.repository, config.control.settings),
-        before=before.gateway if before else None,
-        tally=shared.company.metrics.traffic.of_route,
-        counted=shared.company.counted,
+        allowed=ControlPermissions(config.control.repository, config.control.settings),
+        before=previous.gateway if previous else None,
+        tally=shared.group.metrics.backends.route_counters,
+        counted=shared.group.aggregate_statistics,
     )
-    if before is not None and before.config.log == config.log:
-        access_log = before.log
+    if previous is not None and previous.config.log == config.log:
+        access_log = previous.access_log
     else:
-        access_log = _access_log(config, shared.company)
+        access_log = _make_access_log(config, shared.group)
     authorizer = None
     try:
-        if isinstance(gateway, GuardedGateway):
-            authorizer = entrance(config, gateway.route_of, limits, shared.company, before)
-        listeners = _listening(
+        if isinstance(gateway, AuthorizedGateway):
+            authorizer = make_authorizer(
+                config, gateway.route_label, limits, shared.group, previous
+            )
+        listeners = _listener_specs(
             config, gateway, helper_pool, access_log, shared, authorizer, tracing
         )
     except BaseException:
-        if access_log is not None and (before is None or access_log is not before.log):
+        if access_log is not None and (previous is None or access_log is not previous.access_log):
             access_log.close()  # it has a thread; no other part has started anything yet
-        if tracing is not None and (before is None or tracing is not before.tracing):
+        if tracing is not None and (previous is None or tracing is not previous.tracer):
             tracing.close()  # it has a thread too
         raise
-    return Parts(config, limits, gateway, listeners, access_log, helper_pool, authorizer, tracing)
+    return GatewayParts(
+        config, limits, gateway, listeners, access_log, helper_pool, authorizer, tracing
+    )
 
 
-def _tracing(config: Config) -> Tracing | None:
+def _make_tracer(config: Config) -> Tracer | None:
     """Return a new tracer; None if tracing is off, in which case its packages are not imported."""
     if not config.tracing.enabled:
         return None
-    from infergate.observe.tracing import tracing  # noqa: PLC0415 - only if enabled
+    from infergate.observe.tracing import create_tracer  # noqa: PLC0415 - only if enabled  # noqa: PLC0415 - only if enabled
 
-    return tracing()
-
-
-def _maker_of_gateways(config: Config, tracing: Tracing | None) -> Callable[..., Gateway]:
-    if tracing is None:
-        return Gateway if config.access is None else GuardedGateway
-    traced = TracedGateway if config.access is None else TracedGuardedGateway
-    return functools.partial(traced, tracing=tracing)
+    return create_tracer()
 
 
-def _alike(before: Parts, config: Config, limits: Limits) -> dict[str, Backend]:
+def _gateway_factory(config: Config, tracer: Tracer | None) -> Callable[..., Gateway]:
+    if tracer is None:
+        return Gateway if config.access is None else AuthorizedGateway
+    traced = TracedGateway if config.access is None else TracedAuthorizedGateway
+    return functools.partial(traced, tracing=tracer)
+
+
+def _unchanged_backends(
+    previous: GatewayParts, config: Config, limits: Limits
+) -> dict[str, Backend]:
     """Return the backends of ``previous``, by name, whose configuration is the same in
     ``config``."""
-    if before.limits != limits or before.config.helpers != config.helpers:
+    if previous.limits != limits or previous.config.helpers != config.helpers:
         return {}
-    if before.config.tracing != config.tracing:
+    if previous.config.tracing != config.tracing:
         return {}  # tracing wraps every upstream
-    old, sharing = before.config, compiled.sharing_backends(config)
-    previously_sharing = compiled.sharing_backends(old)
+    old, sharing = previous.config, compiled.shared_memory_backends(config)
+    previously_sharing = compiled.shared_memory_backends(old)
     return {
         backend.name: backend
-        for backend in before.gateway.backends
+        for backend in previous.gateway.backends
         if old.backends[backend.name] == config.backends.get(backend.name)
         and (backend.name in sharing) == (backend.name in previously_sharing)
     }
 
 
-def _access_log(config: Config, company: Company) -> AccessLog | None:
+def _make_access_log(config: Config, group: WorkerGroup) -> AccessLog | None:
     if not config.log.access:
         return None
-    formatter, dropped = FORMATS[config.log.format], company.metrics.log_dropped.inc
+    formatter, dropped = FORMATS[config.log.format], group.metrics.log_dropped.inc
     sampling = config.log.sampling
     if sampling is None:
-        return AccessLog(formatter, dropped, turn=company.lines)
-    rates = Sampling(sampling.first, sampling.thereafter)
-    return SampledLog(rates, formatter, dropped, turn=company.lines)
+        return AccessLog(formatter, dropped, lock=group.log_lock)
+    rates = LogSampler(sampling.first, sampling.thereafter)
+    return SampledLog(rates, formatter, dropped, lock=group.log_lock)
 
 
-def _listening(  # noqa: PLR0913, PLR0917 - the parts that all listeners share
+def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners share
     config: Config,
     gateway: Gateway,
-    aside: Pool | None,
-    log: AccessLog | None,
-    shared: _Shared,
-    access: Entrance | None,
-    tracing: Tracing | None,
-) -> dict[str, Listening]:
+    helper_pool: HelperPool | None,
+    access_log: AccessLog | None,
+    shared: _SharedState,
+    authorizer: Authorizer | None,
+    tracer: Tracer | None,
+) -> dict[str, ListenerSpec]:
     """Return the listeners and their applications, by configuration name."""
-    company, limits = shared.company, compiled.limits(config)
-    record = _recorder(company, gateway.figures, log, tracing)
-    name_call = named if tracing is None else _naming(tracing)
-    serving = _Serving(
+    company, limits = shared.group, compiled.limits(config)
+    record = _make_recorder(company, gateway.own_statistics, access_log, tracer)
+    name_call = assign_request_id if tracer is None else _tracing_call_namer(tracer)
+    serving = _FrontendFactory(
         gateway,
         limits,
-        aside if aside is None or tracing is None else TracedAside(aside, tracing),
-        access,
-        None if tracing is None else TracedWays(tracing),
+        helper_pool
+        if helper_pool is None or tracer is None
+        else TracedOffload(helper_pool, tracer),
+        authorizer,
+        None if tracer is None else TracedPipelines(tracer),
     )
     addresses = compiled.addresses(config)
-    transports, tls = engine(config.engine), compiled.server_tls(config)
-    listeners: dict[str, Listening] = {}
+    transports, tls = load_engine(config.engine), compiled.server_tls(config)
+    listeners: dict[str, ListenerSpec] = {}
 
     def listen(  # noqa: PLR0913 - the fields of a listener
         name: str,
         address: Address,
         app: Any,
-        make_server: Callable[[Address, Any, Limits, Admission, Door], Server],
+        make_server: Callable[[Address, Any, Limits, Admission, ConnectionGate], Server],
         options: Mapping[str, object],
         *protocols: str,
         limits: Limits = limits,
     ) -> None:
         # The admin listener has its own admission, so that a full gateway can report that it is.
         admission = Admission(limits) if name == ADMIN else shared.admission
-        gate = shared.doors.of(name, limits, tls.get(name), protocols)
+        gate = shared.gates.make_gate(name, limits, tls.get(name), protocols)
         make = functools.partial(make_server, address, app, limits, admission, gate)
         options = {"mode": address.mode, "TLS": name in tls, **options}
-        listeners[name] = Listening(address, app, make, gate, limits, options)
+        listeners[name] = ListenerSpec(address, app, make, gate, limits, options)
 
     if "http" in addresses:
-        frontends = _frontends(Carrier.HTTP, config, serving)
+        frontends = _make_frontends(TransportKind.HTTP, config, serving)
         http = HttpDispatch(frontends, record, name_call)
-        header_limits = compiled.limits(config, max(p.headers for p in plugins().values()))
+        header_limits = compiled.limits(config, max(p.min_header_bytes for p in plugins().values()))
         listen(
             "http",
             addresses["http"],
             http,
-            transports.serve_http,
-            _HTTP,
+            transports.make_http_server,
+            _FIXED_HTTP,
             _HTTP_1,
             limits=header_limits,
         )
-    for name, model_listener in compiled.bound_listeners(config).items():
-        codec = plugins()[model_listener.protocol].make(model_listener.options)
-        app = HttpDispatch({"": serving.frontend(codec)}, record, name_call)
+    for name, model_listener in compiled.model_listeners(config).items():
+        codec = plugins()[model_listener.protocol].create(model_listener.options)
+        app = HttpDispatch({"": serving.make(codec)}, record, name_call)
         if model_listener.framed:
-            listen(name, model_listener.address, app, FrameServer, _FRAMES)
+            listen(name, model_listener.address, app, FrameServer, _FIXED_FRAMES)
         else:
             accept_both = model_listener.accept_both_lengths
-            make_server = functools.partial(transports.serve_http, accept_both_lengths=accept_both)
-            options = {**_HTTP, "accept_both_lengths": accept_both}
+            make_server = functools.partial(
+                transports.make_http_server, accept_both_lengths=accept_both
+            )
+            options = {**_FIXED_HTTP, "accept_both_lengths": accept_both}
             listen(name, model_listener.address, app, make_server, options, _HTTP_1)
     if "grpc" in addresses:
-        frontends = _frontends(Carrier.GRPC, config, serving)
-        own_rpc = own_services(SCHEMA, tuple(frontends), gateway.readiness)
-        if access is not None:
-            own_rpc = guarded_services(
-                own_rpc, access, next(iter(frontends.values())).codec.build_error
+        frontends = _make_frontends(TransportKind.GRPC, config, serving)
+        own_rpc = gateway_services(SCHEMA, tuple(frontends), gateway.readiness)
+        if authorizer is not None:
+            own_rpc = authorized_services(
+                own_rpc, authorizer, next(iter(frontends.values())).codec.build_error
             )
         rpc = RpcDispatch(frontends, own_rpc.unary, own_rpc.streams, record, name_call)
-        fixed = {f"limits.{name}": getattr(limits, name) for name in transports.fixed}
-        if not transports.changes_tls:
+        fixed = {f"limits.{name}": getattr(limits, name) for name in transports.fixed_grpc_limits}
+        if not transports.can_change_grpc_tls:
             fixed["tls"] = tls.get("grpc")
-        listen("grpc", addresses["grpc"], rpc, transports.serve_grpc, {**_GRPC, **fixed}, _HTTP_2)
+        listen(
+            "grpc",
+            addresses["grpc"],
+            rpc,
+            transports.make_grpc_server,
+            {**_FIXED_GRPC, **fixed},
+            _HTTP_2,
+        )
     if "admin" in addresses:
         scrape = company.scrape or company.metrics.scrape
-        ready = company.ready or gateway.readiness.ready
-        guarded = guarded_admin(_admin(config, scrape, ready, shared), config, company.metrics)
-        listen(ADMIN, addresses["admin"], guarded, transports.serve_http, _HTTP, _HTTP_1)
+        ready = company.check_ready or gateway.readiness.is_ready
+        guarded = authorize_admin(
+            _make_admin(config, scrape, ready, shared), config, company.metrics
+        )
+        listen(
+            ADMIN, addresses["admin"], guarded, transports.make_http_server, _FIXED_HTTP, _HTTP_1
+        )
     return listeners
 
 
 @dataclass(frozen=True, slots=True)
-class _Serving:
+class _FrontendFactory:
     """The dependencies that all frontends share."""
 
     gateway: Gateway
     limits: Limits
-    aside: Aside | None
-    gate: Gate | None
-    ways: Ways | None
+    offload: Offload | None
+    authorizer: RequestAuthorizer | None
+    pipelines: PipelineFactory | None
 
-    def frontend(self, codec: Codec[Any, Any]) -> Frontend[Any, Any]:
+    def make(self, codec: Codec[Any, Any]) -> Frontend[Any, Any]:
         """Return the frontend of ``codec``."""
-        return Frontend(codec, self.gateway, self.limits, self.aside, self.gate, self.ways)
+        return Frontend(
+            codec, self.gateway, self.limits, self.offload, self.authorizer, self.pipelines
+        )
 
 
-def _frontends(
-    carrier: Carrier, config: Config, serving: _Serving
+def _make_frontends(
+    transport_kind: TransportKind, config: Config, factory: _FrontendFactory
 ) -> dict[str, Frontend[Any, Any]]:
     """Return the frontends of one kind of transport by the paths or services they claim, starting
     with the frontend that answers everything unclaimed."""
     options = compiled.frontend_options(config)
     frontends: dict[str, Frontend[Any, Any]] = {}
-    for plugin in sorted(plugins().values(), key=lambda plugin: not plugin.answers_rest):
-        if plugin.carrier is carrier:
-            frontend = serving.frontend(plugin.make(options.get(plugin.name, {})))
+    for plugin in sorted(plugins().values(), key=lambda plugin: not plugin.is_fallback):
+        if plugin.transport_kind is transport_kind:
+            frontend = factory.make(plugin.create(options.get(plugin.name, {})))
             frontends.update(dict.fromkeys(plugin.claims, frontend))
     return frontends
 
 
-def _backend(  # noqa: PLR0913, PLR0917 - dependency injection
+def _make_backend(  # noqa: PLR0913, PLR0917 - dependency injection
     name: str,
-    whole: Config,
+    gateway_config: Config,
     limits: Limits,
-    shared: _Shared,
-    tracing: Tracing | None,
-    aside: Aside | None,
+    shared: _SharedState,
+    tracer: Tracer | None,
+    offload: Offload | None,
 ) -> Backend:
-    config = whole.backends[name]
+    config = gateway_config.backends[name]
     plugin = plugins().get(config.protocol)
     if plugin is None:  # the embedded models
-        return shared.builtin(name, config.timeout)
+        return shared.make_builtin(name, config.timeout)
     if config.connect_time is not None:
         limits = replace(limits, connect_time=config.connect_time)
-    if plugin.response_header and whole.limits.response_header is None:
-        limits = replace(limits, response_header=plugin.response_header)
+    if plugin.max_response_header_bytes and gateway_config.limits.response_header is None:
+        limits = replace(limits, response_header=plugin.max_response_header_bytes)
     server = RemoteServer(
         name,
-        balancing.sites(config),
+        endpoint_settings.configured_endpoints(config),
         config.timeout,
         PROFILES.get(config.profile),
-        config.forward_headers if tracing is None else (*config.forward_headers, TRACEPARENT),
+        config.forward_headers if tracer is None else (*config.forward_headers, TRACEPARENT),
         config.return_headers,
-        balancing.balance(config),
-        balancing.watching(config),
-        balancing.key(config),
+        endpoint_settings.balance_settings(config),
+        endpoint_settings.monitoring_settings(config),
+        endpoint_settings.hash_key(config),
         max_requests=config.limits.max_requests,
         max_queue=config.limits.max_queue,
         retry_share=config.limits.retry_percent / 100,
-        retry_least=config.limits.retry_least,
-        header_budget=config.limits.forwarded_headers,
+        min_retries=config.limits.retry_least,
+        max_header_bytes=config.limits.forwarded_headers,
     )
-    tally = shared.company.metrics.traffic.of(name)
-    propagates = HeaderRule(config.forward_headers).passes(TRACEPARENT)
-    codec: Codec[Any, Any] = plugin.make({})
+    tally = shared.group.metrics.backends.backend_counters(name)
+    propagates = HeaderFilter(config.forward_headers).allows(TRACEPARENT)
+    codec: Codec[Any, Any] = plugin.create({})
     tls = compiled.client_tls(config)
-    match plugin.carrier:
-        case Carrier.HTTP:
-            make_http = engine(whole.engine).ask_http
-            upstream: HttpStreamUpstream = EitherUpstream(limits, make_http, tls)
+    match plugin.transport_kind:
+        case TransportKind.HTTP:
+            make_http = load_engine(gateway_config.engine).make_http_upstream
+            upstream: HttpStreamingUpstream = HttpOrFrameUpstream(limits, make_http, tls)
             if config.connections:
-                upstream = Turns(upstream, config.connections)
-            if tracing is not None:
-                upstream = TracedUpstream(upstream, HTTP_HEADERS, tracing, name, tells=propagates)
-            return RemoteBackend(
-                server, codec, upstream, HTTP_HEADERS, limits, tally=tally, aside=aside
-            )
-        case Carrier.GRPC:
-            make_grpc = engine(whole.engine).ask_grpc
-            rpc_upstream = make_grpc(limits, tls)
-            if tracing is not None:
-                rpc_upstream = TracedUpstream(
-                    rpc_upstream, RPC_HEADERS, tracing, name, tells=propagates
+                upstream = LimitedUpstream(upstream, config.connections)
+            if tracer is not None:
+                upstream = TracedUpstream(
+                    upstream, HTTP_MESSAGES, tracer, name, propagates=propagates
                 )
             return RemoteBackend(
-                server, codec, rpc_upstream, RPC_HEADERS, limits, tally=tally, aside=aside
+                server, codec, upstream, HTTP_MESSAGES, limits, counters=tally, offload=offload
+            )
+        case TransportKind.GRPC:
+            make_grpc = load_engine(gateway_config.engine).make_grpc_upstream
+            rpc_upstream = make_grpc(limits, tls)
+            if tracer is not None:
+                rpc_upstream = TracedUpstream(
+                    rpc_upstream, RPC_MESSAGES, tracer, name, propagates=propagates
+                )
+            return RemoteBackend(
+                server, codec, rpc_upstream, RPC_MESSAGES, limits, counters=tally, offload=offload
             )
 
 
-def _admin(
+def _make_admin(
     config: Config,
     scrape: Callable[[str], Awaitable[Exposition]],
     ready: Callable[[], Awaitable[bool]],
-    shared: _Shared,
-) -> Admin:
+    shared: _SharedState,
+) -> AdminApp:
     listener = config.listeners.admin
     assert listener is not None
     reloads = config.reload.post or listener.actions
-    rejected = shared.company.metrics.refused_requests
+    rejected = shared.group.metrics.refused_requests
 
-    def console() -> Below:
+    def console() -> SubtreeApp:
         from infergate.runtime.console.console import Console  # noqa: PLC0415 - on first use
 
-        return Console(shared.view, ready, shared.history, listener, reloads=reloads)
+        return Console(shared.view, ready, shared.history, listener, can_reload=reloads)
 
-    return Admin(
+    return AdminApp(
         scrape,
         ready,
         shared.history,
-        reload=reloads,
-        over=lambda limit: rejected.labels(limit).inc(),
-        console=console if listener.console else None,
+        allows_reload=reloads,
+        count_limit=lambda limit: rejected.labels(limit).inc(),
+        make_console=console if listener.console else None,
         hosts=listener.hosts,
     )
 
 
-def _naming(tracing: Tracing) -> Record:
+def _tracing_call_namer(tracer: Tracer) -> CallObserver:
     def name(call: Call) -> None:
-        named(call)
-        tracing.begin(call)
+        assign_request_id(call)
+        tracer.start_request(call)
 
     return name
 
 
-def _recorder(
-    company: Company, figures: Figures, log: AccessLog | None, tracing: Tracing | None
-) -> Record:
-    metrics, pipelines, add_failure = company.metrics, company.recent.ways, company.recent.failed
-    count = metrics.record if tracing is None else metrics.record_traced
+def _make_recorder(
+    group: WorkerGroup,
+    statistics: GatewayStatistics,
+    access_log: AccessLog | None,
+    tracer: Tracer | None,
+) -> CallObserver:
+    metrics, pipelines, add_failure = (
+        group.metrics,
+        group.recent_requests.pipelines,
+        group.recent_requests.record_failure,
+    )
+    count = metrics.record if tracer is None else metrics.record_traced
 
     def record(call: Call) -> None:
-        seconds, now = time.monotonic() - call.started, time.time()
+        seconds, now = time.monotonic() - call.started_at, time.time()
         count(call, seconds)
-        if call.way:
-            pipeline = call.protocol, call.backend_protocol, call.way
+        if call.pipeline:
+            pipeline = call.protocol, call.backend_protocol, call.pipeline
             pipelines[pipeline] = pipelines.get(pipeline, 0) + 1
         if call.outcome != "ok":
             add_failure(call, seconds, now)
-        if call.limit:
-            metrics.refused_requests.labels(call.limit).inc()
-        figures.record(call, seconds, now)
-        if log is not None:
-            log.record(call, seconds, now)
+        if call.exceeded_limit:
+            metrics.refused_requests.labels(call.exceeded_limit).inc()
+        statistics.record(call, seconds, now)
+        if access_log is not None:
+            access_log.record(call, seconds, now)
 
-    if tracing is None:
+    if tracer is None:
         return record
 
     def traced(call: Call) -> None:
         record(call)
-        tracing.end(call)
+        tracer.end_request(call)
 
     return traced

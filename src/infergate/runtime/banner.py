@@ -8,16 +8,16 @@ from typing import Any, Final, Protocol, TextIO
 
 from infergate import __version__
 from infergate.config.schema import Config
-from infergate.config.values import shown_urls
+from infergate.config.values import display_names
 from infergate.runtime.console.plan import plan
 from infergate.runtime.running import ADMIN
-from infergate.terminal import Table, show
+from infergate.terminal import Table, print_tables
 from infergate.transport.base import Address
 
 _VALUES = ",".join(str(i) for i in range(16))
 _ONES = ",".join("1" for _ in range(16))
 
-_TRY_HTTP = """
+_HTTP_EXAMPLES = """
 Try it (paste a line):
 
   curl -s http://{http}/v2/models/simple/infer -d '{{"inputs":[{{"name":"INPUT0","shape":[1,16],\
@@ -38,7 +38,7 @@ _HEAD = (
 )
 
 
-class Addressed(Protocol):
+class HasAddress(Protocol):
     """A listener with its address."""
 
     @property
@@ -47,24 +47,26 @@ class Addressed(Protocol):
         ...
 
 
-_MOST_ROUTES: Final = 20
+_MAX_ROUTES: Final = 20
 
 
-def announce(
-    config: Config, listeners: Mapping[str, Addressed], source: Path | None, stream: TextIO
+def print_banner(
+    config: Config, listeners: Mapping[str, HasAddress], source: Path | None, stream: TextIO
 ) -> None:
     """Write the message to ``stream`` once every listener is bound, as tables, with colors on a
     terminal."""
     subject = "the embedded models" if source is None else str(source)
     workers = f", {config.workers} workers" if config.workers > 1 else ""
     stream.write(f"infergate {__version__} serves {subject}{workers}\n\n")
-    show(_tables(config, {name: listener.address for name, listener in listeners.items()}), stream)
-    omitted = len(config.routes) - _MOST_ROUTES
+    print_tables(
+        _tables(config, {name: listener.address for name, listener in listeners.items()}), stream
+    )
+    omitted = len(config.routes) - _MAX_ROUTES
     if omitted > 0:
         stream.write(f"  … and {omitted} more routes: infergate routes\n")
     if source is None and "http" in listeners:
         stream.write(
-            _TRY_HTTP.format(
+            _HTTP_EXAMPLES.format(
                 http=listeners["http"].address,
                 values=_VALUES,
                 ones=_ONES,
@@ -98,9 +100,9 @@ def _tables(config: Config, addresses: Mapping[str, Address]) -> Iterator[Table]
                 route["label"],
                 route["backend"],
                 config.backends[route["backend"]].protocol,
-                " ".join(shown_urls(config.backends[route["backend"]].endpoints)) or "-",
+                " ".join(display_names(config.backends[route["backend"]].endpoints)) or "-",
             )
-            for route in outline["routes"][:_MOST_ROUTES]
+            for route in outline["routes"][:_MAX_ROUTES]
         ],
     )
 
@@ -113,13 +115,13 @@ def _purpose(config: Config, listener: Mapping[str, Any]) -> str:
     if admin is None or not admin.console:
         return "metrics, health"
     scheme = "https" if listener["tls"] else "http"
-    return f"metrics, health; the console: {scheme}://{_near(listener['address'])}/console"
+    return f"metrics, health; the console: {scheme}://{_local_address(listener['address'])}/console"
 
 
-_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - not bound here
+_WILDCARD_HOSTS: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - not bound here
 
 
-def _near(address: str) -> str:
+def _local_address(address: str) -> str:
     """Return ``address`` as a browser on this machine reaches it."""
     host, _, port = address.rpartition(":")
-    return f"{_EVERYWHERE.get(host, host)}:{port}"
+    return f"{_WILDCARD_HOSTS.get(host, host)}:{port}"

@@ -13,23 +13,23 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from infergate.core.certificates import ClientTls
 from infergate.core.limits import Limits
+from infergate.core.tls_settings import ClientTls
 from infergate.transport.base import (
     Address,
-    Bind,
+    BindFunction,
     HttpApp,
-    HttpStreamUpstream,
+    HttpStreamingUpstream,
     RpcApp,
     RpcUpstream,
     Server,
 )
-from infergate.transport.binding import bound
-from infergate.transport.door import Door
-from infergate.transport.guard import Admission
+from infergate.transport.net.bind import bind_sockets
+from infergate.transport.server.admission import Admission
+from infergate.transport.server.connection_gate import ConnectionGate
 
 
-class ServeHttp(Protocol):
+class MakeHttpServer(Protocol):
     """Creates an HTTP/1.1 server."""
 
     def __call__(  # noqa: PLR0913 - constructor parameters of a server
@@ -38,7 +38,7 @@ class ServeHttp(Protocol):
         app: HttpApp,
         limits: Limits,
         admission: Admission,
-        door: Door | None = None,
+        gate: ConnectionGate | None = None,
         *,
         accept_both_lengths: bool = False,
     ) -> Server:
@@ -46,7 +46,7 @@ class ServeHttp(Protocol):
         ...
 
 
-class ServeGrpc(Protocol):
+class MakeGrpcServer(Protocol):
     """Creates a gRPC server."""
 
     def __call__(
@@ -55,21 +55,21 @@ class ServeGrpc(Protocol):
         app: RpcApp,
         limits: Limits,
         admission: Admission,
-        door: Door | None = None,
+        gate: ConnectionGate | None = None,
     ) -> Server:
         """Return a server for ``app`` on ``address``, behind ``gate``."""
         ...
 
 
-class AskHttp(Protocol):
+class MakeHttpUpstream(Protocol):
     """Creates an HTTP client for backends."""
 
-    def __call__(self, limits: Limits, tls: ClientTls | None = None) -> HttpStreamUpstream:
+    def __call__(self, limits: Limits, tls: ClientTls | None = None) -> HttpStreamingUpstream:
         """Return a client. Without ``tls``, it trusts the system's certificate authorities."""
         ...
 
 
-class AskGrpc(Protocol):
+class MakeGrpcUpstream(Protocol):
     """Creates a gRPC client for backends."""
 
     def __call__(self, limits: Limits, tls: ClientTls | None = None) -> RpcUpstream:
@@ -83,35 +83,35 @@ class Engine(NamedTuple):
     listens; ``can_change_grpc_tls`` tells whether it can change its TLS files and server names.
     ``make_loop`` creates the event loop that suits the engine; None: asyncio's default."""
 
-    serve_http: ServeHttp
-    serve_grpc: ServeGrpc
-    ask_http: AskHttp
-    ask_grpc: AskGrpc
-    bind_grpc: Bind
-    fixed: tuple[str, ...]
-    changes_tls: bool
-    new_loop: Callable[[], asyncio.AbstractEventLoop] | None
+    make_http_server: MakeHttpServer
+    make_grpc_server: MakeGrpcServer
+    make_http_upstream: MakeHttpUpstream
+    make_grpc_upstream: MakeGrpcUpstream
+    bind_grpc: BindFunction
+    fixed_grpc_limits: tuple[str, ...]
+    can_change_grpc_tls: bool
+    make_loop: Callable[[], asyncio.AbstractEventLoop] | None
 
 
-def _own() -> Engine:
-    from infergate.transport.h1_client import H1Upstream
-    from infergate.transport.h1_server import H1Server
-    from infergate.transport.h2_client import H2Upstream
-    from infergate.transport.h2_server import H2Server
+def _own_engine() -> Engine:
+    from infergate.transport.grpc.client import H2Upstream
+    from infergate.transport.grpc.server import H2Server
+    from infergate.transport.http1.client import H1Upstream
+    from infergate.transport.http1.server import H1Server
 
     return Engine(
         H1Server,
         H2Server,
         H1Upstream,
         H2Upstream,
-        bound,
+        bind_sockets,
         (),
-        changes_tls=True,
-        new_loop=_uvloops(),
+        can_change_grpc_tls=True,
+        make_loop=_uvloop_factory(),
     )
 
 
-def _uvloops() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def _uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
     except ImportError:  # not available on Windows
@@ -119,28 +119,28 @@ def _uvloops() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def _compat() -> Engine:
-    from infergate.transport.grpc_client import GrpcUpstream
-    from infergate.transport.grpc_server import FIXED, GrpcServer
-    from infergate.transport.http_aiohttp_client import AiohttpUpstream
-    from infergate.transport.http_server import AiohttpServer
+def _compat_engine() -> Engine:
+    from infergate.transport.compat.aiohttp_client import AiohttpUpstream
+    from infergate.transport.compat.aiohttp_server import AiohttpServer
+    from infergate.transport.compat.grpcio_client import GrpcioUpstream
+    from infergate.transport.compat.grpcio_server import FIXED_LIMITS, GrpcioServer
 
-    beside = functools.partial(bound, listen=False)
+    beside = functools.partial(bind_sockets, listen=False)
     return Engine(
         AiohttpServer,
-        GrpcServer,
+        GrpcioServer,
         AiohttpUpstream,
-        GrpcUpstream,
+        GrpcioUpstream,
         beside,
-        FIXED,
-        changes_tls=False,
-        new_loop=None,
+        FIXED_LIMITS,
+        can_change_grpc_tls=False,
+        make_loop=None,
     )
 
 
-_ENGINES: Final[Mapping[str, Callable[[], Engine]]] = {"own": _own, "compat": _compat}
+_ENGINES: Final[Mapping[str, Callable[[], Engine]]] = {"own": _own_engine, "compat": _compat_engine}
 
 
-def engine(name: str) -> Engine:
+def load_engine(name: str) -> Engine:
     """Return the engine that the configuration names."""
     return _ENGINES[name]()

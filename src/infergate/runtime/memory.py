@@ -46,7 +46,7 @@ def release_freed_memory() -> None:
         trim(0)
 
 
-def settle() -> None:
+def freeze_objects() -> None:
     """Collect garbage, then exempt all remaining objects from later collections until the next
     call."""
     gc.unfreeze()

@@ -22,58 +22,58 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from infergate.access.entrance import Entrance
-from infergate.backends.base import Backend, Watched
+from infergate.access.authorizer import Authorizer
+from infergate.backends.base import Backend, SupportsHealthWatch
 from infergate.config.schema import Config
 from infergate.core.limits import Limits
-from infergate.core.tracing import Tracing
-from infergate.core.vocabulary import BUG
+from infergate.core.log_events import BUG
+from infergate.core.tracing import Tracer
 from infergate.gateway.gateway import Gateway
 from infergate.observe.access_log import AccessLog
-from infergate.runtime.aside import Pool
-from infergate.runtime.pulse import Pulse
-from infergate.transport.base import Address, Bind, Server
-from infergate.transport.door import Door
-from infergate.transport.rooms import keep_at_most
+from infergate.runtime.event_loop_lag import EventLoopLagMonitor
+from infergate.runtime.offload import HelperPool
+from infergate.transport.base import Address, BindFunction, Server
+from infergate.transport.net.buffer_pool import limit_unused_bytes
+from infergate.transport.server.connection_gate import ConnectionGate
 
 _log = logging.getLogger("infergate")
 ADMIN: Final = "admin"
-_FIXED: Final = ("engine", "workers")
+_FIXED_KEYS: Final = ("engine", "workers")
 """Configuration keys that processes are started with."""
-_PATIENCE: Final = 2.0
+_CLOSE_TIMEOUT_SECONDS: Final = 2.0
 """Seconds for closing old configurations at the end."""
 
 
-class NotTaken(Exception):  # noqa: N818
+class ConfigRejectedError(Exception):
     """A configuration cannot replace the active one; the text tells the operator why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
+class ListenerSpec:
     """The specification of a listener at ``address``. ``make_server`` creates its server, which
     serves ``app`` behind ``gate`` within ``limits``. ``fixed_options`` are the options that a
     server cannot change, under the operator's names."""
 
     address: Address
     app: Any
-    make: Callable[[], Server]
-    door: Door
+    make_server: Callable[[], Server]
+    gate: ConnectionGate
     limits: Limits
-    form: Mapping[str, object] = field(default_factory=dict)
+    fixed_options: Mapping[str, object] = field(default_factory=dict)
 
     @property
-    def place(self) -> str:
+    def address_key(self) -> str:
         """The key that identifies the address."""
         return str(self.address)
 
     @property
-    def takes_any(self) -> bool:
+    def uses_any_port(self) -> bool:
         """Whether it listens on any free port."""
         return not (self.address.port or self.address.unix)
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class GatewayParts:
     """Everything that serves one configuration, except the sockets. ``listeners`` is keyed by
     configuration name; ``access_log``, ``helper_pool``, ``authorizer`` and ``tracer`` are None if
     disabled."""
@@ -81,23 +81,23 @@ class Parts:
     config: Config
     limits: Limits
     gateway: Gateway
-    listening: Mapping[str, Listening]
-    log: AccessLog | None
-    aside: Pool | None
-    access: Entrance | None = None
-    tracing: Tracing | None = None
+    listeners: Mapping[str, ListenerSpec]
+    access_log: AccessLog | None
+    helper_pool: HelperPool | None
+    authorizer: Authorizer | None = None
+    tracer: Tracer | None = None
 
-    def begin(self) -> None:
+    def activate(self) -> None:
         """Activate these parts: monitor the backends' endpoints, and update what generations
         share."""
-        keep_at_most(self.limits.in_flight_bytes)
-        if self.access is not None:
-            self.access.route_of = self.gateway.route_of
+        limit_unused_bytes(self.limits.in_flight_bytes)
+        if self.authorizer is not None:
+            self.authorizer.route_label = self.gateway.route_label
         for backend in self.gateway.backends:
-            if isinstance(backend, Watched):
+            if isinstance(backend, SupportsHealthWatch):
                 backend.start()
 
-    async def close(self, kept: Iterable[Parts]) -> None:
+    async def close(self, kept: Iterable[GatewayParts]) -> None:
         """Close everything that none of ``kept`` uses."""
         kept = tuple(kept)
         await self.gateway.close()
@@ -105,27 +105,33 @@ class Parts:
         closers: list[Awaitable[object]] = [
             item.close() for item in self.gateway.backends if item not in kept_backends
         ]
-        if self.aside is not None and all(item.aside is not self.aside for item in kept):
-            closers.append(self.aside.close())
-        if self.log is not None and all(item.log is not self.log for item in kept):
-            closers.append(asyncio.to_thread(self.log.close))
-        if self.access is not None and all(item.access is not self.access for item in kept):
-            closers.append(self.access.close())
+        if self.helper_pool is not None and all(
+            item.helper_pool is not self.helper_pool for item in kept
+        ):
+            closers.append(self.helper_pool.close())
+        if self.access_log is not None and all(
+            item.access_log is not self.access_log for item in kept
+        ):
+            closers.append(asyncio.to_thread(self.access_log.close))
+        if self.authorizer is not None and all(
+            item.authorizer is not self.authorizer for item in kept
+        ):
+            closers.append(self.authorizer.close())
         await asyncio.gather(*closers)
-        if self.tracing is not None and all(item.tracing is not self.tracing for item in kept):
-            await asyncio.to_thread(self.tracing.close)  # last: the other parts may add spans
+        if self.tracer is not None and all(item.tracer is not self.tracer for item in kept):
+            await asyncio.to_thread(self.tracer.close)  # last: the other parts may add spans
 
 
 @dataclass(slots=True)
-class _Listener:
+class _ActiveListener:
     """A server with its current specification."""
 
     server: Server
-    wanted: Listening
-    door: Door
+    spec: ListenerSpec
+    gate: ConnectionGate
 
 
-class Running:
+class RunningGateway:
     """Everything that serves. ``build`` creates the parts of a configuration and may take over some
     of the current ones (None at first). ``report_lag`` is called when the event loop was
     blocked."""
@@ -133,92 +139,92 @@ class Running:
     def __init__(
         self,
         config: Config,
-        build: Callable[[Config, Parts | None], Parts],
-        late: Callable[[float], object] = lambda _: None,
+        build: Callable[[Config, GatewayParts | None], GatewayParts],
+        report_lag: Callable[[float], object] = lambda _: None,
     ) -> None:
         self._build: Final = build
-        self._pulse: Final = Pulse(late)
-        self._parts = build(config, None)
-        self._served: dict[str, _Listener] = {
-            name: _Listener(spec.make(), spec, spec.door)
-            for name, spec in self._parts.listening.items()
+        self._lag_monitor: Final = EventLoopLagMonitor(report_lag)
+        self._active = build(config, None)
+        self._listeners: dict[str, _ActiveListener] = {
+            name: _ActiveListener(spec.make_server(), spec, spec.gate)
+            for name, spec in self._active.listeners.items()
         }
-        self._bind: Bind | None = None
-        self._changing: Final = asyncio.Lock()
-        self._old: Final[list[Parts]] = []
+        self._bind: BindFunction | None = None
+        self._change_lock: Final = asyncio.Lock()
+        self._retiring: Final[list[GatewayParts]] = []
         """Generations that still have calls in progress."""
-        self._coming: Parts | None = None
+        self._being_prepared: GatewayParts | None = None
         """The generation being prepared."""
-        self._busy: Final[set[asyncio.Task[None]]] = set()
+        self._old_calls: Final[set[asyncio.Task[None]]] = set()
         """The calls in progress on old generations."""
-        self._leaving: Final[set[Server]] = set()
+        self._closing_servers: Final[set[Server]] = set()
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._is_stopping = False
-        self.retired: Callable[[], object] = lambda: None
+        self.on_retired: Callable[[], object] = lambda: None
         """Called after an old configuration was closed. Only then may objects be frozen, because
         before, the old configuration would be frozen too."""
 
     @property
     def config(self) -> Config:
         """The active configuration."""
-        return self._parts.config
+        return self._active.config
 
     @property
     def gateway(self) -> Gateway:
         """The active gateway."""
-        return self._parts.gateway
+        return self._active.gateway
 
     @property
     def listeners(self) -> Mapping[str, Server]:
         """The servers, by configuration name."""
-        return {name: listener.server for name, listener in self._served.items()}
+        return {name: listener.server for name, listener in self._listeners.items()}
 
     @property
-    def parts(self) -> Iterable[Parts]:
+    def all_parts(self) -> Iterable[GatewayParts]:
         """The active generation, those with calls in progress, and the one being prepared."""
-        yield self._parts
-        yield from self._old
-        if self._coming is not None:
-            yield self._coming
+        yield self._active
+        yield from self._retiring
+        if self._being_prepared is not None:
+            yield self._being_prepared
 
     @property
-    def doors(self) -> Iterable[Door]:
+    def gates(self) -> Iterable[ConnectionGate]:
         """The connection gates of all listeners."""
-        return [listener.door for listener in self._served.values()]
+        return [listener.gate for listener in self._listeners.values()]
 
     @property
-    def generations(self) -> int:
+    def generation_count(self) -> int:
         """The number of configurations in use: 1, plus those with calls in progress."""
-        return 1 + len(self._old)
+        return 1 + len(self._retiring)
 
-    async def start(self, bind: Bind | None = None) -> None:
+    async def start(self, bind: BindFunction | None = None) -> None:
         """Bind all listeners (with ``bind``, if given, also in later configurations), then accept
         connections. Raises OSError naming the address that cannot be bound; no listener is open
         then."""
         self._bind = bind
         try:
-            await self._open(self._served)
+            await self._open_listeners(self._listeners)
         except OSError:
-            await self._parts.close(())
+            await self._active.close(())
             raise
-        self._parts.begin()
-        self._pulse.start()
+        self._active.activate()
+        self._lag_monitor.start()
 
-    async def _open(
-        self, opened: Mapping[str, _Listener], beside: Sequence[socket.socket] = ()
+    async def _open_listeners(
+        self, listeners: Mapping[str, _ActiveListener], beside: Sequence[socket.socket] = ()
     ) -> None:
         try:
-            for name, listener in opened.items():
+            for name, listener in listeners.items():
                 try:
                     await listener.server.bind(self._bind, beside)
                 except OSError as error:
                     raise OSError(
-                        f"listeners.{name}: cannot listen on {listener.wanted.address}: {error}"
+                        f"listeners.{name}: cannot listen on {listener.spec.address}: {error}"
                     ) from error
-            for listener in opened.values():
+            for listener in listeners.values():
                 await listener.server.start()
         except BaseException:
-            await asyncio.gather(*(listener.server.stop(0) for listener in opened.values()))
+            await asyncio.gather(*(listener.server.stop(0) for listener in listeners.values()))
             raise
 
     # ---- reload
@@ -226,135 +232,149 @@ class Running:
     async def reload(self, config: Config) -> None:
         """Make ``config`` active. Raises ConfigRejectedError, in which case nothing has changed."""
         change = await self.prepare(config)
-        change.take()
+        change.apply()
 
-    async def prepare(self, config: Config) -> Change:
+    async def prepare(self, config: Config) -> PreparedConfig:
         """Do every step of activating ``config`` that can fail, without changing anything. Raises
         ConfigRejectedError.
 
         The result must be applied or discarded; until then no other configuration can be prepared.
         This two-phase change lets several processes all accept a configuration, or none.
         """
-        await self._changing.acquire()
+        await self._change_lock.acquire()
         try:
-            return await self._prepared(config)
+            return await self._build_change(config)
         except BaseException:
-            self._coming = None
-            self._changing.release()
+            self._being_prepared = None
+            self._change_lock.release()
             raise
 
-    async def _prepared(self, config: Config) -> Change:
+    async def _build_change(self, config: Config) -> PreparedConfig:
         if self._is_stopping:
-            raise NotTaken("the gateway is stopping")
-        for name in _FIXED:
+            raise ConfigRejectedError("the gateway is stopping")
+        for name in _FIXED_KEYS:
             old, new = getattr(self.config, name), getattr(config, name)
             if new != old:
-                raise NotTaken(f"{name}: changing {old!r} to {new!r} requires a restart")
+                raise ConfigRejectedError(f"{name}: changing {old!r} to {new!r} requires a restart")
         try:
-            parts = self._build(config, self._parts)
+            parts = self._build(config, self._active)
         except OSError as error:  # a file, such as a certificate
-            raise NotTaken(str(error)) from error
-        self._coming = parts
+            raise ConfigRejectedError(str(error)) from error
+        self._being_prepared = parts
         try:
-            listeners = self._matched(parts.listening)
+            listeners = self._match_listeners(parts.listeners)
             new = {name: listener for name, listener in listeners.items() if self._is_new(listener)}
-            await self._open(new, self._left_behind(listeners))
+            await self._open_listeners(new, self._released_sockets(listeners))
         except OSError as error:
-            await parts.close((self._parts,))
-            raise NotTaken(str(error)) from error
+            await parts.close((self._active,))
+            raise ConfigRejectedError(str(error)) from error
         except BaseException:
-            await parts.close((self._parts,))
+            await parts.close((self._active,))
             raise
         try:
-            await parts.gateway.memory.introduce(self._parts.gateway.backends)
+            await parts.gateway.shared_memory.register_with_new_backends(
+                self._active.gateway.backends
+            )
         except BaseException:
-            await self._undo(parts, listeners)
+            await self._discard(parts, listeners)
             raise
-        return Change(
-            lambda: self._take(parts, listeners),
-            lambda: self._undo(parts, listeners),
-            self._changing.release,
+        return PreparedConfig(
+            lambda: self._apply(parts, listeners),
+            lambda: self._discard(parts, listeners),
+            self._change_lock.release,
         )
 
-    async def _undo(self, parts: Parts, served: Mapping[str, _Listener]) -> None:
-        self._coming = None
-        new = (listener.server for listener in served.values() if self._is_new(listener))
+    async def _discard(self, parts: GatewayParts, listeners: Mapping[str, _ActiveListener]) -> None:
+        self._being_prepared = None
+        new = (listener.server for listener in listeners.values() if self._is_new(listener))
         await asyncio.gather(*(server.stop(0) for server in new))
-        await parts.close((self._parts,))
+        await parts.close((self._active,))
 
-    def _is_new(self, listener: _Listener) -> bool:
-        return all(current.server is not listener.server for current in self._served.values())
+    def _is_new(self, listener: _ActiveListener) -> bool:
+        return all(current.server is not listener.server for current in self._listeners.values())
 
-    def _left_behind(self, served: Mapping[str, _Listener]) -> list[socket.socket]:
+    def _released_sockets(self, listeners: Mapping[str, _ActiveListener]) -> list[socket.socket]:
         """Return the sockets that are no longer used once ``listeners`` are active."""
-        kept_servers = {item.server for item in served.values()}
-        closing = (item.server for item in self._served.values() if item.server not in kept_servers)
+        kept_servers = {item.server for item in listeners.values()}
+        closing = (
+            item.server for item in self._listeners.values() if item.server not in kept_servers
+        )
         return [item for server in closing for item in server.sockets]
 
-    def _matched(self, wanted: Mapping[str, Listening]) -> dict[str, _Listener]:
+    def _match_listeners(self, specs: Mapping[str, ListenerSpec]) -> dict[str, _ActiveListener]:
         """Return a listener for each specification, reusing the current one at the same address
         (Rule 2). Raises ConfigRejectedError."""
-        by_address = {entry.wanted.place: entry for entry in self._served.values()}
+        by_address = {entry.spec.address_key: entry for entry in self._listeners.values()}
         matched = {}
-        for name, entry in wanted.items():
-            current = self._served.get(name) if entry.takes_any else by_address.get(entry.place)
-            if current is None or current.wanted.place != entry.place:
-                matched[name] = _Listener(entry.make(), entry, entry.door)
+        for name, entry in specs.items():
+            current = (
+                self._listeners.get(name)
+                if entry.uses_any_port
+                else by_address.get(entry.address_key)
+            )
+            if current is None or current.spec.address_key != entry.address_key:
+                matched[name] = _ActiveListener(entry.make_server(), entry, entry.gate)
                 continue
-            for key, value in entry.form.items():
-                if current.wanted.form.get(key) != value:
-                    raise NotTaken(
-                        f"listeners.{name}: changing {key} on {entry.place} requires a restart "
+            for key, value in entry.fixed_options.items():
+                if current.spec.fixed_options.get(key) != value:
+                    raise ConfigRejectedError(
+                        f"listeners.{name}: changing {key} on {entry.address_key} requires a restart "
                         "or another address"
                     )
-            matched[name] = _Listener(current.server, entry, current.door)
+            matched[name] = _ActiveListener(current.server, entry, current.gate)
         return matched
 
-    def _take(self, parts: Parts, served: dict[str, _Listener]) -> None:
+    def _apply(self, parts: GatewayParts, listeners: dict[str, _ActiveListener]) -> None:
         """Switch to the new generation. Does not await and cannot fail."""
         if self._is_stopping:
-            self._start(self._undo(parts, served))
+            self._spawn(self._discard(parts, listeners))
             return
-        old, self._parts, self._coming = self._parts, parts, None
-        old_listeners, self._served = self._served, served
-        calls = {call for listener in old_listeners.values() for call in listener.server.calls()}
-        calls -= self._busy | parts.gateway.readiness.watchers
-        for listener in served.values():
-            listener.server.serve(listener.wanted.app, listener.wanted.limits)
-            listener.door.become(listener.wanted.door)
+        old, self._active, self._being_prepared = self._active, parts, None
+        old_listeners, self._listeners = self._listeners, listeners
+        calls = {
+            call for listener in old_listeners.values() for call in listener.server.active_tasks()
+        }
+        calls -= self._old_calls | parts.gateway.readiness.watchers
+        for listener in listeners.values():
+            listener.server.set_app(listener.spec.app, listener.spec.limits)
+            listener.gate.copy_settings(listener.spec.gate)
         parts.gateway.take_over()
-        parts.begin()
-        if old.access is not None and parts.access is not None and old.access is not parts.access:
-            old.access.give_way(parts.access)
-        self._old.append(old)
-        self._busy.update(calls)
+        parts.activate()
+        if (
+            old.authorizer is not None
+            and parts.authorizer is not None
+            and old.authorizer is not parts.authorizer
+        ):
+            old.authorizer.hand_over_to(parts.authorizer)
+        self._retiring.append(old)
+        self._old_calls.update(calls)
         removed = [listener.server for listener in old_listeners.values() if self._is_new(listener)]
-        self._leaving.update(removed)
+        self._closing_servers.update(removed)
         for server in removed:
-            server.leave()
-        self._start(self._retire(old, calls, removed))
+            server.stop_accepting()
+        self._spawn(self._retire(old, calls, removed))
 
     async def _retire(
-        self, old: Parts, calls: set[asyncio.Task[None]], left: Sequence[Server]
+        self, old: GatewayParts, calls: set[asyncio.Task[None]], removed: Sequence[Server]
     ) -> None:
         """Close ``old`` and its removed servers once its ``calls`` have ended."""
         grace = self.config.drain.timeout
-        await asyncio.gather(*(server.stop(grace) for server in left))
-        self._leaving.difference_update(left)
+        await asyncio.gather(*(server.stop(grace) for server in removed))
+        self._closing_servers.difference_update(removed)
         if calls:
             await asyncio.wait(calls)
-        self._busy.difference_update(calls)
-        self._old.remove(old)
-        await old.close((self._parts, *self._old))
+        self._old_calls.difference_update(calls)
+        self._retiring.remove(old)
+        await old.close((self._active, *self._retiring))
         del old
-        self.retired()
+        self.on_retired()
 
-    def _start(self, doing: Any) -> None:
-        task: asyncio.Task[None] = asyncio.create_task(doing)
+    def _spawn(self, coroutine: Any) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_done)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("closing an old configuration failed", exc_info=error, extra=BUG)
@@ -363,48 +383,48 @@ class Running:
 
     def drain(self) -> None:
         """Fail readiness for every protocol; watching clients are notified at once."""
-        self.gateway.readiness.drain()
+        self.gateway.readiness.start_draining()
 
     async def stop(self, grace: float) -> None:
         """Stop accepting, let requests finish for ``grace`` seconds, then close everything."""
         self._is_stopping = True
         self.drain()
         data = [server for name, server in self.listeners.items() if name != ADMIN]
-        await asyncio.gather(*(server.stop(grace) for server in (*data, *self._leaving)))
-        if ADMIN in self._served:  # last, so that it can report the drain
-            await self._served[ADMIN].server.stop(0)
+        await asyncio.gather(*(server.stop(grace) for server in (*data, *self._closing_servers)))
+        if ADMIN in self._listeners:  # last, so that it can report the drain
+            await self._listeners[ADMIN].server.stop(0)
         if self._tasks:  # all calls have ended, so these tasks end soon
-            _, hanging = await asyncio.wait(self._tasks, timeout=_PATIENCE)
+            _, hanging = await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT_SECONDS)
             for task in hanging:
                 task.cancel()
             await asyncio.gather(*hanging, return_exceptions=True)
-        self._pulse.stop()
-        remaining = [*self._old, self._parts]
+        self._lag_monitor.stop()
+        remaining = [*self._retiring, self._active]
         while remaining:
             await remaining.pop(0).close(remaining)
 
 
-class Change:
+class PreparedConfig:
     """A prepared configuration, to be applied or discarded."""
 
     def __init__(
         self,
-        take: Callable[[], None],
-        drop: Callable[[], Awaitable[None]],
-        over: Callable[[], None],
+        apply: Callable[[], None],
+        discard: Callable[[], Awaitable[None]],
+        release: Callable[[], None],
     ) -> None:
-        self._take: Final = take
-        self._drop: Final = drop
-        self._over: Final = over
+        self._apply: Final = apply
+        self._discard: Final = discard
+        self._release: Final = release
 
-    def take(self) -> None:
+    def apply(self) -> None:
         """Make it active."""
-        self._take()
-        self._over()
+        self._apply()
+        self._release()
 
-    async def drop(self) -> None:
+    async def discard(self) -> None:
         """Keep the current configuration."""
         try:
-            await self._drop()
+            await self._discard()
         finally:
-            self._over()
+            self._release()

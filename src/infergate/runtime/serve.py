@@ -19,71 +19,71 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from infergate.config.files import Files
 from infergate.config.schema import Config
-from infergate.core.vocabulary import BUG, DRAIN, NOTHING_TO_RELOAD, START_FAILED, STOPPED
-from infergate.observe.log_lines import FORMATTERS, begin
+from infergate.config.tracked_files import TrackedFiles
+from infergate.core.log_events import BUG, DRAIN, NOTHING_TO_RELOAD, START_FAILED, STOPPED
+from infergate.observe.log_lines import FORMATTERS, start_logging
 from infergate.runtime.assemble import assemble
-from infergate.runtime.banner import Addressed, announce
-from infergate.runtime.company import Ended
-from infergate.runtime.descriptors import Complaints, allow_most
-from infergate.runtime.engines import engine
-from infergate.runtime.history import History
-from infergate.runtime.memory import keep_freed_memory, settle
-from infergate.runtime.reload import Read, Reloads
-from infergate.runtime.watch import watch
+from infergate.runtime.banner import HasAddress, print_banner
+from infergate.runtime.config_history import ConfigHistory
+from infergate.runtime.descriptors import LoopExceptionHandler, raise_limit
+from infergate.runtime.engines import load_engine
+from infergate.runtime.file_watch import watch_files
+from infergate.runtime.memory import freeze_objects, keep_freed_memory
+from infergate.runtime.reload import ConfigReloader, ReadConfig
+from infergate.runtime.worker_group import ProcessEndedError
 
 _log = logging.getLogger("infergate")
-_STOP: Final = (signal.SIGTERM, signal.SIGINT)
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-def serve(read: Read, source: Path | None) -> int:
+def serve(read: ReadConfig, source: Path | None) -> int:
     """Serve the configuration that ``read`` returns, and reload it when required. ``source`` is its
     file; None: the embedded demo.
 
     Returns 0 after a clean stop. Raises ConfigError, and OSError if an address is taken.
     """
-    files = Files()
+    files = TrackedFiles()
     config = read(files)
     keep_freed_memory()
-    allow_most()
-    handler = begin(config.log.format)
+    raise_limit()
+    handler = start_logging(config.log.format)
 
     async def serving() -> int:
-        asyncio.get_running_loop().set_exception_handler(Complaints())
+        asyncio.get_running_loop().set_exception_handler(LoopExceptionHandler())
         signals = _Signals()
-        history = History(source, files.sha256 if source else "")
+        history = ConfigHistory(source, files.sha256 if source else "")
         if source is not None:
-            history.read = lambda: read(Files())
-        running = _made(config, history)
+            history.read_config = lambda: read(TrackedFiles())
+        running = _make_service(config, history)
 
         async def apply(config: Config) -> None:
             await running.reload(config)
             handler.setFormatter(FORMATTERS[config.log.format]())
 
-        reloads = None if source is None else Reloads(read, apply, history, files)
-        if not await _starts(running, signals.stops):
+        reloads = None if source is None else ConfigReloader(read, apply, history, files)
+        if not await _start_unless_stopped(running, signals.stop_signals):
             return 0
-        settle()
-        announce(config, running.listeners, source, sys.stdout)
-        return await _until_stopped(running, reloads, signals)
+        freeze_objects()
+        print_banner(config, running.listeners, source, sys.stdout)
+        return await _run_until_stopped(running, reloads, signals)
 
-    with asyncio.Runner(loop_factory=engine(config.engine).new_loop) as runner:
+    with asyncio.Runner(loop_factory=load_engine(config.engine).make_loop) as runner:
         try:
             return runner.run(serving())
-        except Ended as error:
+        except ProcessEndedError as error:
             _log.error("%s", error, extra=START_FAILED)
-            return error.code
+            return error.exit_code
 
 
-class _Service(Protocol):
+class _GatewayService(Protocol):
     """A ``RunningGateway``, or the supervisor of several processes."""
 
     @property
     def config(self) -> Config: ...
 
     @property
-    def listeners(self) -> Mapping[str, Addressed]: ...
+    def listeners(self) -> Mapping[str, HasAddress]: ...
 
     async def start(self) -> None: ...
 
@@ -94,10 +94,10 @@ class _Service(Protocol):
     async def stop(self, grace: float) -> None: ...
 
 
-def _made(config: Config, history: History) -> _Service:
+def _make_service(config: Config, history: ConfigHistory) -> _GatewayService:
     if config.workers == 1:
         running = assemble(config, history=history)
-        running.retired = settle
+        running.on_retired = freeze_objects
         return running
     # Imported here, because a single process needs no supervisor.
     from infergate.runtime.workers.supervisor import Supervisor  # noqa: PLC0415
@@ -111,22 +111,24 @@ class _Signals:
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
-        self.stops: Final[asyncio.Queue[signal.Signals]] = asyncio.Queue()
-        self.hung_up: Final = asyncio.Event()
-        for number in _STOP:
-            loop.add_signal_handler(number, self.stops.put_nowait, number)
-        loop.add_signal_handler(signal.SIGHUP, self.hung_up.set)
+        self.stop_signals: Final[asyncio.Queue[signal.Signals]] = asyncio.Queue()
+        self.reload_requested: Final = asyncio.Event()
+        for number in _STOP_SIGNALS:
+            loop.add_signal_handler(number, self.stop_signals.put_nowait, number)
+        loop.add_signal_handler(signal.SIGHUP, self.reload_requested.set)
 
 
-async def _starts(running: _Service, stops: asyncio.Queue[signal.Signals]) -> bool:
+async def _start_unless_stopped(
+    running: _GatewayService, stop_signals: asyncio.Queue[signal.Signals]
+) -> bool:
     """Start ``running`` and return True; or return False after a stop signal that came before.
     Startup may take a while with several processes. Raises the errors of ``start``."""
     start_task = asyncio.create_task(running.start())
-    stop_task = asyncio.create_task(stops.get())
+    stop_task = asyncio.create_task(stop_signals.get())
     await asyncio.wait({start_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
     if start_task.done():
         if not stop_task.cancel():
-            stops.put_nowait(stop_task.result())  # both at once: drain
+            stop_signals.put_nowait(stop_task.result())  # both at once: drain
         start_task.result()
         return True
     _log.info("%s: stopping before startup has completed", stop_task.result().name, extra=DRAIN)
@@ -137,20 +139,22 @@ async def _starts(running: _Service, stops: asyncio.Queue[signal.Signals]) -> bo
     return False
 
 
-async def _until_stopped(running: _Service, reloads: Reloads | None, signals: _Signals) -> int:
+async def _run_until_stopped(
+    running: _GatewayService, reloader: ConfigReloader | None, signals: _Signals
+) -> int:
     reload_tasks = (
-        asyncio.create_task(_hang_ups(signals.hung_up, reloads)),
-        asyncio.create_task(_watch(running, reloads)),
+        asyncio.create_task(_reload_on_sighup(signals.reload_requested, reloader)),
+        asyncio.create_task(_reload_on_change(running, reloader)),
     )
     for task in reload_tasks:
-        task.add_done_callback(_told_if_broken)
-    first_signal = await signals.stops.get()
+        task.add_done_callback(_log_failure)
+    first_signal = await signals.stop_signals.get()
     _log.info("%s: draining", first_signal.name, extra=DRAIN)
     running.drain()
     for task in reload_tasks:
         task.cancel()
     drain_task = asyncio.create_task(_drain(running))
-    second_signal = asyncio.create_task(signals.stops.get())
+    second_signal = asyncio.create_task(signals.stop_signals.get())
     await asyncio.wait({drain_task, second_signal}, return_when=asyncio.FIRST_COMPLETED)
     if drain_task.done():
         drain_task.result()  # a failure of the drain is a failure of the process
@@ -165,37 +169,39 @@ async def _until_stopped(running: _Service, reloads: Reloads | None, signals: _S
     return 0
 
 
-def _told_if_broken(task: asyncio.Task[None]) -> None:
+def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.error("bug: automatic reloads have stopped", exc_info=error, extra=BUG)
 
 
-async def _hang_ups(hung_up: asyncio.Event, reloads: Reloads | None) -> None:
+async def _reload_on_sighup(
+    reload_requested: asyncio.Event, reloader: ConfigReloader | None
+) -> None:
     """Reload at each SIGHUP; those received during a reload count as one."""
     while True:
-        await hung_up.wait()
-        hung_up.clear()
-        if reloads is None:
+        await reload_requested.wait()
+        reload_requested.clear()
+        if reloader is None:
             _log.warning(
                 "SIGHUP ignored: the embedded models have no configuration to reload",
                 extra=NOTHING_TO_RELOAD,
             )
         else:
-            await reloads.again("SIGHUP")
+            await reloader.reload("SIGHUP")
 
 
-async def _watch(running: _Service, reloads: Reloads | None) -> None:
+async def _reload_on_change(running: _GatewayService, reloader: ConfigReloader | None) -> None:
     """Reload when files have changed, as the active configuration specifies."""
 
     def quiet_seconds() -> float | None:
         settings = running.config.reload
         return settings.quiet if settings.watch else None
 
-    if reloads is not None:
-        reload_changed = functools.partial(reloads.if_changed, "a file changed")
-        await watch(lambda: reloads.files.paths, quiet_seconds, reload_changed)
+    if reloader is not None:
+        reload_changed = functools.partial(reloader.reload_if_changed, "a file changed")
+        await watch_files(lambda: reloader.files.paths, quiet_seconds, reload_changed)
 
 
-async def _drain(running: _Service) -> None:
+async def _drain(running: _GatewayService) -> None:
     await asyncio.sleep(running.config.drain.delay)
     await running.stop(running.config.drain.timeout)

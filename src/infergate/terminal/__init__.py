@@ -29,7 +29,7 @@ class Table:
     title: str
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
-    right: frozenset[int] = frozenset()
+    right_aligned: frozenset[int] = frozenset()
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -37,25 +37,25 @@ def is_terminal(stream: TextIO) -> bool:
     return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
-def plain(table: Table) -> str:
+def plain_text(table: Table) -> str:
     """Format ``table`` as aligned text, one line per row."""
     rows = [table.headings, *table.rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
         cells = (
-            cell.rjust(width) if index in table.right else cell.ljust(width)
+            cell.rjust(width) if index in table.right_aligned else cell.ljust(width)
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         lines.append(f"  {'  '.join(cells)}".rstrip() + "\n")
     return f"{table.title}\n{''.join(lines)}"
 
 
-def show(tables: Iterable[Table], stream: TextIO | None = None) -> None:
+def print_tables(tables: Iterable[Table], stream: TextIO | None = None) -> None:
     """Print ``tables`` to ``stream``, by default standard output."""
     out = stream or sys.stdout
     if not is_terminal(out):
-        out.write("\n".join(map(plain, tables)))
+        out.write("\n".join(map(plain_text, tables)))
         return
     from rich import box  # noqa: PLC0415 - the rule above
     from rich.console import Console  # noqa: PLC0415
@@ -70,7 +70,9 @@ def show(tables: Iterable[Table], stream: TextIO | None = None) -> None:
         )  # fmt: skip
         for index, heading in enumerate(table.headings):
             drawn.add_column(
-                heading, justify="right" if index in table.right else "left", overflow="fold"
+                heading,
+                justify="right" if index in table.right_aligned else "left",
+                overflow="fold",
             )
         for row in table.rows:  # as Text, so that names are not parsed as markup
             drawn.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
@@ -80,12 +82,12 @@ def show(tables: Iterable[Table], stream: TextIO | None = None) -> None:
 class Progress:
     """A progress bar of ``total`` steps, with ``label``. It is only shown on a terminal."""
 
-    def __init__(self, what: str, total: int, stream: TextIO | None = None) -> None:
-        self._what: Final = what
+    def __init__(self, label: str, total: int, stream: TextIO | None = None) -> None:
+        self._label: Final = label
         self._total: Final = total
         self._stream: Final = stream or sys.stderr
-        self._stop: Callable[[], None] = _nothing
-        self._step: Callable[[], object] = _nothing
+        self._stop: Callable[[], None] = _do_nothing
+        self._step: Callable[[], object] = _do_nothing
 
     def __enter__(self) -> Self:
         if is_terminal(self._stream):
@@ -97,7 +99,7 @@ class Progress:
                 transient=True,
                 redirect_stdout=sys.stdout.isatty(),  # a pipe is read by a program
             )
-            task = bar.add_task(self._what, total=self._total)
+            task = bar.add_task(self._label, total=self._total)
             bar.start()
             self._stop, self._step = bar.stop, lambda: bar.advance(task)
         return self
@@ -110,5 +112,5 @@ class Progress:
         self._step()
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """Do nothing, where no bar is shown."""

@@ -11,8 +11,8 @@ Start with ``check_codec``.
   separately).
 """
 
-from infergate.testing.canonical import from_json, same, to_json
+from infergate.testing.canonical import from_json, is_same, to_json
 from infergate.testing.codec_check import check_codec
 from infergate.testing.vectors import Vector, check_vector, load
 
-__all__ = ["Vector", "check_codec", "check_vector", "from_json", "load", "same", "to_json"]
+__all__ = ["Vector", "check_codec", "check_vector", "from_json", "is_same", "load", "to_json"]

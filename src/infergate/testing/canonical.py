@@ -14,16 +14,16 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from infergate.core.datatypes import BY_NAME, Datatype
-from infergate.core.messages import Answer, Operation
+from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
+from infergate.core.messages import Operation, Response
 
 _BUFFER = bytes | bytearray | memoryview
-_KINDS: dict[str, type] = {
-    kind.__name__: kind for kind in (*typing.get_args(Operation), *typing.get_args(Answer))
+_TYPES: dict[str, type] = {
+    kind.__name__: kind for kind in (*typing.get_args(Operation), *typing.get_args(Response))
 }
 
 
-def to_json(value: Operation | Answer) -> dict[str, Any]:
+def to_json(value: Operation | Response) -> dict[str, Any]:
     """Return ``value`` as JSON objects, lists and scalars."""
     return {"type": type(value).__name__, **_fields_to_json(value)}
 
@@ -37,11 +37,11 @@ def _fields_to_json(value: Any) -> dict[str, Any]:
     return document
 
 
-def _is_default(content: Any, field: dataclasses.Field[Any]) -> bool:
+def _is_default(value: Any, field: dataclasses.Field[Any]) -> bool:
     if field.default is not dataclasses.MISSING:
-        return bool(content == field.default)
+        return bool(value == field.default)
     if field.default_factory is not dataclasses.MISSING:
-        return bool(content == field.default_factory())
+        return bool(value == field.default_factory())
     return False
 
 
@@ -62,44 +62,44 @@ def _to_json(content: Any) -> Any:
     return content
 
 
-def from_json(told: Mapping[str, Any]) -> Any:
+def from_json(document: Mapping[str, Any]) -> Any:
     """Return the inverse of :func:`to_json`. Raises KeyError or TypeError for a document of another
     form."""
-    fields = {name: value for name, value in told.items() if name != "type"}
-    return _from_fields(_KINDS[told["type"]], fields)
+    fields = {name: value for name, value in document.items() if name != "type"}
+    return _from_fields(_TYPES[document["type"]], fields)
 
 
 _hints = functools.cache(typing.get_type_hints)
 
 
-def _from_fields(kind: type, fields: Mapping[str, Any]) -> Any:
-    hints = _hints(kind)
-    return kind(**{name: _from_json(hints[name], content) for name, content in fields.items()})
+def _from_fields(cls: type, fields: Mapping[str, Any]) -> Any:
+    hints = _hints(cls)
+    return cls(**{name: _from_json(hints[name], content) for name, content in fields.items()})
 
 
-def _from_json(hint: Any, content: Any) -> Any:
+def _from_json(hint: Any, value: Any) -> Any:
     if hint is Datatype:
-        return BY_NAME[content]
+        return DATATYPES_BY_NAME[value]
     if hint == _BUFFER or hint is bytes:
-        return bytes.fromhex(content)
+        return bytes.fromhex(value)
     if typing.get_origin(hint) is tuple:
         item = typing.get_args(hint)[0]
-        return tuple(_from_json(item, element) for element in content)
+        return tuple(_from_json(item, element) for element in value)
     if isinstance(hint, types.UnionType) and isinstance(
-        content, Mapping
+        value, Mapping
     ):  # a region reference or None
         hint = next((arg for arg in hint.__args__ if dataclasses.is_dataclass(arg)), hint)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return _from_fields(hint, content)
-    return content
+        return _from_fields(hint, value)
+    return value
 
 
-def text(value: Operation | Answer) -> str:
+def to_text(value: Operation | Response) -> str:
     """Return ``value`` as JSON text with sorted keys. Values are equal if their texts are, also for
     NaN, and 1 differs from 1.0."""
     return json.dumps(to_json(value), sort_keys=True)
 
 
-def same(one: Operation | Answer, other: Operation | Answer) -> bool:
+def is_same(left: Operation | Response, right: Operation | Response) -> bool:
     """Return whether both values are equal, bit for bit."""
-    return text(one) == text(other)
+    return to_text(left) == to_text(right)

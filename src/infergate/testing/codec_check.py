@@ -10,44 +10,44 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from infergate.codecs.base import (
-    Carrier,
     Codec,
     CodecPlugin,
-    Forwarding,
-    Parsed,
+    ParsedRequest,
     Profile,
+    SupportsPassThrough,
+    TransportKind,
 )
 from infergate.codecs.profiles import GENERIC
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
-from infergate.core.messages import (
-    Answer,
-    InferRequest,
-    InferResponse,
-    ModelMetadata,
-    Operation,
-)
-from infergate.core.sequences import PARAMETER
-from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, joined
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
+from infergate.core.sequences import SEQUENCE_ID
+from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, join_parts
 from infergate.testing import samples
-from infergate.testing.canonical import text
-from infergate.testing.vectors import body_of, finished, with_body
+from infergate.testing.canonical import to_text
+from infergate.testing.vectors import body_of, completed, with_body
 
-Carries = Callable[[Any], Any]
+LossyRoundTrip = Callable[[Any], Any]
 """Returns what is left of a canonical value after a round trip over the protocol: the value itself,
 or without the parts that the protocol cannot represent."""
-Answers = Callable[[Operation, Answer], Answer]
+ServerResponse = Callable[[Operation, Response], Response]
 """Returns the response that a server has to send so that the client reads the expected response."""
 
-_REQUESTS: Final[dict[Carrier, type]] = {Carrier.HTTP: HttpRequest, Carrier.GRPC: RpcRequest}
-_RESPONSES: Final[dict[Carrier, type]] = {Carrier.HTTP: HttpResponse, Carrier.GRPC: RpcResponse}
+_REQUESTS: Final[dict[TransportKind, type]] = {
+    TransportKind.HTTP: HttpRequest,
+    TransportKind.GRPC: RpcRequest,
+}
+_RESPONSES: Final[dict[TransportKind, type]] = {
+    TransportKind.HTTP: HttpResponse,
+    TransportKind.GRPC: RpcResponse,
+}
 
 
-def _everything(value: Any) -> Any:
+def _lossless(value: Any) -> Any:
     return value
 
 
-def _itself(operation: Operation, answer: Answer) -> Answer:
+def _same_response(operation: Operation, answer: Response) -> Response:
     del operation
     return answer
 
@@ -57,8 +57,8 @@ def check_codec(
     *,
     options: Mapping[str, Any] | None = None,
     profile: Profile = GENERIC,
-    carries: Carries = _everything,
-    answers: Answers = _itself,
+    round_trip: LossyRoundTrip = _lossless,
+    server_response: ServerResponse = _same_response,
 ) -> None:
     """Check the invariants of the codec of ``plugin``. Raises AssertionError naming the one that is
     broken.
@@ -71,49 +71,49 @@ def check_codec(
     A protocol may implement an operation by another one (metadata by the server's status).
     ``round_trip`` then returns that other operation, and ``server_response`` its response.
     """
-    codec = plugin.make(options or {})
-    check = _Check(codec, plugin.carrier, profile, carries, answers)
+    codec = plugin.create(options or {})
+    check = _CodecCheck(codec, plugin.transport_kind, profile, round_trip, server_response)
     assert codec.name == plugin.name, f"the codec is named {codec.name}, the plugin {plugin.name}"
     assert plugin.claims, "a plugin claims at least one path or service"
-    assert codec.caps.datatypes, "a codec carries at least one datatype"
-    _check_errors(codec, plugin.carrier)
+    assert codec.capabilities.datatypes, "a codec carries at least one datatype"
+    _check_errors(codec, plugin.transport_kind)
     for operation, answer, junk in _exchanges(codec):
-        wire_request = check.build(operation, samples.description(operation, answer))
+        wire_request = check.build(operation, samples.metadata_for(operation, answer))
         if wire_request is not None:
-            check.exchange(operation, wire_request, answer)
-            check.hostile(operation, wire_request, answer, junk)
+            check.check_exchange(operation, wire_request, answer)
+            check.check_hostile(operation, wire_request, answer, junk)
 
 
-def _exchanges(codec: Codec[Any, Any]) -> Iterator[tuple[Operation, Answer, tuple[bytes, ...]]]:
+def _exchanges(codec: Codec[Any, Any]) -> Iterator[tuple[Operation, Response, tuple[bytes, ...]]]:
     """Yield operations, responses and invalid bodies. The invalid bodies are independent of the
     datatype, so inferences come without them."""
-    for operation, answer in samples.EXCHANGES:
+    for operation, answer in samples.SAMPLE_EXCHANGES:
         yield operation, answer, samples.JUNK
-    for datatype in sorted(codec.caps.datatypes, key=lambda datatype: datatype.value):
+    for datatype in sorted(codec.capabilities.datatypes, key=lambda datatype: datatype.value):
         for operation, answer in samples.inferences(datatype):
             yield operation, answer, ()
 
 
-def _check_errors(codec: Codec[Any, Any], carrier: Carrier) -> None:
+def _check_errors(codec: Codec[Any, Any], carrier: TransportKind) -> None:
     """Check that ``build_error`` has a form for every kind, and that the codec parses its own
     errors as errors."""
     for kind in Kind:
         for public in ("what went wrong", "", "größe \ud800 \n\r\0", "x" * 100_000):
             wire = codec.build_error(GatewayError(kind, public, retry_after=1.5))
             assert isinstance(wire, _RESPONSES[carrier]), f"{kind}: {type(wire)}"
-            is_error = _refused(codec.parse_response, wire, InferRequest("m"), DEFAULT_LIMITS)
+            is_error = _is_rejected(codec.parse_response, wire, InferRequest("m"), DEFAULT_LIMITS)
             assert is_error, f"{kind}: the wire form of the error is parsed as a response"
 
 
 @dataclass(frozen=True, slots=True)
-class _Check:
+class _CodecCheck:
     """The checks of one codec."""
 
     codec: Codec[Any, Any]
-    carrier: Carrier
+    carrier: TransportKind
     profile: Profile
-    carries: Carries
-    answers: Answers
+    round_trip: LossyRoundTrip
+    server_response: ServerResponse
 
     def build(self, operation: Operation, model: ModelMetadata | None) -> Any:
         """Return the request for ``operation``; None if the codec raises UNSUPPORTED."""
@@ -126,70 +126,74 @@ class _Check:
         assert isinstance(request, _REQUESTS[self.carrier]), type(request)
         return request
 
-    def exchange(self, operation: Operation, asked: Any, answer: Answer) -> None:
+    def check_exchange(self, operation: Operation, request: Any, response: Response) -> None:
         """Check that request and response arrive unchanged, and that ``summarize`` and ``validate``
         agree with the parser."""
         codec = self.codec
-        model = samples.description(operation, answer)
+        model = samples.metadata_for(operation, response)
 
-        def read_request(wire: Any) -> Parsed:
-            return finished(codec.parse_request(wire, DEFAULT_LIMITS), model)
+        def read_request(wire: Any) -> ParsedRequest:
+            return completed(codec.parse_request(wire, DEFAULT_LIMITS), model)
 
-        parsed = read_request(asked)
-        _assert_same("request", self.carries(operation), parsed.operation)
-        summary = codec.peek(asked)
+        parsed = read_request(request)
+        _assert_same("request", self.round_trip(operation), parsed.operation)
+        summary = codec.summarize(request)
         assert summary.operation is type(parsed.operation), f"summarize returns {summary.operation}"
         for name in ("model", "version"):
             assert getattr(summary, name) == getattr(parsed.operation, name, ""), (
                 f"summarize: {name}"
             )
-        wire_response = codec.build_response(self.answers(operation, answer), parsed)
+        wire_response = codec.build_response(self.server_response(operation, response), parsed)
         assert isinstance(wire_response, _RESPONSES[self.carrier]), type(wire_response)
         parsed_response = codec.parse_response(wire_response, operation, DEFAULT_LIMITS, model)
-        _assert_same("response", self.carries(answer), parsed_response)
-        if not isinstance(codec, Forwarding):
+        _assert_same("response", self.round_trip(response), parsed_response)
+        if not isinstance(codec, SupportsPassThrough):
             return
-        validated = finished(codec.shield(asked, DEFAULT_LIMITS), model)
+        validated = completed(codec.validate(request, DEFAULT_LIMITS), model)
         _assert_same(
             "validated request",
             parsed.operation,
             read_request(validated).operation,
         )
-        if codec.forwards and isinstance(parsed.operation, InferRequest):
-            self.forwarding(codec, validated, parsed.operation, wire_response, model)
+        if codec.can_pass_through and isinstance(parsed.operation, InferRequest):
+            self.check_pass_through(codec, validated, parsed.operation, wire_response, model)
 
-    def forwarding(
+    def check_pass_through(
         self,
-        codec: Forwarding[Any, Any],
-        asked: Any,
+        codec: SupportsPassThrough[Any, Any],
+        request: Any,
         operation: InferRequest,
-        answered: Any,
+        wire_response: Any,
         model: ModelMetadata | None,
     ) -> None:
         """Check that ``rewrite_request`` and ``rewrite_response`` change only names, and that
         ``sequence_of`` finds the sequence."""
         for sequence in (None, 2**63, "by name"):
-            parameters = {} if sequence is None else {PARAMETER: sequence}
+            parameters = {} if sequence is None else {SEQUENCE_ID: sequence}
             try:
                 wire = self.build(replace(operation, parameters=parameters), model)
             except AssertionError:
                 assert sequence == "by name"
                 continue  # the protocol only has numbers as sequence ids
-            for form in (wire, finished(codec.shield(wire, DEFAULT_LIMITS), model)):
-                assert codec.sequence(form, DEFAULT_LIMITS) == sequence, f"sequence {sequence!r}"
-        rewritten = codec.readdress(asked, "other", "9", self.profile)
+            for form in (wire, completed(codec.validate(wire, DEFAULT_LIMITS), model)):
+                assert codec.sequence_of(form, DEFAULT_LIMITS) == sequence, f"sequence {sequence!r}"
+        rewritten = codec.rewrite_request(request, "other", "9", self.profile)
         if rewritten is not None:
             _assert_same(
                 "rewritten request",
                 replace(operation, model="other", version="9"),
-                finished(self.codec.parse_request(rewritten, DEFAULT_LIMITS), model).operation,
+                completed(self.codec.parse_request(rewritten, DEFAULT_LIMITS), model).operation,
             )
-        response = self.codec.parse_response(answered, operation, DEFAULT_LIMITS, model)
+        response = self.codec.parse_response(wire_response, operation, DEFAULT_LIMITS, model)
         assert isinstance(response, InferResponse)
         renamed: tuple[dict[str, Any], ...] = ({}, {"model": "other", "version": "9"})
         for names in renamed:
-            rewritten_response = codec.relabel(
-                answered, asked, names.get("model", ""), names.get("version", ""), DEFAULT_LIMITS
+            rewritten_response = codec.rewrite_response(
+                wire_response,
+                request,
+                names.get("model", ""),
+                names.get("version", ""),
+                DEFAULT_LIMITS,
             )
             _assert_same(
                 "rewritten response",
@@ -197,54 +201,60 @@ class _Check:
                 self.codec.parse_response(rewritten_response, operation, DEFAULT_LIMITS, model),
             )
 
-    def hostile(
-        self, operation: Operation, asked: Any, answer: Answer, junk: tuple[bytes, ...]
+    def check_hostile(
+        self, operation: Operation, request: Any, response: Response, junk: tuple[bytes, ...]
     ) -> None:
         """Check that any bytes are parsed or raise GatewayError, and that ``validate`` and the
         parser reject the same."""
         codec = self.codec
-        forwarding = codec if isinstance(codec, Forwarding) else None
+        forwarding = codec if isinstance(codec, SupportsPassThrough) else None
 
         def check_request(wire: Any) -> Any:
-            assert isinstance(codec, Forwarding)
-            return finished(codec.shield(wire, DEFAULT_LIMITS), model)
+            assert isinstance(codec, SupportsPassThrough)
+            return completed(codec.validate(wire, DEFAULT_LIMITS), model)
 
-        if forwarding and not (forwarding.forwards and isinstance(operation, InferRequest)):
+        if forwarding and not (forwarding.can_pass_through and isinstance(operation, InferRequest)):
             forwarding = None
-        model = samples.description(operation, answer)
+        model = samples.metadata_for(operation, response)
 
-        def read_request(wire: Any) -> Parsed:
-            return finished(codec.parse_request(wire, DEFAULT_LIMITS), model)
+        def read_request(wire: Any) -> ParsedRequest:
+            return completed(codec.parse_request(wire, DEFAULT_LIMITS), model)
 
-        wire_response = codec.build_response(self.answers(operation, answer), read_request(asked))
-        for body in (*junk, *samples.spoilt(bytes(joined(body_of(asked))))):
-            wire: Any = with_body(asked, (body,))
-            _refused(codec.peek, wire)
-            parse_fails = _refused(read_request, wire)
-            if isinstance(codec, Forwarding):
-                validation_fails = _refused(check_request, wire)
+        wire_response = codec.build_response(
+            self.server_response(operation, response), read_request(request)
+        )
+        for body in (*junk, *samples.corrupted(bytes(join_parts(body_of(request))))):
+            wire: Any = with_body(request, (body,))
+            _is_rejected(codec.summarize, wire)
+            parse_fails = _is_rejected(read_request, wire)
+            if isinstance(codec, SupportsPassThrough):
+                validation_fails = _is_rejected(check_request, wire)
                 assert parse_fails == validation_fails, (
                     f"parse_request and validate differ on {body[:200]!r}"
                 )
             if forwarding:
-                _refused(forwarding.readdress, wire, "other", "9", self.profile)
-                _refused(forwarding.sequence, wire, DEFAULT_LIMITS)
-        for body in (*junk, *samples.spoilt(bytes(joined(body_of(wire_response))))):
+                _is_rejected(forwarding.rewrite_request, wire, "other", "9", self.profile)
+                _is_rejected(forwarding.sequence_of, wire, DEFAULT_LIMITS)
+        for body in (*junk, *samples.corrupted(bytes(join_parts(body_of(wire_response))))):
             wire = with_body(wire_response, (body,))
-            _refused(codec.parse_response, wire, operation, DEFAULT_LIMITS, model)
+            _is_rejected(codec.parse_response, wire, operation, DEFAULT_LIMITS, model)
             if forwarding:
-                _refused(forwarding.relabel, wire, asked, "other", "9", DEFAULT_LIMITS)
+                _is_rejected(
+                    forwarding.rewrite_response, wire, request, "other", "9", DEFAULT_LIMITS
+                )
 
 
-def _refused(act: Callable[..., Any], *arguments: Any) -> bool:
+def _is_rejected(function: Callable[..., Any], *arguments: Any) -> bool:
     """Return whether ``function`` raises GatewayError; any other exception is a bug of the
     codec."""
     try:
-        act(*arguments)
+        function(*arguments)
     except GatewayError:
         return True
     return False
 
 
-def _assert_same(what: str, wanted: Operation | Answer, found: Operation | Answer) -> None:
-    assert text(wanted) == text(found), f"{what}: {text(found)} instead of {text(wanted)}"
+def _assert_same(label: str, expected: Operation | Response, actual: Operation | Response) -> None:
+    assert to_text(expected) == to_text(actual), (
+        f"{label}: {to_text(actual)} instead of {to_text(expected)}"
+    )

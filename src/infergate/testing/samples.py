@@ -7,9 +7,8 @@ from typing import Final
 
 from infergate.core.datatypes import Datatype
 from infergate.core.messages import (
-    Answer,
-    Done,
-    Health,
+    Acknowledgement,
+    HealthStatus,
     InferRequest,
     InferResponse,
     LogSettingsRequest,
@@ -23,6 +22,7 @@ from infergate.core.messages import (
     ModelUnloadRequest,
     Operation,
     RequestedOutput,
+    Response,
     ServerLiveRequest,
     ServerMetadata,
     ServerMetadataRequest,
@@ -78,11 +78,11 @@ def inferences(datatype: Datatype) -> Iterator[tuple[InferRequest, InferResponse
     )
 
 
-EXCHANGES: Final[tuple[tuple[Operation, Answer], ...]] = (
-    (ServerLiveRequest(), Health(ok=True)),
-    (ServerReadyRequest(), Health(ok=False)),
-    (ModelReadyRequest("m"), Health(ok=True)),
-    (ModelReadyRequest("m", "2"), Health(ok=False)),
+SAMPLE_EXCHANGES: Final[tuple[tuple[Operation, Response], ...]] = (
+    (ServerLiveRequest(), HealthStatus(ok=True)),
+    (ServerReadyRequest(), HealthStatus(ok=False)),
+    (ModelReadyRequest("m"), HealthStatus(ok=True)),
+    (ModelReadyRequest("m", "2"), HealthStatus(ok=False)),
     (ServerMetadataRequest(), ServerMetadata("infergate", "1.0", ("binary_tensor_data",))),
     (
         ModelMetadataRequest("m", "1"),
@@ -98,9 +98,9 @@ EXCHANGES: Final[tuple[tuple[Operation, Answer], ...]] = (
         ModelIndexRequest(),
         ModelIndex((ModelIndexEntry("m", "1", "READY"), ModelIndexEntry("n"))),
     ),
-    (ModelLoadRequest("m"), Done()),
-    (ModelLoadRequest("m", "r", {"config": "{}", "file:1/m.bin": b"\x00\xff"}), Done()),
-    (ModelUnloadRequest("m", parameters={"unload_dependents": True}), Done()),
+    (ModelLoadRequest("m"), Acknowledgement()),
+    (ModelLoadRequest("m", "r", {"config": "{}", "file:1/m.bin": b"\x00\xff"}), Acknowledgement()),
+    (ModelUnloadRequest("m", parameters={"unload_dependents": True}), Acknowledgement()),
     (TraceSettingsRequest(), Settings({"trace_level": ["OFF"], "trace_rate": ["1000"]})),
     (TraceSettingsRequest("m", {"trace_level": ["OFF"], "trace_file": []}), Settings()),
     (
@@ -111,10 +111,10 @@ EXCHANGES: Final[tuple[tuple[Operation, Answer], ...]] = (
 """Each operation other than an inference, with a response."""
 
 
-def description(operation: Operation, answer: Answer) -> ModelMetadata | None:
+def metadata_for(operation: Operation, response: Response) -> ModelMetadata | None:
     """Return the metadata of a model that answers the inference ``operation`` with ``response``;
     None for other operations."""
-    if not isinstance(operation, InferRequest) or not isinstance(answer, InferResponse):
+    if not isinstance(operation, InferRequest) or not isinstance(response, InferResponse):
         return None
 
     def metadata(tensors: Iterable[Tensor]) -> tuple[TensorMetadata, ...]:
@@ -122,9 +122,9 @@ def description(operation: Operation, answer: Answer) -> ModelMetadata | None:
 
     return ModelMetadata(
         operation.model,
-        (answer.version or "1",),
+        (response.version or "1",),
         inputs=metadata(operation.inputs),
-        outputs=metadata(answer.outputs),
+        outputs=metadata(response.outputs),
         max_batch_size=0,
     )
 
@@ -136,13 +136,13 @@ JUNK: Final = (
 """Bodies that every codec must parse or reject, whatever the operation."""
 
 
-def spoilt(honest: bytes) -> Iterator[bytes]:
+def corrupted(body: bytes) -> Iterator[bytes]:
     """Yield ``body`` truncated, extended and with changed bytes."""
-    yield honest + b"\x00"
-    yield honest + honest
-    for cut in range(0, len(honest), max(1, len(honest) // 32)):
-        yield honest[:cut]
-        yield honest[cut:]
-    for position in range(0, len(honest), max(1, len(honest) // 32)):
+    yield body + b"\x00"
+    yield body + body
+    for cut in range(0, len(body), max(1, len(body) // 32)):
+        yield body[:cut]
+        yield body[cut:]
+    for position in range(0, len(body), max(1, len(body) // 32)):
         for byte in (0x00, 0x7F, 0x80, 0xFF):
-            yield honest[:position] + bytes((byte,)) + honest[position + 1 :]
+            yield body[:position] + bytes((byte,)) + body[position + 1 :]

@@ -43,9 +43,9 @@ def parameters() -> st.SearchStrategy[dict[str, Any]]:
     return st.dictionaries(names(), scalars(), max_size=3)
 
 
-def shapes(rank: int = 4, side: int = 4) -> st.SearchStrategy[tuple[int, ...]]:
+def shapes(max_rank: int = 4, max_dimension: int = 4) -> st.SearchStrategy[tuple[int, ...]]:
     """Shapes of up to ``max_rank`` dimensions, including scalars and dimensions of 0."""
-    return st.lists(st.integers(0, side), max_size=rank).map(tuple)
+    return st.lists(st.integers(0, max_dimension), max_size=max_rank).map(tuple)
 
 
 @st.composite
@@ -109,9 +109,9 @@ def infer_responses(
 
 
 @st.composite
-def spoiled(draw: st.DrawFn, honest: bytes) -> bytes:
+def corrupted_bytes(draw: st.DrawFn, body: bytes) -> bytes:
     """``body`` with one to four random changes, insertions, deletions or repetitions."""
-    data = bytearray(honest)
+    data = bytearray(body)
     for _ in range(draw(st.integers(1, 4))):
         position = draw(st.integers(0, len(data)))
         match draw(st.sampled_from(("change", "insert", "cut", "double", "end"))):

@@ -27,17 +27,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from infergate.codecs.base import Codec, Parsed, Unfinished
+from infergate.codecs.base import Codec, ParsedRequest, PartialInferRequest
 from infergate.codecs.profiles import BY_NAME
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, Limits
-from infergate.core.messages import Answer, ModelMetadata, Operation
+from infergate.core.messages import ModelMetadata, Operation, Response
 from infergate.core.tensor import Buffer
-from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, joined
-from infergate.testing.canonical import from_json, text
+from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, join_parts
+from infergate.testing.canonical import from_json, to_text
 
 Wire = HttpRequest | HttpResponse | RpcRequest | RpcResponse
-_KEYS: Final = frozenset(
+_CASE_KEYS: Final = frozenset(
     (
         "about",
         "source",
@@ -54,7 +54,7 @@ _KEYS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ExpectedError:
     """The error that a case must end with, and what its public text must mention."""
 
     kind: Kind
@@ -71,10 +71,10 @@ class Vector:
     about: str
     source: str
     wire: Wire
-    canonical: Operation | Answer | None = None
-    error: Refusal | None = None
+    canonical: Operation | Response | None = None
+    error: ExpectedError | None = None
     both_ways: bool = False
-    asks: Operation | None = None
+    operation: Operation | None = None
     profile: str = "triton"
     model: ModelMetadata | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -99,7 +99,7 @@ def load_case(folder: Path) -> Vector:
 
 
 def _vector(folder: Path, case: dict[str, Any]) -> Vector:
-    if unknown := case.keys() - _KEYS:
+    if unknown := case.keys() - _CASE_KEYS:
         raise ValueError(f"unknown keys {sorted(unknown)}")
     if ("canonical" in case) == ("error" in case):
         raise ValueError("a case must have either 'canonical' or 'error'")
@@ -115,23 +115,23 @@ def _vector(folder: Path, case: dict[str, Any]) -> Vector:
         source=case["source"],
         wire=_READERS[files[0].name][case["side"]](files[0].read_bytes()),
         canonical=from_json(case["canonical"]) if "canonical" in case else None,
-        error=_refusal(case["error"]) if "error" in case else None,
+        error=_parse_error(case["error"]) if "error" in case else None,
         both_ways=case.get("both_ways", False),
-        asks=from_json(case["asks"]) if "asks" in case else None,
+        operation=from_json(case["asks"]) if "asks" in case else None,
         profile=case.get("profile", "triton"),
         model=from_json(case["model"]) if "model" in case else None,
         options=case.get("options", {}),
     )
 
 
-def _refusal(told: Mapping[str, Any]) -> Refusal:
-    return Refusal(Kind[told["kind"]], tuple(told["mentions"]))
+def _parse_error(error: Mapping[str, Any]) -> ExpectedError:
+    return ExpectedError(Kind[error["kind"]], tuple(error["mentions"]))
 
 
 # ---- wire files
 
 
-def _head(data: bytes) -> tuple[str, dict[str, str], tuple[bytes, ...]]:
+def _split_head(data: bytes) -> tuple[str, dict[str, str], tuple[bytes, ...]]:
     head, separator, body = data.partition(b"\r\n\r\n")
     if not separator:
         raise ValueError("the head of the wire file does not end with an empty line (CRLF CRLF)")
@@ -147,24 +147,24 @@ def _head(data: bytes) -> tuple[str, dict[str, str], tuple[bytes, ...]]:
 
 
 def _http_request(data: bytes) -> HttpRequest:
-    start, headers, body = _head(data)
+    start, headers, body = _split_head(data)
     method, target, _ = start.split(" ")
     path, _, query = target.partition("?")
     return HttpRequest(method, path, query, headers, body)
 
 
 def _http_response(data: bytes) -> HttpResponse:
-    start, headers, body = _head(data)
+    start, headers, body = _split_head(data)
     return HttpResponse(int(start.split(" ")[1]), headers, body)
 
 
 def _rpc_request(data: bytes) -> RpcRequest:
-    start, metadata, message = _head(data)
+    start, metadata, message = _split_head(data)
     return RpcRequest(start, message, metadata)
 
 
 def _rpc_response(data: bytes) -> RpcResponse:
-    start, metadata, message = _head(data)
+    start, metadata, message = _split_head(data)
     word, _, rest = start.partition(" ")
     code, _, details = rest.partition(" ")
     if word != "code":
@@ -186,29 +186,33 @@ def check_vector(codec: Codec[Any, Any], vector: Vector, limits: Limits = DEFAUL
 
     Raises AssertionError naming the difference. ``codec`` must have the options ``vector.options``.
     """
-    for label, wire in _deliveries(vector.wire):
-        result = _outcome(codec, vector, wire, limits)
-        expected = text(vector.canonical) if vector.canonical is not None else vector.error
+    for label, wire in _splits(vector.wire):
+        result = _parse(codec, vector, wire, limits)
+        expected = to_text(vector.canonical) if vector.canonical is not None else vector.error
         if isinstance(result, GatewayError):
-            assert isinstance(expected, Refusal), f"{vector} {label}: rejected with {result!r}"
+            assert isinstance(expected, ExpectedError), (
+                f"{vector} {label}: rejected with {result!r}"
+            )
             assert result.kind is expected.kind, (
                 f"{vector} {label}: {result!r} is not {expected.kind}"
             )
             for mention in expected.mentions:
                 assert mention in result.public, f"{vector} {label}: {result!r} lacks {mention!r}"
         else:
-            assert text(result) == expected, f"{vector} {label}: {text(result)} is not {expected}"
+            assert to_text(result) == expected, (
+                f"{vector} {label}: {to_text(result)} is not {expected}"
+            )
     if vector.both_ways:
         _check_built(codec, vector)
 
 
-def _outcome(
+def _parse(
     codec: Codec[Any, Any], vector: Vector, wire: Wire, limits: Limits
-) -> Operation | Answer | GatewayError:
+) -> Operation | Response | GatewayError:
     try:
-        if vector.asks is None:
-            return finished(codec.parse_request(wire, limits), vector.model).operation
-        return codec.parse_response(wire, vector.asks, limits, vector.model)
+        if vector.operation is None:
+            return completed(codec.parse_request(wire, limits), vector.model).operation
+        return codec.parse_response(wire, vector.operation, limits, vector.model)
     except GatewayError as error:
         return error
 
@@ -216,19 +220,19 @@ def _outcome(
 T = TypeVar("T")
 
 
-def finished(parsed: T | Unfinished[T], model: ModelMetadata | None) -> T:
+def completed(parsed: T | PartialInferRequest[T], model: ModelMetadata | None) -> T:
     """Return ``parsed``, completed with the metadata ``model`` if it needs it. Raises client
     errors."""
-    if not isinstance(parsed, Unfinished):
+    if not isinstance(parsed, PartialInferRequest):
         return parsed
     assert model is not None, f"the message for '{parsed.model}' needs the model's metadata"
-    return parsed.finish(model)
+    return parsed.complete(model)
 
 
-def _deliveries(wire: Wire) -> Iterable[tuple[str, Wire]]:
+def _splits(wire: Wire) -> Iterable[tuple[str, Wire]]:
     """Yield the message split in different ways, as transports may deliver it. The split must not
     matter."""
-    body = bytes(joined(body_of(wire)))
+    body = bytes(join_parts(body_of(wire)))
     middle = len(body) // 2
     yield "whole", wire
     yield "in halves", with_body(wire, (body[:middle], body[middle:]))
@@ -252,21 +256,23 @@ def _check_built(codec: Codec[Any, Any], vector: Vector) -> None:
     built: Wire
     if vector.error is not None:
         raise AssertionError(f"{vector}: an error cannot be built")
-    if vector.asks is None:
+    if vector.operation is None:
         profile = BY_NAME[vector.profile]
         built = codec.build_request(vector.canonical, profile, vector.model)  # type: ignore[arg-type]
     else:
-        built = codec.build_response(vector.canonical, Parsed(vector.asks))  # type: ignore[arg-type]
-    expected = _starts(vector.wire)
-    assert _starts(built) == expected, f"{vector}: built {_starts(built)}, not {expected}"
-    body, expected_body = bytes(joined(body_of(built))), bytes(joined(body_of(vector.wire)))
+        built = codec.build_response(vector.canonical, ParsedRequest(vector.operation))  # type: ignore[arg-type]
+    expected = _start_fields(vector.wire)
+    assert _start_fields(built) == expected, (
+        f"{vector}: built {_start_fields(built)}, not {expected}"
+    )
+    body, expected_body = bytes(join_parts(body_of(built))), bytes(join_parts(body_of(vector.wire)))
     assert body == expected_body, f"{vector}: built {body!r}, not {expected_body!r}"
     for name, value in _headers(built).items():
         expected_value = _headers(vector.wire).get(name)
         assert value == expected_value, f"{vector}: built {name}: {value!r}, not {expected_value!r}"
 
 
-def _starts(wire: Wire) -> tuple[Any, ...]:
+def _start_fields(wire: Wire) -> tuple[Any, ...]:
     match wire:
         case HttpRequest():
             return wire.method, wire.path, wire.query

@@ -23,10 +23,10 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
-from infergate.core.memory import MemoryShare
+from infergate.core.memory import MemoryAccount
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
-from infergate.transport.loads import Loads
+from infergate.transport.worker_loads import WorkerLoads
 
 Req_contra = TypeVar("Req_contra", contravariant=True)
 Resp_co = TypeVar("Resp_co", covariant=True)
@@ -68,7 +68,7 @@ class Endpoint:
     address: str = ""
 
     @property
-    def reached(self) -> str:
+    def connect_host(self) -> str:
         """The host to connect to: the resolved address, or a name to look up."""
         return self.address or self.host
 
@@ -78,15 +78,15 @@ class Endpoint:
         return "localhost" if self.unix else str(Address(self.host, self.port))
 
     def __str__(self) -> str:
-        return str(Address(self.reached, self.port, self.unix))
+        return str(Address(self.connect_host, self.port, self.unix))
 
 
-def _nothing() -> None:
+def _no_op() -> None:
     """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BoundSockets:
     """The listening sockets of one address; several if its name resolves to several addresses.
 
     The listener owns the sockets: it closes them and then calls ``release``. ``worker_loads`` is
@@ -97,8 +97,8 @@ class Bound:
     """
 
     sockets: tuple[socket.socket, ...]
-    let_go: Callable[[], None] = _nothing
-    loads: Loads | None = None
+    release: Callable[[], None] = _no_op
+    worker_loads: WorkerLoads | None = None
 
     @property
     def port(self) -> int:
@@ -110,10 +110,10 @@ class Bound:
         """Close the sockets. Nothing may accept from them any more."""
         for sock in self.sockets:
             sock.close()
-        self.let_go()
+        self.release()
 
 
-Bind = Callable[[Address], Awaitable[Bound]]
+BindFunction = Callable[[Address], Awaitable[BoundSockets]]
 """Returns the sockets to listen on at an address. Raises OSError."""
 
 
@@ -152,7 +152,7 @@ class RpcApp(Protocol):
         ...
 
     @property
-    def conversations(self) -> Mapping[str, Callable[[Call], Conversation]]:
+    def request_streams(self) -> Mapping[str, Callable[[Call], RequestStream]]:
         """Factories of ``RequestStream``, keyed by method."""
         ...
 
@@ -161,23 +161,23 @@ StreamHandler = Callable[[AsyncIterator[Buffer], Call], AsyncIterator[RpcRespons
 """Request messages in, responses out. An RpcResponse with a code other than 0 ends the stream."""
 
 
-class Conversation(Protocol):
+class RequestStream(Protocol):
     """A stream of requests, each of which has any number of responses."""
 
     @property
-    def at_once(self) -> int:
+    def max_concurrent(self) -> int:
         """The number of requests that are handled concurrently."""
         ...
 
-    async def begin(self) -> None:
+    async def open(self) -> None:
         """Authorize the stream, before its first request, which may come hours later.
 
         Raises GatewayError if the stream is refused.
         """
         ...
 
-    async def ask(
-        self, message: Buffer, refused: GatewayError | None, memory: MemoryShare
+    async def handle(
+        self, message: Buffer, error: GatewayError | None, memory: MemoryAccount
     ) -> AsyncGenerator[RpcResponse, None]:
         """Return the responses to ``message``; requests are handled in the order of arrival.
 
@@ -201,7 +201,9 @@ class Server(Protocol):
         """The listening sockets currently open, as far as they are known."""
         ...
 
-    async def bind(self, bind: Bind | None = None, beside: Sequence[socket.socket] = ()) -> None:
+    async def bind(
+        self, bind: BindFunction | None = None, closing: Sequence[socket.socket] = ()
+    ) -> None:
         """Open the listening sockets, with ``bind`` if given, but do not accept yet.
 
         Without ``bind``, the new sockets may overlap ``closing``, which will be closed soon.
@@ -213,7 +215,7 @@ class Server(Protocol):
         """Accept connections; call ``bind`` first if that has not been done. Raises OSError."""
         ...
 
-    def serve(self, app: Any, limits: Limits) -> None:
+    def set_app(self, app: Any, limits: Limits) -> None:
         """Send all new requests to ``app``, on open connections too. Calls in progress finish with
         the old app.
 
@@ -222,11 +224,11 @@ class Server(Protocol):
         """
         ...
 
-    def calls(self) -> Iterable[asyncio.Task[None]]:
+    def active_tasks(self) -> Iterable[asyncio.Task[None]]:
         """Return the tasks that are serving requests and streams."""
         ...
 
-    def leave(self) -> None:
+    def stop_accepting(self) -> None:
         """Stop accepting but keep connections open.
 
         An engine that cannot do so immediately does it in ``stop``.
@@ -258,7 +260,7 @@ class Upstream(Protocol[Req_contra, Resp_co]):
 
 
 @runtime_checkable
-class StreamUpstream(Protocol[Req_contra, Resp_co]):
+class StreamingUpstream(Protocol[Req_contra, Resp_co]):
     """An upstream that can also receive several responses to one request."""
 
     def stream(
@@ -277,16 +279,16 @@ class StreamUpstream(Protocol[Req_contra, Resp_co]):
 
 
 @runtime_checkable
-class Dropping(Protocol):
+class SupportsDisconnect(Protocol):
     """An upstream whose endpoints may be removed individually."""
 
-    async def drop(self, endpoint: Endpoint) -> None:
+    async def disconnect(self, endpoint: Endpoint) -> None:
         """Close all connections to ``endpoint``. No exchange may be in progress there."""
         ...
 
 
-class HttpStreamUpstream(
-    Upstream[HttpRequest, HttpResponse], StreamUpstream[HttpRequest, HttpResponse], Protocol
+class HttpStreamingUpstream(
+    Upstream[HttpRequest, HttpResponse], StreamingUpstream[HttpRequest, HttpResponse], Protocol
 ):
     """An HTTP upstream with streams: each server-sent event of a response is a response of its
     own."""

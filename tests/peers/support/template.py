@@ -28,11 +28,11 @@ def _load() -> None:
     import infergate.runtime.serve  # noqa: PLC0415
     from infergate.codecs.registry import plugins  # noqa: PLC0415
     from infergate.config.schema import Config  # noqa: PLC0415
-    from infergate.runtime.engines import engine  # noqa: PLC0415
+    from infergate.runtime.engines import load_engine  # noqa: PLC0415  # noqa: PLC0415
 
     assert infergate.cli.main
     plugins()
-    engine("own")
+    load_engine("own")
     Config.default()
     gc.collect()
 

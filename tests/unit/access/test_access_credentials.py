@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infergate.access.credentials import LONGEST, presented
-from infergate.access.refusals import Reason, Refused
-from infergate.core.errors import Unauthenticated
+from infergate.access.credentials import MAX_CREDENTIAL_CHARS, read_credential
+from infergate.access.rejection import AccessRejected, RejectionReason
+from infergate.core.errors import UnauthenticatedError
 
 TOKEN = st.builds(
     lambda body, end: body + end,
@@ -21,20 +21,20 @@ BLANKS = st.integers(1, 3).map(lambda n: " " * n)
 
 
 def secret_of(headers: dict[str, str]) -> str | None:
-    found = presented(headers)
+    found = read_credential(headers)
     return None if found is None else found.secret
 
 
 def test_no_header_is_no_credential() -> None:
-    assert presented({}) is None
-    assert presented({"x-request-id": "1", "cookie": "a=b"}) is None
+    assert read_credential({}) is None
+    assert read_credential({"x-request-id": "1", "cookie": "a=b"}) is None
 
 
 @given(TOKEN, st.sampled_from(["Bearer", "bearer", "BEARER", "bEaReR"]), BLANKS)
 def test_a_bearer_is_read_whatever_the_scheme_is_spelt_like(
     token: str, scheme: str, blanks: str
 ) -> None:
-    found = presented({"authorization": f"{scheme}{blanks}{token}"})
+    found = read_credential({"authorization": f"{scheme}{blanks}{token}"})
     assert found is not None
     assert found.secret == token
     assert found.may_be_token
@@ -42,7 +42,7 @@ def test_a_bearer_is_read_whatever_the_scheme_is_spelt_like(
 
 @given(TOKEN)
 def test_a_key_has_a_header_of_its_own_and_is_no_token(key: str) -> None:
-    found = presented({"x-api-key": key})
+    found = read_credential({"x-api-key": key})
     assert found is not None
     assert found.secret == key
     assert not found.may_be_token
@@ -52,16 +52,16 @@ def test_a_key_has_a_header_of_its_own_and_is_no_token(key: str) -> None:
 def test_any_text_is_read_or_refused_and_is_never_repeated(text: str, header: str) -> None:
     found, refusal = None, None
     try:
-        found = presented({header: text})
-    except Refused as refused:
+        found = read_credential({header: text})
+    except AccessRejected as refused:
         refusal = refused
     if refusal is None:
         assert found is not None
         assert text.endswith(found.secret)
         assert found.secret not in repr(found) or found.secret in "Credential(…)"
     else:
-        assert refusal.reason is Reason.MALFORMED
-        assert isinstance(refusal.error, Unauthenticated)
+        assert refusal.reason is RejectionReason.MALFORMED
+        assert isinstance(refusal.error, UnauthenticatedError)
         if len(text) > 20:
             assert text not in refusal.error.public + refusal.error.detail + repr(refusal)
 
@@ -80,18 +80,21 @@ def test_any_text_is_read_or_refused_and_is_never_repeated(text: str, header: st
         {"authorization": "Bearer a\u00e9"},
         {"authorization": "Bearer\ta"},
         {"authorization": " Bearer a"},
-        {"authorization": "Bearer " + "a" * (LONGEST + 1)},
+        {"authorization": "Bearer " + "a" * (MAX_CREDENTIAL_CHARS + 1)},
         {"x-api-key": ""},
         {"x-api-key": "one, two"},
-        {"x-api-key": "a" * (LONGEST + 1)},
+        {"x-api-key": "a" * (MAX_CREDENTIAL_CHARS + 1)},
         {"authorization": "Bearer a", "x-api-key": "a"},
     ],
 )
 def test_what_is_not_one_credential_is_refused(headers: dict[str, str]) -> None:
-    with pytest.raises(Refused) as refused:
-        presented(headers)
-    assert refused.value.reason is Reason.MALFORMED
+    with pytest.raises(AccessRejected) as refused:
+        read_credential(headers)
+    assert refused.value.reason is RejectionReason.MALFORMED
 
 
 def test_the_longest_is_read() -> None:
-    assert secret_of({"authorization": "Bearer " + "a" * LONGEST}) == "a" * LONGEST
+    assert (
+        secret_of({"authorization": "Bearer " + "a" * MAX_CREDENTIAL_CHARS})
+        == "a" * MAX_CREDENTIAL_CHARS
+    )

@@ -8,28 +8,28 @@ from typing import Any
 import pytest
 
 from access_tokens import AUDIENCE, ISSUER, jwk, jwks, rsa_key, token
-from infergate.access.entrance import Entrance, KeyRing
-from infergate.access.jwks import KeySet
-from infergate.access.keys import Key, Keys, digest_of
-from infergate.access.rates import (
-    Buckets,
-    Full,
-    InMemory,
-    Limit,
+from infergate.access.authorizer import Authorizer, KeyRing
+from infergate.access.jwks import JwkSet
+from infergate.access.keys import ApiKey, ApiKeys, digest_of
+from infergate.access.rate_limits import (
+    BucketCharge,
+    ExceededLimit,
+    LocalBuckets,
+    LocalRateStore,
     Rate,
-    Rates,
-    Store,
-    StoreAway,
-    Want,
+    RateLimit,
+    RateLimits,
+    RateStore,
+    RateStoreUnavailableError,
 )
-from infergate.access.refusals import Reason
-from infergate.access.rules import Rule, Rules
-from infergate.access.tokens import Issuer, Tokens
-from infergate.codecs.base import Peek
+from infergate.access.rejection import RejectionReason
+from infergate.access.rules import AccessRule, AccessRules
+from infergate.access.tokens import Issuer, JwtVerifier
+from infergate.codecs.base import RequestSummary
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import (
-    OPERATIONS,
+    OPERATION_NAMES,
     InferRequest,
     LogSettingsRequest,
     ModelIndexRequest,
@@ -41,32 +41,34 @@ from infergate.core.messages import (
 
 SECRET = "infergate_the-key-of-a"
 BEARER = {"authorization": f"Bearer {SECRET}"}
-INFER = Peek(InferRequest, "m")
-SOURCE_KEYS = KeySet(jwks(jwk(rsa_key(), kid="1")))
+INFER = RequestSummary(InferRequest, "m")
+SOURCE_KEYS = JwkSet(jwks(jwk(rsa_key(), kid="1")))
 
 
 class Source:
-    async def keys(self, now: float) -> KeySet | None:
+    async def keys(self, now: float) -> JwkSet | None:
         return SOURCE_KEYS
 
-    async def newer(self, now: float) -> KeySet | None:
+    async def refreshed_keys(self, now: float) -> JwkSet | None:
         return SOURCE_KEYS
 
 
 class Door:
     """An entrance, and what it told."""
 
-    def __init__(self, *rules: Rule, limits: tuple[Limit, ...] = (), **changed: Any) -> None:
+    def __init__(
+        self, *rules: AccessRule, limits: tuple[RateLimit, ...] = (), **changed: Any
+    ) -> None:
         self.reasons: list[str] = []
         self.denied: list[tuple[type, str, Kind]] = []
-        made = Rules(rules or (Rule(("key:a", "jwt:idp:alice", "cert:spiffe://a")),))
+        made = AccessRules(rules or (AccessRule(("key:a", "jwt:idp:alice", "cert:spiffe://a")),))
         issuer = Issuer("idp", ISSUER, (AUDIENCE,), ("RS256",), 0.0, "sub", Source())
         fields: dict[str, Any] = {
             "rules": made,
-            "keys": KeyRing(Keys([Key("a", digest_of(SECRET))]), None),
-            "tokens": Tokens((issuer,), made),
-            "rates": Rates(limits, InMemory(Buckets())) if limits else None,
-            "memory": InMemory(Buckets()),
+            "keys": KeyRing(ApiKeys([ApiKey("a", digest_of(SECRET))]), None),
+            "tokens": JwtVerifier((issuer,), made),
+            "rates": RateLimits(limits, LocalRateStore(LocalBuckets())) if limits else None,
+            "memory": LocalRateStore(LocalBuckets()),
             "route_of": lambda model, version, headers: "route",
             "refused": self.reasons.append,
             "denied": lambda what, call, error: self.denied.append(
@@ -77,15 +79,15 @@ class Door:
             "shares_memory": False,
             **changed,
         }
-        self.entrance = Entrance(**fields)
+        self.entrance = Authorizer(**fields)
 
-    async def enter(self, peek: Peek = INFER, **fields: Any) -> str:
+    async def enter(self, peek: RequestSummary = INFER, **fields: Any) -> str:
         """Who came in."""
         self.call = Call("test", time.monotonic(), **fields)
-        self.peek = await self.entrance.admitted(peek, self.call)
+        self.peek = await self.entrance.authorize(peek, self.call)
         return self.call.identity
 
-    async def refusal(self, peek: Peek = INFER, **fields: Any) -> GatewayError:
+    async def refusal(self, peek: RequestSummary = INFER, **fields: Any) -> GatewayError:
         with pytest.raises(GatewayError) as caught:
             await self.enter(peek, **fields)
         assert SECRET not in str(vars(caught.value))
@@ -102,7 +104,7 @@ async def test_keys_tokens_and_certificates_tell_who_asks() -> None:
 
 
 async def test_a_credential_goes_before_the_certificate_and_is_right_or_wrong() -> None:
-    door = Door(Rule(("cert:spiffe://a", "anonymous", "key:a")))
+    door = Door(AccessRule(("cert:spiffe://a", "anonymous", "key:a")))
     both = {"headers": BEARER, "peer_identity": ("spiffe://a",)}
     assert await door.enter(**both) == "key:a"
     for wrong in ("Bearer wrong", "Basic x", f"Bearer {token(aud='other')}", ""):
@@ -112,44 +114,44 @@ async def test_a_credential_goes_before_the_certificate_and_is_right_or_wrong() 
 
 
 async def test_a_name_of_one_kind_is_none_of_another() -> None:
-    door = Door(Rule(("key:spiffe://a", "jwt:idp:a")))
+    door = Door(AccessRule(("key:spiffe://a", "jwt:idp:a")))
     assert (await door.refusal(headers=BEARER)).kind is Kind.FORBIDDEN
     assert (await door.refusal(peer_identity=("spiffe://a",))).kind is Kind.FORBIDDEN
 
 
 async def test_only_the_first_name_of_a_certificate_counts() -> None:
-    door = Door(Rule(("cert:b.example",)))
+    door = Door(AccessRule(("cert:b.example",)))
     assert (await door.refusal(peer_identity=("a.example", "b.example"))).kind is Kind.FORBIDDEN
 
 
 async def test_who_opens_a_stream_is_known_or_a_guest() -> None:
-    door, guests = Door(), Door(Rule(("anonymous",)))
+    door, guests = Door(), Door(AccessRule(("anonymous",)))
     for wrong in ({}, {"x-api-key": "wrong"}):
         with pytest.raises(GatewayError) as caught:
-            await door.entrance.known(Call("test", time.monotonic(), headers=wrong))
+            await door.entrance.authenticate(Call("test", time.monotonic(), headers=wrong))
         assert caught.value.kind is Kind.UNAUTHENTICATED
-    assert door.reasons == [Reason.NO_CREDENTIALS.value, Reason.UNKNOWN_KEY.value]
+    assert door.reasons == [RejectionReason.NO_CREDENTIALS.value, RejectionReason.UNKNOWN_KEY.value]
     for which, headers, identity in ((door, BEARER, "key:a"), (guests, {}, "anonymous")):
-        await which.entrance.known(call := Call("test", time.monotonic(), headers=headers))
+        await which.entrance.authenticate(call := Call("test", time.monotonic(), headers=headers))
         assert call.identity == identity
-    door.entrance.give_way(guests.entrance)
-    await door.entrance.known(call := Call("test", time.monotonic()))
+    door.entrance.hand_over_to(guests.entrance)
+    await door.entrance.authenticate(call := Call("test", time.monotonic()))
     assert call.identity == "anonymous"
 
 
 async def test_who_says_nothing_is_told_to_say_something() -> None:
     door = Door()
     assert (await door.refusal()).kind is Kind.UNAUTHENTICATED
-    guests = Door(Rule(("anonymous",), ("demo",)), Rule(("key:a",)))
-    assert await guests.enter(Peek(InferRequest, "demo")) == "anonymous"
+    guests = Door(AccessRule(("anonymous",), ("demo",)), AccessRule(("key:a",)))
+    assert await guests.enter(RequestSummary(InferRequest, "demo")) == "anonymous"
     assert (await guests.refusal()).kind is Kind.UNAUTHENTICATED  # not that it is forbidden
-    assert door.reasons == guests.reasons == [Reason.NO_CREDENTIALS.value]
+    assert door.reasons == guests.reasons == [RejectionReason.NO_CREDENTIALS.value]
 
 
 async def test_a_token_is_a_key_where_no_issuer_is_configured() -> None:
     text = token()
-    keys = KeyRing(Keys([Key("odd", digest_of(text))]), None)
-    door = Door(Rule(("key:odd",)), tokens=None, keys=keys)
+    keys = KeyRing(ApiKeys([ApiKey("odd", digest_of(text))]), None)
+    door = Door(AccessRule(("key:odd",)), tokens=None, keys=keys)
     assert await door.enter(headers={"authorization": f"Bearer {text}"}) == "key:odd"
     assert await door.enter(headers={"x-api-key": text}) == "key:odd"
 
@@ -158,22 +160,22 @@ async def test_a_token_is_not_taken_as_an_api_key() -> None:
     assert (await Door().refusal(headers={"x-api-key": token()})).kind is Kind.UNAUTHENTICATED
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", OPERATION_NAMES)
 async def test_of_all_operations_health_alone_is_open(operation: type) -> None:
     door = Door()
-    peek = Peek(operation, "m")
+    peek = RequestSummary(operation, "m")
     if operation in {ServerLiveRequest, ServerReadyRequest}:
         assert await door.enter(peek) == ""
         assert (await Door(open_health=False).refusal(peek)).kind is Kind.UNAUTHENTICATED
-        allowed = Door(Rule(("*",), operations=frozenset({"health"})), open_health=False)
+        allowed = Door(AccessRule(("*",), operations=frozenset({"health"})), open_health=False)
         assert await allowed.enter(peek, headers=BEARER) == "key:a"
     else:
         assert (await door.refusal(peek)).kind is Kind.UNAUTHENTICATED
 
 
 async def test_what_is_forbidden_is_named() -> None:
-    door = Door(Rule(("key:a",), ("bert-*",)))
-    error = await door.refusal(Peek(InferRequest, "gpt"), headers=BEARER)
+    door = Door(AccessRule(("key:a",), ("bert-*",)))
+    error = await door.refusal(RequestSummary(InferRequest, "gpt"), headers=BEARER)
     assert error.kind is Kind.FORBIDDEN
     assert error.public == "infer of model 'gpt' is not allowed to this client"
     assert door.call.identity == "key:a"  # for the log
@@ -182,9 +184,13 @@ async def test_what_is_forbidden_is_named() -> None:
 
 @pytest.mark.parametrize(
     "peek",
-    [Peek(ModelLoadRequest, "m"), Peek(LogSettingsRequest), Peek(SharedMemoryRegisterRequest)],
+    [
+        RequestSummary(ModelLoadRequest, "m"),
+        RequestSummary(LogSettingsRequest),
+        RequestSummary(SharedMemoryRegisterRequest),
+    ],
 )
-async def test_changes_that_were_refused_are_told(peek: Peek) -> None:
+async def test_changes_that_were_refused_are_told(peek: RequestSummary) -> None:
     door = Door()
     await door.refusal(peek, headers=BEARER)
     await door.refusal(peek)
@@ -196,42 +202,46 @@ async def test_changes_that_were_refused_are_told(peek: Peek) -> None:
 
 
 async def test_rates_are_kept_and_health_does_not_count() -> None:
-    limit = Limit(("*",), requests=Rate(2, 3600.0, 2))
-    door = Door(Rule(("*",)), limits=(limit,), open_health=False)
+    limit = RateLimit(("*",), requests=Rate(2, 3600.0, 2))
+    door = Door(AccessRule(("*",)), limits=(limit,), open_health=False)
     for _ in range(2):
         await door.enter(headers=BEARER)
     error = await door.refusal(headers=BEARER)
     assert error.kind is Kind.RATE_LIMITED
     assert error.retry_after == pytest.approx(1800, abs=60)
     assert door.reasons == ["requests"]
-    index = Peek(ModelIndexRequest)
+    index = RequestSummary(ModelIndexRequest)
     assert await door.enter(index, headers=BEARER) == "key:a"  # of no route
-    forbidden = await door.refusal(Peek(ServerLiveRequest), headers=BEARER)
+    forbidden = await door.refusal(RequestSummary(ServerLiveRequest), headers=BEARER)
     assert forbidden.kind is Kind.FORBIDDEN
 
 
 async def test_bytes_are_those_of_the_call() -> None:
-    door = Door(limits=(Limit(("*",), bytes=Rate(100, 3600.0, 100)),))
+    door = Door(limits=(RateLimit(("*",), bytes=Rate(100, 3600.0, 100)),))
     await door.enter(headers=BEARER, bytes_in=60)
     assert (await door.refusal(headers=BEARER, bytes_in=60)).kind is Kind.RATE_LIMITED
     assert door.reasons == ["bytes"]
 
 
 async def test_who_is_refused_is_not_counted() -> None:
-    door = Door(Rule(("key:a",), ("m",)), limits=(Limit(("*",), requests=Rate(1, 3600.0, 1)),))
+    door = Door(
+        AccessRule(("key:a",), ("m",)), limits=(RateLimit(("*",), requests=Rate(1, 3600.0, 1)),)
+    )
     for _ in range(3):
-        assert (await door.refusal(Peek(InferRequest, "n"), headers=BEARER)).kind is Kind.FORBIDDEN
+        assert (
+            await door.refusal(RequestSummary(InferRequest, "n"), headers=BEARER)
+        ).kind is Kind.FORBIDDEN
     assert await door.enter(headers=BEARER)
 
 
 async def test_a_store_that_is_away_and_closed_lets_nobody_in() -> None:
     class Away:
-        async def take(self, wants: list[Want], now: float) -> Full | None:
-            raise StoreAway
+        async def take(self, wants: list[BucketCharge], now: float) -> ExceededLimit | None:
+            raise RateStoreUnavailableError
 
-    store: Store = Away()
-    limit = Limit(("*",), requests=Rate(1, 1.0, 1))
-    door = Door(rates=Rates((limit,), store))
+    store: RateStore = Away()
+    limit = RateLimit(("*",), requests=Rate(1, 1.0, 1))
+    door = Door(rates=RateLimits((limit,), store))
     error = await door.refusal(headers=BEARER)
     assert error.kind is Kind.OVERLOADED
     assert door.reasons == ["store_away"]
@@ -244,13 +254,13 @@ async def test_who_may_not_use_shared_memory_has_his_messages_read() -> None:
         (True, plain, False),
         (True, memory, True),
     ]:
-        door = Door(Rule(("*",), operations=operations), shares_memory=shares)
+        door = Door(AccessRule(("*",), operations=operations), shares_memory=shares)
         await door.enter(headers=BEARER)
-        assert door.peek.forwards is forwards
+        assert door.peek.can_pass_through is forwards
 
 
 async def test_what_is_remembered_of_identities_is_bounded() -> None:
-    door = Door(Rule(("cert:*",)))
+    door = Door(AccessRule(("cert:*",)))
     for number in range(5000):
         await door.enter(peer_identity=(f"c{number}",))
-    assert len(door.entrance._known) <= 4096
+    assert len(door.entrance._permits) <= 4096

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from infergate.access.files import PERIOD, Watched
+from infergate.access.watched_file import CHECK_INTERVAL_SECONDS, WatchedFile
 
 
 def number(data: bytes) -> int:
@@ -24,8 +24,8 @@ class Failures:
         self.count += 1
 
 
-def watched(path: Path, failures: Failures, value: int = 1) -> Watched[int]:
-    return Watched(path, number, value, failures)
+def watched(path: Path, failures: Failures, value: int = 1) -> WatchedFile[int]:
+    return WatchedFile(path, number, value, failures)
 
 
 async def test_a_change_is_seen_a_period_later_and_not_looked_for_sooner(tmp_path: Path) -> None:
@@ -34,8 +34,8 @@ async def test_a_change_is_seen_a_period_later_and_not_looked_for_sooner(tmp_pat
     file = watched(path, failures)
     assert await file.current(100.0) == 1
     path.write_text("22")
-    assert await file.current(100.0 + PERIOD / 2) == 1
-    assert await file.current(100.0 + PERIOD) == 22
+    assert await file.current(100.0 + CHECK_INTERVAL_SECONDS / 2) == 1
+    assert await file.current(100.0 + CHECK_INTERVAL_SECONDS) == 22
     assert failures.count == 0
 
 
@@ -58,7 +58,7 @@ async def test_a_link_that_is_swapped_is_followed(tmp_path: Path) -> None:
     assert await file.current(0.0) == 1
     (tmp_path / "new").symlink_to("2")
     (tmp_path / "new").rename(tmp_path / "data")
-    assert await file.current(PERIOD) == 2
+    assert await file.current(CHECK_INTERVAL_SECONDS) == 2
 
 
 @pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: path.write_text("x")])
@@ -72,7 +72,7 @@ async def test_a_file_that_is_no_use_leaves_what_was(
     spoil(path)  # type: ignore[operator]
     caplog.set_level(logging.ERROR, "infergate.access")
     for moment in range(1, 6):
-        assert await file.current(moment * PERIOD) == 7
+        assert await file.current(moment * CHECK_INTERVAL_SECONDS) == 7
     assert failures.count
     assert len(caplog.records) == 1  # told once, not each second
     assert "stays in force" in caplog.text
@@ -98,8 +98,11 @@ async def test_who_waits_for_a_file_system_that_hangs_does_not_look_as_well(
         entered.set()
         await gate.wait()
 
-    monkeypatch.setattr(file, "_look", look)
-    waiting = [asyncio.ensure_future(file.current(2 * PERIOD * moment)) for moment in range(10)]
+    monkeypatch.setattr(file, "_check", look)
+    waiting = [
+        asyncio.ensure_future(file.current(2 * CHECK_INTERVAL_SECONDS * moment))
+        for moment in range(10)
+    ]
     await entered.wait()
     gate.set()
     await asyncio.gather(*waiting)

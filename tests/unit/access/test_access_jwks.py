@@ -12,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from access_tokens import ec_key, ed_key, jwk, jwks, rsa_key
-from infergate.access.jwks import ALGORITHMS, EAGER, PAUSE, KeySet, UrlSource
+from infergate.access.jwks import (
+    ALGORITHMS,
+    FETCH_INTERVAL_SECONDS,
+    INITIAL_FETCH_INTERVAL_SECONDS,
+    JwkSet,
+    JwkUrlSource,
+)
 from infergate.config.access import JwtConfig
 from infergate.core.errors import GatewayError, Kind
 
@@ -21,7 +27,7 @@ RSA = jwk(rsa_key(), kid="1")
 
 def usable(key: dict[str, Any]) -> set[str]:
     try:
-        keys = KeySet(jwks(key))
+        keys = JwkSet(jwks(key))
     except ValueError:
         return set()
     return {each for each in ("HS256", "none", *ALGORITHMS) if keys.find(key.get("kid"), each)}
@@ -70,11 +76,11 @@ def test_a_token_without_the_name_of_its_key_is_checked_by_the_only_one_that_cou
     None
 ):
     other = jwk(rsa_key("other"), kid="2")
-    assert KeySet(jwks(RSA, jwk(ec_key(), kid="3"))).find(None, "RS256") is not None
-    assert KeySet(jwks(RSA, other)).find(None, "RS256") is None
-    assert KeySet(jwks(RSA, other)).find("2", "RS256") is not None
-    assert KeySet(jwks(RSA, other)).find("3", "RS256") is None
-    assert KeySet(jwks(RSA, {**other, "kid": "1"})).find("1", "RS256") is None  # which one?
+    assert JwkSet(jwks(RSA, jwk(ec_key(), kid="3"))).find(None, "RS256") is not None
+    assert JwkSet(jwks(RSA, other)).find(None, "RS256") is None
+    assert JwkSet(jwks(RSA, other)).find("2", "RS256") is not None
+    assert JwkSet(jwks(RSA, other)).find("3", "RS256") is None
+    assert JwkSet(jwks(RSA, {**other, "kid": "1"})).find("1", "RS256") is None  # which one?
 
 
 @pytest.mark.parametrize(
@@ -82,7 +88,7 @@ def test_a_token_without_the_name_of_its_key_is_checked_by_the_only_one_that_cou
 )
 def test_what_is_no_key_set_is_refused(document: bytes) -> None:
     with pytest.raises(ValueError, match=r"it is|no key"):
-        KeySet(document)
+        JwkSet(document)
 
 
 @given(
@@ -102,7 +108,7 @@ def test_what_is_no_key_set_is_refused(document: bytes) -> None:
 )
 def test_any_document_is_a_key_set_or_refused(document: bytes) -> None:
     try:
-        keys = KeySet(document)
+        keys = JwkSet(document)
     except ValueError:
         return
     for algorithm in ALGORITHMS:
@@ -136,8 +142,8 @@ class Server:
         self.failed += 1
 
 
-def source(server: Server, refresh: float = 300.0) -> UrlSource:
-    return UrlSource("idp", server, refresh, server.fail)
+def source(server: Server, refresh: float = 300.0) -> JwkUrlSource:
+    return JwkUrlSource("idp", server, refresh, server.fail)
 
 
 AWAY = GatewayError(Kind.CONNECT, "connection refused")
@@ -162,11 +168,15 @@ async def test_an_unknown_key_is_asked_for_but_not_again_and_again() -> None:
     server = Server(jwks(RSA))
     keys = source(server)
     await keys.keys(0.0)
-    for moment in (1.0, 2.0, PAUSE - 1):
-        await keys.newer(moment)
+    for moment in (1.0, 2.0, FETCH_INTERVAL_SECONDS - 1):
+        await keys.refreshed_keys(moment)
     assert server.asked == 1
-    for moment in (PAUSE, PAUSE + 1, 2 * PAUSE - 1):
-        await keys.newer(moment)
+    for moment in (
+        FETCH_INTERVAL_SECONDS,
+        FETCH_INTERVAL_SECONDS + 1,
+        2 * FETCH_INTERVAL_SECONDS - 1,
+    ):
+        await keys.refreshed_keys(moment)
     assert server.asked == 2
 
 
@@ -181,7 +191,9 @@ async def test_keys_are_kept_while_the_url_is_away(
     caplog.set_level(logging.ERROR, "infergate.access")
     for moment in range(300, 3000, 10):
         assert await keys.keys(float(moment)) is first
-    assert 2700 / PAUSE - 1 <= server.asked - 1 <= 2700 / PAUSE + 1
+    assert (
+        2700 / FETCH_INTERVAL_SECONDS - 1 <= server.asked - 1 <= 2700 / FETCH_INTERVAL_SECONDS + 1
+    )
     assert server.failed == server.asked - 1
     assert "stay in force" in caplog.text
 
@@ -190,10 +202,10 @@ async def test_where_there_were_never_keys_they_are_asked_for_eagerly() -> None:
     server = Server(AWAY)
     keys = source(server)
     assert await keys.keys(0.0) is None
-    assert await keys.keys(EAGER / 2) is None
+    assert await keys.keys(INITIAL_FETCH_INTERVAL_SECONDS / 2) is None
     assert server.asked == 1
     server.document = jwks(RSA)
-    assert await keys.keys(EAGER) is not None
+    assert await keys.keys(INITIAL_FETCH_INTERVAL_SECONDS) is not None
 
 
 async def test_one_asks_for_all_who_wait() -> None:

@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infergate.access.credentials import presented
-from infergate.access.keys import Key, Keys, digest_of, new_key, parse_file, parse_hash, parse_name
+from infergate.access.credentials import read_credential
+from infergate.access.keys import (
+    ApiKey,
+    ApiKeys,
+    digest_of,
+    new_key,
+    parse_file,
+    parse_hash,
+    parse_name,
+)
 
 HASH = hashlib.sha256(b"secret").hexdigest()
 
@@ -19,36 +27,38 @@ def test_a_new_key_is_long_random_and_can_be_sent() -> None:
     assert len(made) == 100
     for key in made:
         assert len(key) >= len("infergate_") + 43  # 256 bits in base64
-        found = presented({"authorization": f"Bearer {key}"})
+        found = read_credential({"authorization": f"Bearer {key}"})
         assert found is not None
         assert found.secret == key
 
 
 def test_a_key_is_found_by_its_hash_alone() -> None:
-    keys = Keys([Key("a", digest_of("one")), Key("b", digest_of("two")), Key("a", digest_of("3"))])
-    assert [keys.find(each) for each in ("one", "two", "3", "four", "")] == [
+    keys = ApiKeys(
+        [ApiKey("a", digest_of("one")), ApiKey("b", digest_of("two")), ApiKey("a", digest_of("3"))]
+    )
+    assert [keys.find_owner(each) for each in ("one", "two", "3", "four", "")] == [
         "a",
         "b",
         "a",
         None,
         None,
     ]
-    assert keys.find(digest_of("one").hex()) is None  # who knows the hash has no key
+    assert keys.find_owner(digest_of("one").hex()) is None  # who knows the hash has no key
 
 
 @given(st.text())
 def test_any_text_can_be_asked_for(text: str) -> None:
-    assert Keys([]).find(text) is None
-    assert Keys([Key("x", digest_of(text))]).find(text) == "x"
+    assert ApiKeys([]).find_owner(text) is None
+    assert ApiKeys([ApiKey("x", digest_of(text))]).find_owner(text) == "x"
 
 
 def test_a_file_has_a_key_a_line() -> None:
     text = f"\ufeff# keys\n\na: {HASH}  # the old one\n  a:{HASH.upper()}\nteam/b@x : {HASH}\r\n"
     digest = bytes.fromhex(HASH)
     assert parse_file(text.encode()) == (
-        Key("a", digest),
-        Key("a", digest),
-        Key("team/b@x", digest),
+        ApiKey("a", digest),
+        ApiKey("a", digest),
+        ApiKey("team/b@x", digest),
     )
     assert parse_file(b"") == ()
 

@@ -9,35 +9,42 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infergate.access.rates import Buckets, InMemory, Limit, Rate, Rates, Want
-from infergate.access.refusals import Reason
-from infergate.access.rules import Granted
+from infergate.access.rate_limits import (
+    BucketCharge,
+    LocalBuckets,
+    LocalRateStore,
+    Rate,
+    RateLimit,
+    RateLimits,
+)
+from infergate.access.rejection import RejectionReason
+from infergate.access.rules import RulePermit
 
 
-def rates(*limits: Limit) -> Rates:
-    return Rates(limits, InMemory(Buckets()))
+def rates(*limits: RateLimit) -> RateLimits:
+    return RateLimits(limits, LocalRateStore(LocalBuckets()))
 
 
 def take(
-    made: Rates,
+    made: RateLimits,
     now: float,
     identity: str = "key:a",
     *,
     model: str = "m",
     route: str = "r",
     size: int = 0,
-) -> tuple[Reason, float] | None:
-    return asyncio.run(made.take(Granted(identity, ()), model, route, size, now))
+) -> tuple[RejectionReason, float] | None:
+    return asyncio.run(made.charge(RulePermit(identity, ()), model, route, size, now))
 
 
 TEN = Rate(10, 1.0, 10)
 
 
 def test_a_burst_passes_at_once_and_then_as_many_as_the_rate_says() -> None:
-    made = rates(Limit(("*",), requests=TEN))
+    made = rates(RateLimit(("*",), requests=TEN))
     assert [take(made, 0.0) for _ in range(10)] == [None] * 10
     reason, wait = take(made, 0.0) or (None, 0.0)
-    assert reason is Reason.REQUESTS
+    assert reason is RejectionReason.REQUESTS
     assert wait == pytest.approx(0.1)
     assert take(made, 0.09) is not None
     assert take(made, 0.1) is None
@@ -47,35 +54,37 @@ def test_a_burst_passes_at_once_and_then_as_many_as_the_rate_says() -> None:
 
 def test_a_burst_may_be_larger_or_smaller_than_the_rate() -> None:
     for burst in (1, 3, 25):
-        made = rates(Limit(("*",), requests=Rate(10, 1.0, burst)))
+        made = rates(RateLimit(("*",), requests=Rate(10, 1.0, burst)))
         passed = [take(made, 0.0) is None for _ in range(30)]
         assert passed == [True] * burst + [False] * (30 - burst)
 
 
 def test_bytes_are_counted_and_what_is_larger_than_all_passes_alone() -> None:
-    made = rates(Limit(("*",), bytes=Rate(100, 1.0, 100)))
+    made = rates(RateLimit(("*",), bytes=Rate(100, 1.0, 100)))
     assert take(made, 0.0, size=60) is None
-    assert take(made, 0.0, size=60) == (Reason.BYTES, pytest.approx(0.2))
+    assert take(made, 0.0, size=60) == (RejectionReason.BYTES, pytest.approx(0.2))
     assert take(made, 0.0, size=40) is None
-    assert take(made, 0.5, size=1000) == (Reason.BYTES, pytest.approx(0.5))
+    assert take(made, 0.5, size=1000) == (RejectionReason.BYTES, pytest.approx(0.5))
     assert take(made, 1.0, size=1000) is None  # it was empty
     assert take(made, 10.0, size=1) is not None  # and is ten seconds' worth
     assert take(made, 10.02, size=1) is None
 
 
 def test_a_request_that_one_bucket_refuses_is_counted_by_none() -> None:
-    made = rates(Limit(("*",), requests=Rate(2, 1.0, 2), bytes=Rate(10, 1.0, 10)))
+    made = rates(RateLimit(("*",), requests=Rate(2, 1.0, 2), bytes=Rate(10, 1.0, 10)))
     assert take(made, 0.0, size=10) is None
     for _ in range(5):
-        assert take(made, 0.0, size=1) == (Reason.BYTES, pytest.approx(0.1))
+        assert take(made, 0.0, size=1) == (RejectionReason.BYTES, pytest.approx(0.1))
     assert take(made, 0.0, size=0) is None  # of the requests there was one left
-    assert take(made, 0.0, size=0) == (Reason.REQUESTS, pytest.approx(0.5))
+    assert take(made, 0.0, size=0) == (RejectionReason.REQUESTS, pytest.approx(0.5))
 
 
 def test_the_longer_wait_is_told() -> None:
-    made = rates(Limit(("*",), requests=Rate(1, 1.0, 1)), Limit(("*",), requests=Rate(1, 60.0, 1)))
+    made = rates(
+        RateLimit(("*",), requests=Rate(1, 1.0, 1)), RateLimit(("*",), requests=Rate(1, 60.0, 1))
+    )
     assert take(made, 0.0) is None
-    assert take(made, 0.0) == (Reason.REQUESTS, pytest.approx(60.0))
+    assert take(made, 0.0) == (RejectionReason.REQUESTS, pytest.approx(60.0))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +99,7 @@ def test_the_longer_wait_is_told() -> None:
 def test_what_is_counted_by_itself(
     each_identity: bool, each_route: bool, others: tuple[bool, bool]
 ) -> None:
-    limit = Limit(("*",), ("*",), each_identity, each_route, requests=Rate(1, 1.0, 1))
+    limit = RateLimit(("*",), ("*",), each_identity, each_route, requests=Rate(1, 1.0, 1))
     made = rates(limit)
     assert take(made, 0.0) is None
     assert take(made, 0.0, model="n") is not None  # another model of the route
@@ -99,7 +108,7 @@ def test_what_is_counted_by_itself(
 
 
 def test_limits_are_for_whom_and_what_they_say() -> None:
-    made = rates(Limit(("key:*",), ("bert-*",), requests=Rate(1, 1.0, 1)))
+    made = rates(RateLimit(("key:*",), ("bert-*",), requests=Rate(1, 1.0, 1)))
     for identity, model, counted in [
         ("key:a", "bert-1", True),
         ("key:a", "gpt", False),
@@ -110,20 +119,20 @@ def test_limits_are_for_whom_and_what_they_say() -> None:
 
 
 def test_no_wildcard_of_a_limits_models_matches_a_slash() -> None:
-    made = rates(Limit(("*",), ("team-*",), requests=Rate(1, 1.0, 1)))
+    made = rates(RateLimit(("*",), ("team-*",), requests=Rate(1, 1.0, 1)))
     for model, limited in (("team-a/bert", False), ("team-a", True)):
         assert take(made, 0.0, model=model) is None
         assert (take(made, 0.0, model=model) is not None) is limited
 
 
 def test_everybody_is_anonymous_too() -> None:
-    made = rates(Limit(("*",), requests=Rate(1, 1.0, 1)))
+    made = rates(RateLimit(("*",), requests=Rate(1, 1.0, 1)))
     assert take(made, 0.0, "anonymous") is None
     assert take(made, 0.0, "anonymous") is not None
 
 
 def test_names_cannot_be_made_to_mean_anothers_bucket() -> None:
-    made = rates(Limit(("*",), requests=Rate(1, 1.0, 1)))
+    made = rates(RateLimit(("*",), requests=Rate(1, 1.0, 1)))
     assert take(made, 0.0, "jwt:i:a|b", route="c") is None
     assert take(made, 0.0, "jwt:i:a", route="b|c") is None
 
@@ -137,18 +146,23 @@ def test_no_more_passes_in_any_time_than_the_burst_and_the_rate(
     steps: list[tuple[float, int]], amount: int, burst: int
 ) -> None:
     """But for one request that is larger than the burst, which passed alone."""
-    buckets, now = Buckets(), 0.0
+    buckets, now = LocalBuckets(), 0.0
     passed: list[tuple[float, int]] = []
     for step, cost in steps:
         now += step
-        full = buckets.fill([Want("b", cost / amount, burst / amount)], now)
+        full = buckets.fill([BucketCharge("b", cost / amount, burst / amount)], now)
         if full is None:
             passed.append((now, cost))
         else:
-            assert 0 < full.wait < math.inf
-            after = Buckets()
-            after._empty.update(buckets._empty)
-            assert after.fill([Want("b", cost / amount, burst / amount)], now + full.wait) is None
+            assert 0 < full.wait_seconds < math.inf
+            after = LocalBuckets()
+            after._empty_at.update(buckets._empty_at)
+            assert (
+                after.fill(
+                    [BucketCharge("b", cost / amount, burst / amount)], now + full.wait_seconds
+                )
+                is None
+            )
     for i, (begin, first) in enumerate(passed):
         total = 0
         for end, cost in passed[i:]:
@@ -161,27 +175,27 @@ def test_buckets_are_bounded_and_those_that_are_empty_go_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     most = 100
-    monkeypatch.setattr("infergate.access.rates.MOST", most)
-    buckets = Buckets()
+    monkeypatch.setattr("infergate.access.rate_limits.MAX_BUCKETS", most)
+    buckets = LocalBuckets()
     for number in range(most):
-        buckets.fill([Want(f"old{number}", 1.0, 10.0)], 0.0)
+        buckets.fill([BucketCharge(f"old{number}", 1.0, 10.0)], 0.0)
     assert len(buckets) == most
-    buckets.fill([Want("new", 1.0, 10.0)], 2.0)
+    buckets.fill([BucketCharge("new", 1.0, 10.0)], 2.0)
     assert len(buckets) == 1
     for number in range(3 * most):
-        buckets.fill([Want(f"busy{number}", 1e6, 1e7)], 2.0)
+        buckets.fill([BucketCharge(f"busy{number}", 1e6, 1e7)], 2.0)
         assert len(buckets) <= most
-    assert buckets.fill([Want(f"busy{3 * most - 1}", 1e7, 1e7)], 2.0) is not None
+    assert buckets.fill([BucketCharge(f"busy{3 * most - 1}", 1e7, 1e7)], 2.0) is not None
 
 
 def test_what_is_remembered_of_names_is_bounded() -> None:
-    made = rates(Limit(("*",), requests=TEN))
+    made = rates(RateLimit(("*",), requests=TEN))
     for number in range(10_000):
         take_sync(made, f"m{number}")
-    assert len(made._known) <= 4096
+    assert len(made._plans) <= 4096
     take_sync(made, "x" * 10_000)
-    assert max(len(model) for _, model, _ in made._known) <= 256
+    assert max(len(model) for _, model, _ in made._plans) <= 256
 
 
-def take_sync(made: Rates, model: str) -> None:
-    made._falls("key:a", model, "r")
+def take_sync(made: RateLimits, model: str) -> None:
+    made._plan("key:a", model, "r")

@@ -11,8 +11,15 @@ import fakeredis
 import pytest
 import pytest_asyncio
 
-from infergate.access.rates import Buckets, StoreAway, Want
-from infergate.access.redis_rates import ALONE, CLOSED, LOCAL, OPEN, InRedis, redis_at
+from infergate.access.rate_limits import BucketCharge, LocalBuckets, RateStoreUnavailableError
+from infergate.access.redis_rates import (
+    CLOSED,
+    LOCAL,
+    OPEN,
+    RETRY_SECONDS,
+    RedisRateStore,
+    redis_client,
+)
 
 
 @pytest_asyncio.fixture
@@ -28,35 +35,35 @@ def nothing() -> None:
 
 async def test_it_counts_as_memory_does(client: Any) -> None:
     """The rates are so slow that the time which a test takes does not matter."""
-    store, memory = InRedis(client, 5.0, CLOSED, nothing, Buckets()), Buckets()
+    store, memory = RedisRateStore(client, 5.0, CLOSED, nothing, LocalBuckets()), LocalBuckets()
     asked = [
-        [Want("a", 1000.0, 3000.0)],
-        [Want("a", 1000.0, 3000.0), Want("b", 500.0, 1000.0)],
-        [Want("b", 600.0, 1000.0), Want("a", 1000.0, 3000.0)],
-        [Want("a", 1000.0, 3000.0)],
-        [Want("a", 1000.0, 3000.0), Want("b", 500.0, 1000.0)],
-        [Want("c", 9000.0, 1000.0)],
-        [Want("c", 1.0, 1000.0)],
-        [Want("c", 9000.0, 1000.0)],
+        [BucketCharge("a", 1000.0, 3000.0)],
+        [BucketCharge("a", 1000.0, 3000.0), BucketCharge("b", 500.0, 1000.0)],
+        [BucketCharge("b", 600.0, 1000.0), BucketCharge("a", 1000.0, 3000.0)],
+        [BucketCharge("a", 1000.0, 3000.0)],
+        [BucketCharge("a", 1000.0, 3000.0), BucketCharge("b", 500.0, 1000.0)],
+        [BucketCharge("c", 9000.0, 1000.0)],
+        [BucketCharge("c", 1.0, 1000.0)],
+        [BucketCharge("c", 9000.0, 1000.0)],
     ]
     for wants in asked:
-        ours, theirs = memory.fill(wants, 0.0), await store.take(wants, 0.0)
+        ours, theirs = memory.fill(wants, 0.0), await store.charge(wants, 0.0)
         if ours is None:
             assert theirs is None
         else:
             assert theirs is not None
-            assert theirs.which == ours.which
-            assert theirs.wait == pytest.approx(ours.wait, abs=5)
+            assert theirs.charge_index == ours.charge_index
+            assert theirs.wait_seconds == pytest.approx(ours.wait_seconds, abs=5)
 
 
 async def test_two_gateways_count_together_and_keys_end(client: Any) -> None:
-    one, two = (InRedis(client, 5.0, CLOSED, nothing, Buckets()) for _ in range(2))
-    wants = [Want("a", 100.0, 200.0)]
-    assert await one.take(wants, 0.0) is None
-    assert await two.take(wants, 7.0) is None  # their clocks do not matter
-    full = await one.take(wants, 0.0)
+    one, two = (RedisRateStore(client, 5.0, CLOSED, nothing, LocalBuckets()) for _ in range(2))
+    wants = [BucketCharge("a", 100.0, 200.0)]
+    assert await one.charge(wants, 0.0) is None
+    assert await two.charge(wants, 7.0) is None  # their clocks do not matter
+    full = await one.charge(wants, 0.0)
     assert full is not None
-    assert full.wait == pytest.approx(100, abs=2)
+    assert full.wait_seconds == pytest.approx(100, abs=2)
     (key,) = await client.keys("*")
     assert 0 < await client.pttl(key) <= 200_001
 
@@ -84,16 +91,16 @@ async def test_away_it_is_left_alone_and_the_operators_choice_holds(
 ) -> None:
     caplog.set_level(logging.INFO, "infergate.access")
     failed: list[int] = []
-    wants = [Want("a", 1.0, 1.0)]
+    wants = [BucketCharge("a", 1.0, 1.0)]
     for otherwise in (OPEN, LOCAL, CLOSED):
         caplog.clear()
         broken = Broken(trouble)
-        store = InRedis(broken, 1.0, otherwise, lambda: failed.append(1), Buckets())
+        store = RedisRateStore(broken, 1.0, otherwise, lambda: failed.append(1), LocalBuckets())
         outcomes = []
         for _ in range(3):
             try:
-                outcomes.append(await store.take(wants, 0.0))
-            except StoreAway:
+                outcomes.append(await store.charge(wants, 0.0))
+            except RateStoreUnavailableError:
                 outcomes.append("closed")
         assert broken.asked == 1
         match otherwise:
@@ -106,7 +113,7 @@ async def test_away_it_is_left_alone_and_the_operators_choice_holds(
                 assert outcomes == ["closed"] * 3
         assert len(caplog.records) == 1
         broken.trouble = None
-        assert await store.take(wants, ALONE) is None
+        assert await store.charge(wants, RETRY_SECONDS) is None
         assert broken.asked == 2
         assert "again" in caplog.text
     assert len(failed) == 3
@@ -117,16 +124,16 @@ async def test_one_that_does_not_answer_is_waited_for_a_moment_only() -> None:
         async def __call__(self, **_: Any) -> Any:
             await asyncio.Event().wait()
 
-    store = InRedis(Silent(None), 0.01, OPEN, nothing, Buckets())
-    assert await asyncio.wait_for(store.take([Want("a", 1.0, 1.0)], 0.0), 5) is None
+    store = RedisRateStore(Silent(None), 0.01, OPEN, nothing, LocalBuckets())
+    assert await asyncio.wait_for(store.charge([BucketCharge("a", 1.0, 1.0)], 0.0), 5) is None
 
 
 async def test_nobody_there_is_one_that_is_away(
     unused_tcp_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"redis://user:pass-word@127.0.0.1:{unused_tcp_port}/0"
-    store = InRedis(redis_at(url, 1.0), 1.0, CLOSED, nothing, Buckets())
-    with pytest.raises(StoreAway):
-        await store.take([Want("a", 1.0, 1.0)], 0.0)
+    store = RedisRateStore(redis_client(url, 1.0), 1.0, CLOSED, nothing, LocalBuckets())
+    with pytest.raises(RateStoreUnavailableError):
+        await store.charge([BucketCharge("a", 1.0, 1.0)], 0.0)
     await store.close()
     assert "pass-word" not in caplog.text

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from infergate.access.rules import (
     ANONYMOUS,
-    CHANGES,
     HEALTH,
-    OPERATIONS,
-    Rule,
-    Rules,
+    OPERATION_NAMES,
+    STATE_CHANGING,
+    AccessRule,
+    AccessRules,
+    claim_values,
     matcher,
-    values_of,
 )
-from infergate.core.messages import OPERATIONS as ALL_OPERATIONS
+from infergate.core.messages import OPERATION_NAMES as ALL_OPERATIONS
 from infergate.core.messages import (
     InferRequest,
     LogSettingsRequest,
@@ -34,16 +34,16 @@ from infergate.core.messages import (
 )
 
 
-def allowed(rules: list[Rule], identity: str, operation: type, model: str = "m") -> bool:
-    return Rules(rules).permit(identity).allows(operation, model)
+def allowed(rules: list[AccessRule], identity: str, operation: type, model: str = "m") -> bool:
+    return AccessRules(rules).permit_for(identity).allows(operation, model)
 
 
 def test_every_operation_there_is_has_a_name_in_rules() -> None:
-    assert OPERATIONS.keys() == ALL_OPERATIONS.keys()
+    assert OPERATION_NAMES.keys() == ALL_OPERATIONS.keys()
 
 
 def test_what_no_rule_allows_is_refused() -> None:
-    rules = [Rule(("key:a",), ("bert-*",), frozenset({"infer"}))]
+    rules = [AccessRule(("key:a",), ("bert-*",), frozenset({"infer"}))]
     assert allowed(rules, "key:a", InferRequest, "bert-1")
     assert not allowed(rules, "key:a", InferRequest, "gpt")
     assert not allowed(rules, "key:a", ModelMetadataRequest, "bert-1")
@@ -69,31 +69,35 @@ def test_patterns_are_those_of_routes(patterns: tuple[str, ...], fits: str, does
 
 def test_no_wildcard_of_a_models_pattern_matches_a_slash() -> None:
     for models in ("pub-*", "pub-x?..?secret", "pub-x[/]..[!a]secret"):
-        assert not allowed([Rule(("key:a",), (models,))], "key:a", InferRequest, "pub-x/../secret")
+        assert not allowed(
+            [AccessRule(("key:a",), (models,))], "key:a", InferRequest, "pub-x/../secret"
+        )
     for models in ("*", "team-?/*", "/team-.*/"):
-        assert allowed([Rule(("key:a",), (models,))], "key:a", InferRequest, "team-a/bert")
+        assert allowed([AccessRule(("key:a",), (models,))], "key:a", InferRequest, "team-a/bert")
     for models in ("team-*", "team-a/bert/*"):
-        assert not allowed([Rule(("key:a",), (models,))], "key:a", InferRequest, "team-a/bert")
+        assert not allowed(
+            [AccessRule(("key:a",), (models,))], "key:a", InferRequest, "team-a/bert"
+        )
 
 
 def test_everybody_is_everybody_who_is_known() -> None:
     for who in ("*", "/.*/", "a*", "anonymou?", "[a]nonymous"):
-        assert not allowed([Rule((who,))], ANONYMOUS, InferRequest)
-        assert Rules([Rule((who,))]).anonymous() is None
-    guests = Rules([Rule(("anonymous",), ("demo",))]).anonymous()
+        assert not allowed([AccessRule((who,))], ANONYMOUS, InferRequest)
+        assert AccessRules([AccessRule((who,))]).anonymous_permit() is None
+    guests = AccessRules([AccessRule(("anonymous",), ("demo",))]).anonymous_permit()
     assert guests is not None
     assert guests.allows(InferRequest, "demo")
     assert not guests.allows(InferRequest, "m")
-    assert allowed([Rule(("*",))], "key:a", InferRequest)
+    assert allowed([AccessRule(("*",))], "key:a", InferRequest)
 
 
 def test_a_key_that_is_called_anonymous_is_a_key() -> None:
-    assert not allowed([Rule(("anonymous",))], "key:anonymous", InferRequest)
+    assert not allowed([AccessRule(("anonymous",))], "key:anonymous", InferRequest)
 
 
 def test_what_changes_the_whole_server_needs_a_rule_for_all_models() -> None:
-    some = [Rule(("*",), ("bert-*",), frozenset({"repository", "settings", "shared_memory"}))]
-    every = [Rule(("*",), ("*",), frozenset({"repository", "settings", "shared_memory"}))]
+    some = [AccessRule(("*",), ("bert-*",), frozenset({"repository", "settings", "shared_memory"}))]
+    every = [AccessRule(("*",), ("*",), frozenset({"repository", "settings", "shared_memory"}))]
     for operation in (LogSettingsRequest, TraceSettingsRequest, ModelLoadRequest):
         assert not allowed(some, "key:a", operation, "")
         assert allowed(every, "key:a", operation, "")
@@ -102,14 +106,15 @@ def test_what_changes_the_whole_server_needs_a_rule_for_all_models() -> None:
 
 
 def test_what_tells_of_the_server_is_for_who_may_see_any_model() -> None:
-    assert allowed([Rule(("*",), ("bert-*",))], "key:a", ModelIndexRequest, "")
-    assert not allowed([Rule(("*",), ("bert-*",))], "key:a", ServerLiveRequest, "")
+    assert allowed([AccessRule(("*",), ("bert-*",))], "key:a", ModelIndexRequest, "")
+    assert not allowed([AccessRule(("*",), ("bert-*",))], "key:a", ServerLiveRequest, "")
 
 
 def test_a_model_without_a_name_is_no_server() -> None:
     """The legacy API's message may leave the name out, and a route for any model takes that."""
     some, every = (
-        [Rule(("*",), (models,), frozenset({"infer", "metadata"}))] for models in ("bert-*", "*")
+        [AccessRule(("*",), (models,), frozenset({"infer", "metadata"}))]
+        for models in ("bert-*", "*")
     )
     for operation in (InferRequest, ModelMetadataRequest, ModelConfigRequest, ModelReadyRequest):
         assert not allowed(some, "key:a", operation, "")
@@ -139,9 +144,9 @@ def test_a_model_without_a_name_is_no_server() -> None:
 def test_claims_are_all_to_be_there(
     claims: dict[str, Any], wanted: dict[str, tuple[str, ...]], holds: bool
 ) -> None:
-    rules = Rules([Rule(("*",), claims=wanted)])
-    assert rules.permit("jwt:x:a", claims).allows(InferRequest, "m") is holds
-    assert not rules.permit("key:a").allows(InferRequest, "m")  # a key has none
+    rules = AccessRules([AccessRule(("*",), claims=wanted)])
+    assert rules.permit_for("jwt:x:a", claims).allows(InferRequest, "m") is holds
+    assert not rules.permit_for("key:a").allows(InferRequest, "m")  # a key has none
 
 
 @given(
@@ -152,51 +157,51 @@ def test_claims_are_all_to_be_there(
     )
 )
 def test_any_claim_is_read_as_texts(value: Any) -> None:
-    for each in values_of({"c": value}, "c"):
+    for each in claim_values({"c": value}, "c"):
         assert isinstance(each, str)
 
 
 _NAMES = st.sampled_from(["a", "b", "ab", "*", "a*", "?"])
 _RULES = st.builds(
-    Rule,
+    AccessRule,
     st.tuples(_NAMES),
     st.tuples(_NAMES),
-    st.frozensets(st.sampled_from(sorted(set(OPERATIONS.values())))),
+    st.frozensets(st.sampled_from(sorted(set(OPERATION_NAMES.values())))),
 )
 
 
 @given(
     st.lists(_RULES, max_size=5),
     st.sampled_from(["a", "b", "c"]),
-    st.sampled_from(list(OPERATIONS)),
+    st.sampled_from(list(OPERATION_NAMES)),
     st.sampled_from(["", "a", "b", "c"]),
     st.randoms(use_true_random=False),
 )
 def test_the_order_does_not_matter_and_another_rule_takes_nothing_away(
-    rules: list[Rule], identity: str, operation: type, model: str, order: random.Random
+    rules: list[AccessRule], identity: str, operation: type, model: str, order: random.Random
 ) -> None:
     found = allowed(rules, identity, operation, model)
     shuffled = list(rules)
     order.shuffle(shuffled)
     assert allowed(shuffled, identity, operation, model) is found
     assert found is any(allowed([each], identity, operation, model) for each in rules)
-    permit = Rules(rules).permit(identity)
+    permit = AccessRules(rules).permit_for(identity)
     assert permit.allows(operation, model) is permit.allows(operation, model) is found
 
 
 def test_what_is_remembered_of_models_is_bounded() -> None:
-    permit = Rules([Rule(("*",), ("m*",))]).permit("key:a")
+    permit = AccessRules([AccessRule(("*",), ("m*",))]).permit_for("key:a")
     for number in range(1000):
         assert permit.allows(InferRequest, f"m{number}")
         assert not permit.allows(InferRequest, f"x{number}")
     assert permit.allows(InferRequest, "m" * 1000)
-    assert len(permit._known) <= 256
-    assert max(len(model) for _, model in permit._known) <= 256
+    assert len(permit._decisions) <= 256
+    assert max(len(model) for _, model in permit._decisions) <= 256
 
 
 def test_health_and_changes_are_told_apart() -> None:
-    assert {each for each, name in OPERATIONS.items() if name == HEALTH} == {
+    assert {each for each, name in OPERATION_NAMES.items() if name == HEALTH} == {
         ServerLiveRequest,
-        *(each for each in OPERATIONS if each.__name__ == "ServerReadyRequest"),
+        *(each for each in OPERATION_NAMES if each.__name__ == "ServerReadyRequest"),
     }
-    assert sorted(CHANGES) == ["repository", "settings", "shared_memory"]
+    assert sorted(STATE_CHANGING) == ["repository", "settings", "shared_memory"]

@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import infergate
-from infergate.access.rates import Buckets, Want
-from infergate.access.shared_rates import _PLACES, _ROWS, SharedBuckets
+from infergate.access.rate_limits import BucketCharge, LocalBuckets
+from infergate.access.shared_rates import _ROW_COUNT, _SLOTS_PER_ROW, SharedBuckets
 
 WANTS = st.lists(
-    st.builds(Want, st.sampled_from("abc"), st.floats(0, 3), st.floats(1, 5)), max_size=3
+    st.builds(BucketCharge, st.sampled_from("abc"), st.floats(0, 3), st.floats(1, 5)), max_size=3
 )
 FILLER = """
 import sys
 sys.path[:0] = [sys.argv[2]]
-from infergate.access.rates import Want
+from infergate.access.rate_limits import Want
 from infergate.access.shared_rates import SharedBuckets
 buckets = SharedBuckets(int(sys.argv[1]), b"")
 wants = [Want("a", 1.0, 10000.0), Want("b", 1.0, 1e9)]
@@ -34,15 +34,15 @@ print(sum(buckets.fill(wants, 0.0) is None for _ in range(10000)))
 
 @pytest.fixture
 def file() -> Iterator[int]:
-    fd = SharedBuckets.file()
+    fd = SharedBuckets.create_file()
     yield fd
     os.close(fd)
 
 
 @given(st.lists(st.tuples(st.floats(0, 2), WANTS), max_size=40))
-def test_it_counts_as_memory_does(steps: list[tuple[float, list[Want]]]) -> None:
-    fd = SharedBuckets.file()
-    shared, memory, now = SharedBuckets(fd, b""), Buckets(), 1000.0
+def test_it_counts_as_memory_does(steps: list[tuple[float, list[BucketCharge]]]) -> None:
+    fd = SharedBuckets.create_file()
+    shared, memory, now = SharedBuckets(fd, b""), LocalBuckets(), 1000.0
     for step, wants in steps:
         now += step
         assert shared.fill(wants, now) == memory.fill(wants, now)
@@ -51,7 +51,7 @@ def test_it_counts_as_memory_does(steps: list[tuple[float, list[Want]]]) -> None
 
 def test_of_one_file_they_count_together_but_other_rates_by_themselves(file: int) -> None:
     one, two, other = (SharedBuckets(file, rates) for rates in (b"1", b"1", b"2"))
-    want = [Want("a", 1.0, 2.0)]
+    want = [BucketCharge("a", 1.0, 2.0)]
     assert one.fill(want, 10.0) is None
     assert two.fill(want, 10.0) is None
     assert one.fill(want, 10.0) == two.fill(want, 10.0) == (0, 1.0)
@@ -83,14 +83,16 @@ def test_where_there_is_no_place_the_one_that_is_empty_soonest_is_forgotten(
 ) -> None:
     buckets = SharedBuckets(file, b"")
     # All in the last row, which begins so many before the end.
-    monkeypatch.setattr(SharedBuckets, "_name", lambda _, name: int(name) * _ROWS - 1)
+    monkeypatch.setattr(SharedBuckets, "_hash", lambda _, name: int(name) * _ROW_COUNT - 1)
 
     def fill(name: int, cost: float) -> bool:
-        return buckets.fill([Want(str(name), cost, 20.0)], 5.0) is None
+        return buckets.fill([BucketCharge(str(name), cost, 20.0)], 5.0) is None
 
-    assert all(fill(1 + each, 10.0 + each % 7) for each in range(_PLACES))
+    assert all(fill(1 + each, 10.0 + each % 7) for each in range(_SLOTS_PER_ROW))
     assert not fill(1, 20.0)
     assert fill(100, 19.0)
     assert not fill(100, 19.0)
-    forgotten = [name for name in range(1, _PLACES + 1) if fill(name, 0.0) and fill(name, 20.0)]
+    forgotten = [
+        name for name in range(1, _SLOTS_PER_ROW + 1) if fill(name, 0.0) and fill(name, 20.0)
+    ]
     assert forgotten[0] == 1

@@ -26,28 +26,28 @@ from access_tokens import (
     rsa_key,
     token,
 )
-from infergate.access.jwks import KeySet
-from infergate.access.refusals import Reason, Refused
-from infergate.access.rules import Rule, Rules
-from infergate.access.tokens import REMEMBERED, Issuer, Tokens
+from infergate.access.jwks import JwkSet
+from infergate.access.rejection import AccessRejected, RejectionReason
+from infergate.access.rules import AccessRule, AccessRules
+from infergate.access.tokens import MAX_CACHED_TOKENS, Issuer, JwtVerifier
 from infergate.core.errors import Kind
 from infergate.core.messages import InferRequest
 
-KEYS = KeySet(jwks(jwk(rsa_key(), kid="1"), jwk(ec_key(), kid="2"), jwk(ed_key(), kid="3")))
+KEYS = JwkSet(jwks(jwk(rsa_key(), kid="1"), jwk(ec_key(), kid="2"), jwk(ed_key(), kid="3")))
 
 
 class Given:
     """A source of keys that a test changes."""
 
-    def __init__(self, keys: KeySet | None = KEYS, later: KeySet | None = None) -> None:
+    def __init__(self, keys: JwkSet | None = KEYS, later: JwkSet | None = None) -> None:
         self.held = keys
         self.later = later
         self.asked_newer = 0
 
-    async def keys(self, now: float) -> KeySet | None:
+    async def keys(self, now: float) -> JwkSet | None:
         return self.held
 
-    async def newer(self, now: float) -> KeySet | None:
+    async def refreshed_keys(self, now: float) -> JwkSet | None:
         self.asked_newer += 1
         self.held = self.later or self.held
         return self.held
@@ -67,19 +67,21 @@ def issuer(source: Any = None, **changed: Any) -> Issuer:
     return Issuer(**fields)
 
 
-RULES = Rules([Rule(("jwt:idp:*",)), Rule(("*",), ("secret",), claims={"groups": ("ml-*",)})])
+RULES = AccessRules(
+    [AccessRule(("jwt:idp:*",)), AccessRule(("*",), ("secret",), claims={"groups": ("ml-*",)})]
+)
 
 
-def tokens(*issuers: Issuer) -> Tokens:
-    return Tokens(issuers or (issuer(),), RULES)
+def tokens(*issuers: Issuer) -> JwtVerifier:
+    return JwtVerifier(issuers or (issuer(),), RULES)
 
 
-async def taken(text: str, checks: Tokens | None = None, clock: float | None = None) -> Any:
-    return await (checks or tokens()).permit(text, 0.0, time.time() if clock is None else clock)
+async def taken(text: str, checks: JwtVerifier | None = None, clock: float | None = None) -> Any:
+    return await (checks or tokens()).verify(text, 0.0, time.time() if clock is None else clock)
 
 
-async def refused(text: str, checks: Tokens | None = None) -> Refused:
-    with pytest.raises(Refused) as caught:
+async def refused(text: str, checks: JwtVerifier | None = None) -> AccessRejected:
+    with pytest.raises(AccessRejected) as caught:
         await taken(text, checks)
     for part in text.split("."):
         if len(part) > 8:
@@ -98,9 +100,11 @@ async def test_a_good_token_tells_who_asks(key: Any, algorithm: str, kid: str) -
 
 
 async def test_claims_reach_the_rules() -> None:
-    only = Rules([Rule(("*",), ("secret",), claims={"groups": ("ml-*",)})])
-    with_groups = await Tokens((issuer(),), only).permit(token(groups=["ml-eu"]), 0.0, time.time())
-    without = await Tokens((issuer(),), only).permit(token(), 0.0, time.time())
+    only = AccessRules([AccessRule(("*",), ("secret",), claims={"groups": ("ml-*",)})])
+    with_groups = await JwtVerifier((issuer(),), only).verify(
+        token(groups=["ml-eu"]), 0.0, time.time()
+    )
+    without = await JwtVerifier((issuer(),), only).verify(token(), 0.0, time.time())
     assert with_groups.allows(InferRequest, "secret")
     assert not without.allows(InferRequest, "secret")
 
@@ -108,7 +112,7 @@ async def test_claims_reach_the_rules() -> None:
 async def test_another_claim_may_tell_the_name() -> None:
     checks = tokens(issuer(subject="email"))
     assert (await taken(token(email="a@b"), checks)).identity == "jwt:idp:a@b"
-    assert (await refused(token(), checks)).reason is Reason.INVALID_TOKEN
+    assert (await refused(token(), checks)).reason is RejectionReason.INVALID_TOKEN
 
 
 async def test_an_audience_among_others_will_do() -> None:
@@ -180,13 +184,15 @@ ATTACKS = {
 async def test_an_attack_is_refused(attack: str) -> None:
     refusal = await refused(ATTACKS[attack]())
     assert refusal.error.kind is Kind.UNAUTHENTICATED
-    assert refusal.reason is Reason.INVALID_TOKEN
+    assert refusal.reason is RejectionReason.INVALID_TOKEN
 
 
 async def test_one_that_has_expired_is_told_so_when_its_signature_is_right() -> None:
     old = int(time.time()) - 11
-    assert (await refused(token(exp=old))).reason is Reason.EXPIRED_TOKEN
-    assert (await refused(token(rsa_key("mallory"), exp=old))).reason is Reason.INVALID_TOKEN
+    assert (await refused(token(exp=old))).reason is RejectionReason.EXPIRED_TOKEN
+    assert (
+        await refused(token(rsa_key("mallory"), exp=old))
+    ).reason is RejectionReason.INVALID_TOKEN
     assert await taken(token(exp=old + 5))  # leeway
 
 
@@ -214,26 +220,28 @@ async def test_any_header_is_refused_without_the_signature(
 
 
 async def test_an_unknown_key_is_looked_for_once_more() -> None:
-    source = Given(KeySet(jwks(jwk(ec_key(), kid="2"))), later=KEYS)
+    source = Given(JwkSet(jwks(jwk(ec_key(), kid="2"))), later=KEYS)
     assert await taken(token(), tokens(issuer(source)))
     assert source.asked_newer == 1
 
 
 async def test_without_any_keys_nobody_is_told_that_his_token_is_wrong() -> None:
     refusal = await refused(token(), tokens(issuer(Given(None))))
-    assert refusal.reason is Reason.KEYS_AWAY
+    assert refusal.reason is RejectionReason.KEYS_AWAY
     assert refusal.error.kind is Kind.OVERLOADED
     assert refusal.error.retry_after
 
 
 async def test_a_token_of_one_issuer_is_not_checked_by_anothers_keys() -> None:
-    other = KeySet(jwks(jwk(rsa_key("other"), kid="1")))
+    other = JwkSet(jwks(jwk(rsa_key("other"), kid="1")))
     two = tokens(issuer(), issuer(Given(other), name="two", issuer="https://two.example"))
     assert (await taken(token(), two)).identity == "jwt:idp:alice"
     second = token(rsa_key("other"), iss="https://two.example")
     assert (await taken(second, two)).identity == "jwt:two:alice"
-    assert (await refused(token(iss="https://two.example"), two)).reason is Reason.INVALID_TOKEN
-    assert (await refused(token(rsa_key("other")), two)).reason is Reason.INVALID_TOKEN
+    assert (
+        await refused(token(iss="https://two.example"), two)
+    ).reason is RejectionReason.INVALID_TOKEN
+    assert (await refused(token(rsa_key("other")), two)).reason is RejectionReason.INVALID_TOKEN
 
 
 # ---- what was checked is remembered
@@ -250,29 +258,29 @@ async def test_the_end_of_a_remembered_token_is_its_end() -> None:
     checks, now = tokens(), time.time()
     text = token(exp=int(now) - 8)  # within the leeway for two more seconds
     assert await taken(text, checks, now)
-    known = next(iter(checks._known.values()))
-    assert known.ends == int(now) - 8 + 10
-    assert await taken(text, checks, known.ends - 0.1)
-    before = dict(checks._known)
-    await taken(text, checks, known.ends)  # read again, and judged by the clock there is
-    assert next(iter(checks._known.values())) is not next(iter(before.values()))
+    known = next(iter(checks._cache.values()))
+    assert known.expires_at == int(now) - 8 + 10
+    assert await taken(text, checks, known.expires_at - 0.1)
+    before = dict(checks._cache)
+    await taken(text, checks, known.expires_at)  # read again, and judged by the clock there is
+    assert next(iter(checks._cache.values())) is not next(iter(before.values()))
 
 
 async def test_other_keys_end_what_was_remembered() -> None:
     source = Given()
     checks, text = tokens(issuer(source)), token()
     assert await taken(text, checks)
-    source.held = KeySet(jwks(jwk(rsa_key("other"), kid="1")))
-    assert (await refused(text, checks)).reason is Reason.INVALID_TOKEN
+    source.held = JwkSet(jwks(jwk(rsa_key("other"), kid="1")))
+    assert (await refused(text, checks)).reason is RejectionReason.INVALID_TOKEN
 
 
 async def test_what_is_remembered_is_bounded_and_holds_no_token() -> None:
     checks = tokens()
     text = token()
     await taken(text, checks)
-    assert all(isinstance(each, bytes) and len(each) == 32 for each in checks._known)
-    entry = next(iter(checks._known.values()))
-    for number in range(REMEMBERED):
-        checks._known[number.to_bytes(32)] = entry
+    assert all(isinstance(each, bytes) and len(each) == 32 for each in checks._cache)
+    entry = next(iter(checks._cache.values()))
+    for number in range(MAX_CACHED_TOKENS):
+        checks._cache[number.to_bytes(32)] = entry
     await taken(token(sub="bob"), checks)
-    assert len(checks._known) <= REMEMBERED + 1
+    assert len(checks._cache) <= MAX_CACHED_TOKENS + 1

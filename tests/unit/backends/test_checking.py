@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from infergate.backends.checking import Checking
-from infergate.backends.endpoints import Endpoints, Lease, Site
+from infergate.backends.endpoints import ConfiguredEndpoint, EndpointHandle, Endpoints
+from infergate.backends.health_checker import HealthChecker
 from infergate.codecs.registry import plugins
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS
@@ -26,7 +26,7 @@ class Upstream:
         self.answer = answer
         self.asked: list[Any] = []
         self.held: list[int] = []
-        self.lease: Lease
+        self.lease: EndpointHandle
 
     async def exchange(self, wire: Any, endpoint: Endpoint, timeout: float) -> Any:
         assert endpoint == ENDPOINT
@@ -41,12 +41,12 @@ class Upstream:
 
 async def check(protocol: str, answer: Answer) -> tuple[bool, Upstream]:
     upstream = Upstream(answer)
-    (lease,) = Endpoints("b", [Site(ENDPOINT)]).all()
+    (lease,) = Endpoints("b", [ConfiguredEndpoint(ENDPOINT)]).all_handles()
     upstream.lease = lease
-    codec = plugins()[protocol].make({})
-    well = await Checking(codec, upstream, DEFAULT_LIMITS).check(lease, 2.0)
+    codec = plugins()[protocol].create({})
+    well = await HealthChecker(codec, upstream, DEFAULT_LIMITS).check(lease, 2.0)
     assert set(upstream.held) == {1}, "who closes connections must see that one is in use"
-    assert (lease.active, lease.ok, lease.failed) == (0, 0, 0), "it is no request"
+    assert (lease.active, lease.successes, lease.failures) == (0, 0, 0), "it is no request"
     return well, upstream
 
 
@@ -163,9 +163,9 @@ async def test_both_ways_to_ask_have_one_time_together() -> None:
             raise GatewayError(Kind.BACKEND_GARBAGE, "closed", origin=Origin.BACKEND)
 
     upstream = Slow(http(200))
-    (lease,) = Endpoints("b", [Site(ENDPOINT)]).all()
-    codec = plugins()["graphpipe"].make({})
+    (lease,) = Endpoints("b", [ConfiguredEndpoint(ENDPOINT)]).all_handles()
+    codec = plugins()["graphpipe"].create({})
     began = time.monotonic()
-    assert not await Checking(codec, upstream, DEFAULT_LIMITS).check(lease, 0.1)
+    assert not await HealthChecker(codec, upstream, DEFAULT_LIMITS).check(lease, 0.1)
     assert time.monotonic() - began < 5.0
     assert len(upstream.asked) == 1

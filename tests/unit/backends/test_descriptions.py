@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from infergate.backends import descriptions
-from infergate.backends.descriptions import LIFETIME, Descriptions
+from infergate.backends import metadata_cache
+from infergate.backends.metadata_cache import LIFETIME_SECONDS, ModelMetadataCache
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import ModelMetadata
@@ -16,7 +16,7 @@ from infergate.core.messages import ModelMetadata
 
 def call() -> Call:
     now = time.monotonic()
-    return Call(peer="test", started=now, deadline=now + 60)
+    return Call(peer="test", started_at=now, deadline=now + 60)
 
 
 class Server:
@@ -24,7 +24,7 @@ class Server:
         self.now = 0.0
         self.asked: list[tuple[str, str]] = []
         self.down = False
-        self.descriptions = Descriptions(self.answer, lambda: self.now)
+        self.descriptions = ModelMetadataCache(self.answer, lambda: self.now)
 
     async def answer(self, model: str, version: str, call: Call) -> tuple[ModelMetadata, float]:
         self.asked.append((model, version))
@@ -33,14 +33,14 @@ class Server:
             raise GatewayError(Kind.CONNECT, "down")
         if model.startswith("unknown"):
             raise GatewayError(Kind.NOT_FOUND, f"unknown model '{model}'")
-        return ModelMetadata(model, (version,)), LIFETIME
+        return ModelMetadata(model, (version,)), LIFETIME_SECONDS
 
     async def get(self, model: str, version: str = "", *, newer: bool = False) -> ModelMetadata:
-        return await self.descriptions.get(model, version, call(), newer=newer)
+        return await self.descriptions.get(model, version, call(), refresh=newer)
 
     @property
     def remembered(self) -> list[str]:
-        return [model for model, _ in self.descriptions._of]
+        return [model for model, _ in self.descriptions._entries]
 
 
 async def test_each_version_is_described_for_a_minute() -> None:
@@ -49,19 +49,19 @@ async def test_each_version_is_described_for_a_minute() -> None:
         assert await server.get("m", "1") == ModelMetadata("m", ("1",))
         assert await server.get("m", "2") == ModelMetadata("m", ("2",))
     assert server.asked == [("m", "1"), ("m", "2")]
-    server.now += LIFETIME
+    server.now += LIFETIME_SECONDS
     await server.get("m", "1")
     assert server.asked == [("m", "1"), ("m", "2"), ("m", "1")]
 
 
 async def test_newer_and_doubt() -> None:
     server = Server()
-    server.descriptions.doubt("m", "")  # of what nothing is known there is nothing to doubt
+    server.descriptions.mark_doubtful("m", "")  # of what nothing is known there is nothing to doubt
     await server.get("m")
     server.now += 2
     await server.get("m", newer=True)
     assert len(server.asked) == 2
-    server.descriptions.doubt("m", "")
+    server.descriptions.mark_doubtful("m", "")
     await server.get("m")
     assert len(server.asked) == 2
     server.now += 1.5
@@ -70,7 +70,7 @@ async def test_newer_and_doubt() -> None:
 
 
 async def test_the_least_wanted_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(descriptions, "MOST", 3)
+    monkeypatch.setattr(metadata_cache, "MAX_ENTRIES", 3)
     server = Server()
     for model in ("a", "b", "c", "a", "d"):
         await server.get(model)
@@ -94,7 +94,7 @@ async def test_nothing_is_kept_of_names_that_the_server_does_not_know() -> None:
 async def test_a_known_model_is_kept_through_a_failure() -> None:
     server = Server()
     await server.get("m")
-    server.now += LIFETIME
+    server.now += LIFETIME_SECONDS
     server.down = True
     with pytest.raises(GatewayError, match="down"):
         await server.get("m")

@@ -4,127 +4,135 @@ from __future__ import annotations
 
 import random
 
-from infergate.backends.endpoints import Balance, Endpoints, Lease, Outcome, Site
-from infergate.core.figures import EndpointFigures
-from infergate.core.sequences import SequenceName
+from infergate.backends.endpoints import (
+    AttemptOutcome,
+    BalanceSettings,
+    ConfiguredEndpoint,
+    EndpointHandle,
+    Endpoints,
+)
+from infergate.core.sequences import SequenceKey
+from infergate.core.stats import EndpointStats
 from infergate.routing.cluster import ClusterRule
 from infergate.transport.base import Endpoint
 
 PODS = Endpoint("pods", 8000, path="/base")
 FIXED = Endpoint("10.0.0.9", 8000)
 SITES = [
-    Site(PODS, "http://pods:8000/base", 2.0, resolves=True),
-    Site(FIXED, "http://10.0.0.9:8000"),
+    ConfiguredEndpoint(PODS, "http://pods:8000/base", 2.0, uses_dns=True),
+    ConfiguredEndpoint(FIXED, "http://10.0.0.9:8000"),
 ]
 
 
 class Clock:
-    now = 100.0
+    time = 100.0
 
     def __call__(self) -> float:
-        return self.now
+        return self.time
 
 
-def endpoints(sites: list[Site] = SITES, **balance: object) -> tuple[Endpoints, Clock]:
+def endpoints(
+    sites: list[ConfiguredEndpoint] = SITES, **balance: object
+) -> tuple[Endpoints, Clock]:
     clock = Clock()
     made = Endpoints(
         "b",
         sites,
-        Balance(**balance),
+        BalanceSettings(**balance),
         clock=clock,
-        chance=random.Random(1).random,  # type: ignore[arg-type]
+        random_float=random.Random(1).random,  # type: ignore[arg-type]
     )
     return made, clock
 
 
 def places(among: Endpoints) -> list[str]:
-    return [str(lease.endpoint) for lease in among.all()]
+    return [str(lease.endpoint) for lease in among.all_handles()]
 
 
-def fail(lease: Lease, times: int = 5) -> None:
+def fail(lease: EndpointHandle, times: int = 5) -> None:
     for _ in range(times):
-        lease.take().finished(Outcome.FAILED)
+        lease.begin_attempt().finish_attempt(AttemptOutcome.FAILED)
 
 
 def test_until_a_name_is_known_it_is_an_endpoint_itself() -> None:
     among, _ = endpoints()
     assert places(among) == ["pods:8000", "10.0.0.9:8000"]
-    among.resolved(0, ["10.0.0.2", "10.0.0.1", "10.0.0.2"])
+    among.set_addresses(0, ["10.0.0.2", "10.0.0.1", "10.0.0.2"])
     assert places(among) == ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.9:8000"]
-    first = among.all()[0].endpoint
+    first = among.all_handles()[0].endpoint
     assert (first.host, first.authority, first.path) == ("pods", "pods:8000", "/base")
-    assert among.left() == [PODS]
-    assert among.left() == []
+    assert among.pop_drained() == [PODS]
+    assert among.pop_drained() == []
 
 
 def test_each_address_has_the_weight_of_its_name() -> None:
     among, _ = endpoints()
-    among.resolved(0, ["10.0.0.1", "10.0.0.2"])
-    assert [lease.weight for lease in among.all()] == [2.0, 2.0, 1.0]
+    among.set_addresses(0, ["10.0.0.1", "10.0.0.2"])
+    assert [lease.weight for lease in among.all_handles()] == [2.0, 2.0, 1.0]
 
 
 def test_a_name_without_addresses_keeps_what_it_had() -> None:
     among, _ = endpoints()
-    among.resolved(0, ["10.0.0.1"])
-    before = among.all()
-    among.resolved(0, [])
-    assert among.all() == before
-    assert among.figures()[0].lookups_failed == 1
+    among.set_addresses(0, ["10.0.0.1"])
+    before = among.all_handles()
+    among.set_addresses(0, [])
+    assert among.all_handles() == before
+    assert among.stats()[0].lookups_failed == 1
 
 
 def test_what_stays_is_what_it_was() -> None:
     among, _ = endpoints()
-    among.resolved(0, ["10.0.0.1", "10.0.0.2"])
-    first, second, _ = among.all()
+    among.set_addresses(0, ["10.0.0.1", "10.0.0.2"])
+    first, second, _ = among.all_handles()
     fail(first)
-    among.resolved(0, ["10.0.0.3", "10.0.0.1"])
-    assert among.all()[0] is first
-    assert first.outlier.ejections == 1
-    assert second not in among.all()
+    among.set_addresses(0, ["10.0.0.3", "10.0.0.1"])
+    assert among.all_handles()[0] is first
+    assert first.outlier.ejection_count == 1
+    assert second not in among.all_handles()
     assert all(among.choose() is not second for _ in range(50))
 
 
 def test_what_has_left_is_told_when_it_has_finished() -> None:
     among, _ = endpoints()
-    among.resolved(0, ["10.0.0.1", "10.0.0.2"])
-    among.left()
-    first = among.all()[0].take()
-    among.resolved(0, ["10.0.0.2"])
-    assert among.left() == []
-    first.finished(Outcome.OK)
-    assert among.left() == [first.endpoint]
+    among.set_addresses(0, ["10.0.0.1", "10.0.0.2"])
+    among.pop_drained()
+    first = among.all_handles()[0].begin_attempt()
+    among.set_addresses(0, ["10.0.0.2"])
+    assert among.pop_drained() == []
+    first.finish_attempt(AttemptOutcome.OK)
+    assert among.pop_drained() == [first.endpoint]
 
 
 def test_what_comes_back_while_it_has_something_to_do_never_left() -> None:
     among, _ = endpoints()
-    among.resolved(0, ["10.0.0.1", "10.0.0.2"])
-    among.left()
-    first = among.all()[0].take()
-    among.resolved(0, ["10.0.0.2"])
-    among.resolved(0, ["10.0.0.1", "10.0.0.2"])
-    assert among.all()[0] is first
-    first.finished(Outcome.OK)
-    assert among.left() == []
+    among.set_addresses(0, ["10.0.0.1", "10.0.0.2"])
+    among.pop_drained()
+    first = among.all_handles()[0].begin_attempt()
+    among.set_addresses(0, ["10.0.0.2"])
+    among.set_addresses(0, ["10.0.0.1", "10.0.0.2"])
+    assert among.all_handles()[0] is first
+    first.finish_attempt(AttemptOutcome.OK)
+    assert among.pop_drained() == []
 
 
 def test_an_address_that_another_line_of_the_configuration_still_has_is_not_let_go() -> None:
     among, _ = endpoints([SITES[0], SITES[0]])
     for site in (0, 1):
-        among.resolved(site, ["10.0.0.1"])
-    assert among.left() == [PODS]
-    among.resolved(0, ["10.0.0.2"])
-    assert among.left() == []
-    among.resolved(1, ["10.0.0.2"])
-    assert [str(each) for each in among.left()] == ["10.0.0.1:8000"]
+        among.set_addresses(site, ["10.0.0.1"])
+    assert among.pop_drained() == [PODS]
+    among.set_addresses(0, ["10.0.0.2"])
+    assert among.pop_drained() == []
+    among.set_addresses(1, ["10.0.0.2"])
+    assert [str(each) for each in among.pop_drained()] == ["10.0.0.1:8000"]
 
 
 def test_new_addresses_start_slowly_but_not_the_first() -> None:
-    among, clock = endpoints([SITES[0]], rule=ClusterRule(window=10.0))
-    among.resolved(0, ["10.0.0.1", "10.0.0.2"])
-    clock.now = 200.0
-    among.resolved(0, ["10.0.0.1", "10.0.0.2", "10.0.0.3"])
-    chosen = [str(among.choose().take().endpoint) for _ in range(300)]
-    for each in among.all():
+    among, clock = endpoints([SITES[0]], rule=ClusterRule(slow_start_seconds=10.0))
+    among.set_addresses(0, ["10.0.0.1", "10.0.0.2"])
+    clock.time = 200.0
+    among.set_addresses(0, ["10.0.0.1", "10.0.0.2", "10.0.0.3"])
+    chosen = [str(among.choose().begin_attempt().endpoint) for _ in range(300)]
+    for each in among.all_handles():
         each.active = 0
     assert 0 < chosen.count("10.0.0.3:8000") < 60
     assert chosen.count("10.0.0.1:8000") > 90
@@ -133,138 +141,138 @@ def test_new_addresses_start_slowly_but_not_the_first() -> None:
 
 def test_a_lone_address_is_no_choice() -> None:
     among, _ = endpoints([SITES[0]])
-    assert not among.spreads
-    among.resolved(0, ["10.0.0.1"])
-    assert not among.spreads
-    among.resolved(0, ["10.0.0.1", "10.0.0.2"])
-    assert among.spreads
+    assert not among.has_several
+    among.set_addresses(0, ["10.0.0.1"])
+    assert not among.has_several
+    among.set_addresses(0, ["10.0.0.1", "10.0.0.2"])
+    assert among.has_several
 
 
 def test_a_sequence_goes_by_the_address_and_not_by_the_order() -> None:
     one, _ = endpoints([SITES[0]])
     other, _ = endpoints([SITES[0]])
-    one.resolved(0, ["10.0.0.1", "10.0.0.2", "10.0.0.3"])
-    other.resolved(0, ["10.0.0.3", "10.0.0.1"])
-    other.resolved(0, ["10.0.0.2", "10.0.0.3", "10.0.0.1"])
+    one.set_addresses(0, ["10.0.0.1", "10.0.0.2", "10.0.0.3"])
+    other.set_addresses(0, ["10.0.0.3", "10.0.0.1"])
+    other.set_addresses(0, ["10.0.0.2", "10.0.0.3", "10.0.0.1"])
     for number in range(1, 30):
-        mine = SequenceName("m", number)
-        assert one.keeper(mine).endpoint == other.keeper(mine).endpoint
+        mine = SequenceKey("m", number)
+        assert one.sequence_owner(mine).endpoint == other.sequence_owner(mine).endpoint
 
 
 def test_clients_are_told_a_place_and_no_address() -> None:
     among, _ = endpoints()
-    among.resolved(0, ["10.0.0.1", "10.0.0.2"])
-    told = [among.place(lease) for lease in among.all()]
+    among.set_addresses(0, ["10.0.0.1", "10.0.0.2"])
+    told = [among.describe_position(lease) for lease in among.all_handles()]
     assert told == ["endpoint 1 of 2", "endpoint 1 of 2", "endpoint 2 of 2"]
 
 
 def test_figures_are_of_the_configurations_lines() -> None:
     among, clock = endpoints()
-    among.resolved(0, ["10.0.0.1", "10.0.0.2", "10.0.0.3"])
-    one, two, three, fixed = among.all()
-    one.take().finished(Outcome.OK)
+    among.set_addresses(0, ["10.0.0.1", "10.0.0.2", "10.0.0.3"])
+    one, two, three, fixed = among.all_handles()
+    one.begin_attempt().finish_attempt(AttemptOutcome.OK)
     fail(two)
-    three.checked(well=False)
-    fixed.take()
-    fixed.checked(well=True)
-    assert among.figures() == [
-        EndpointFigures(
+    three.record_check(is_healthy=False)
+    fixed.begin_attempt()
+    fixed.record_check(is_healthy=True)
+    assert among.stats() == [
+        EndpointStats(
             "b", "http://pods:8000/base", 1, 1, 1, ok=1, failed=5, ejections=1, checks_failed=1
         ),
-        EndpointFigures("b", "http://10.0.0.9:8000", 1, active=1, checks_ok=1),
+        EndpointStats("b", "http://10.0.0.9:8000", 1, active=1, checks_ok=1),
     ]
-    among.resolved(0, ["10.0.0.4"])
-    among.left()
-    clock.now += 1000
-    told = among.figures()[0]
+    among.set_addresses(0, ["10.0.0.4"])
+    among.pop_drained()
+    clock.time += 1000
+    told = among.stats()[0]
     assert (told.available, told.ok, told.failed, told.ejections) == (1, 1, 5, 1)
 
 
 def test_readiness_is_known_when_all_were_asked_or_one_is_well() -> None:
     among, _ = endpoints()
-    among.resolved(0, ["10.0.0.1"])
-    one, fixed = among.all()
-    assert among.ready is None
-    one.checked(well=False)
-    assert among.ready is None
-    fixed.checked(well=False)
-    assert among.ready is False
+    among.set_addresses(0, ["10.0.0.1"])
+    one, fixed = among.all_handles()
+    assert among.is_ready is None
+    one.record_check(is_healthy=False)
+    assert among.is_ready is None
+    fixed.record_check(is_healthy=False)
+    assert among.is_ready is False
     for _ in range(2):
-        one.checked(well=True)
-    assert among.ready is True
+        one.record_check(is_healthy=True)
+    assert among.is_ready is True
 
 
 # ---- failures that a request may have caused
 
 
-def break_off(lease: Lease, times: int = 5) -> None:
+def break_off(lease: EndpointHandle, times: int = 5) -> None:
     for _ in range(times):
-        lease.take().finished(Outcome.BROKEN)
+        lease.begin_attempt().finish_attempt(AttemptOutcome.BROKEN)
 
 
-def suspecting() -> tuple[Endpoints, list[Lease]]:
+def suspecting() -> tuple[Endpoints, list[EndpointHandle]]:
     among, _ = endpoints()
-    suspects: list[Lease] = []
-    among.suspect = suspects.append
+    suspects: list[EndpointHandle] = []
+    among.on_suspected = suspects.append
     return among, suspects
 
 
 def test_who_breaks_off_is_checked_before_it_is_ejected() -> None:
     among, suspects = suspecting()
-    lease = among.all()[0]
+    lease = among.all_handles()[0]
     break_off(lease, 4)
     assert not suspects
     break_off(lease, 20)
     assert suspects == [lease], "once, until it is judged"
-    among.judged(lease, well=True)
-    assert lease.outlier.ejections == 0
+    among.finish_suspect_check(lease, is_healthy=True)
+    assert lease.outlier.ejection_count == 0
     break_off(lease, 4)
     assert suspects == [lease]
     break_off(lease, 1)
-    among.judged(lease, well=False)
-    assert lease.outlier.ejections == 1
+    among.finish_suspect_check(lease, is_healthy=False)
+    assert lease.outlier.ejection_count == 1
 
 
 def test_its_own_failures_need_no_check() -> None:
     among, suspects = suspecting()
-    lease = among.all()[0]
+    lease = among.all_handles()[0]
     break_off(lease, 3)
     fail(lease, 4)
-    assert (suspects, lease.outlier.ejections) == ([lease], 0)
+    assert (suspects, lease.outlier.ejection_count) == ([lease], 0)
     fail(lease, 1)
-    assert lease.outlier.ejections == 1
-    among.judged(lease, well=False)
-    assert lease.outlier.ejections == 1
+    assert lease.outlier.ejection_count == 1
+    among.finish_suspect_check(lease, is_healthy=False)
+    assert lease.outlier.ejection_count == 1
 
 
 def test_an_answer_makes_up_for_all_of_them() -> None:
     among, suspects = suspecting()
-    lease = among.all()[0]
+    lease = among.all_handles()[0]
     break_off(lease, 4)
-    lease.take().finished(Outcome.OK)
+    lease.begin_attempt().finish_attempt(AttemptOutcome.OK)
     fail(lease, 4)
     assert not suspects
     fail(lease, 1)
-    assert lease.outlier.ejections == 1
+    assert lease.outlier.ejection_count == 1
 
 
 def test_the_last_one_is_not_suspected() -> None:
     among, suspects = suspecting()
-    fail(among.all()[0])
-    break_off(among.all()[1], 50)
+    fail(among.all_handles()[0])
+    break_off(among.all_handles()[1], 50)
     assert not suspects
 
 
 def test_who_is_ejected_by_a_check_is_back_by_checks() -> None:
     """Even if more of what was under way breaks off afterwards."""
     among, suspects = suspecting()
-    lease = among.all()[0]
+    lease = among.all_handles()[0]
     break_off(lease)
     assert suspects == [lease]
-    among.judged(lease, well=False)
+    among.finish_suspect_check(lease, is_healthy=False)
     break_off(lease, 3)
-    assert among.figures()[0].ejected == 1
-    lease.checked(well=True)
-    assert among.figures()[0].ejected == 1
-    lease.checked(well=True)
-    assert among.figures()[0].ejected == 0
+    assert among.stats()[0].ejected == 1
+    lease.record_check(is_healthy=True)
+    assert among.stats()[0].ejected == 1
+    lease.record_check(is_healthy=True)
+    assert among.stats()[0].ejected == 0

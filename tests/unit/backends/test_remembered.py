@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from infergate.backends.remembered import Remembered
+from infergate.backends.single_flight import SingleFlightCache
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 
 
 def call(seconds: float = 60.0) -> Call:
     now = time.monotonic()
-    return Call(peer="test", started=now, deadline=now + seconds)
+    return Call(peer="test", started_at=now, deadline=now + seconds)
 
 
 class Message:
@@ -36,7 +36,7 @@ class Server:
         self.error: GatewayError | None = None
         self.open = asyncio.Event()
         self.open.set()
-        self.remembered: Remembered[int] = Remembered(self.answer, lambda: self.now)
+        self.remembered: SingleFlightCache[int] = SingleFlightCache(self.answer, lambda: self.now)
 
     async def answer(self, call: Call) -> tuple[int, float]:
         self.asked += 1
@@ -48,7 +48,7 @@ class Server:
         return number, self.lifetime
 
     def get(self, seconds: float = 60.0, *, newer: bool = False) -> asyncio.Task[int]:
-        return asyncio.create_task(self.remembered.get(call(seconds), newer=newer))
+        return asyncio.create_task(self.remembered.get(call(seconds), refresh=newer))
 
 
 async def turns() -> None:
@@ -59,14 +59,14 @@ async def turns() -> None:
 
 async def test_it_is_asked_once_and_believed_for_its_lifetime() -> None:
     server = Server(lifetime=60.0)
-    assert server.remembered.known is None
+    assert server.remembered.cached is None
     assert server.remembered.is_empty
     assert await server.get() == 1
     server.now += 59.9
     assert await server.get() == 1
-    assert server.remembered.known == 1
+    assert server.remembered.cached == 1
     server.now += 0.1
-    assert server.remembered.known is None
+    assert server.remembered.cached is None
     assert await server.get() == 2
     assert not server.remembered.is_empty
 
@@ -109,7 +109,7 @@ async def test_an_error_keeps_nothing_of_those_who_are_told_it() -> None:
         await asyncio.sleep(0)
         raise GatewayError(Kind.CONNECT, "down")
 
-    server.remembered = Remembered(away)
+    server.remembered = SingleFlightCache(away)
     gc.collect()
     gc.disable()
     try:
@@ -180,10 +180,10 @@ async def test_a_question_that_has_less_time_than_its_call_is_lost_for_all() -> 
     ask: Callable[[Call], Awaitable[tuple[int, float]]] = server.answer
 
     async def impatient(own: Call) -> tuple[int, float]:
-        own.tighten(time.monotonic() + 1)
+        own.shorten_deadline(time.monotonic() + 1)
         return await ask(own)
 
-    remembered: Remembered[int] = Remembered(impatient)
+    remembered: SingleFlightCache[int] = SingleFlightCache(impatient)
     server.error = GatewayError(Kind.TIMEOUT, "silent")
     server.open.clear()
     waiting = [asyncio.create_task(remembered.get(call())) for _ in range(3)]
@@ -198,9 +198,9 @@ async def test_the_question_has_a_call_of_its_own() -> None:
     server = Server()
     asked = call()
     await server.remembered.get(asked)
-    server.calls[0].returned["x"] = "y"
-    server.calls[0].tighten(0.0)
-    assert asked.returned == {}
+    server.calls[0].response_headers["x"] = "y"
+    server.calls[0].shorten_deadline(0.0)
+    assert asked.response_headers == {}
     assert asked.deadline != 0.0
 
 
@@ -243,7 +243,7 @@ async def test_what_is_doubted_is_asked_again_when_it_is_a_second_old() -> None:
     server = Server()
     await server.get()
     for _ in range(3):
-        server.remembered.doubt()
+        server.remembered.mark_doubtful()
         server.now += 0.3
         assert await server.get() == 1
     server.now += 0.2

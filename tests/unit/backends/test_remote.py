@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from infergate.backends import detection
-from infergate.backends.endpoints import Balance
-from infergate.backends.remote import RPC_HEADERS, RemoteBackend, Server
+from infergate.backends import profile_detection
+from infergate.backends.endpoints import BalanceSettings
+from infergate.backends.remote import RPC_MESSAGES, BackendSettings, RemoteBackend
 from infergate.codecs.base import Capabilities, Profile
 from infergate.codecs.profiles import GENERIC, KSERVE
 from infergate.core.call import Call
@@ -19,9 +19,9 @@ from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import (
-    Answer,
-    Health,
+    HealthStatus,
     Operation,
+    Response,
     ServerLiveRequest,
     ServerMetadata,
     ServerMetadataRequest,
@@ -35,15 +35,15 @@ B = Endpoint("b", 2)
 
 class FakeCodec:
     name = "fake"
-    profiled = True
-    described = False
-    caps = Capabilities(frozenset(Datatype))
-    streams: frozenset[str] = frozenset()
-    forwards = True
+    needs_profile = True
+    needs_metadata = False
+    capabilities = Capabilities(frozenset(Datatype))
+    streaming_methods: frozenset[str] = frozenset()
+    can_pass_through = True
 
     def __init__(self) -> None:
         self.profiles: list[Profile] = []
-        self.metadata: Answer | GatewayError = ServerMetadata("kserve", "1")
+        self.metadata: Response | GatewayError = ServerMetadata("kserve", "1")
 
     def build_request(
         self, operation: Operation, profile: Profile, model: object = None
@@ -53,24 +53,24 @@ class FakeCodec:
 
     def parse_response(
         self, wire: RpcResponse, operation: Operation, limits: Limits, model: object = None
-    ) -> Answer:
+    ) -> Response:
         if isinstance(operation, ServerMetadataRequest):
             if isinstance(self.metadata, GatewayError):
                 raise self.metadata
             return self.metadata
-        return Health(ok=wire.code == 0)
+        return HealthStatus(ok=wire.code == 0)
 
 
 class FakeUpstream:
     def __init__(self, answer: Callable[[RpcRequest, Endpoint], RpcResponse] | None = None) -> None:
         self.sent: list[tuple[RpcRequest, Endpoint, float]] = []
-        self.answer = answer or (lambda wire, endpoint: RpcResponse())
+        self.wait_response = answer or (lambda wire, endpoint: RpcResponse())
         self.closed = False
 
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
         self.sent.append((wire, endpoint, timeout))
         await asyncio.sleep(0)
-        return self.answer(wire, endpoint)
+        return self.wait_response(wire, endpoint)
 
     async def close(self) -> None:
         self.closed = True
@@ -79,12 +79,16 @@ class FakeUpstream:
 def backend(upstream: FakeUpstream, codec: Any = None, **server: Any) -> RemoteBackend[Any, Any]:
     described: dict[str, Any] = {"endpoints": [A, B], "profile": GENERIC} | server
     return RemoteBackend(
-        Server("b1", **described), codec or FakeCodec(), upstream, RPC_HEADERS, DEFAULT_LIMITS
+        BackendSettings("b1", **described),
+        codec or FakeCodec(),
+        upstream,
+        RPC_MESSAGES,
+        DEFAULT_LIMITS,
     )
 
 
 def call(**fields: Any) -> Call:
-    return Call(peer="test", started=time.monotonic(), **fields)
+    return Call(peer="test", started_at=time.monotonic(), **fields)
 
 
 def refused(wire: RpcRequest, endpoint: Endpoint) -> RpcResponse:
@@ -93,7 +97,7 @@ def refused(wire: RpcRequest, endpoint: Endpoint) -> RpcResponse:
 
 async def test_endpoints_take_turns_where_they_are_to() -> None:
     upstream = FakeUpstream()
-    remote = backend(upstream, balance=Balance("round-robin"))
+    remote = backend(upstream, balance=BalanceSettings("round-robin"))
     for _ in range(4):
         await remote.perform(ServerLiveRequest(), call())
     asked = [endpoint for _, endpoint, _ in upstream.sent]
@@ -113,9 +117,9 @@ async def test_a_refused_connection_is_tried_on_another_endpoint() -> None:
         return refused(wire, endpoint) if endpoint == A else RpcResponse()
 
     upstream = FakeUpstream(only_b)
-    remote = backend(upstream, balance=Balance("round-robin"))
+    remote = backend(upstream, balance=BalanceSettings("round-robin"))
     for _ in range(2):
-        assert await remote.perform(ServerLiveRequest(), call()) == Health(ok=True)
+        assert await remote.perform(ServerLiveRequest(), call()) == HealthStatus(ok=True)
     asked = [endpoint for _, endpoint, _ in upstream.sent]
     assert asked in ([A, B, B], [B, A, B])
 
@@ -182,7 +186,7 @@ async def test_headers_travel_by_rule_in_both_directions() -> None:
     asked = call(headers={"traceparent": f"00-{1:032x}-{1:016x}-01", "authorization": "secret"})
     await remote.perform(ServerLiveRequest(), asked)
     assert upstream.sent[0][0].metadata == {"traceparent": f"00-{1:032x}-{1:016x}-01"}
-    assert asked.returned == {"endpoint-load-metrics": "cpu=1"}
+    assert asked.response_headers == {"endpoint-load-metrics": "cpu=1"}
 
 
 async def test_the_profile_is_asked_once_for_all_waiting_requests() -> None:
@@ -205,16 +209,16 @@ async def test_who_waits_for_the_profile_waits_no_longer_than_its_own_deadline()
 
     remote = backend(Silent(), profile=None, timeout=0.05)
     patient = call()
-    first = asyncio.create_task(remote.profile(patient))
+    first = asyncio.create_task(remote.request_profile(patient))
     await asyncio.sleep(0)
     for _ in range(2):
         waiting = call()
         with pytest.raises(GatewayError, match="backend 'b1': the deadline has passed") as caught:
-            await remote.profile(waiting)
+            await remote.request_profile(waiting)
         assert caught.value.kind is Kind.TIMEOUT
     silent.set()
     assert await first == KSERVE
-    assert await remote.profile(call()) == KSERVE
+    assert await remote.request_profile(call()) == KSERVE
 
 
 @pytest.mark.parametrize("kind", [Kind.BACKEND_GARBAGE, Kind.BACKEND_ERROR])
@@ -224,7 +228,7 @@ async def test_an_answer_that_cannot_be_read_names_the_backend(kind: Kind) -> No
     class Reading(FakeCodec):
         def parse_response(
             self, wire: RpcResponse, operation: Operation, limits: Limits, model: object = None
-        ) -> Answer:
+        ) -> Response:
             raise GatewayError(kind, "words", origin=Origin.BACKEND, detail="d", retry_after=2.0)
 
     with pytest.raises(GatewayError) as caught:
@@ -255,8 +259,8 @@ async def test_a_server_that_is_not_reached_is_asked_again() -> None:
     remote = backend(upstream, codec, profile=None)
     with pytest.raises(GatewayError):
         await remote.perform(ServerLiveRequest(), call())
-    upstream.answer = lambda wire, endpoint: RpcResponse()
-    assert await remote.perform(ServerLiveRequest(), call()) == Health(ok=True)
+    upstream.wait_response = lambda wire, endpoint: RpcResponse()
+    assert await remote.perform(ServerLiveRequest(), call()) == HealthStatus(ok=True)
     assert codec.profiles[-1] == KSERVE
 
 
@@ -265,10 +269,10 @@ async def test_a_known_profile_survives_a_server_that_will_not_say(
 ) -> None:
     codec = FakeCodec()
     remote = backend(FakeUpstream(), codec, profile=None)
-    monkeypatch.setattr(detection, "_LIFETIME", 0.0)  # every request asks again
+    monkeypatch.setattr(profile_detection, "_LIFETIME_SECONDS", 0.0)  # every request asks again
     await remote.perform(ServerLiveRequest(), call())
     codec.metadata = GatewayError(Kind.TIMEOUT, "no answer", origin=Origin.BACKEND)
-    assert await remote.perform(ServerLiveRequest(), call()) == Health(ok=True)
+    assert await remote.perform(ServerLiveRequest(), call()) == HealthStatus(ok=True)
     assert codec.profiles[-1] == KSERVE
 
 
@@ -282,7 +286,7 @@ async def test_only_a_lasting_answer_is_remembered(
     codec.metadata = GatewayError(kind, "not now", origin=Origin.BACKEND)
     upstream = FakeUpstream()
     remote = backend(upstream, codec, profile=None)
-    monkeypatch.setattr(detection, "_DOUBTFUL", 0.0)
+    monkeypatch.setattr(profile_detection, "_DOUBTFUL_SECONDS", 0.0)
     await remote.perform(ServerLiveRequest(), call())
     codec.metadata = ServerMetadata("kserve", "1")
     await remote.perform(ServerLiveRequest(), call())
@@ -294,14 +298,14 @@ async def test_a_short_deadline_does_not_make_the_question_the_answer() -> None:
     codec = FakeCodec()
     codec.metadata = GatewayError(Kind.NOT_FOUND, "no such path", origin=Origin.BACKEND)
     remote = backend(FakeUpstream(), codec, profile=None, timeout=1.0)
-    assert await remote.perform(ServerLiveRequest(), call()) == Health(ok=True)
+    assert await remote.perform(ServerLiveRequest(), call()) == HealthStatus(ok=True)
 
 
 async def test_a_guess_never_becomes_certain(monkeypatch: pytest.MonkeyPatch) -> None:
     codec = FakeCodec()
     codec.metadata = GatewayError(Kind.BACKEND_ERROR, "not now", origin=Origin.BACKEND)
     remote = backend(FakeUpstream(), codec, profile=None)
-    monkeypatch.setattr(detection, "_DOUBTFUL", 0.0)
+    monkeypatch.setattr(profile_detection, "_DOUBTFUL_SECONDS", 0.0)
     for _ in range(3):
         await remote.perform(ServerLiveRequest(), call())
     codec.metadata = ServerMetadata("kserve", "1")

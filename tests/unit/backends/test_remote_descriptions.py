@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from infergate.backends import remote
-from infergate.backends.remote import RPC_HEADERS, RemoteBackend, Server
+from infergate.backends.remote import RPC_MESSAGES, BackendSettings, RemoteBackend
 from infergate.codecs.base import Capabilities, Profile
-from infergate.codecs.profiles import GENERIC, INFERGATE, KSERVE, MLSERVER, TRITON, detect
+from infergate.codecs.profiles import GENERIC, INFERGATE, KSERVE, MLSERVER, TRITON, detect_profile
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import (
-    Answer,
     InferRequest,
     InferResponse,
     ModelConfig,
@@ -25,6 +24,7 @@ from infergate.core.messages import (
     ModelMetadata,
     ModelMetadataRequest,
     Operation,
+    Response,
     ServerMetadata,
     ServerMetadataRequest,
 )
@@ -36,7 +36,7 @@ MODEL = ModelMetadata("m", ("1",))
 
 def call(seconds: float = 60.0) -> Call:
     now = time.monotonic()
-    return Call(peer="test", started=now, deadline=now + seconds)
+    return Call(peer="test", started_at=now, deadline=now + seconds)
 
 
 def refusal(kind: Kind) -> GatewayError:
@@ -47,13 +47,13 @@ class FakeCodec:
     """Answers each kind of operation as ``answers`` says; ``refuses`` requests by a description."""
 
     name = "fake"
-    streams: frozenset[str] = frozenset()
+    streaming_methods: frozenset[str] = frozenset()
 
     def __init__(self, *, profiled: bool = False, described: bool = False) -> None:
-        self.caps = Capabilities(frozenset())
-        self.profiled = profiled
-        self.described = described
-        self.answers: dict[type, Answer | GatewayError] = {
+        self.capabilities = Capabilities(frozenset())
+        self.needs_profile = profiled
+        self.needs_metadata = described
+        self.answers: dict[type, Response | GatewayError] = {
             ServerMetadataRequest: ServerMetadata("triton", "2"),
             ModelMetadataRequest: MODEL,
             ModelConfigRequest: ModelConfig("m", {"max_batch_size": 8}),
@@ -80,7 +80,7 @@ class FakeCodec:
         operation: Operation,
         limits: Limits,
         model: ModelMetadata | None = None,
-    ) -> Answer:
+    ) -> Response:
         if isinstance(operation, InferRequest):
             self.given.append(model)
         answer = self.answers[type(operation)]
@@ -102,9 +102,9 @@ class FakeUpstream:
 
 
 def backend(codec: FakeCodec, profile: Profile | None = None) -> RemoteBackend[Any, Any]:
-    server = Server("b1", [Endpoint("a", 1)], profile=profile)
+    server = BackendSettings("b1", [Endpoint("a", 1)], profile=profile)
     made: Any = codec
-    return RemoteBackend(server, made, FakeUpstream(), RPC_HEADERS, DEFAULT_LIMITS)
+    return RemoteBackend(server, made, FakeUpstream(), RPC_MESSAGES, DEFAULT_LIMITS)
 
 
 async def test_a_server_that_tells_its_configuration_tells_the_largest_batch() -> None:
@@ -153,7 +153,7 @@ async def test_a_configuration_that_is_not_told_is_no_error(
     monkeypatch: pytest.MonkeyPatch, kind: Kind, again: int
 ) -> None:
     """It is believed for long only where it will last."""
-    monkeypatch.setattr(remote, "DOUBTFUL", 0.0)
+    monkeypatch.setattr(remote, "DOUBTFUL_SECONDS", 0.0)
     codec = FakeCodec()
     codec.answers[ModelConfigRequest] = refusal(kind)
     made = backend(codec, TRITON)
@@ -186,7 +186,7 @@ async def test_who_waits_for_a_description_waits_no_longer_than_its_own_deadline
 
     silent = asyncio.Event()
     made = backend(FakeCodec(), TRITON)
-    made._sending._upstream = Silent()  # type: ignore[misc]
+    made._sender._upstream = Silent()  # type: ignore[misc]
     first = asyncio.create_task(made.describe("m", "", call()))
     await asyncio.sleep(0)
     with pytest.raises(GatewayError, match="backend 'b1': the deadline has passed") as caught:
@@ -213,7 +213,7 @@ async def newer_after(
     """Remember a description, let two seconds go by, and have the model replaced."""
     old = await made.describe("m", "", call())
     began = time.monotonic()
-    for one in made._descriptions._of.values():
+    for one in made._metadata_cache._entries.values():
         monkeypatch.setattr(one, "_clock", lambda: began + 2)
     new = codec.answers[ModelMetadataRequest] = ModelMetadata("m", ("2",), max_batch_size=4)
     assert await made.describe("m", "", call()) == old
@@ -247,7 +247,7 @@ async def test_a_request_that_fits_no_description_is_refused(
     assert codec.count(ModelMetadataRequest) == 1
     new = await newer_after(codec, made, monkeypatch)
     codec.refuses = new
-    assert await made.describe("m", "", call(), newer=True) == new
+    assert await made.describe("m", "", call(), refresh=True) == new
     with pytest.raises(GatewayError, match="does not fit"):
         await made.perform(InferRequest("m"), call())
     assert codec.count(ModelMetadataRequest) == 2
@@ -303,9 +303,9 @@ async def test_what_a_configuration_says_of_sequences(batching: Any, told: Any) 
 
 async def test_a_protocol_may_have_configurations_whatever_the_server() -> None:
     codec = FakeCodec()
-    assert not (await backend(codec, GENERIC).kind(call())).tells_config
-    codec.caps = Capabilities(frozenset(), tells_config=True)
-    assert (await backend(codec, GENERIC).kind(call())).tells_config
+    assert not (await backend(codec, GENERIC).server_profile(call())).reports_config
+    codec.capabilities = Capabilities(frozenset(), reports_config=True)
+    assert (await backend(codec, GENERIC).server_profile(call())).reports_config
 
 
 # ---- classes ------------------------------------------------------------------------------------
@@ -313,8 +313,8 @@ async def test_a_protocol_may_have_configurations_whatever_the_server() -> None:
 
 async def test_a_protocol_may_have_classes_whatever_the_server() -> None:
     codec = FakeCodec()
-    codec.caps = Capabilities(frozenset(), classifies=True)
-    assert await backend(codec).classifies(call())
+    codec.capabilities = Capabilities(frozenset(), supports_classification=True)
+    assert await backend(codec).supports_classification(call())
     assert codec.asked == []
 
 
@@ -323,20 +323,20 @@ async def test_a_protocol_may_have_classes_whatever_the_server() -> None:
     [(TRITON, True), (INFERGATE, True), (GENERIC, False), (MLSERVER, False), (KSERVE, False)],
 )
 async def test_else_the_kind_of_server_tells(profile: Profile, expected: bool) -> None:
-    assert await backend(FakeCodec(), profile).classifies(call()) is expected
+    assert await backend(FakeCodec(), profile).supports_classification(call()) is expected
 
 
 async def test_an_unprofiled_server_is_asked_only_where_classes_are_wanted() -> None:
     """Forwarding asks for the profile of each request: that must not wait for a server to say."""
     codec = FakeCodec()
     made = backend(codec)
-    assert await made.profile(call()) is GENERIC
+    assert await made.request_profile(call()) is GENERIC
     assert codec.asked == []
-    assert await made.classifies(call())
-    assert await made.classifies(call())
+    assert await made.supports_classification(call())
+    assert await made.supports_classification(call())
     assert codec.count(ServerMetadataRequest) == 1
-    assert await made.profile(call()) == TRITON
-    assert await backend(codec, KSERVE).profile(call()) is KSERVE
+    assert await made.request_profile(call()) == TRITON
+    assert await backend(codec, KSERVE).request_profile(call()) is KSERVE
 
 
 @pytest.mark.parametrize(
@@ -348,15 +348,17 @@ async def test_an_unprofiled_server_is_asked_only_where_classes_are_wanted() -> 
         (
             "my-server",
             ("binary_tensor_data", "classification", "model_configuration"),
-            Profile("generic", binary=True, classifies=True, tells_config=True),
+            Profile(
+                "generic", supports_binary=True, supports_classification=True, reports_config=True
+            ),
         ),
-        ("my-server", ("classification",), Profile("generic", classifies=True)),
+        ("my-server", ("classification",), Profile("generic", supports_classification=True)),
     ],
 )
 def test_a_server_is_known_by_its_name_or_its_extensions(
     name: str, extensions: tuple[str, ...], expected: Profile
 ) -> None:
-    assert detect(ServerMetadata(name, "1", extensions)) == expected
+    assert detect_profile(ServerMetadata(name, "1", extensions)) == expected
 
 
 # ---- declared ----------------------------------------------------------------------------------
@@ -365,16 +367,16 @@ def test_a_server_is_known_by_its_name_or_its_extensions(
 async def test_a_declared_model_is_not_asked_about() -> None:
     codec = FakeCodec(described=True)
     asked = call()
-    asked.declared = ModelMetadata("declared")
+    asked.declared_metadata = ModelMetadata("declared")
     await backend(codec, KSERVE).perform(InferRequest("m"), asked)
-    assert codec.given == [("kserve", asked.declared), asked.declared]
+    assert codec.given == [("kserve", asked.declared_metadata), asked.declared_metadata]
     assert codec.count(ModelMetadataRequest) == 0
 
 
 async def test_what_does_not_fit_a_declared_model_is_refused_at_once() -> None:
     codec = FakeCodec(described=True)
     asked = call()
-    asked.declared = codec.refuses = ModelMetadata("declared")
+    asked.declared_metadata = codec.refuses = ModelMetadata("declared")
     with pytest.raises(GatewayError, match="does not fit"):
         await backend(codec, KSERVE).perform(InferRequest("m"), asked)
     assert codec.count(ModelMetadataRequest) == 0
@@ -388,10 +390,12 @@ class Rephrased(FakeCodec):
 
     def __init__(self) -> None:
         super().__init__(described=True)
-        self.second: Answer | GatewayError = MODEL
+        self.second: Response | GatewayError = MODEL
         self.asks_again = 0
 
-    def rephrase(self, operation: Operation, told: Kind) -> RpcRequest | None:
+    def build_alternative_request(
+        self, operation: Operation, error_kind: Kind
+    ) -> RpcRequest | None:
         if isinstance(operation, InferRequest):
             return None
         return RpcRequest("again")
@@ -402,7 +406,7 @@ class Rephrased(FakeCodec):
         operation: Operation,
         limits: Limits,
         model: ModelMetadata | None = None,
-    ) -> Answer:
+    ) -> Response:
         if wire.details != "again":
             return super().parse_response(wire, operation, limits, model)
         self.asks_again += 1
@@ -419,8 +423,8 @@ class EchoUpstream(FakeUpstream):
 def rephrased() -> tuple[Rephrased, RemoteBackend[Any, Any]]:
     codec = Rephrased()
     made: Any = codec
-    server = Server("b1", [Endpoint("a", 1)], profile=KSERVE)
-    return codec, RemoteBackend(server, made, EchoUpstream(), RPC_HEADERS, DEFAULT_LIMITS)
+    server = BackendSettings("b1", [Endpoint("a", 1)], profile=KSERVE)
+    return codec, RemoteBackend(server, made, EchoUpstream(), RPC_MESSAGES, DEFAULT_LIMITS)
 
 
 NOT_UNDERSTOOD = [
@@ -472,7 +476,7 @@ async def test_a_server_that_tells_no_metadata_needs_it_declared(kind: Kind) -> 
         "in the gateway's configuration"
     )
     asked = call()
-    asked.declared = MODEL
+    asked.declared_metadata = MODEL
     assert await made.perform(InferRequest("m"), asked) == InferResponse("m")
 
 

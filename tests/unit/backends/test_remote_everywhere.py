@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from infergate.backends.remote import RPC_HEADERS, RemoteBackend, Server
+from infergate.backends.remote import RPC_MESSAGES, BackendSettings, RemoteBackend
 from infergate.codecs.base import Capabilities, Profile
 from infergate.codecs.profiles import TRITON
 from infergate.core.call import Call
@@ -18,13 +18,13 @@ from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.memory import IN_FLIGHT_BYTES
 from infergate.core.messages import (
-    Answer,
-    Done,
+    Acknowledgement,
     ModelLoadRequest,
     ModelMetadata,
     ModelMetadataRequest,
     ModelUnloadRequest,
     Operation,
+    Response,
     Settings,
     TraceSettingsRequest,
 )
@@ -37,10 +37,10 @@ LOAD = ModelLoadRequest("m")
 
 class FakeCodec:
     name = "fake"
-    profiled = False
-    described = False
-    caps = Capabilities(frozenset())
-    streams: frozenset[str] = frozenset()
+    needs_profile = False
+    needs_metadata = False
+    capabilities = Capabilities(frozenset())
+    streaming_methods: frozenset[str] = frozenset()
 
     def __init__(self) -> None:
         self.profiles: list[Profile] = []
@@ -57,12 +57,12 @@ class FakeCodec:
         operation: Operation,
         limits: Limits,
         model: ModelMetadata | None = None,
-    ) -> Answer:
+    ) -> Response:
         if wire.code:
             raise GatewayError(Kind.BAD_REQUEST, wire.details, origin=Origin.BACKEND)
         if isinstance(operation, ModelMetadataRequest):
             return ModelMetadata("m", max_batch_size=0)
-        return Done() if not isinstance(operation, TraceSettingsRequest) else Settings()
+        return Acknowledgement() if not isinstance(operation, TraceSettingsRequest) else Settings()
 
 
 class FakeUpstream:
@@ -91,20 +91,20 @@ class FakeUpstream:
 
 
 def backend(upstream: FakeUpstream, count: int = 3) -> RemoteBackend[Any, Any]:
-    server = Server("b1", ENDPOINTS[:count], profile=TRITON, forward_headers=("x-*",))
+    server = BackendSettings("b1", ENDPOINTS[:count], profile=TRITON, forward_headers=("x-*",))
     codec: Any = FakeCodec()
-    return RemoteBackend(server, codec, upstream, RPC_HEADERS, DEFAULT_LIMITS)
+    return RemoteBackend(server, codec, upstream, RPC_MESSAGES, DEFAULT_LIMITS)
 
 
 def call(**fields: Any) -> Call:
-    return Call(peer="test", started=time.monotonic(), **fields)
+    return Call(peer="test", started_at=time.monotonic(), **fields)
 
 
 async def test_every_endpoint_is_asked_at_once() -> None:
     upstream = FakeUpstream()
     made = backend(upstream)
     asked = call(headers={"x-request-id": "r", "other": "o"})
-    assert await made.everywhere(LOAD, asked) == [Done()] * 3
+    assert await made.perform_on_all(LOAD, asked) == [Acknowledgement()] * 3
     assert sorted(upstream.sent) == ["a", "b", "c"]
     assert upstream.most_at_once == 3
     assert all(wire.metadata == {"x-request-id": "r"} for wire in upstream.metadata)
@@ -115,21 +115,21 @@ async def test_every_endpoint_is_asked_at_once() -> None:
 async def test_all_have_ended_before_the_first_error_is_told() -> None:
     upstream = FakeUpstream(b=RpcResponse(code=3, details="no such file"))
     with pytest.raises(GatewayError) as caught:
-        await backend(upstream).everywhere(LOAD, call())
+        await backend(upstream).perform_on_all(LOAD, call())
     assert caught.value.kind is Kind.BAD_REQUEST
     assert caught.value.origin is Origin.BACKEND
     assert caught.value.public == "1 of 3 endpoints of backend 'b1' failed: no such file"
     assert sorted(upstream.sent) == ["a", "b", "c"]
     upstream.answers["c"] = RpcResponse(code=3, details="another")
     with pytest.raises(GatewayError, match=r"^2 of 3 .*: no such file$") as caught:
-        await backend(upstream).everywhere(LOAD, call())
+        await backend(upstream).perform_on_all(LOAD, call())
     assert "another" in caught.value.detail
 
 
 async def test_the_memory_budget_is_named_whichever_endpoint_exceeded_it() -> None:
     spent = GatewayError(Kind.OVERLOADED, "no memory", retry_after=1.0, limit=IN_FLIGHT_BYTES)
     with pytest.raises(GatewayError) as caught:
-        await backend(FakeUpstream(b=spent)).everywhere(LOAD, call())
+        await backend(FakeUpstream(b=spent)).perform_on_all(LOAD, call())
     error = caught.value
     assert (error.kind, error.origin) == (Kind.OVERLOADED, Origin.GATEWAY)
     assert (error.limit, error.retry_after) == (IN_FLIGHT_BYTES, 1.0)
@@ -138,7 +138,7 @@ async def test_the_memory_budget_is_named_whichever_endpoint_exceeded_it() -> No
 async def test_the_only_endpoint_speaks_for_itself() -> None:
     upstream = FakeUpstream(a=RpcResponse(code=3, details="no such file"))
     with pytest.raises(GatewayError) as caught:
-        await backend(upstream, 1).everywhere(LOAD, call())
+        await backend(upstream, 1).perform_on_all(LOAD, call())
     assert caught.value.public == "no such file"
 
 
@@ -153,7 +153,7 @@ async def test_a_load_that_failed_lets_its_files_go(count: int) -> None:
     gc.disable()
     try:
         with pytest.raises(GatewayError) as caught:
-            await made.everywhere(load, call())
+            await made.perform_on_all(load, call())
         del caught, files, load
         await asyncio.sleep(0)
         assert kept() is None
@@ -165,14 +165,14 @@ async def test_an_endpoint_that_refuses_is_tried_again_and_no_other_for_it() -> 
     away = GatewayError(Kind.CONNECT, "cannot connect")
     upstream = FakeUpstream(b=away)
     with pytest.raises(GatewayError, match="1 of 3") as caught:
-        await backend(upstream).everywhere(LOAD, call())
+        await backend(upstream).perform_on_all(LOAD, call())
     assert caught.value.kind is Kind.CONNECT
     assert sorted(upstream.sent) == ["a", "b", "b", "c"]
 
 
 async def test_the_deadline_is_kept() -> None:
     with pytest.raises(GatewayError, match="deadline has passed") as caught:
-        await backend(FakeUpstream()).everywhere(LOAD, call(deadline=time.monotonic() - 1))
+        await backend(FakeUpstream()).perform_on_all(LOAD, call(deadline=time.monotonic() - 1))
     assert caught.value.kind is Kind.TIMEOUT
 
 
@@ -193,15 +193,15 @@ async def test_what_was_known_of_a_changed_model_is_forgotten(
     for version in ("", "1"):
         assert [await described("m", version) for _ in range(2)] == [1, 0]
     await described("n", "")
-    await made.everywhere(TraceSettingsRequest("m"), call())
+    await made.perform_on_all(TraceSettingsRequest("m"), call())
     assert await described("m", "") == 0
     if failing:
         upstream.answers["a"] = RpcResponse(code=3, details="x")
         with pytest.raises(GatewayError):
-            await made.everywhere(operation, call())
+            await made.perform_on_all(operation, call())
         del upstream.answers["a"]
     else:
-        await made.everywhere(operation, call())
+        await made.perform_on_all(operation, call())
     assert [await described("m", ""), await described("m", "1"), await described("n", "")] == [
         1,
         1,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from infergate.backends.remote import HTTP_HEADERS, RemoteBackend, Server
+from infergate.backends.remote import HTTP_MESSAGES, BackendSettings, RemoteBackend
 from infergate.codecs.base import Profile
 from infergate.codecs.profiles import KSERVE, MLSERVER, TRITON
-from infergate.codecs.v2_rest.codec import V2Rest
+from infergate.codecs.v2_rest.codec import V2RestCodec
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
@@ -65,13 +65,13 @@ class Upstream:
 
 
 async def all_of(upstream: Upstream, profile: Profile = TRITON) -> list[InferResponse]:
-    server = Server("b", (Endpoint("a", 1), Endpoint("b", 2)), 5, profile)
-    backend = RemoteBackend(server, V2Rest(), upstream, HTTP_HEADERS, DEFAULT_LIMITS)
+    server = BackendSettings("b", (Endpoint("a", 1), Endpoint("b", 2)), 5, profile)
+    backend = RemoteBackend(server, V2RestCodec(), upstream, HTTP_MESSAGES, DEFAULT_LIMITS)
     return [each async for each in backend.stream(ASKED, Call("test", time.monotonic()))]
 
 
 def values(answers: list[InferResponse]) -> list[tuple[list[int], bool]]:
-    return [(each.outputs[0].numpy().tolist(), each.last) for each in answers]
+    return [(each.outputs[0].numpy().tolist(), each.is_last) for each in answers]
 
 
 async def test_a_decoupled_model_gives_all_its_answers() -> None:

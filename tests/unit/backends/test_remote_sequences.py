@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from infergate.backends.remote import RPC_HEADERS, RemoteBackend, Server
+from infergate.backends.remote import RPC_MESSAGES, BackendSettings, RemoteBackend
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.v2_grpc.codec import V2Grpc
 from infergate.codecs.v2_grpc.infer_response import write_raw
@@ -16,7 +16,7 @@ from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
-from infergate.core.sequences import SequenceName
+from infergate.core.sequences import SequenceKey
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.transport.base import Endpoint
 
@@ -53,12 +53,12 @@ class Upstream:
 
 
 def backend(upstream: Upstream, endpoints: list[Endpoint]) -> RemoteBackend[Any, Any]:
-    server = Server("b", endpoints, profile=GENERIC)
-    return RemoteBackend(server, V2Grpc(), upstream, RPC_HEADERS, DEFAULT_LIMITS)
+    server = BackendSettings("b", endpoints, profile=GENERIC)
+    return RemoteBackend(server, V2Grpc(), upstream, RPC_MESSAGES, DEFAULT_LIMITS)
 
 
 def call() -> Call:
-    return Call(peer="test", started=time.monotonic())
+    return Call(peer="test", started_at=time.monotonic())
 
 
 def request(number: object = None, model: str = "m") -> InferRequest:
@@ -70,9 +70,9 @@ async def perform(remote: RemoteBackend[Any, Any], asked: InferRequest) -> None:
 
 
 async def perform_described(remote: RemoteBackend[Any, Any], asked: InferRequest) -> None:
-    remote.codec.described = True
+    remote.codec.needs_metadata = True
     declared = call()
-    declared.declared = ModelMetadata("m")
+    declared.declared_metadata = ModelMetadata("m")
     await remote.perform(asked, declared)
 
 
@@ -83,7 +83,7 @@ async def stream(remote: RemoteBackend[Any, Any], asked: InferRequest) -> None:
 
 async def forward(remote: RemoteBackend[Any, Any], asked: InferRequest) -> None:
     number: Any = asked.parameters.get("sequence_id")
-    name = None if number is None else SequenceName(asked.model, number)
+    name = None if number is None else SequenceKey(asked.model, number)
     await remote.infer(RpcRequest("/infer"), call(), name)
 
 
@@ -161,8 +161,8 @@ async def test_others_are_spread_and_tried_elsewhere() -> None:
 async def test_one_endpoint_has_all_sequences() -> None:
     upstream = Upstream()
     remote = backend(upstream, ENDPOINTS[:1])
-    assert not remote.spreads
-    assert backend(upstream, ENDPOINTS).spreads
+    assert not remote.has_several_endpoints
+    assert backend(upstream, ENDPOINTS).has_several_endpoints
     for number in range(1, 5):
         await perform(remote, request(number))
     upstream.away = {ENDPOINTS[0]}

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from infergate.backends import remembered
-from infergate.backends.remote import RPC_HEADERS, RemoteBackend, Server
+from infergate.backends import single_flight
+from infergate.backends.remote import RPC_MESSAGES, BackendSettings, RemoteBackend
 from infergate.codecs.base import Profile
 from infergate.codecs.profiles import GENERIC, INFERGATE, TRITON
 from infergate.codecs.v2_grpc.codec import V2Grpc
@@ -81,8 +81,8 @@ class UnaryUpstream:
 def backend(
     upstream: Any, timeout: float = 5, profile: Profile = GENERIC
 ) -> RemoteBackend[RpcRequest, RpcResponse]:
-    server = Server("b", (A, B), timeout, profile, ("x-*",), ("x-*",))
-    return RemoteBackend(server, V2Grpc(), upstream, RPC_HEADERS, DEFAULT_LIMITS)
+    server = BackendSettings("b", (A, B), timeout, profile, ("x-*",), ("x-*",))
+    return RemoteBackend(server, V2Grpc(), upstream, RPC_MESSAGES, DEFAULT_LIMITS)
 
 
 def call(**more: Any) -> Call:
@@ -91,7 +91,7 @@ def call(**more: Any) -> Call:
 
 async def ids(upstream: Any, one: Call | None = None, **more: Any) -> list[tuple[str, bool]]:
     answers = backend(upstream, **more).stream(ASKED, one or call())
-    return [(each.id, each.last) async for each in answers]
+    return [(each.id, each.is_last) async for each in answers]
 
 
 async def test_one_call_gives_all_answers() -> None:
@@ -109,7 +109,7 @@ async def test_headers_go_back_by_the_rule_and_are_no_answer() -> None:
     last = RpcResponse(metadata={"x-b": "3", "endpoint-load-metrics": "4"})
     one = call()
     assert await ids(Upstream([first, answer("1"), last]), one) == [("0", False), ("1", False)]
-    assert one.returned == {"x-a": "1", "x-b": "3"}
+    assert one.response_headers == {"x-a": "1", "x-b": "3"}
 
 
 async def test_no_answer_at_all() -> None:
@@ -206,7 +206,7 @@ async def test_a_model_of_which_that_is_not_told_is_asked_for_a_stream() -> None
 
 async def test_what_a_gateway_makes_up_of_a_model_is_not_believed() -> None:
     upstream = Upstream([answer("0")], told=triton())
-    assert await ids(upstream, profile=replace(INFERGATE, tells_config=True)) == [("0", False)]
+    assert await ids(upstream, profile=replace(INFERGATE, reports_config=True)) == [("0", False)]
     assert methods(upstream) == ["ModelStreamInfer"]
 
 
@@ -220,7 +220,7 @@ async def test_an_unknown_model_is_one() -> None:
 async def test_a_model_that_has_become_decoupled_is_asked_for_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(remembered, "DOUBTFUL", 0.0)
+    monkeypatch.setattr(single_flight, "DOUBTFUL_SECONDS", 0.0)
     told = {**triton(), "ModelInfer": RpcResponse(code=12, details="it is decoupled")}
     upstream = Upstream([answer("0")], told=told)
     made = backend(upstream, profile=TRITON)
@@ -245,7 +245,7 @@ async def test_the_timeout_bounds_the_wait_for_each_answer() -> None:
     answers = backend(Upstream(steps), timeout=0.2).stream(ASKED, one := call())
     for number in "012":
         assert (await anext(answers)).id == number
-        one.renew()
+        one.renew_deadline()
     assert await anext(answers, None) is None
 
 

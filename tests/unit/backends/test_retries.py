@@ -11,25 +11,25 @@ from typing import Any
 
 import pytest
 
-from infergate.backends import retrying
-from infergate.backends.carriers import RPC_HEADERS
-from infergate.backends.endpoints import Balance, Endpoints
-from infergate.backends.endpoints import Site as Place
-from infergate.backends.headers import HeaderRule
-from infergate.backends.queueing import Queue
-from infergate.backends.sending import Sending
+from infergate.backends import attempts
+from infergate.backends.endpoints import BalanceSettings, Endpoints
+from infergate.backends.endpoints import ConfiguredEndpoint as Place
+from infergate.backends.header_filter import HeaderFilter
+from infergate.backends.message_access import RPC_MESSAGES
+from infergate.backends.request_queue import RequestQueue
+from infergate.backends.request_sender import RequestSender
 from infergate.core.call import Call
+from infergate.core.counters import BackendCounters
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.retrying import Hedge, RetryPolicy
-from infergate.core.sequences import SequenceName
-from infergate.core.tally import Tally
+from infergate.core.retry_policy import HedgePolicy, RetryPolicy
+from infergate.core.sequences import SequenceKey
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.routing.budget import RetryBudget
 from infergate.transport.base import Endpoint
 
 A, B, C = Endpoint("a", 1), Endpoint("b", 2), Endpoint("c", 3)
 OK, DECLINES, REFUSES = RpcResponse(), RpcResponse(code=14, details="not now"), RpcResponse(code=3)
-IDEMPOTENT = RetryPolicy(idempotent=True)
+IDEMPOTENT = RetryPolicy(is_idempotent=True)
 Answer = RpcResponse | Kind | float
 """What is answered, raised, or how many seconds it takes to say OK."""
 
@@ -81,33 +81,33 @@ class Site:
         places: tuple[int, int] | None = None,
     ) -> None:
         self.upstream = FakeUpstream(*answers)
-        self.tally = Tally()
+        self.tally = BackendCounters()
         self.budget = budget or RetryBudget()
-        self.queue = None if places is None else Queue("b1", *places, self.tally)
-        self.sending: Sending[RpcRequest, RpcResponse] = Sending(
+        self.queue = None if places is None else RequestQueue("b1", *places, self.tally)
+        self.sending: RequestSender[RpcRequest, RpcResponse] = RequestSender(
             "b1",
             Endpoints(
                 "b1",
                 [Place(each, str(each)) for each in endpoints],
-                Balance("round-robin"),
-                chance=lambda: 0.0,
+                BalanceSettings("round-robin"),
+                random_float=lambda: 0.0,
             ),
             self.upstream,
-            RPC_HEADERS,
+            RPC_MESSAGES,
             timeout=30.0,
-            forwarded=HeaderRule(()),
-            returned=HeaderRule(()),
-            budget=self.budget,
+            request_filter=HeaderFilter(()),
+            response_filter=HeaderFilter(()),
+            retry_budget=self.budget,
             queue=self.queue,
-            tally=self.tally,
+            counters=self.tally,
         )
 
     async def ask(self, policy: RetryPolicy, sequence: Any = None, **fields: Any) -> RpcResponse:
-        call = Call(peer="test", started=0.0, retry=policy, **fields)
+        call = Call(peer="test", started_at=0.0, retry_policy=policy, **fields)
         try:
             return await self.sending.infer(RpcRequest("/infer"), call, sequence)
         finally:
-            assert (self.budget.requests, self.budget.retries) == (0, 0)
+            assert (self.budget.active_requests, self.budget.active_retries) == (0, 0)
 
     async def fails(self, kind: Kind, policy: RetryPolicy, sequence: Any = None) -> GatewayError:
         with pytest.raises(GatewayError) as caught:
@@ -125,7 +125,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         waited.append(tries)
         return 0.0
 
-    monkeypatch.setattr(retrying, "backoff", backoff)
+    monkeypatch.setattr(attempts, "backoff", backoff)
     return waited
 
 
@@ -146,7 +146,7 @@ async def test_a_lone_endpoint_is_asked_again_after_a_while(waits: list[int]) ->
 async def test_no_more_tries_than_the_route_wants(waits: list[int]) -> None:
     for times in range(5):
         site = Site(*[Kind.CONNECT] * 10, endpoints=(A, B, C))
-        error = await site.fails(Kind.CONNECT, RetryPolicy(retries=times))
+        error = await site.fails(Kind.CONNECT, RetryPolicy(max_retries=times))
         assert len(site.upstream.asked) == times + 1
         assert set(site.upstream.asked[:3]) == {"a", "b", "c"} or times < 2
         assert error.detail == site.upstream.asked[-1]
@@ -156,14 +156,14 @@ async def test_no_more_tries_than_the_route_wants(waits: list[int]) -> None:
 @pytest.mark.parametrize("kind", [Kind.BACKEND_GARBAGE, Kind.TIMEOUT, Kind.TOO_LARGE])
 async def test_what_may_have_been_carried_out_is_not_sent_again(kind: Kind) -> None:
     site = Site(kind)
-    await site.fails(kind, RetryPolicy(retries=3))
+    await site.fails(kind, RetryPolicy(max_retries=3))
     assert site.upstream.asked == ["a"]
     assert not site.tally.retries
 
 
 async def test_nor_what_was_declined() -> None:
     site = Site(DECLINES)
-    assert await site.ask(RetryPolicy(retries=3)) is DECLINES
+    assert await site.ask(RetryPolicy(max_retries=3)) is DECLINES
     assert site.upstream.asked == ["a"]
 
 
@@ -201,15 +201,15 @@ async def test_the_latest_failure_is_told() -> None:
 async def test_nothing_of_a_sequence_is_sent_twice(answer: Answer) -> None:
     site = Site(answer)
     if isinstance(answer, Kind):
-        await site.fails(answer, IDEMPOTENT, SequenceName("m", 1))
+        await site.fails(answer, IDEMPOTENT, SequenceKey("m", 1))
     else:
-        assert await site.ask(IDEMPOTENT, SequenceName("m", 1)) is answer
+        assert await site.ask(IDEMPOTENT, SequenceKey("m", 1)) is answer
     assert len(site.upstream.asked) == 1
 
 
 async def test_a_sequence_goes_to_no_other_endpoint(waits: list[int]) -> None:
     site = Site(Kind.CONNECT, Kind.CONNECT)
-    error = await site.fails(Kind.CONNECT, RetryPolicy(), SequenceName("m", 1))
+    error = await site.fails(Kind.CONNECT, RetryPolicy(), SequenceKey("m", 1))
     first, second = site.upstream.asked
     assert first == second
     assert "which holds the state of sequence 1" in error.public
@@ -221,22 +221,22 @@ async def test_a_sequence_goes_to_no_other_endpoint(waits: list[int]) -> None:
 
 async def test_an_outage_is_sent_the_budget_and_no_more() -> None:
     site = Site(*[Kind.BACKEND_GARBAGE] * 1000)
-    policy = RetryPolicy(retries=3, idempotent=True)
-    calls = [Call(peer="test", started=0.0, retry=policy) for _ in range(100)]
+    policy = RetryPolicy(max_retries=3, is_idempotent=True)
+    calls = [Call(peer="test", started_at=0.0, retry_policy=policy) for _ in range(100)]
     told = await asyncio.gather(
         *(site.sending.infer(RpcRequest("/infer"), call) for call in calls),
         return_exceptions=True,
     )
     assert all(isinstance(each, GatewayError) for each in told)
     assert 100 < len(site.upstream.asked) <= 100 + 20 * 3
-    assert site.tally.exhausted >= 80
-    assert (site.budget.requests, site.budget.retries) == (0, 0)
+    assert site.tally.budget_exhausted >= 80
+    assert (site.budget.active_requests, site.budget.active_retries) == (0, 0)
 
 
 async def test_a_try_that_would_pass_the_deadline_is_not_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(retrying, "backoff", lambda tries: 10.0)
+    monkeypatch.setattr(attempts, "backoff", lambda tries: 10.0)
     site = Site(Kind.BACKEND_GARBAGE)
     with pytest.raises(GatewayError) as caught:
         await site.ask(IDEMPOTENT, deadline=time.monotonic() + 5)
@@ -246,7 +246,7 @@ async def test_a_try_that_would_pass_the_deadline_is_not_made(
 
 async def test_each_try_has_its_own_time_within_the_whole() -> None:
     site = Site(5.0, 5.0, OK)
-    policy = RetryPolicy(retries=2, idempotent=True, per_try=0.01)
+    policy = RetryPolicy(max_retries=2, is_idempotent=True, per_try_timeout=0.01)
     assert await site.ask(policy, timeout=30.0) is OK
     assert site.upstream.timeouts == [0.01, 0.01, 0.01]
     site = Site(OK)
@@ -256,8 +256,8 @@ async def test_each_try_has_its_own_time_within_the_whole() -> None:
 
 async def test_a_try_s_own_time_is_for_what_may_be_sent_again() -> None:
     site = Site(OK)
-    policy = RetryPolicy(idempotent=True, per_try=0.01)
-    assert await site.ask(policy, SequenceName("m", 1)) is OK
+    policy = RetryPolicy(is_idempotent=True, per_try_timeout=0.01)
+    assert await site.ask(policy, SequenceKey("m", 1)) is OK
     assert site.upstream.timeouts[0] > 1
 
 
@@ -268,13 +268,13 @@ async def test_no_message_is_kept_once_it_has_failed() -> None:
     async def failing(site: Site, policy: RetryPolicy) -> weakref.ref[Wire]:
         wire = Wire("/infer")
         with pytest.raises(GatewayError):
-            await site.sending.infer(wire, Call(peer="test", started=0.0, retry=policy))
+            await site.sending.infer(wire, Call(peer="test", started_at=0.0, retry_policy=policy))
         return weakref.ref(wire)
 
     gc.collect()
     gc.disable()
     try:
-        hedged = RetryPolicy(idempotent=True, hedge=Hedge(0.001))
+        hedged = RetryPolicy(is_idempotent=True, hedge=HedgePolicy(0.001))
         for policy in (RetryPolicy(), IDEMPOTENT, hedged):
             for kind in (Kind.BACKEND_GARBAGE, Kind.CONNECT):
                 kept = await failing(Site(*[kind] * 9), policy)
@@ -288,7 +288,7 @@ async def test_no_message_is_kept_once_it_has_failed() -> None:
 
 
 async def pulled(site: Site, policy: RetryPolicy) -> list[RpcResponse]:
-    call = Call(peer="test", started=0.0, retry=policy)
+    call = Call(peer="test", started_at=0.0, retry_policy=policy)
     return [each async for each in site.sending.stream(RpcRequest("/stream"), call, None)]
 
 
@@ -297,7 +297,7 @@ async def test_a_stream_is_tried_again_before_its_first_message(answer: Answer) 
     site = Site(answer)
     assert await pulled(site, IDEMPOTENT) == [OK]
     assert site.upstream.asked == ["a", "b"]
-    assert (site.budget.requests, site.budget.retries) == (0, 0)
+    assert (site.budget.active_requests, site.budget.active_retries) == (0, 0)
 
 
 async def test_a_stream_that_is_declined_to_the_end_says_so() -> None:
@@ -314,14 +314,14 @@ async def test_a_stream_that_has_begun_is_not_tried_again() -> None:
 
 async def test_a_stream_s_first_message_has_a_try_s_time() -> None:
     site = Site(5.0)
-    assert await pulled(site, RetryPolicy(idempotent=True, per_try=0.01)) == [OK]
+    assert await pulled(site, RetryPolicy(is_idempotent=True, per_try_timeout=0.01)) == [OK]
     assert site.upstream.asked == ["a", "b"]
     assert site.upstream.cancelled == ["a"]
 
 
 async def test_a_stream_is_not_hedged() -> None:
     site = Site(0.02)
-    policy = RetryPolicy(idempotent=True, hedge=Hedge(0.001))
+    policy = RetryPolicy(is_idempotent=True, hedge=HedgePolicy(0.001))
     assert await pulled(site, policy) == [OK]
     assert site.upstream.asked == ["a"]
 
@@ -332,7 +332,7 @@ SLOW = 5.0
 
 
 def hedging(**hedge: float) -> RetryPolicy:
-    return RetryPolicy(idempotent=True, hedge=Hedge(**hedge))
+    return RetryPolicy(is_idempotent=True, hedge=HedgePolicy(**hedge))
 
 
 async def test_a_hedge_wins_and_the_slow_try_is_cancelled() -> None:
@@ -359,7 +359,7 @@ async def test_a_hedge_that_fails_is_not_the_answer() -> None:
 
 async def test_where_both_fail_the_first_one_is_told() -> None:
     site = Site(SLOW, Kind.BACKEND_GARBAGE)
-    policy = RetryPolicy(0, idempotent=True, per_try=0.05, hedge=Hedge(0.01))
+    policy = RetryPolicy(0, is_idempotent=True, per_try_timeout=0.05, hedge=HedgePolicy(0.01))
     await site.fails(Kind.TIMEOUT, policy)
 
 
@@ -374,12 +374,12 @@ async def test_there_is_no_hedge_without_another_endpoint_or_a_budget() -> None:
     for site in (Site(0.03, endpoints=(A,)), Site(0.03, budget=RetryBudget(0.0, 0))):
         assert await site.ask(hedging(after=0.01)) is OK
         assert site.upstream.asked == ["a"]
-    assert site.tally.exhausted == 1
+    assert site.tally.budget_exhausted == 1
 
 
 async def test_a_sequence_is_not_hedged() -> None:
     site = Site(0.03)
-    assert await site.ask(hedging(after=0.01), SequenceName("m", 1)) is OK
+    assert await site.ask(hedging(after=0.01), SequenceKey("m", 1)) is OK
     assert len(site.upstream.asked) == 1
 
 
@@ -402,7 +402,7 @@ async def test_who_goes_away_cancels_both() -> None:
     with pytest.raises(asyncio.CancelledError):
         await asking
     assert sorted(site.upstream.cancelled) == ["a", "b"]
-    assert (site.budget.requests, site.budget.retries) == (0, 0)
+    assert (site.budget.active_requests, site.budget.active_retries) == (0, 0)
 
 
 # ---- the queue ---------------------------------------------------------------------------------
@@ -417,23 +417,23 @@ async def until(met: Callable[[], bool]) -> None:
 async def test_who_finds_no_place_waits_and_who_finds_no_room_is_refused() -> None:
     site = Site(0.02, 0.02, 0.02, places=(1, 2))
     asking = [asyncio.ensure_future(site.sending.infer(RpcRequest("/x"), call())) for _ in range(3)]
-    await until(lambda: site.tally.waiting == 2)
+    await until(lambda: site.tally.queued == 2)
     assert site.upstream.asked == ["a"]
     assert site.queue is not None
-    assert site.queue.figures == ("b1", 1, 1)
+    assert site.queue.stats == ("b1", 1, 1)
     with pytest.raises(GatewayError) as caught:
         await site.sending.infer(RpcRequest("/x"), call())
     assert caught.value.kind is Kind.OVERLOADED
     assert caught.value.retry_after == 1.0
     assert await asyncio.gather(*asking) == [OK] * 3
-    assert (site.tally.waiting, site.tally.refused) == (0, 1)
-    assert sum(site.tally.waited.counts) == 2, "the first did not have to"
-    assert site.tally.waited.sum > 0
-    assert site.queue.figures == ("b1", 0, 1)
+    assert (site.tally.queued, site.tally.queue_rejected) == (0, 1)
+    assert sum(site.tally.queue_wait.counts) == 2, "the first did not have to"
+    assert site.tally.queue_wait.sum > 0
+    assert site.queue.stats == ("b1", 0, 1)
 
 
 def call(**fields: Any) -> Call:
-    return Call(peer="test", started=0.0, **fields)
+    return Call(peer="test", started_at=0.0, **fields)
 
 
 async def test_who_waits_too_long_is_told_so_and_leaves() -> None:
@@ -443,7 +443,7 @@ async def test_who_waits_too_long_is_told_so_and_leaves() -> None:
     with pytest.raises(GatewayError, match="waiting in the queue") as caught:
         await site.sending.infer(RpcRequest("/x"), call(timeout=0.01))
     assert caught.value.kind is Kind.TIMEOUT
-    assert (site.tally.waiting, site.tally.expired) == (0, 1)
+    assert (site.tally.queued, site.tally.queue_expired) == (0, 1)
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     assert await site.sending.infer(RpcRequest("/x"), call()) is OK
@@ -454,7 +454,7 @@ async def test_who_goes_away_while_it_waits_or_is_called_takes_no_place() -> Non
     first, second, third = (
         asyncio.ensure_future(site.sending.infer(RpcRequest("/x"), call())) for _ in range(3)
     )
-    await until(lambda: site.tally.waiting == 2)
+    await until(lambda: site.tally.queued == 2)
     second.cancel()
     first.cancel()  # its place goes to the second, which is just going away, and on to the third
     await asyncio.gather(first, second, return_exceptions=True)

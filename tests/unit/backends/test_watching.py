@@ -11,13 +11,18 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from infergate.backends.endpoints import Endpoints, Lease, Site
-from infergate.backends.watching import Watcher, Watching, is_name, looked_up
+from infergate.backends.endpoint_monitor import (
+    EndpointMonitor,
+    MonitoringSettings,
+    is_dns_name,
+    resolve_host,
+)
+from infergate.backends.endpoints import ConfiguredEndpoint, EndpointHandle, Endpoints
 from infergate.transport.base import Endpoint
 
-PODS = Site(Endpoint("pods", 1), "http://pods:1", resolves=True)
-A, B = Site(Endpoint("10.0.0.1", 1)), Site(Endpoint("10.0.0.2", 1))
-QUICK = Watching(refresh=0.01, interval=0.02, timeout=0.5)
+PODS = ConfiguredEndpoint(Endpoint("pods", 1), "http://pods:1", uses_dns=True)
+A, B = ConfiguredEndpoint(Endpoint("10.0.0.1", 1)), ConfiguredEndpoint(Endpoint("10.0.0.2", 1))
+QUICK = MonitoringSettings(resolve_interval=0.01, check_interval=0.02, check_timeout=0.5)
 
 
 class World:
@@ -33,23 +38,25 @@ class World:
         self.looked_up += 1
         return self.addresses
 
-    async def check(self, lease: Lease, timeout: float) -> bool:
+    async def check(self, lease: EndpointHandle, timeout: float) -> bool:
         self.checked.append(str(lease.endpoint))
         if self.bug:
             raise ZeroDivisionError
         return self.well
 
-    async def drop(self, endpoint: Endpoint) -> None:
+    async def disconnect(self, endpoint: Endpoint) -> None:
         self.dropped.append(str(endpoint))
 
 
-def watcher(world: World, sites: list[Site], rule: Watching = QUICK) -> tuple[Watcher, Endpoints]:
+def watcher(
+    world: World, sites: list[ConfiguredEndpoint], rule: MonitoringSettings = QUICK
+) -> tuple[EndpointMonitor, Endpoints]:
     endpoints = Endpoints("b", sites)
-    return Watcher(endpoints, rule, world.check, world, world.resolve), endpoints
+    return EndpointMonitor(endpoints, rule, world.check, world, world.resolve), endpoints
 
 
 @asynccontextmanager
-async def running(made: Watcher) -> AsyncIterator[None]:
+async def running(made: EndpointMonitor) -> AsyncIterator[None]:
     made.start()
     made.start()
     try:
@@ -80,9 +87,9 @@ async def until(met: Callable[[], bool]) -> None:
     ],
 )
 async def test_there_is_a_task_only_for_what_there_is_to_do(
-    sites: list[Site], checks: bool | None, count: int
+    sites: list[ConfiguredEndpoint], checks: bool | None, count: int
 ) -> None:
-    made, _ = watcher(World(), sites, Watching(checks=checks))
+    made, _ = watcher(World(), sites, MonitoringSettings(health_checks=checks))
     made.start()
     assert len(made._tasks) == count
     await made.stop()
@@ -95,7 +102,10 @@ async def test_a_name_is_looked_up_again_and_again_and_what_left_is_dropped() ->
         await until(lambda: world.dropped == ["pods:1"])
         world.addresses = ["10.0.0.8"]
         await until(lambda: world.dropped == ["pods:1", "10.0.0.7:1"])
-        assert [str(each.endpoint) for each in endpoints.all()] == ["10.0.0.8:1", "10.0.0.1:1"]
+        assert [str(each.endpoint) for each in endpoints.all_handles()] == [
+            "10.0.0.8:1",
+            "10.0.0.1:1",
+        ]
         seen = world.looked_up
         await until(lambda: world.looked_up > seen + 3)
     assert len(world.dropped) == 2
@@ -105,11 +115,11 @@ async def test_checks_change_what_is_asked() -> None:
     world = World()
     made, endpoints = watcher(world, [A, B])
     async with running(made):
-        await until(lambda: endpoints.ready is True)
+        await until(lambda: endpoints.is_ready is True)
         world.well = False
-        await until(lambda: endpoints.ready is False)
+        await until(lambda: endpoints.is_ready is False)
         world.well = True
-        await until(lambda: endpoints.ready is True)
+        await until(lambda: endpoints.is_ready is True)
     assert set(world.checked) == {"10.0.0.1:1", "10.0.0.2:1"}
 
 
@@ -122,9 +132,9 @@ async def test_a_bug_in_one_check_is_told_and_ends_nothing(
     with caplog.at_level(logging.ERROR):
         async with running(made):
             await until(lambda: len(world.checked) > 4)
-            assert endpoints.ready is None
+            assert endpoints.is_ready is None
             world.bug = False
-            await until(lambda: endpoints.ready is True)
+            await until(lambda: endpoints.is_ready is True)
     assert "bug in the health check of 10.0.0." in caplog.text
 
 
@@ -135,22 +145,22 @@ async def test_nobody_is_checked_while_a_name_has_one_address() -> None:
         seen = world.looked_up
         await until(lambda: world.looked_up > seen + 10)
         assert not world.checked
-        assert not made.checks
+        assert not made.is_checking
         world.addresses = ["10.0.0.7", "10.0.0.8"]
         await until(lambda: len(set(world.checked)) == 2)
-        assert endpoints.spreads
+        assert endpoints.has_several
 
 
 async def test_what_has_left_meanwhile_is_not_checked() -> None:
     """That would make connections which nobody closes any more."""
     world = World()
     made, endpoints = watcher(world, [PODS, A])
-    endpoints.resolved(0, ["10.0.0.7"])
-    leaving, staying = endpoints.all()
+    endpoints.set_addresses(0, ["10.0.0.7"])
+    leaving, staying = endpoints.all_handles()
     checks = [asyncio.create_task(made._check_one(each, 0.001)) for each in (leaving, staying)]
     await asyncio.sleep(0)
-    endpoints.resolved(0, ["10.0.0.8"])
-    assert leaving.endpoint in endpoints.left()
+    endpoints.set_addresses(0, ["10.0.0.8"])
+    assert leaving.endpoint in endpoints.pop_drained()
     await asyncio.gather(*checks)
     assert world.checked == [str(staying.endpoint)]
 
@@ -170,7 +180,7 @@ async def test_a_bug_in_one_look_up_is_told_and_ends_nothing(
 
     made._resolve = wrong  # type: ignore[misc]
     async with running(made):
-        await until(lambda: str(endpoints.all()[0].endpoint) == "10.0.0.9:1")
+        await until(lambda: str(endpoints.all_handles()[0].endpoint) == "10.0.0.9:1")
     assert "bug while resolving pods" in caplog.text
 
 
@@ -187,7 +197,7 @@ async def test_a_bug_in_one_look_up_is_told_and_ends_nothing(
     ],
 )
 def test_what_is_a_name(host: str, told: bool) -> None:
-    assert is_name(host) is told
+    assert is_dns_name(host) is told
 
 
 @pytest.mark.parametrize(
@@ -210,11 +220,11 @@ async def test_the_systems_resolver(
         ]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    assert list(await looked_up("pods", 1)) == told
+    assert list(await resolve_host("pods", 1)) == told
 
 
 async def test_a_name_that_can_be_none_has_no_address() -> None:
-    assert not await looked_up("a" * 64 + ".example", 1)
+    assert not await resolve_host("a" * 64 + ".example", 1)
 
 
 async def test_nobody_waits_for_a_resolver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +237,7 @@ async def test_nobody_waits_for_a_resolver_that_hangs(monkeypatch: pytest.Monkey
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     endpoints = Endpoints("b", [PODS])
     world = World()
-    made = Watcher(endpoints, QUICK, world.check, world)
+    made = EndpointMonitor(endpoints, QUICK, world.check, world)
     made.start()
     await asyncio.sleep(0)
     async with asyncio.timeout(10):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infergate.codecs.base import Carrier, Codec, CodecPlugin
+from infergate.codecs.base import Codec, CodecPlugin, TransportKind
 from infergate.config import protocols
 
 
@@ -15,11 +15,13 @@ def _unmade(options: Any) -> Codec[Any, Any]:
 
 
 PLUGINS = {
-    "v2-rest": CodecPlugin("v2-rest", Carrier.HTTP, ("v2",), _unmade),
-    "v2-grpc": CodecPlugin("v2-grpc", Carrier.GRPC, (), _unmade),
-    "trtis-http": CodecPlugin("trtis-http", Carrier.HTTP, ("api",), _unmade),
-    "graphpipe": CodecPlugin("graphpipe", Carrier.HTTP, ("graphpipe",), _unmade, framed=True),
-    "trtis-grpc": CodecPlugin("trtis-grpc", Carrier.GRPC, (), _unmade),
+    "v2-rest": CodecPlugin("v2-rest", TransportKind.HTTP, ("v2",), _unmade),
+    "v2-grpc": CodecPlugin("v2-grpc", TransportKind.GRPC, (), _unmade),
+    "trtis-http": CodecPlugin("trtis-http", TransportKind.HTTP, ("api",), _unmade),
+    "graphpipe": CodecPlugin(
+        "graphpipe", TransportKind.HTTP, ("graphpipe",), _unmade, supports_framing=True
+    ),
+    "trtis-grpc": CodecPlugin("trtis-grpc", TransportKind.GRPC, (), _unmade),
 }
 
 

@@ -12,8 +12,8 @@ import pytest
 from infergate import __version__
 from infergate.cli import main
 from infergate.config import Config
-from infergate.config.files import Files
-from infergate.runtime.reload import Read
+from infergate.config.tracked_files import TrackedFiles
+from infergate.runtime.reload import ReadConfig
 
 GOOD = Path(__file__).parents[2] / "config" / "good" / "everything.yaml"
 DEMO = "backends: {demo: {protocol: builtin}}\nroutes: [{model: '*', backend: demo}]\n"
@@ -25,8 +25,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, Path | None]]:
     """What ``main`` hands over to be served."""
     seen: list[tuple[Config, Path | None]] = []
 
-    def serve(read: Read, source: Path | None) -> int:
-        seen.append((read(Files()), source))
+    def serve(read: ReadConfig, source: Path | None) -> int:
+        seen.append((read(TrackedFiles()), source))
         return 0
 
     install(monkeypatch, serve)
@@ -191,7 +191,7 @@ def test_version_and_help(flag: str, text: str, capsys: pytest.CaptureFixture[st
 def test_a_port_that_is_taken(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def serve(read: Read, source: Path | None) -> int:
+    def serve(read: ReadConfig, source: Path | None) -> int:
         raise OSError("127.0.0.1:8000 is taken")
 
     install(monkeypatch, serve)
@@ -200,7 +200,7 @@ def test_a_port_that_is_taken(
 
 
 def test_control_c_is_a_clean_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    def serve(read: Read, source: Path | None) -> int:
+    def serve(read: ReadConfig, source: Path | None) -> int:
         raise KeyboardInterrupt
 
     install(monkeypatch, serve)

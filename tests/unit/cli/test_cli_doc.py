@@ -14,17 +14,17 @@ PAGE = (Path(__file__).parents[3] / "docs" / reference.PAGE).read_text(encoding=
 
 
 def test_the_page_is_what_is_made() -> None:
-    assert reference.filled(PAGE) == PAGE, "run: python -m infergate.cli.reference"
+    assert reference.update_tables(PAGE) == PAGE, "run: python -m infergate.cli.reference"
 
 
 def test_the_page_has_every_part_once() -> None:
-    assert sorted(re.findall("<!-- made: (.*) -->", PAGE)) == sorted(reference.PARTS)
-    assert PAGE.count("<!-- /made -->") == len(reference.PARTS)
+    assert sorted(re.findall("<!-- made: (.*) -->", PAGE)) == sorted(reference.TABLES)
+    assert PAGE.count("<!-- /made -->") == len(reference.TABLES)
 
 
 def test_what_stands_between_the_marks_is_made_anew_and_nothing_else() -> None:
     page = "by hand\n<!-- made: exits -->\nold\n<!-- /made -->\nby hand, too\n"
-    made = reference.filled(page)
+    made = reference.update_tables(page)
     assert made.startswith("by hand\n<!-- made: exits -->\n\n| Exit code | When |\n")
     assert made.endswith("|\n\n<!-- /made -->\nby hand, too\n")
     assert "old" not in made

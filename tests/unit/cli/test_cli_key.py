@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from infergate.access.keys import Keys, digest_of, parse_file
+from infergate.access.keys import ApiKeys, digest_of, parse_file
 from infergate.cli import main
 from infergate.config.load import parse
 
@@ -23,7 +23,7 @@ def test_what_is_printed_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> No
     entry = re.search(r"^  (- \{.*\})$", text, re.MULTILINE)
     line = text.splitlines()[-1]
     assert entry is not None
-    assert Keys(parse_file(line.encode())).find(secret) == "team/a"
+    assert ApiKeys(parse_file(line.encode())).find_owner(secret) == "team/a"
     config = parse(
         "backends: {d: {protocol: builtin}}\nroutes: [{model: a, backend: d}]\n"
         f"access:\n  rules: [{{who: ['key:team/a']}}]\n  keys:\n    {entry[1]}\n",

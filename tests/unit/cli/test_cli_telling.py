@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from infergate.cli import main
-from infergate.cli.asking import parse_admin
-from infergate.cli.telling import quantile
+from infergate.cli.admin_client import parse_admin_url
+from infergate.cli.output import quantile
 
 STATE: dict[str, Any] = {
     "version": "9", "time": 1.0, "ready": False,
@@ -156,7 +156,7 @@ def test_who_has_no_console_is_told(admin: str, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://x", "http://", "http://x:port", ""])
 def test_a_url_that_is_none(url: str) -> None:
     with pytest.raises(ValueError, match=r"expected|[Pp]ort"):
-        parse_admin(url)
+        parse_admin_url(url)
     with pytest.raises(SystemExit):
         main(["health", "--admin", url])
 

@@ -19,11 +19,11 @@ from faults.costly import INLINE, METADATA
 from faults.costs import MOST_SECONDS, TRIES, UNIT
 from faults.legacy import OLD
 from faults.timed import calibrated
-from infergate.codecs.base import Parsed
-from infergate.codecs.graphpipe.metadata import MOST, write_metadata
+from infergate.codecs.base import ParsedRequest
+from infergate.codecs.graphpipe.metadata import MAX_TENSORS, write_metadata
 from infergate.codecs.registry import plugins
 from infergate.core.errors import GatewayError
-from infergate.core.limits import DEFAULT_LIMITS, CostlyError, for_loop
+from infergate.core.limits import DEFAULT_LIMITS, NeedsOffloadError, event_loop_limits
 from infergate.core.messages import (
     InferRequest,
     ModelConfigRequest,
@@ -38,10 +38,10 @@ from infergate.core.messages import (
     TensorMetadata,
 )
 from infergate.core.wire import HttpResponse, RpcResponse
-from infergate.runtime.aside.parcel import pack, unpack
+from infergate.runtime.offload.ipc_message import pack, unpack
 
-LIMITS = for_loop(DEFAULT_LIMITS)
-CODECS = {name: plugin.make({}) for name, plugin in plugins().items()}
+LIMITS = event_loop_limits(DEFAULT_LIMITS)
+CODECS = {name: plugin.create({}) for name, plugin in plugins().items()}
 MODEL = "texts"
 STATUS = b"\x0a\x02\x08\x01"
 """``request_status``: SUCCESS."""
@@ -152,7 +152,7 @@ ROWS: dict[str, Told] = {
     "v2-rest, health": Told(
         "v2-rest", ServerReadyRequest(), http(b'{"x":[NaN' + b",0" * 4_000_000 + b"]}"), False
     ),
-    "graphpipe, nodes": Told("graphpipe", METADATA_OF, nodes(MOST)),
+    "graphpipe, nodes": Told("graphpipe", METADATA_OF, nodes(MAX_TENSORS)),
     "graphpipe, as many as the loop reads": Told("graphpipe", METADATA_OF, nodes(512), False),
     "graphpipe, JSON": Told(
         "graphpipe",
@@ -193,7 +193,7 @@ def test_the_event_loop_reads_it_quickly_or_not_at_all(name: str) -> None:
     def read(limits: Any) -> Any:
         try:
             return codec.parse_response(row.wire, row.operation, limits, METADATA)
-        except CostlyError:
+        except NeedsOffloadError:
             ended.append("helped")
         except GatewayError as error:
             return error
@@ -205,5 +205,8 @@ def test_the_event_loop_reads_it_quickly_or_not_at_all(name: str) -> None:
 
 
 def test_metadata_of_many_nodes_is_written_by_a_helper() -> None:
-    told = CODECS["graphpipe"].parse_response(nodes(MOST), METADATA_OF, DEFAULT_LIMITS)
-    assert CODECS["graphpipe"].text_out(told, Parsed(METADATA_OF)) > DEFAULT_LIMITS.json_inline
+    told = CODECS["graphpipe"].parse_response(nodes(MAX_TENSORS), METADATA_OF, DEFAULT_LIMITS)
+    assert (
+        CODECS["graphpipe"].response_text_bytes(told, ParsedRequest(METADATA_OF))
+        > DEFAULT_LIMITS.json_inline
+    )

@@ -13,12 +13,11 @@ import pytest
 
 from infergate.codecs.profiles import MLSERVER, TRITON
 from infergate.codecs.registry import plugins
-from infergate.codecs.trtis.methods import SHARED_MEMORY
+from infergate.codecs.trtis.grpc_methods import SHARED_MEMORY
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import (
-    Answer,
     InferRequest,
     InferResponse,
     ModelIndexEntry,
@@ -29,6 +28,7 @@ from infergate.core.messages import (
     ModelStatus,
     Operation,
     RequestedOutput,
+    Response,
     ServerStatus,
     ServerStatusRequest,
     SharedMemoryRegion,
@@ -38,10 +38,10 @@ from infergate.core.messages import (
     TensorMetadata,
     TraceSettingsRequest,
 )
-from infergate.core.places import Place
+from infergate.core.region_ref import RegionRef
 from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpRequest, RpcRequest
-from infergate.testing.vectors import finished
+from infergate.testing.vectors import completed
 
 BITS = (31, 32, 63, 64)
 EDGES = (-1, 0, *(2**bits - 1 for bits in BITS), *(2**bits for bits in BITS), 10**19, 10**40)
@@ -52,7 +52,7 @@ MODEL = ModelMetadata(
     inputs=(SHAPED,),
     outputs=(replace(SHAPED, name="Y"),),
     max_batch_size=8,
-    schedules=True,
+    supports_scheduling=True,
 )
 INPUT = Tensor("X", Datatype.FP32, (1, 0, 3), b"")
 ASKED = InferRequest("m", inputs=(INPUT,))
@@ -73,8 +73,8 @@ def asked(number: int) -> Iterator[Operation]:
     for parameters in ({"classification": number}, {"other": number}):
         yield replace(ASKED, outputs=(RequestedOutput("Y", parameters),))
     if 0 <= number < 2**64:
-        for place in (Place("r", number, 0), Place("r", 0, number)):
-            yield replace(ASKED, inputs=(replace(INPUT, place=place),))
+        for place in (RegionRef("r", number, 0), RegionRef("r", 0, number)):
+            yield replace(ASKED, inputs=(replace(INPUT, shared_memory=place),))
             yield replace(ASKED, outputs=(RequestedOutput("Y", {}, place),))
     for name in ("offset", "size"):
         yield SharedMemoryRegisterRequest(**{"name": "r", "key": "/k", name: number})
@@ -97,12 +97,12 @@ def refusal(act: Callable[..., Any], *arguments: Any) -> Kind:
 @EDGE
 @pytest.mark.parametrize("profile", [TRITON, MLSERVER], ids=lambda profile: profile.name)
 def test_a_server_is_asked_or_the_client_refused(name: str, number: int, profile: Any) -> None:
-    codec = plugins()[name].make({})
+    codec = plugins()[name].create({})
     for operation in asked(number):
         assert refusal(codec.build_request, operation, profile, MODEL) in REFUSED, operation
 
 
-def told(number: int) -> Iterator[tuple[Operation, Answer]]:
+def told(number: int) -> Iterator[tuple[Operation, Response]]:
     """Answers that hold ``number``, and what asks for them."""
     shape = (max(number, 0), 0, 3)
     outputs = (Tensor("Y", Datatype.FP32, shape, b""),)
@@ -143,7 +143,7 @@ LISTING = {
 @CODECS
 @EDGE
 def test_a_client_is_answered_or_given_a_declared_error(name: str, number: int) -> None:
-    codec = plugins()[name].make({})
+    codec = plugins()[name].create({})
     for operation, answer in told(number):
         try:
             wire = codec.build_request(operation, TRITON, MODEL)
@@ -152,7 +152,7 @@ def test_a_client_is_answered_or_given_a_declared_error(name: str, number: int) 
                 continue
             wire = LISTING[name]
         with contextlib.suppress(GatewayError):
-            parsed = finished(codec.parse_request(wire, DEFAULT_LIMITS), MODEL)
+            parsed = completed(codec.parse_request(wire, DEFAULT_LIMITS), MODEL)
             codec.build_response(answer, parsed)
 
 
@@ -162,7 +162,7 @@ TYPES = tuple(each for each in Datatype if each is not Datatype.BYTES)
 @EDGE
 @pytest.mark.parametrize("datatype", TYPES, ids=lambda datatype: datatype.value)
 def test_json_is_read_or_refused(datatype: Datatype, number: int) -> None:
-    codec = plugins()["v2-rest"].make({})
+    codec = plugins()["v2-rest"].create({})
     for shape, data in (([3], [number, 0, 3]), ([number, 0, 3], []), ([1], [number])):
         tensor = {"name": "X", "datatype": datatype.value, "shape": shape, "data": data}
         for more in ({}, {"parameters": {"binary_data_size": number}}):

@@ -15,8 +15,8 @@ from infergate.codecs.profiles import (
     MLSERVER,
     OVMS,
     TRITON,
-    detect,
-    kind_by_words,
+    corrected_kind,
+    detect_profile,
 )
 from infergate.core.errors import Kind
 from infergate.core.messages import ServerMetadata
@@ -26,8 +26,12 @@ from infergate.core.messages import ServerMetadata
     ("name", "extensions", "profile"),
     [
         ("triton", (), TRITON),
-        ("my-triton", ("statistics",), replace(GENERIC, tells_statistics=True)),
-        ("x", ("trace", "logging"), replace(GENERIC, traces=True, logs=True)),
+        ("my-triton", ("statistics",), replace(GENERIC, reports_statistics=True)),
+        (
+            "x",
+            ("trace", "logging"),
+            replace(GENERIC, has_trace_settings=True, has_log_settings=True),
+        ),
         ("x", ("binary_tensor_data", "classification", "model_configuration"), None),
         ("MLServer", (), MLSERVER),
         ("kserve", ("model_repository_extension",), KSERVE),
@@ -38,11 +42,11 @@ from infergate.core.messages import ServerMetadata
     ],
 )
 def test_detected(name: str, extensions: tuple[str, ...], profile: Profile | None) -> None:
-    found = detect(ServerMetadata(name, "1", extensions))
+    found = detect_profile(ServerMetadata(name, "1", extensions))
     if profile is not None:
         assert found == profile
-    assert found.tells_config == ("model_configuration" in extensions or profile is TRITON)
-    assert found.logs == ("logging" in extensions or profile is TRITON)
+    assert found.reports_config == ("model_configuration" in extensions or profile is TRITON)
+    assert found.has_log_settings == ("logging" in extensions or profile is TRITON)
 
 
 def test_all_that_the_configuration_knows() -> None:
@@ -84,4 +88,4 @@ def test_all_that_the_configuration_knows() -> None:
     ],
 )
 def test_what_triton_tells_by_another_code(told: Kind, message: str, meant: Kind) -> None:
-    assert kind_by_words(told, message) is meant
+    assert corrected_kind(told, message) is meant

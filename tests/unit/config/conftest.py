@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infergate.codecs.base import Carrier, Codec, CodecPlugin
+from infergate.codecs.base import Codec, CodecPlugin, TransportKind
 from infergate.config import protocols
 
 
@@ -15,11 +15,19 @@ def _unmade(options: Any) -> Codec[Any, Any]:
 
 
 PLUGINS = {
-    "v2-rest": CodecPlugin("v2-rest", Carrier.HTTP, ("v2",), _unmade, shares_memory=True),
-    "v2-grpc": CodecPlugin("v2-grpc", Carrier.GRPC, (), _unmade, shares_memory=True),
-    "trtis-http": CodecPlugin("trtis-http", Carrier.HTTP, ("api",), _unmade, shares_memory=True),
-    "graphpipe": CodecPlugin("graphpipe", Carrier.HTTP, ("graphpipe",), _unmade, framed=True),
-    "trtis-grpc": CodecPlugin("trtis-grpc", Carrier.GRPC, (), _unmade, shares_memory=True),
+    "v2-rest": CodecPlugin(
+        "v2-rest", TransportKind.HTTP, ("v2",), _unmade, supports_shared_memory=True
+    ),
+    "v2-grpc": CodecPlugin("v2-grpc", TransportKind.GRPC, (), _unmade, supports_shared_memory=True),
+    "trtis-http": CodecPlugin(
+        "trtis-http", TransportKind.HTTP, ("api",), _unmade, supports_shared_memory=True
+    ),
+    "graphpipe": CodecPlugin(
+        "graphpipe", TransportKind.HTTP, ("graphpipe",), _unmade, supports_framing=True
+    ),
+    "trtis-grpc": CodecPlugin(
+        "trtis-grpc", TransportKind.GRPC, (), _unmade, supports_shared_memory=True
+    ),
 }
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from infergate.config.files import Files
 from infergate.config.load import load
 from infergate.config.mistakes import ConfigError
+from infergate.config.tracked_files import TrackedFiles
 
 TEXT = """
 backends: {ours: {protocol: builtin}}
@@ -20,7 +20,7 @@ routes: [{model: m, backend: ours, labels: {OUT: labels.txt}}]
 def test_one_file_is_told_as_sha256sum_does(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_bytes(b"text")
-    files = Files()
+    files = TrackedFiles()
     assert files.read(file) == b"text"
     assert files.sha256 == hashlib.sha256(b"text").hexdigest()
     assert not files.have_changed()
@@ -31,14 +31,14 @@ def test_one_file_is_told_as_sha256sum_does(tmp_path: Path) -> None:
 def test_files_that_are_named_count(tmp_path: Path) -> None:
     file, labels = tmp_path / "routes.yaml", tmp_path / "labels.txt"
     file.write_text(TEXT)
-    missing = Files()
+    missing = TrackedFiles()
     with pytest.raises(ConfigError, match=r"the file 'labels\.txt' cannot be read"):
         load(file, {}, missing)
     assert missing.paths == (file, labels)
     assert not missing.have_changed()
     labels.write_bytes(b"cat\r\ndog\n")
     assert missing.have_changed()
-    files = Files()
+    files = TrackedFiles()
     config = load(file, {}, files)
     assert config.routes[0].labels == {"OUT": ("cat", "dog")}
     assert files.paths == (file, labels)

@@ -40,7 +40,7 @@ def as_json(config: Config) -> dict[str, Any]:
         "listeners": {name: str(each) for name, each in compiled.addresses(config).items()},
         "bound_listeners": {
             name: {**dataclasses.asdict(each), "address": dataclasses.asdict(each.address)}
-            for name, each in compiled.bound_listeners(config).items()
+            for name, each in compiled.model_listeners(config).items()
         },
         "frontend_options": compiled.frontend_options(config),
         "backends": {

@@ -119,7 +119,7 @@ def test_the_registry_is_where_protocols_come_from(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(protocols, "plugins", dict)
     with pytest.raises(ConfigError, match="'v2-grpc' is not a protocol; there are: builtin"):
         parse("backends: {a: {protocol: v2-grpc}}\nroutes: [{model: b, backend: a}]", "f", {})
-    assert registry.GROUP == "infergate.codecs"
+    assert registry.ENTRY_POINT_GROUP == "infergate.codecs"
 
 
 JARGON = ("Value error", "Input should", "pydantic", "validation", "valid ", "type=", "NoneType")

@@ -6,10 +6,10 @@ import pytest
 
 from infergate.config import Config, load
 from infergate.config.load import parse
-from infergate.config.shown import HIDDEN_CHANGE, difference, shown
-from infergate.config.values import shown_urls
-from infergate.runtime.balancing import sites
+from infergate.config.redacted import HIDDEN_CHANGE, redacted_diff, redacted_yaml
+from infergate.config.values import display_names
 from infergate.runtime.console.plan import plan
+from infergate.runtime.endpoint_settings import configured_endpoints
 
 GOOD = Path(__file__).parents[2] / "config" / "good"
 HASH = "5" * 63
@@ -33,7 +33,7 @@ def config(last: str = "2", password: str = "pass@hunter2") -> Config:
 
 @pytest.mark.parametrize("defaults", [False, True])
 def test_no_secret_is_shown(defaults: bool) -> None:
-    text = shown(config(), defaults=defaults)
+    text = redacted_yaml(config(), defaults=defaults)
     for secret in ("hunter2", HASH, "pass@"):
         assert secret not in text
     assert "x-stage: canary" in text
@@ -42,30 +42,30 @@ def test_no_secret_is_shown(defaults: bool) -> None:
 
 
 def test_defaults_are_shown_where_they_are_asked_for() -> None:
-    assert "idle_body_time" not in shown(config())
-    assert "idle_body_time: 30s" in shown(config(), defaults=True)
+    assert "idle_body_time" not in redacted_yaml(config())
+    assert "idle_body_time: 30s" in redacted_yaml(config(), defaults=True)
 
 
 def test_nothing_differs_from_itself() -> None:
-    assert difference(config(), config()) == ""
+    assert redacted_diff(config(), config()) == ""
 
 
 def test_a_change_is_a_diff() -> None:
     other = parse(TEXT.format(HASH, "2", "pass@hunter2").replace("5/s", "6/s"), "routes.yaml", {})
-    lines = difference(config(), other).splitlines()
+    lines = redacted_diff(config(), other).splitlines()
     assert "-    requests: 5/s" in lines or "-  requests: 5/s" in lines, lines
     assert any(line.startswith("+") and "6/s" in line for line in lines)
 
 
 def test_a_secret_that_has_changed_is_told_and_not_shown() -> None:
-    text = difference(config(), config(last="3", password="hunter3"))
+    text = redacted_diff(config(), config(last="3", password="hunter3"))
     assert text.count("(hidden, changed)") == 1
     assert "hunter" not in text
     assert HASH not in text
 
 
 def test_a_change_that_cannot_be_seen_is_told() -> None:
-    text = difference(config(), config(password="hunter3"))
+    text = redacted_diff(config(), config(password="hunter3"))
     assert text == HIDDEN_CHANGE
 
 
@@ -76,8 +76,8 @@ def test_every_configuration_can_be_shown(file: Path) -> None:
         "GOOD_FALSE": "false",
     }  # fmt: skip
     loaded = load(file, environ)
-    assert "routes:" in shown(loaded)
-    assert "routes:" in shown(loaded, defaults=True)
+    assert "routes:" in redacted_yaml(loaded)
+    assert "routes:" in redacted_yaml(loaded, defaults=True)
 
 
 ENDPOINTS = """
@@ -95,15 +95,15 @@ routes: [{{model: "*", backend: b}}]
 @pytest.mark.parametrize("defaults", [False, True])
 def test_no_path_of_an_endpoint_is_shown(defaults: bool) -> None:
     made = [parse(ENDPOINTS.format(each), "routes.yaml", {}) for each in ("token-1", "token-2")]
-    text = shown(made[0], defaults=defaults)
+    text = redacted_yaml(made[0], defaults=defaults)
     assert "token-" not in text
     assert text.count("http://a:8000/(hidden)") == 2
     assert "name: big" in text
-    told = difference(*made)
+    told = redacted_diff(*made)
     assert "token-" not in told
     assert "+  - url: https://c/(hidden, changed)" in told.replace("    ", "  ")
     urls = made[0].backends["b"].endpoints
     labels = ["http://a:8000/(hidden)", "http://a:8000/(hidden) 2", "big"]
-    assert shown_urls(urls) == labels
-    assert [each.label for each in sites(made[0].backends["b"])] == labels
+    assert display_names(urls) == labels
+    assert [each.label for each in configured_endpoints(made[0].backends["b"])] == labels
     assert [each["endpoints"] for each in plan(made[0], {})["backends"]] == [labels]

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from infergate.config import ConfigError, Mistake, load, source
-from infergate.config.mistakes import nearest, or_else, spell
+from infergate.config.mistakes import format_path, nearest, suggestion
 
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -108,7 +108,7 @@ def test_no_end_of_nesting(text: str) -> None:
 
 
 def test_aliases_within_aliases_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "_MOST_NODES", 1000)
+    monkeypatch.setattr(source, "_MAX_NODES", 1000)
     text = "a0: &a0 [1, 1, 1, 1]\n"
     text += "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}, *a{i - 1}]\n" for i in range(1, 9))
     read = source.parse(text, "f", {})
@@ -155,15 +155,15 @@ def test_how_a_mistake_is_told() -> None:
 
 
 def test_paths() -> None:
-    assert spell(()) == ""
-    assert spell(("a", 0, "b", "c.d", "")) == "a[0].b['c.d']['']"
+    assert format_path(()) == ""
+    assert format_path(("a", 0, "b", "c.d", "")) == "a[0].b['c.d']['']"
 
 
 def test_the_nearest_name() -> None:
     assert nearest("Max-Batch-Size", ["max_batch_size"]) == "max_batch_size"
     assert nearest("zzz", ["abc"]) is None
-    assert or_else("zzz", []) == ""
-    assert or_else("zzz", ["b", "a"]) == "; there are: a, b"
+    assert suggestion("zzz", []) == ""
+    assert suggestion("zzz", ["b", "a"]) == "; there are: a, b"
 
 
 @UNHURRIED

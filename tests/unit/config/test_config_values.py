@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from infergate.config import values
 from infergate.config.values import Url
-from infergate.core.retrying import Hedge
+from infergate.core.retry_policy import HedgePolicy
 from infergate.transport.base import Address
 
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -47,15 +47,15 @@ def test_not_durations(text: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "hedge"),
     [
-        ("50ms", Hedge(0.05)),
-        ("p95", Hedge(percentile=0.95)),
-        ("p99.9", Hedge(percentile=0.999)),
-        ("p5", Hedge(percentile=0.05)),
+        ("50ms", HedgePolicy(0.05)),
+        ("p95", HedgePolicy(percentile=0.95)),
+        ("p99.9", HedgePolicy(percentile=0.999)),
+        ("p5", HedgePolicy(percentile=0.05)),
     ],
 )
-def test_hedges(text: str, hedge: Hedge) -> None:
+def test_hedges(text: str, hedge: HedgePolicy) -> None:
     told = values.parse_hedge(text)
-    assert told.after == hedge.after
+    assert told.after_seconds == hedge.after_seconds
     assert told.percentile == pytest.approx(hedge.percentile)
     assert values.hedge_text(told) == text
 

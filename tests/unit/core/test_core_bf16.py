@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from infergate.core.datatypes import Datatype
-from infergate.core.tensor import Tensor, bf16_from_float32, float32_from_bf16, tensor_of
+from infergate.core.tensor import Tensor, bf16_from_float32, float32_from_bf16, tensor_from_array
 
 PATTERNS = st.integers(0, 2**32 - 1)
 
@@ -84,7 +84,7 @@ def test_agrees_with_ml_dtypes() -> None:
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0), (0, 3), (2, 3)])
 def test_tensors_of_any_shape(shape: tuple[int, ...]) -> None:
     array = np.full(shape, 1.5, np.float32)
-    tensor = tensor_of("t", Datatype.BF16, array)
+    tensor = tensor_from_array("t", Datatype.BF16, array)
     assert len(tensor.data) == 2 * array.size
     assert tensor.shape == shape
     back = Tensor("t", Datatype.BF16, shape, tensor.data).numpy()

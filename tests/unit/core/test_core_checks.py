@@ -11,11 +11,11 @@ from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.tensor import (
-    MOST_BYTES_ELEMENTS,
+    MAX_BYTES_ELEMENTS,
     add_bytes_elements,
     check_data,
     check_shape,
-    count_bytes,
+    count_bytes_elements,
     pack_bytes,
 )
 
@@ -86,7 +86,7 @@ def test_products_do_not_overflow(shape: tuple[int, ...]) -> None:
     assert "tensor 't'" in refused(check_data, "t", Datatype.FP32, shape, b"")
 
 
-@pytest.mark.parametrize("shape", [(2**32, 2**32), (2**40,), (MOST_BYTES_ELEMENTS + 1,)])
+@pytest.mark.parametrize("shape", [(2**32, 2**32), (2**40,), (MAX_BYTES_ELEMENTS + 1,)])
 def test_more_bytes_elements_than_can_be_walked_are_too_large(shape: tuple[int, ...]) -> None:
     with pytest.raises(GatewayError, match=r"tensor 't'.*the limit is") as caught:
         check_data("t", Datatype.BYTES, shape, b"")
@@ -94,16 +94,16 @@ def test_more_bytes_elements_than_can_be_walked_are_too_large(shape: tuple[int, 
 
 
 def test_bytes_elements_add_up_over_a_message() -> None:
-    half = add_bytes_elements("a", (MOST_BYTES_ELEMENTS // 2,), 0)
-    assert add_bytes_elements("b", (MOST_BYTES_ELEMENTS // 2,), half) == MOST_BYTES_ELEMENTS
+    half = add_bytes_elements("a", (MAX_BYTES_ELEMENTS // 2,), 0)
+    assert add_bytes_elements("b", (MAX_BYTES_ELEMENTS // 2,), half) == MAX_BYTES_ELEMENTS
     with pytest.raises(GatewayError, match="tensor 'c'") as caught:
-        add_bytes_elements("c", (1,), MOST_BYTES_ELEMENTS)
+        add_bytes_elements("c", (1,), MAX_BYTES_ELEMENTS)
     assert caught.value.kind is Kind.TOO_LARGE
 
 
 def test_no_more_elements_are_walked_than_the_shape_announces() -> None:
     data = pack_bytes([b"x"] * 3) + b"\xff" * 1000  # what follows would be refused
-    assert count_bytes("t", data, 2) == 3
+    assert count_bytes_elements("t", data, 2) == 3
 
 
 @pytest.mark.parametrize(("shape", "found"), [((2,), 3), ((4,), 3), ((), 3), ((0,), 3), ((), 0)])
@@ -119,12 +119,12 @@ def test_bytes_of_another_count_are_refused(shape: tuple[int, ...], found: int) 
 def test_elements_are_counted(elements: list[bytes]) -> None:
     data = pack_bytes(elements)
     for buffer in (data, bytearray(data), memoryview(data)):
-        assert count_bytes("t", buffer, len(elements)) == len(elements)
+        assert count_bytes_elements("t", buffer, len(elements)) == len(elements)
 
 
 @given(st.lists(st.binary(max_size=9), max_size=5), st.integers(1, 3))
 def test_bytes_left_over_are_refused(elements: list[bytes], left: int) -> None:
-    told = refused(count_bytes, "t", pack_bytes(elements) + b"\x00" * left, 100)
+    told = refused(count_bytes_elements, "t", pack_bytes(elements) + b"\x00" * left, 100)
     assert told == (
         f"tensor 't': {left} bytes are left where element {len(elements)} should begin with its "
         "4-byte length"
@@ -135,7 +135,9 @@ def test_bytes_left_over_are_refused(elements: list[bytes], left: int) -> None:
     ("length", "past"), [(1, 1), (6, 6), (2**31, 2**31), (2**32 - 1, 2**32 - 1)]
 )
 def test_a_length_past_the_end_is_refused(length: int, past: int) -> None:
-    told = refused(count_bytes, "t", pack_bytes([b"ok"]) + length.to_bytes(4, "little"), 100)
+    told = refused(
+        count_bytes_elements, "t", pack_bytes([b"ok"]) + length.to_bytes(4, "little"), 100
+    )
     assert told == (
         f"tensor 't': the length of element 1 ({length}) runs {past} bytes past the end of the data"
     )
@@ -148,6 +150,6 @@ def test_any_bytes_are_counted_or_refused(data: bytes) -> None:
         position += 4 + int.from_bytes(data[position : position + 4].ljust(4, b"\xff"), "little")
         walked += 1
     if position == len(data):
-        assert count_bytes("t", data, len(data)) == walked
+        assert count_bytes_elements("t", data, len(data)) == walked
     else:
-        refused(count_bytes, "t", data, len(data))
+        refused(count_bytes_elements, "t", data, len(data))

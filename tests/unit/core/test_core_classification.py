@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infergate.core.classification import MOST_CLASSES, class_count, classify
-from infergate.core.datatypes import INTEGERS, NUMPY, Datatype
+from infergate.core.classification import MAX_CLASSES, class_count, classify
+from infergate.core.datatypes import INTEGERS, NUMPY_DTYPES, Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import RequestedOutput
-from infergate.core.tensor import Tensor, tensor_of
+from infergate.core.tensor import Tensor, tensor_from_array
 
 
 def texts(tensor: Tensor) -> Any:
@@ -17,7 +17,7 @@ def texts(tensor: Tensor) -> Any:
 
 
 def floats(values: Any) -> Tensor:
-    return tensor_of("SCORES", Datatype.FP32, np.array(values, np.float32))
+    return tensor_from_array("SCORES", Datatype.FP32, np.array(values, np.float32))
 
 
 def test_best_first_as_c_prints_them() -> None:
@@ -48,8 +48,10 @@ def test_equal_values_by_index_and_nan_last() -> None:
 
 @pytest.mark.parametrize("datatype", sorted(INTEGERS, key=lambda d: d.value))
 def test_extreme_integers_are_ordered_and_exact(datatype: Datatype) -> None:
-    bounds = np.iinfo(NUMPY[datatype])  # type: ignore[type-var]
-    tensor = tensor_of("t", datatype, np.array([bounds.min, 1, bounds.max, 0], NUMPY[datatype]))
+    bounds = np.iinfo(NUMPY_DTYPES[datatype])  # type: ignore[type-var]
+    tensor = tensor_from_array(
+        "t", datatype, np.array([bounds.min, 1, bounds.max, 0], NUMPY_DTYPES[datatype])
+    )
     first, second, *_, last = texts(classify(tensor, 4))
     assert first == f"{bounds.max}:2".encode()
     assert second == b"1:1"
@@ -58,13 +60,13 @@ def test_extreme_integers_are_ordered_and_exact(datatype: Datatype) -> None:
 
 @pytest.mark.parametrize("datatype", [Datatype.FP16, Datatype.BF16, Datatype.FP64])
 def test_other_floats(datatype: Datatype) -> None:
-    tensor = tensor_of("t", datatype, np.array([-0.5, 1.5], np.float32))
+    tensor = tensor_from_array("t", datatype, np.array([-0.5, 1.5], np.float32))
     assert texts(classify(tensor, 2)) == [b"1.500000:1", b"-0.500000:0"]
 
 
 @given(st.lists(st.integers(-3, 3), max_size=30), st.integers(1, 40))
 def test_ranks_like_a_stable_sort(values: list[int], count: int) -> None:
-    tensor = tensor_of("t", Datatype.INT8, np.array(values, np.int8))
+    tensor = tensor_from_array("t", Datatype.INT8, np.array(values, np.int8))
     order = sorted(range(len(values)), key=lambda i: -values[i])[:count]
     assert texts(classify(tensor, count)) == [f"{values[i]}:{i}".encode() for i in order]
 
@@ -89,10 +91,10 @@ def test_only_numbers_are_classified(datatype: Datatype) -> None:
 
 
 def test_answers_are_bounded() -> None:
-    tensor = tensor_of("t", Datatype.UINT8, np.zeros(MOST_CLASSES + 1))
-    assert classify(tensor, MOST_CLASSES).shape == (MOST_CLASSES,)
-    with pytest.raises(GatewayError, match=f"{MOST_CLASSES + 1} classes are requested") as caught:
-        classify(tensor, MOST_CLASSES + 1)
+    tensor = tensor_from_array("t", Datatype.UINT8, np.zeros(MAX_CLASSES + 1))
+    assert classify(tensor, MAX_CLASSES).shape == (MAX_CLASSES,)
+    with pytest.raises(GatewayError, match=f"{MAX_CLASSES + 1} classes are requested") as caught:
+        classify(tensor, MAX_CLASSES + 1)
     assert caught.value.kind is Kind.BAD_REQUEST
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from infergate.core.datatypes import BY_NAME, FLOATS, INTEGERS, NUMPY, Datatype
+from infergate.core.datatypes import DATATYPES_BY_NAME, FLOATS, INTEGERS, NUMPY_DTYPES, Datatype
 
 SIZES = {
     "BOOL": 1,
@@ -22,8 +22,8 @@ SIZES = {
 
 
 def test_the_fourteen_names_and_sizes() -> None:
-    assert {name: datatype.itemsize for name, datatype in BY_NAME.items()} == SIZES
-    assert set(BY_NAME.values()) == set(Datatype)
+    assert {name: datatype.itemsize for name, datatype in DATATYPES_BY_NAME.items()} == SIZES
+    assert set(DATATYPES_BY_NAME.values()) == set(Datatype)
 
 
 def test_kinds_part_the_datatypes() -> None:
@@ -34,7 +34,7 @@ def test_kinds_part_the_datatypes() -> None:
 
 @pytest.mark.parametrize("datatype", [d for d in Datatype if d is not Datatype.BYTES])
 def test_numpy_agrees_on_size_and_byte_order(datatype: Datatype) -> None:
-    dtype = np.dtype(NUMPY[datatype])
+    dtype = np.dtype(NUMPY_DTYPES[datatype])
     assert dtype.itemsize == datatype.itemsize
     one = np.ones(1, dtype)
     if datatype in INTEGERS:
@@ -43,4 +43,4 @@ def test_numpy_agrees_on_size_and_byte_order(datatype: Datatype) -> None:
 
 
 def test_bytes_have_no_dtype() -> None:
-    assert Datatype.BYTES not in NUMPY
+    assert Datatype.BYTES not in NUMPY_DTYPES

@@ -6,13 +6,13 @@ from infergate.core.errors import (
     GatewayError,
     Kind,
     Origin,
-    Unauthenticated,
+    UnauthenticatedError,
+    as_backend_error,
+    backend_garbage,
     bad_request,
-    blamed,
-    garbage,
-    refusal_headers,
-    retry_headers,
-    retry_seconds,
+    error_headers,
+    parse_retry_after,
+    retry_after_headers,
 )
 
 
@@ -32,16 +32,16 @@ def test_detail_stays_out_of_what_is_shown() -> None:
 def test_shorthands() -> None:
     client = bad_request("field 'x'")
     assert (client.kind, client.origin) == (Kind.BAD_REQUEST, Origin.GATEWAY)
-    backend = garbage("not JSON", "<html>")
+    backend = backend_garbage("not JSON", "<html>")
     assert (backend.kind, backend.origin) == (Kind.BACKEND_GARBAGE, Origin.BACKEND)
     assert backend.detail == "<html>"
 
 
 def test_what_is_wrong_with_an_answer_is_the_backends_doing() -> None:
-    wrong = blamed(bad_request("tensor 'x': no shape"))
+    wrong = as_backend_error(bad_request("tensor 'x': no shape"))
     assert (wrong.kind, wrong.origin) == (Kind.BACKEND_GARBAGE, Origin.BACKEND)
     assert wrong.public == "the backend's response is invalid: tensor 'x': no shape"
-    large = blamed(GatewayError(Kind.TOO_LARGE, "tensor 'x'"))
+    large = as_backend_error(GatewayError(Kind.TOO_LARGE, "tensor 'x'"))
     assert (large.kind, large.origin) == (Kind.TOO_LARGE, Origin.BACKEND)
     assert large.public == "the backend's response is too large: tensor 'x'"
 
@@ -58,7 +58,7 @@ def test_what_is_wrong_with_an_answer_is_the_backends_doing() -> None:
     ],
 )
 def test_when_to_try_again(after: float | None, headers: dict[str, str]) -> None:
-    assert retry_headers(GatewayError(Kind.OVERLOADED, "full", retry_after=after)) == headers
+    assert retry_after_headers(GatewayError(Kind.OVERLOADED, "full", retry_after=after)) == headers
 
 
 @pytest.mark.parametrize(
@@ -74,15 +74,15 @@ def test_when_to_try_again(after: float | None, headers: dict[str, str]) -> None
     ],
 )
 def test_when_a_backend_wants_to_be_tried_again(told: str, after: float | None) -> None:
-    assert retry_seconds({"retry-after": told}) == after
-    assert retry_seconds({}) is None
+    assert parse_retry_after({"retry-after": told}) == after
+    assert parse_retry_after({}) is None
 
 
 def test_who_is_not_known_is_told_how_to_say_who_he_is() -> None:
-    error = Unauthenticated("credentials are required", 'Bearer realm="x"', "detail")
+    error = UnauthenticatedError("credentials are required", 'Bearer realm="x"', "detail")
     assert error.kind is Kind.UNAUTHENTICATED
     assert (error.public, error.detail) == ("credentials are required", "detail")
-    assert refusal_headers(error) == {"www-authenticate": 'Bearer realm="x"'}
+    assert error_headers(error) == {"www-authenticate": 'Bearer realm="x"'}
     late = GatewayError(Kind.RATE_LIMITED, "too many", retry_after=1.5)
-    assert refusal_headers(late) == {"retry-after": "2"}
-    assert refusal_headers(GatewayError(Kind.UNAUTHENTICATED, "as the backend says")) == {}
+    assert error_headers(late) == {"retry-after": "2"}
+    assert error_headers(GatewayError(Kind.UNAUTHENTICATED, "as the backend says")) == {}

@@ -11,55 +11,55 @@ from hypothesis import strategies as st
 
 from infergate.core.inflation import (
     GZIP,
-    PIECE,
+    PIECE_BYTES,
     RAW,
     ZLIB,
-    Corrupt,
-    Oversized,
-    pieces,
-    window_of,
+    CorruptDataError,
+    InflatedTooLargeError,
+    inflate_pieces,
+    zlib_window_bits,
 )
 
 _DATA = st.builds(
     lambda some, times: some * times,
     st.binary(max_size=300),
     st.sampled_from([0, 1, 2, 300, 1000]),
-) | st.sampled_from([PIECE - 1, PIECE, PIECE + 1, 3 * PIECE]).map(bytes)
+) | st.sampled_from([PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES]).map(bytes)
 
 
 @given(st.lists(_DATA, min_size=1, max_size=4), st.binary(max_size=3))
 def test_all_members_come_in_short_pieces(members: list[bytes], after: bytes) -> None:
     packed = b"".join(gzip.compress(each, 1) for each in members)
     whole = b"".join(members)
-    found = list(pieces(packed, GZIP, len(whole), len(members) + 1))
+    found = list(inflate_pieces(packed, GZIP, len(whole), len(members) + 1))
     assert b"".join(found) == whole
-    assert all(len(each) <= PIECE for each in found)
+    assert all(len(each) <= PIECE_BYTES for each in found)
     if whole:
-        with pytest.raises(Oversized):
-            list(pieces(packed, GZIP, len(whole) - 1, len(members) + 1))
-    with pytest.raises(Corrupt, match="ends too early"):
-        list(pieces(packed[:-1], GZIP, len(whole), len(members) + 1))
+        with pytest.raises(InflatedTooLargeError):
+            list(inflate_pieces(packed, GZIP, len(whole) - 1, len(members) + 1))
+    with pytest.raises(CorruptDataError, match="ends too early"):
+        list(inflate_pieces(packed[:-1], GZIP, len(whole), len(members) + 1))
     if after:
-        with pytest.raises(Corrupt, match=f"{len(after)} extra bytes|too early|corrupt"):
-            list(pieces(packed + after, GZIP, len(whole), len(members) + 1))
+        with pytest.raises(CorruptDataError, match=f"{len(after)} extra bytes|too early|corrupt"):
+            list(inflate_pieces(packed + after, GZIP, len(whole), len(members) + 1))
     if len(members) > 1:
-        with pytest.raises(Corrupt):
-            list(pieces(packed, GZIP, len(whole), len(members) - 1))
+        with pytest.raises(CorruptDataError):
+            list(inflate_pieces(packed, GZIP, len(whole), len(members) - 1))
 
 
 @given(_DATA, st.sampled_from([ZLIB, RAW]))
 def test_deflate(data: bytes, window: int) -> None:
     packed = zlib.compress(data, wbits=window)
-    assert window_of("deflate", packed) in {window, ZLIB}
-    assert b"".join(pieces(packed, window, len(data))) == data
-    with pytest.raises(Corrupt, match="5 extra bytes"):
-        list(pieces(packed + b"after", window, len(data)))
+    assert zlib_window_bits("deflate", packed) in {window, ZLIB}
+    assert b"".join(inflate_pieces(packed, window, len(data))) == data
+    with pytest.raises(CorruptDataError, match="5 extra bytes"):
+        list(inflate_pieces(packed + b"after", window, len(data)))
 
 
 @given(st.binary(max_size=200), st.sampled_from([GZIP, ZLIB, RAW]))
 def test_any_bytes_end_as_data_or_as_what_is_wrong(data: bytes, window: int) -> None:
     try:
-        found = b"".join(pieces(data, window, PIECE, 3))
-    except (Corrupt, Oversized):
+        found = b"".join(inflate_pieces(data, window, PIECE_BYTES, 3))
+    except (CorruptDataError, InflatedTooLargeError):
         return
-    assert len(found) <= PIECE
+    assert len(found) <= PIECE_BYTES

@@ -9,10 +9,10 @@ from infergate.core.tensor import NO_PARAMETERS
 
 
 def test_every_operation_has_a_name_for_metrics_and_logs() -> None:
-    assert set(messages.OPERATIONS) == set(get_args(messages.Operation))
+    assert set(messages.OPERATION_NAMES) == set(get_args(messages.Operation))
 
 
-@pytest.mark.parametrize("noun", [*get_args(messages.Operation), *get_args(messages.Answer)])
+@pytest.mark.parametrize("noun", [*get_args(messages.Operation), *get_args(messages.Response)])
 def test_nouns_are_records(noun: type) -> None:
     told = {each.name: None for each in dataclasses.fields(noun)}
     made = noun(**told)

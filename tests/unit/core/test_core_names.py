@@ -7,13 +7,13 @@ import unicodedata
 import pytest
 
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.names import (
+from infergate.core.name_rules import (
     MAX_NAME_BYTES,
-    STRICT,
+    STRICT_RULE,
     NameRule,
+    are_accepted,
     check_tensor_name,
-    is_accepted,
-    tensor_name_problem,
+    find_tensor_name_problem,
 )
 
 BIDI = [chr(c) for c in (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))]
@@ -25,8 +25,8 @@ UNSAFE = [
 
 def test_no_name_contains_a_control_character() -> None:
     assert len(UNSAFE) == 65 + 2 + 2048 + 12
-    assert [c for c in UNSAFE if not STRICT.problem(f"simple{c}-mine")] == []
-    assert [c for c in UNSAFE if not tensor_name_problem(f"INPUT{c}0")] == []
+    assert [c for c in UNSAFE if not STRICT_RULE.find_problem(f"simple{c}-mine")] == []
+    assert [c for c in UNSAFE if not find_tensor_name_problem(f"INPUT{c}0")] == []
 
 
 @pytest.mark.parametrize(
@@ -48,10 +48,10 @@ def test_no_name_contains_a_control_character() -> None:
 def test_a_models_name_that_is_refused(name: str, problem: str) -> None:
     for _ in range(2):  # nor is it remembered as one that is accepted
         with pytest.raises(GatewayError) as caught:
-            STRICT.check(name)
+            STRICT_RULE.check(name)
         assert caught.value.kind is Kind.BAD_REQUEST
         assert caught.value.public == f"the model name {problem}"
-    assert not is_accepted(STRICT, "m", name)
+    assert not are_accepted(STRICT_RULE, "m", name)
 
 
 @pytest.mark.parametrize(
@@ -59,15 +59,15 @@ def test_a_models_name_that_is_refused(name: str, problem: str) -> None:
 )
 def test_a_name_that_is_accepted(name: str) -> None:
     for _ in range(2):
-        STRICT.check(name)
-    assert is_accepted(STRICT, name, "m")
+        STRICT_RULE.check(name)
+    assert are_accepted(STRICT_RULE, name, "m")
 
 
 def test_segments_are_accepted_where_the_operator_says_so() -> None:
     rule = NameRule(allow_slash=True)
     rule.check("team-a/bert/large")
     for name in ("/a", "a/", "a//b", "/", "a/../b", "a/.", "a\\b", "a%2fb", "a/\0"):
-        assert rule.problem(name), name
+        assert rule.find_problem(name), name
 
 
 @pytest.mark.parametrize("name", ["StatefulPartitionedCall/dense:0", "model/dense/BiasAdd:0", "a?"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.paths import decoded
+from infergate.core.path_segments import decode_segment
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from infergate.core.paths import decoded
     ],
 )
 def test_a_name(segment: str, name: str) -> None:
-    assert decoded(segment, "model name") == name
+    assert decode_segment(segment, "model name") == name
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,6 @@ def test_a_name(segment: str, name: str) -> None:
 )
 def test_no_name(segment: str, told: str) -> None:
     with pytest.raises(GatewayError) as refused:
-        decoded(segment, "model name")
+        decode_segment(segment, "model name")
     assert refused.value.kind is Kind.BAD_REQUEST
     assert refused.value.public == told

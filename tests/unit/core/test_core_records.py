@@ -4,10 +4,10 @@ import pickle
 
 import pytest
 
-from infergate.core.places import Place
 from infergate.core.records import record
+from infergate.core.region_ref import RegionRef
 
-PLACE = Place("region", 1, 2)
+PLACE = RegionRef("region", 1, 2)
 
 
 @record
@@ -19,8 +19,8 @@ class Noted:
 
 
 def test_records_are_equal_by_what_they_hold() -> None:
-    assert Place("region", 1, 2) == PLACE != Place("region", 1, 3)
-    assert hash(Place("region", 1, 2)) == hash(PLACE)
+    assert RegionRef("region", 1, 2) == PLACE != RegionRef("region", 1, 3)
+    assert hash(RegionRef("region", 1, 2)) == hash(PLACE)
     assert Noted("a").notes is not Noted("a").notes
 
 
@@ -30,10 +30,10 @@ def test_a_record_has_no_room_for_more() -> None:
 
 
 def test_a_record_is_replaced_copied_pickled_and_matched() -> None:
-    assert dataclasses.replace(PLACE, size=3) == Place("region", 1, 3)
+    assert dataclasses.replace(PLACE, size=3) == RegionRef("region", 1, 3)
     assert copy.copy(PLACE) == pickle.loads(pickle.dumps(PLACE)) == PLACE
     match PLACE:
-        case Place(region, offset, size):
+        case RegionRef(region, offset, size):
             assert (region, offset, size) == ("region", 1, 2)
 
 
@@ -41,4 +41,4 @@ def test_a_record_is_replaced_copied_pickled_and_matched() -> None:
 def test_tests_see_what_assigns_to_a_record(name: str) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(PLACE, name, getattr(PLACE, name))
-    assert Place("region", 1, 2) == PLACE
+    assert RegionRef("region", 1, 2) == PLACE

@@ -6,13 +6,13 @@ import pytest
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest
-from infergate.core.sequences import sequence_id, sequence_of
+from infergate.core.sequences import sequence_id, sequence_key
 
 
 @pytest.mark.parametrize("value", [1, 2**64 - 1, "1", "by name", "é"])
 def test_a_sequence(value: Any) -> None:
     assert sequence_id({"sequence_id": value}) == value
-    assert sequence_of(InferRequest("m", "2", parameters={"sequence_id": value})) == ("m", value)
+    assert sequence_key(InferRequest("m", "2", parameters={"sequence_id": value})) == ("m", value)
 
 
 @pytest.mark.parametrize("value", [None, True, False, 1.5, 0.0, [], [1], {"a": 1}])
@@ -27,8 +27,8 @@ def test_what_is_refused(value: Any) -> None:
 @pytest.mark.parametrize("value", [0, ""])
 def test_what_is_none(value: Any) -> None:
     assert sequence_id({"sequence_id": value}) is None
-    assert sequence_of(InferRequest("m", parameters={"sequence_id": value})) is None
+    assert sequence_key(InferRequest("m", parameters={"sequence_id": value})) is None
 
 
 def test_none_is_given() -> None:
-    assert sequence_of(InferRequest("m", parameters={"sequence_start": True})) is None
+    assert sequence_key(InferRequest("m", parameters={"sequence_start": True})) is None

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from infergate.core.datatypes import FLOATS, NUMPY, Datatype
-from infergate.core.tensor import NO_PARAMETERS, Tensor, pack_bytes, tensor_of, unpack_bytes
+from infergate.core.datatypes import FLOATS, NUMPY_DTYPES, Datatype
+from infergate.core.tensor import NO_PARAMETERS, Tensor, pack_bytes, tensor_from_array, unpack_bytes
 
 SHAPES = st.just(()) | array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=4)
 DATATYPES = st.sampled_from(Datatype)
@@ -32,7 +32,7 @@ def tensors(draw: st.DrawFn) -> Tensor:
 def test_numpy_and_back_is_the_same_tensor(tensor: Tensor) -> None:
     array = tensor.numpy()
     assert array.shape == tensor.shape
-    back = tensor_of("t", tensor.datatype, array)
+    back = tensor_from_array("t", tensor.datatype, array)
     assert (back.name, back.datatype, back.shape) == ("t", tensor.datatype, tensor.shape)
     if tensor.datatype in FLOATS:  # a signalling NaN may come back quiet
         equal = back.numpy() == array
@@ -43,7 +43,7 @@ def test_numpy_and_back_is_the_same_tensor(tensor: Tensor) -> None:
 
 @given(arrays(np.int64, SHAPES))
 def test_any_memory_order_becomes_row_major(array: np.ndarray[Any, Any]) -> None:
-    tensor = tensor_of(
+    tensor = tensor_from_array(
         "t", Datatype.INT64, np.asfortranarray(array)[..., ::-1] if array.ndim else array
     )
     expected = array[..., ::-1] if array.ndim else array
@@ -52,8 +52,8 @@ def test_any_memory_order_becomes_row_major(array: np.ndarray[Any, Any]) -> None
 
 @pytest.mark.parametrize("datatype", [Datatype.INT32, Datatype.FP64, Datatype.UINT16])
 def test_big_endian_arrays_become_little_endian(datatype: Datatype) -> None:
-    big = np.array([1, 258], np.dtype(NUMPY[datatype]).newbyteorder(">"))
-    assert tensor_of("t", datatype, big).numpy().tolist() == [1, 258]
+    big = np.array([1, 258], np.dtype(NUMPY_DTYPES[datatype]).newbyteorder(">"))
+    assert tensor_from_array("t", datatype, big).numpy().tolist() == [1, 258]
 
 
 def test_numeric_views_share_memory_and_may_not_be_written() -> None:
@@ -69,13 +69,13 @@ def test_bytes_keep_zero_bytes_at_their_ends() -> None:
     elements = [b"", b"\x00", b"a\x00\x00", b"\xff\x00"]
     tensor = Tensor("t", Datatype.BYTES, (2, 2), pack_bytes(elements))
     assert tensor.numpy().ravel().tolist() == elements
-    assert tensor_of("t", Datatype.BYTES, tensor.numpy()).data == tensor.data
+    assert tensor_from_array("t", Datatype.BYTES, tensor.numpy()).data == tensor.data
 
 
 def test_parameters_are_kept_and_default_to_none() -> None:
     array = np.zeros(1, np.int8)
-    assert tensor_of("t", Datatype.INT8, array).parameters is NO_PARAMETERS
-    assert tensor_of("t", Datatype.INT8, array, {"a": 1}).parameters == {"a": 1}
+    assert tensor_from_array("t", Datatype.INT8, array).parameters is NO_PARAMETERS
+    assert tensor_from_array("t", Datatype.INT8, array, {"a": 1}).parameters == {"a": 1}
     assert Tensor("t", Datatype.INT8, (1,), b"\x00").parameters == {}
 
 

@@ -12,14 +12,14 @@ from infergate.core.wire import (
     HttpResponse,
     RpcRequest,
     RpcResponse,
-    joined,
-    size,
+    join_parts,
+    total_size,
 )
 
 
 def test_one_part_is_not_copied() -> None:
     part = memoryview(b"abc")
-    assert joined([part]) is part
+    assert join_parts([part]) is part
 
 
 @pytest.mark.parametrize(
@@ -27,8 +27,8 @@ def test_one_part_is_not_copied() -> None:
     [((), b""), ([b"ab", b""], b"ab"), ([b"ab", memoryview(b"cd"), bytearray(b"e")], b"abcde")],
 )
 def test_parts_are_joined_and_counted(parts: list[bytes], whole: bytes) -> None:
-    assert joined(parts) == whole
-    assert size(parts) == len(whole)
+    assert join_parts(parts) == whole
+    assert total_size(parts) == len(whole)
 
 
 def test_wires_are_empty_by_default() -> None:
@@ -42,24 +42,24 @@ def test_wires_are_empty_by_default() -> None:
 
 def test_a_call_goes_to_another_process_without_what_is_this_ones() -> None:
     here: Any = lambda: None  # noqa: E731 - what cannot be pickled
-    wire = RpcRequest("/a.B/C", (b"x",), {"a": "b"}, memory=here, late=here)
-    wire.found = here
+    wire = RpcRequest("/a.B/C", (b"x",), {"a": "b"}, memory=here, deferred=here)
+    wire.codec_state = here
     there = pickle.loads(pickle.dumps(wire))
     assert there == RpcRequest("/a.B/C", (b"x",), {"a": "b"})
-    assert (there.memory, there.late, there.found) == (UNLIMITED, None, None)
+    assert (there.memory, there.deferred, there.codec_state) == (UNLIMITED, None, None)
 
 
 @pytest.mark.parametrize(
     ("before", "asked", "after"), [(None, 5.0, 5.0), (9.0, 5.0, 5.0), (3.0, 5.0, 3.0)]
 )
 def test_a_deadline_only_comes_forward(before: float | None, asked: float, after: float) -> None:
-    call = Call(peer="127.0.0.1", started=0.0, deadline=before)
-    call.tighten(asked)
+    call = Call(peer="127.0.0.1", started_at=0.0, deadline=before)
+    call.shorten_deadline(asked)
     assert call.deadline == after
 
 
 def test_a_failure_is_noted_for_log_and_metrics() -> None:
-    call = Call(peer="127.0.0.1", started=0.0)
-    call.fail(GatewayError(Kind.CONNECT, "no endpoint answers", detail="10.0.0.7: refused"))
+    call = Call(peer="127.0.0.1", started_at=0.0)
+    call.record_error(GatewayError(Kind.CONNECT, "no endpoint answers", detail="10.0.0.7: refused"))
     assert (call.outcome, call.error) == ("connect", "no endpoint answers")
     assert call.detail == "10.0.0.7: refused"

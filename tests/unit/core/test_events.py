@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.events import Events, written
+from infergate.core.server_sent_events import EventStreamParser, format_event
 
 LINES = st.sampled_from(
     [
@@ -32,13 +32,13 @@ ENDS = st.sampled_from([b"\n", b"\r", b"\r\n"])
 
 def cut(parts: list[bytes], most: int = 1000) -> tuple[list[bytes], bool]:
     """The events of a body that comes in ``parts``, and whether it ends between two."""
-    events = Events(most)
+    events = EventStreamParser(most)
     found = []
     for part in parts:
         events.feed(part)
-        while (data := events.next()) is not None:
+        while (data := events.next_event()) is not None:
             found.append(data)
-    return found, events.is_between
+    return found, events.is_between_events
 
 
 def by_the_book(lines: list[bytes]) -> list[bytes]:
@@ -64,7 +64,7 @@ def test_however_it_is_cut(told: list[tuple[bytes, bytes]], places: list[int]) -
 
 @given(st.lists(st.text().map(lambda text: text.translate({10: None, 13: None}).encode())))
 def test_what_is_written_is_read(texts: list[bytes]) -> None:
-    body = b"".join(bytes(part) for text in texts for part in written(text))
+    body = b"".join(bytes(part) for text in texts for part in format_event(text))
     assert cut([body]) == (texts, True)
 
 
@@ -96,11 +96,11 @@ def test_time_is_linear(piece: bytes) -> None:
     """Eight times as much takes about eight times as long, not sixty-four times."""
 
     def seconds(count: int) -> float:
-        events = Events(1 << 30)
+        events = EventStreamParser(1 << 30)
         began = time.perf_counter()
         for _ in range(count):
             events.feed(piece * 10)
-            while events.next() is not None:
+            while events.next_event() is not None:
                 pass
         return time.perf_counter() - began
 

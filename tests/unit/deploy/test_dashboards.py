@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
 from infergate.config.schema import Config
-from infergate.runtime.history import History
+from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.workers.supervisor import Supervisor
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -49,7 +49,7 @@ def exported() -> dict[str, set[str]]:
 
     async def found() -> dict[str, set[str]]:
         config = Config.default().model_copy(update={"workers": 2})
-        supervisor = Supervisor(config, History())
+        supervisor = Supervisor(config, ConfigHistory())
         names = {
             f"{family.name}{ending}": labels
             for family, labels in labels_of(supervisor._metrics.registry)

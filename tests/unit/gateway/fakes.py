@@ -7,82 +7,82 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from infergate.codecs.base import Capabilities, Parsed, Peek, Profile
+from infergate.codecs.base import Capabilities, ParsedRequest, Profile, RequestSummary
 from infergate.codecs.profiles import GENERIC
 from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import (
-    Answer,
-    Health,
+    HealthStatus,
     InferRequest,
     InferResponse,
     ModelIndex,
     ModelMetadata,
     ModelReadyRequest,
     Operation,
+    Response,
 )
-from infergate.core.sequences import SequenceId, SequenceName
+from infergate.core.sequences import SequenceId, SequenceKey
 from infergate.core.wire import RpcRequest, RpcResponse
 
 
 def call(**fields: Any) -> Call:
-    return Call(peer="test", started=time.monotonic(), **fields)
+    return Call(peer="test", started_at=time.monotonic(), **fields)
 
 
 class LineCodec:
     """``infer MODEL VERSION ID`` or ``ready MODEL``; answers are ``repr`` of what they tell."""
 
-    profiled = False
-    described = False
-    caps = Capabilities(frozenset(Datatype))
-    streams: frozenset[str] = frozenset()
-    forwards = True
+    needs_profile = False
+    needs_metadata = False
+    capabilities = Capabilities(frozenset(Datatype))
+    streaming_methods: frozenset[str] = frozenset()
+    can_pass_through = True
 
     def __init__(self, name: str = "line") -> None:
         self.name = name
         self.decoded = 0
 
-    def peek(self, wire: RpcRequest) -> Peek:
+    def summarize(self, wire: RpcRequest) -> RequestSummary:
         words = wire.method.split(" ")
         if words[0] == "ready":
-            return Peek(ModelReadyRequest, words[1])
+            return RequestSummary(ModelReadyRequest, words[1])
         if words[0] == "infer":
-            return Peek(InferRequest, words[1], words[2])
+            return RequestSummary(InferRequest, words[1], words[2])
         raise bad_request("no such verb")
 
-    def parse_request(self, wire: RpcRequest, limits: Limits) -> Parsed:
+    def parse_request(self, wire: RpcRequest, limits: Limits) -> ParsedRequest:
         self.decoded += 1
-        peek = self.peek(wire)
+        peek = self.summarize(wire)
         if peek.operation is ModelReadyRequest:
-            return Parsed(ModelReadyRequest(peek.model))
-        self.shield(wire, limits)
-        return Parsed(InferRequest(peek.model, peek.version, wire.method.split(" ")[3]))
+            return ParsedRequest(ModelReadyRequest(peek.model))
+        self.validate(wire, limits)
+        return ParsedRequest(InferRequest(peek.model, peek.version, wire.method.split(" ")[3]))
 
-    def build_response(self, answer: Answer, parsed: Parsed) -> RpcResponse:
+    def build_response(self, answer: Response, parsed: ParsedRequest) -> RpcResponse:
         return RpcResponse([repr(answer).encode()])
 
     def build_error(self, error: GatewayError, wire: RpcRequest | None = None) -> RpcResponse:
         return RpcResponse(code=3, details=f"{error.kind.value}: {error.public}")
 
-    def shield(self, wire: RpcRequest, limits: Limits) -> RpcRequest:
+    def validate(self, wire: RpcRequest, limits: Limits) -> RpcRequest:
         if "bad" in wire.method:
             raise bad_request("bad tensor")
         return wire
 
-    def sequence(self, wire: RpcRequest, limits: Limits) -> SequenceId | None:
+    def sequence_of(self, wire: RpcRequest, limits: Limits) -> SequenceId | None:
         return wire.metadata.get("sequence")
 
-    def readdress(
+    def rewrite_request(
         self, wire: RpcRequest, model: str, version: str, profile: Profile
     ) -> RpcRequest | None:
         if "odd" in wire.method:
             return None
         return replace(wire, method=f"infer {model} {version} x")
 
-    def relabel(
-        self, wire: RpcResponse, asked: RpcRequest, model: str, version: str, limits: Limits
+    def rewrite_response(
+        self, wire: RpcResponse, request: RpcRequest, model: str, version: str, limits: Limits
     ) -> RpcResponse:
         if wire.code:
             raise GatewayError(Kind.BACKEND_ERROR, wire.details)
@@ -94,9 +94,9 @@ class Memory:
 
     protocol = "memory"
     datatypes = frozenset(Datatype)
-    sequences = True
+    supports_sequences = True
 
-    def __init__(self, name: str, answer: Answer | GatewayError | None = None) -> None:
+    def __init__(self, name: str, answer: Response | GatewayError | None = None) -> None:
         self.name = name
         self.answer = answer
         self.asked: list[Operation] = []
@@ -106,7 +106,7 @@ class Memory:
         self.servers = 1
         self.profile_of_all = GENERIC
 
-    async def perform(self, operation: Operation, call: Call) -> Answer:
+    async def perform(self, operation: Operation, call: Call) -> Response:
         self.asked.append(operation)
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -115,7 +115,7 @@ class Memory:
         if isinstance(operation, InferRequest):
             return InferResponse(operation.model, "7", "invented", {}, operation.inputs)
         return {"ModelIndexRequest": ModelIndex(), "ModelMetadataRequest": ModelMetadata("m")}.get(
-            type(operation).__name__, Health(ok=True)
+            type(operation).__name__, HealthStatus(ok=True)
         )
 
     async def stream(
@@ -123,23 +123,23 @@ class Memory:
     ) -> AsyncGenerator[InferResponse, None]:
         answer = await self.perform(request, call)
         assert isinstance(answer, InferResponse)
-        yield replace(answer, last=True)
+        yield replace(answer, is_last=True)
 
     async def describe(
-        self, model: str, version: str, call: Call, *, newer: bool = False
+        self, model: str, version: str, call: Call, *, refresh: bool = False
     ) -> ModelMetadata:
-        self.described.append((model, version, newer))
+        self.described.append((model, version, refresh))
         if isinstance(self.description, Exception):
             raise self.description
         return self.description
 
-    async def everywhere(self, operation: Operation, call: Call) -> Sequence[Answer]:
+    async def perform_on_all(self, operation: Operation, call: Call) -> Sequence[Response]:
         return [await self.perform(operation, call) for _ in range(self.servers)]
 
-    async def kind(self, call: Call) -> Profile:
+    async def server_profile(self, call: Call) -> Profile:
         return self.profile_of_all
 
-    async def classifies(self, call: Call) -> bool:
+    async def supports_classification(self, call: Call) -> bool:
         return self.has_classes
 
     async def close(self) -> None:
@@ -155,16 +155,16 @@ class Wired(Memory):
         super().__init__(name)
         self.codec = codec
         self.wires: list[RpcRequest] = []
-        self.sequences: list[SequenceName | None] = []
-        self.spreads = True
+        self.supports_sequences: list[SequenceKey | None] = []
+        self.has_several_endpoints = True
         self.reply = RpcResponse([b"as it came"])
 
-    async def profile(self, call: Call) -> Profile:
+    async def request_profile(self, call: Call) -> Profile:
         return GENERIC
 
     async def infer(
-        self, wire: RpcRequest, call: Call, sequence: SequenceName | None = None
+        self, wire: RpcRequest, call: Call, sequence: SequenceKey | None = None
     ) -> RpcResponse:
         self.wires.append(wire)
-        self.sequences.append(sequence)
+        self.supports_sequences.append(sequence)
         return self.reply

@@ -16,7 +16,7 @@ from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
-from infergate.core.wire import HttpRequest, HttpResponse, joined
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.gateway.dispatch import HttpDispatch
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Gateway
@@ -51,7 +51,7 @@ class Acting(Memory):
                     case _:
                         parameters = {"l": [b""]} if step == "unspeakable" else {}
                         last = step == "last"
-                        yield InferResponse("real", "7", request.id, parameters, last=last)
+                        yield InferResponse("real", "7", request.id, parameters, is_last=last)
         finally:
             self.closed += 1
 
@@ -61,13 +61,13 @@ class Site:
         self.backend = Acting()
         route = Route("m", "acting", rewrite=Rewrite("real"), timeout=timeout)
         self.gateway = Gateway(RouteTable([route]), {"acting": self.backend}, {})
-        frontend: Any = Frontend(plugins()["v2-rest"].make({}), self.gateway, DEFAULT_LIMITS)
+        frontend: Any = Frontend(plugins()["v2-rest"].create({}), self.gateway, DEFAULT_LIMITS)
         self.records: list[Call] = []
         self.app = HttpDispatch({"v2": frontend}, self.record)
 
     def record(self, call: Call) -> None:
         self.records.append(call)
-        self.gateway.figures.record(call, 0.5, 1)
+        self.gateway.own_statistics.record(call, 0.5, 1)
 
     async def ask(self, do: str, verb: str = "generate_stream", **more: Any) -> HttpResponse:
         body = json.dumps({"id": "i", "do": do, **more}).encode()
@@ -78,17 +78,17 @@ class Site:
     @property
     def told(self) -> tuple[str, str, int | None]:
         (record,) = self.records
-        assert record.way == "translate"
-        return record.operation, record.outcome, record.messages
+        assert record.pipeline == "translate"
+        return record.operation, record.outcome, record.response_count
 
 
 async def all_of(answer: HttpResponse) -> list[bytes]:
-    assert answer.rest is not None
-    parts = [bytes(joined(answer.body))]
-    while (body := await answer.rest.next()) is not None:
-        parts.append(bytes(joined(body)))
-    assert await answer.rest.next() is None
-    await answer.rest.close()
+    assert answer.body_stream is not None
+    parts = [bytes(join_parts(answer.body))]
+    while (body := await answer.body_stream.next()) is not None:
+        parts.append(bytes(join_parts(body)))
+    assert await answer.body_stream.next() is None
+    await answer.body_stream.close()
     return parts
 
 
@@ -123,7 +123,7 @@ async def test_no_answers_at_all() -> None:
 async def test_what_comes_instead_of_the_first(do: str, status: int, kind: str) -> None:
     site = Site()
     answer = await site.ask(do)
-    assert (answer.status, answer.rest) == (status, None)
+    assert (answer.status, answer.body_stream) == (status, None)
     assert answer.headers["content-type"] == "application/json"
     assert site.told == ("stream_infer", kind, 0)
     assert site.backend.closed == 1
@@ -145,13 +145,13 @@ async def test_what_comes_after_the_first(do: str, kind: str) -> None:
 async def test_a_client_that_leaves() -> None:
     site = Site()
     answer = await site.ask("more wait")
-    assert answer.rest is not None
-    pulling = asyncio.create_task(answer.rest.next())  # type: ignore[arg-type]
+    assert answer.body_stream is not None
+    pulling = asyncio.create_task(answer.body_stream.next())  # type: ignore[arg-type]
     await asyncio.sleep(0)
     pulling.cancel()
     with pytest.raises(asyncio.CancelledError):
         await pulling
-    await answer.rest.close()
+    await answer.body_stream.close()
     assert site.told == ("stream_infer", "cancelled", 1)
     assert site.backend.closed == 1
 
@@ -164,7 +164,7 @@ async def test_a_client_that_leaves_before(do: str) -> None:
     for _ in range(20):
         await asyncio.sleep(0)
     if asking.done():
-        rest = asking.result().rest
+        rest = asking.result().body_stream
         assert rest is not None
         await rest.close()
     else:
@@ -178,7 +178,7 @@ async def test_a_client_that_leaves_before(do: str) -> None:
 async def test_a_route_gives_each_answer_its_time() -> None:
     site = Site(timeout=5)
     answer = await site.ask("more more more")
-    assert answer.rest is not None
+    assert answer.body_stream is not None
     before = time.monotonic()
     await all_of(answer)
     first, second, third = site.backend.deadlines
@@ -192,8 +192,8 @@ async def test_a_route_gives_each_answer_its_time() -> None:
 async def test_generate_gives_the_only_answer(do: str) -> None:
     site = Site()
     answer = await site.ask(do, "generate")
-    assert (answer.status, answer.rest) == (200, None)
-    assert bytes(joined(answer.body)) == EVENT[6:-2]
+    assert (answer.status, answer.body_stream) == (200, None)
+    assert bytes(join_parts(answer.body)) == EVENT[6:-2]
     assert site.told == ("infer", "ok", None)
     assert site.backend.closed == 1
 
@@ -203,7 +203,7 @@ async def test_generate_of_a_model_with_other_numbers_of_answers(do: str) -> Non
     site = Site()
     answer = await site.ask(do, "generate")
     assert answer.status == 501
-    assert b"exactly 1 response" in joined(answer.body)
+    assert b"exactly 1 response" in join_parts(answer.body)
     assert site.told[:2] == ("infer", Kind.UNSUPPORTED.value)
     assert site.backend.closed == 1
 
@@ -232,9 +232,9 @@ async def test_the_models_figures_count_each_stream(verb: str) -> None:
         body = json.dumps(more or told).encode()
         wire = HttpRequest("POST", f"/v2/models/m/{verb}", body=(body,))
         answer = await site.app.respond(wire, call())
-        if answer.rest is not None:
+        if answer.body_stream is not None:
             await all_of(answer)
-    (figures,) = site.gateway.figures.of("m", "").models
+    (figures,) = site.gateway.own_statistics.statistics_of("m", "").models
     assert figures["inference_count"] == 2
     assert figures["inference_stats"]["fail"] == {"count": 1, "ns": 500_000_000}
 
@@ -243,4 +243,4 @@ async def test_a_model_that_is_not_there() -> None:
     site = Site()
     site.backend.description = GatewayError(Kind.NOT_FOUND, "no such model")
     answer = await site.ask("last")
-    assert (answer.status, answer.rest) == (404, None)
+    assert (answer.status, answer.body_stream) == (404, None)

@@ -11,24 +11,24 @@ import pytest
 from fakes import LineCodec, Memory, Wired, call
 
 from infergate.core.call import Call
+from infergate.core.counters import RouteCounters
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import (
-    Health,
+    HealthStatus,
     InferRequest,
     InferResponse,
     ModelReadyRequest,
     Operation,
     ServerReadyRequest,
 )
-from infergate.core.places import Place
-from infergate.core.tally import RouteTally
+from infergate.core.region_ref import RegionRef
 from infergate.core.tensor import Tensor
 from infergate.core.wire import RpcRequest
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Gateway
-from infergate.routing.table import Mirror, Rewrite, Route, RouteTable, Target
+from infergate.routing.table import MirrorTarget, Rewrite, Route, RouteTable, SplitTarget
 
 AWAY = GatewayError(Kind.CONNECT, "nobody there")
 REQUEST = InferRequest("m", "", "id")
@@ -38,8 +38,8 @@ class Site:
     def __init__(self, *routes: Route, **backends: Memory) -> None:
         self.own, self.other = Memory("own"), Memory("other")
         known: dict[str, Any] = {"own": self.own, "other": self.other, **backends}
-        self.tally = RouteTally()
-        self.gateway = Gateway(RouteTable(routes), known, {}, tally=lambda _: self.tally)
+        self.tally = RouteCounters()
+        self.gateway = Gateway(RouteTable(routes), known, {}, counters_of=lambda _: self.tally)
 
     async def ask(self, request: InferRequest = REQUEST, **fields: Any) -> Call:
         asked = call(**fields)
@@ -54,7 +54,7 @@ class Site:
 
 
 def split(percent: float, by: str = "", **rewrite: str) -> Route:
-    return Route("m", "own", split=[Target("other", percent, Rewrite(**rewrite))], split_by=by)
+    return Route("m", "own", split=[SplitTarget("other", percent, Rewrite(**rewrite))], split_by=by)
 
 
 async def until(met: Callable[[], bool]) -> None:
@@ -124,7 +124,7 @@ async def test_a_sequence_goes_one_way_whatever_the_header_says() -> None:
 async def test_streams_are_split_too() -> None:
     site = Site(split(100))
     (answer,) = await site.stream(request_id="1")
-    assert answer.last
+    assert answer.is_last
     assert (len(site.own.asked), len(site.other.asked)) == (0, 1)
 
 
@@ -207,7 +207,7 @@ class Held(Memory):
 
 def mirroring(percent: float = 100.0, most: int = 16) -> tuple[Site, Held]:
     held = Held("mirror")
-    return Site(Route("m", "own", mirror=Mirror("mirror", percent, most)), mirror=held), held
+    return Site(Route("m", "own", mirror=MirrorTarget("mirror", percent, most)), mirror=held), held
 
 
 async def test_a_copy_is_sent_when_the_answer_is_there() -> None:
@@ -236,7 +236,7 @@ async def test_no_more_copies_than_there_may_be() -> None:
 
 
 async def test_copies_hold_no_more_memory_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infergate.gateway.mirror.MOST_BYTES", 10)
+    monkeypatch.setattr("infergate.gateway.mirror.MAX_BYTES", 10)
     site, mirror = mirroring()
     for size, whole, dropped in ((12, 1, 0), (0, 1, 1), (4, 1, 2)):
         tensor = Tensor("x", Datatype.UINT8, (size,), bytes(size))
@@ -244,7 +244,7 @@ async def test_copies_hold_no_more_memory_than_they_may(monkeypatch: pytest.Monk
         await until(lambda: len(mirror.asked) == whole)  # noqa: B023
         assert site.tally.mirrored["dropped"] == dropped
     mirror.let.set()
-    own = site.gateway.branches[site.gateway.bound[0]]._mirroring
+    own = site.gateway.traffic_splits[site.gateway.bindings[0]]._mirror_sender
     await until(lambda: not own._tasks)
     assert site.tally.mirrored["ok"] == 1
     mirror.let.clear()
@@ -307,7 +307,9 @@ async def test_streams_are_mirrored_as_streams() -> None:
 
 async def test_what_lies_in_shared_memory_is_not_mirrored() -> None:
     site, mirror = mirroring()
-    tensor = Tensor("x", next(iter(mirror.datatypes)), (1,), b"", place=Place("r", 0, 4))
+    tensor = Tensor(
+        "x", next(iter(mirror.datatypes)), (1,), b"", shared_memory=RegionRef("r", 0, 4)
+    )
     with pytest.raises(GatewayError):
         await site.ask(InferRequest("m", "", "id", {}, (tensor,)))
     await asyncio.sleep(0)
@@ -318,10 +320,10 @@ async def test_a_mirror_that_is_away_does_not_make_the_gateway_unready() -> None
     site, mirror = mirroring()
     mirror.let.set()
     mirror.answer = AWAY
-    assert await site.gateway.perform(ServerReadyRequest(), call()) == Health(ok=True)
-    site = Site(Route("m", "own", fallback="other", mirror=Mirror("other")))
+    assert await site.gateway.perform(ServerReadyRequest(), call()) == HealthStatus(ok=True)
+    site = Site(Route("m", "own", fallback="other", mirror=MirrorTarget("other")))
     site.other.answer = AWAY
-    assert await site.gateway.perform(ServerReadyRequest(), call()) == Health(ok=False)
+    assert await site.gateway.perform(ServerReadyRequest(), call()) == HealthStatus(ok=False)
 
 
 # ---- what it costs others ----------------------------------------------------------------------
@@ -336,5 +338,5 @@ async def test_only_routes_with_branches_are_translated_for_it() -> None:
     for model in ("m", "n"):
         asked = call()
         await made.respond(RpcRequest(f"infer {model} 1 id"), asked)
-        ways.append(asked.way)
+        ways.append(asked.pipeline)
     assert ways == ["translate", "forward"]

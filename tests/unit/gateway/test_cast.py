@@ -48,7 +48,7 @@ def through(backend: Memory, casts: Any = CASTS, declared: Any = None, **rewrite
 def lacking() -> Call:
     """Of a client whose protocol has neither."""
     made = call()
-    made.lacks, made.protocol = LACKED, "pipe"
+    made.unsupported_datatypes, made.protocol = LACKED, "pipe"
     return made
 
 
@@ -172,7 +172,7 @@ async def test_a_declared_model_is_known_to_the_backend_in_its_own_names() -> No
     )
     asked = call()
     await infer(gateway, asked, BOOL)
-    assert asked.declared == ModelMetadata(
+    assert asked.declared_metadata == ModelMetadata(
         "theirs",
         inputs=(TensorMetadata("flags", "BOOL", (-1,)), TensorMetadata("f", "BF16", (-1,))),
         outputs=(TensorMetadata("b", "BOOL", (-1,)), TensorMetadata("even", "TYPE_X", (1,))),
@@ -181,6 +181,6 @@ async def test_a_declared_model_is_known_to_the_backend_in_its_own_names() -> No
 
 async def test_of_another_model_nothing_is_declared() -> None:
     asked = call()
-    asked.declared = MODEL
+    asked.declared_metadata = MODEL
     await infer(through(Memory("b")), asked, BOOL)
-    assert asked.declared is None
+    assert asked.declared_metadata is None

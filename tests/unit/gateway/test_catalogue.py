@@ -16,8 +16,7 @@ from infergate.codecs.profiles import GENERIC, TRITON
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import (
-    Answer,
-    Health,
+    HealthStatus,
     ModelConfig,
     ModelConfigRequest,
     ModelIndex,
@@ -29,12 +28,13 @@ from infergate.core.messages import (
     ModelStatisticsRequest,
     ModelStatus,
     Operation,
+    Response,
     ServerReadyRequest,
     ServerStatus,
     ServerStatusRequest,
     TensorMetadata,
 )
-from infergate.gateway import catalogue
+from infergate.gateway import model_catalogue
 from infergate.gateway.gateway import Gateway
 from infergate.routing.table import Rewrite, Route, RouteTable
 
@@ -49,20 +49,20 @@ class Repository(Memory):
         self.versions: dict[str, tuple[str, ...]] = {}
         self.at_once = self.most_at_once = 0
 
-    async def perform(self, operation: Operation, call: Call) -> Answer:
+    async def perform(self, operation: Operation, call: Call) -> Response:
         self.asked.append(operation)
         match operation:
             case ModelIndexRequest():
                 return ModelIndex(tuple(ModelIndexEntry(name, "1") for name in self.listed))
             case ModelReadyRequest(model, version):
-                return Health(ok=(model, version) not in self.unready)
+                return HealthStatus(ok=(model, version) not in self.unready)
             case _:
-                return Health(ok=True)
+                return HealthStatus(ok=True)
 
     async def describe(
-        self, model: str, version: str, call: Call, *, newer: bool = False
+        self, model: str, version: str, call: Call, *, refresh: bool = False
     ) -> ModelMetadata:
-        self.described.append((model, version, newer))
+        self.described.append((model, version, refresh))
         self.at_once += 1
         self.most_at_once = max(self.at_once, self.most_at_once)
         await asyncio.sleep(0)
@@ -128,11 +128,11 @@ class Counting(Repository):
 
     def __init__(self, name: str = "b", broken: bool = False) -> None:
         super().__init__(name)
-        self.profile_of_all = replace(TRITON, tells_config=False)
+        self.profile_of_all = replace(TRITON, reports_config=False)
         self.broken = broken
         self.counted: list[Operation] = []
 
-    async def everywhere(self, operation: Operation, call: Call) -> list[Answer]:
+    async def perform_on_all(self, operation: Operation, call: Call) -> list[Response]:
         assert isinstance(operation, ModelStatisticsRequest)
         self.counted.append(operation)
         if self.broken:
@@ -174,7 +174,7 @@ async def test_a_status_does_without_figures_that_cannot_be_had() -> None:
 
 async def test_a_server_that_cannot_be_reached_is_not_one_without_models() -> None:
     class Away(Repository):
-        async def perform(self, operation: Operation, call: Call) -> Answer:
+        async def perform(self, operation: Operation, call: Call) -> Response:
             raise GatewayError(Kind.CONNECT, "backend 'b' cannot be reached")
 
     made = gateway(Route("*", "b"), backends=[Away()])
@@ -185,7 +185,7 @@ async def test_a_server_that_cannot_be_reached_is_not_one_without_models() -> No
 
 async def test_the_only_server_tells_its_version_and_configuration() -> None:
     class Telling(Repository):
-        async def perform(self, operation: Operation, call: Call) -> Answer:
+        async def perform(self, operation: Operation, call: Call) -> Response:
             match operation:
                 case ServerStatusRequest(name):
                     assert name in ("", "m")
@@ -195,7 +195,7 @@ async def test_the_only_server_tells_its_version_and_configuration() -> None:
             return await super().perform(operation, call)
 
     one, other = Telling("one"), Telling("other")
-    one.profile_of_all = other.profile_of_all = replace(GENERIC, tells_config=True)
+    one.profile_of_all = other.profile_of_all = replace(GENERIC, reports_config=True)
     told = await status(gateway(Route("m", "one"), backends=[one]), "m")
     assert (told.version, told.uptime_ns) == ("1.9.0", 7)
     assert told.models[0].config["instance_group"] == [{"count": 2}]
@@ -206,7 +206,7 @@ async def test_the_only_server_tells_its_version_and_configuration() -> None:
 
 async def test_servers_that_tell_none_leave_the_gateways_own() -> None:
     made = gateway(Route("m", "b"), backends=[Repository()])
-    made.figures.record(call(model="m", route="m", operation="infer"), 0.25, 1)
+    made.own_statistics.record(call(model="m", route="m", operation="infer"), 0.25, 1)
     (told,) = (await status(made, "m")).models
     (counted,) = told.statistics
     assert counted["inference_stats"]["success"] == {"count": 1, "ns": 250_000_000}
@@ -251,9 +251,9 @@ async def test_all_models() -> None:
 
 async def test_a_gateway_that_is_not_ready_says_so() -> None:
     class Starting(Repository):
-        async def perform(self, operation: Operation, call: Call) -> Answer:
+        async def perform(self, operation: Operation, call: Call) -> Response:
             if isinstance(operation, ServerReadyRequest):
-                return Health(ok=False)
+                return HealthStatus(ok=False)
             return await super().perform(operation, call)
 
     assert not (await status(gateway(Route("m", "b"), backends=[Starting()]))).ready
@@ -290,15 +290,15 @@ async def test_a_silent_backend_costs_a_short_time(monkeypatch: pytest.MonkeyPat
 
     class Silent(Repository):
         async def describe(
-            self, model: str, version: str, call: Call, *, newer: bool = False
+            self, model: str, version: str, call: Call, *, refresh: bool = False
         ) -> ModelMetadata:
             assert call.deadline is not None
             given.append(call.deadline - time.monotonic())
             await asyncio.sleep(max(0.0, given[-1]))
             raise GatewayError(Kind.TIMEOUT, "late")
 
-    monkeypatch.setattr(catalogue, "ANSWER_TIME", 0.2)
-    monkeypatch.setattr(catalogue, "_STATUS_TIME", 0.3)
+    monkeypatch.setattr(model_catalogue, "QUERY_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(model_catalogue, "_STATUS_TIMEOUT_SECONDS", 0.3)
     given: list[float] = []
     silent = Silent("b", *(f"m{number}" for number in range(40)))
     began = time.monotonic()
@@ -313,7 +313,7 @@ async def test_a_silent_backend_costs_a_short_time(monkeypatch: pytest.MonkeyPat
 async def test_a_clients_shorter_deadline_holds() -> None:
     class Remembering(Repository):
         async def describe(
-            self, model: str, version: str, call: Call, *, newer: bool = False
+            self, model: str, version: str, call: Call, *, refresh: bool = False
         ) -> ModelMetadata:
             deadlines.append(call.deadline)
             return ModelMetadata(model, inputs=(TensorMetadata("X", "INT8", (1,)),))
@@ -333,15 +333,15 @@ class Indexed(Memory):
     def __init__(self, index: Any, name: str = "b", ready: Any = ()) -> None:
         super().__init__(name)
         self.index = index
-        self.ready = ready
+        self.is_ready = ready
 
-    async def perform(self, operation: Operation, call: Call) -> Answer:
+    async def perform(self, operation: Operation, call: Call) -> Response:
         self.asked.append(operation)
         match operation:
             case ModelReadyRequest(model, version):
-                if isinstance(self.ready, GatewayError):
-                    raise self.ready
-                return Health(ok=(model, version) in self.ready)
+                if isinstance(self.is_ready, GatewayError):
+                    raise self.is_ready
+                return HealthStatus(ok=(model, version) in self.is_ready)
             case ModelIndexRequest() if isinstance(self.index, GatewayError):
                 raise self.index
             case _:

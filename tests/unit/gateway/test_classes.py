@@ -18,8 +18,8 @@ from infergate.core.messages import (
     RequestedOutput,
     TensorMetadata,
 )
-from infergate.core.tensor import tensor_of
-from infergate.gateway.classes import asks_for_classes
+from infergate.core.tensor import tensor_from_array
+from infergate.gateway.classification import requests_classes
 from infergate.gateway.gateway import Gateway
 from infergate.routing.table import Rewrite, Route, RouteTable
 
@@ -39,14 +39,16 @@ def behind(
     memory.has_classes = False
     memory.description = metadata
     memory.answer = InferResponse(
-        "theirs", "7", outputs=(tensor_of("Y", Datatype.FP32, SCORES), tensor("Z", [[5], [6]]))
+        "theirs",
+        "7",
+        outputs=(tensor_from_array("Y", Datatype.FP32, SCORES), tensor("Z", [[5], [6]])),
     )
     table = RouteTable([Route("m", "b", **route)])
     return Gateway(table, {"b": memory}, declared or {}), memory
 
 
 def tensor(name: str, values: Any) -> Any:
-    return tensor_of(name, Datatype.INT8, np.array(values, np.int8))
+    return tensor_from_array(name, Datatype.INT8, np.array(values, np.int8))
 
 
 def classes(count: int, name: str = "Y", **more: Any) -> RequestedOutput:
@@ -64,7 +66,7 @@ async def told(gateway: Gateway, *outputs: RequestedOutput) -> dict[str, Any]:
 )
 async def test_values_are_the_backends(outputs: tuple[RequestedOutput, ...]) -> None:
     gateway, memory = behind(model((-1, 3)))
-    assert not asks_for_classes(InferRequest("m", outputs=outputs))
+    assert not requests_classes(InferRequest("m", outputs=outputs))
     assert (await told(gateway, *outputs))["Y"] == SCORES.tolist()
     assert memory.described == []
 
@@ -146,7 +148,7 @@ async def test_without_metadata_nothing_is_computed() -> None:
 async def test_an_output_without_an_order_is_refused() -> None:
     gateway, memory = behind(ModelMetadata("m"))
     answer = memory.answer = InferResponse(
-        "m", outputs=(tensor_of("Y", Datatype.BOOL, np.array([True])),)
+        "m", outputs=(tensor_from_array("Y", Datatype.BOOL, np.array([True])),)
     )
     assert isinstance(answer, InferResponse)
     with pytest.raises(GatewayError, match="'Y': class result not available") as caught:

@@ -17,8 +17,8 @@ from infergate.core.messages import (
     ModelMetadata,
     TensorMetadata,
 )
-from infergate.gateway.configuration import config_of
 from infergate.gateway.gateway import Gateway
+from infergate.gateway.model_configuration import config_from_metadata
 from infergate.routing.table import Rewrite, Route, RouteTable
 
 MODEL = ModelMetadata(
@@ -32,7 +32,7 @@ MODEL = ModelMetadata(
 
 
 def test_dimensions_are_without_the_batch() -> None:
-    assert config_of(MODEL) == ModelConfig(
+    assert config_from_metadata(MODEL) == ModelConfig(
         "m",
         {
             "name": "m",
@@ -49,10 +49,12 @@ def test_dimensions_are_without_the_batch() -> None:
 
 
 def test_what_clients_branch_on_is_told() -> None:
-    settings = config_of(MODEL).settings
+    settings = config_from_metadata(MODEL).settings
     assert not {"model_transaction_policy", "sequence_batching"} & set(settings)
     batching = {"direct": {}}
-    settings = config_of(replace(MODEL, decoupled=True, sequence_batching=batching)).settings
+    settings = config_from_metadata(
+        replace(MODEL, decoupled=True, sequence_batching=batching)
+    ).settings
     assert settings["model_transaction_policy"] == {"decoupled": True}
     assert settings["sequence_batching"] == batching
 
@@ -60,7 +62,7 @@ def test_what_clients_branch_on_is_told() -> None:
 @pytest.mark.parametrize("size", [None, 0])
 def test_without_a_batch_they_are_the_whole(size: int | None) -> None:
     model = ModelMetadata("m", inputs=(TensorMetadata("IN", "BF16", (-1, 3)),), max_batch_size=size)
-    settings = config_of(model).settings
+    settings = config_from_metadata(model).settings
     assert settings["max_batch_size"] == 0
     assert settings["input"] == [{"name": "IN", "data_type": "TYPE_BF16", "dims": [-1, 3]}]
     assert "version_policy" not in settings
@@ -69,7 +71,7 @@ def test_without_a_batch_they_are_the_whole(size: int | None) -> None:
 @pytest.mark.parametrize("datatype", Datatype)
 def test_every_datatype_has_a_name(datatype: Datatype) -> None:
     model = ModelMetadata("m", inputs=(TensorMetadata("IN", datatype.value, ()),))
-    assert config_of(model).settings["input"][0]["data_type"] != "TYPE_INVALID"
+    assert config_from_metadata(model).settings["input"][0]["data_type"] != "TYPE_INVALID"
 
 
 def made(backend: Any, rewrite: Rewrite | None = None, declared: Any = None) -> Gateway:
@@ -98,7 +100,9 @@ async def test_a_servers_own_is_told_in_the_clients_names() -> None:
 async def test_of_other_servers_it_is_made_of_metadata() -> None:
     memory = Memory("b")
     memory.description = MODEL
-    assert await made(memory).perform(ModelConfigRequest("m"), call()) == config_of(MODEL)
+    assert await made(memory).perform(ModelConfigRequest("m"), call()) == config_from_metadata(
+        MODEL
+    )
     assert not memory.asked
 
 
@@ -106,7 +110,7 @@ async def test_a_declared_model_is_as_declared() -> None:
     memory = Memory("b", ModelConfig("m", {}))
     memory.profile_of_all = TRITON
     told = await made(memory, declared={"m": MODEL}).perform(ModelConfigRequest("m"), call())
-    assert told == config_of(MODEL)
+    assert told == config_from_metadata(MODEL)
     assert not memory.asked
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from fakes import Memory, call
 
-from infergate.access.rules import Rules
+from infergate.access.rules import AccessRules
 from infergate.backends.builtin import BuiltinBackend
 from infergate.codecs.profiles import MLSERVER, TRITON
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import (
-    Done,
+    Acknowledgement,
     LogSettingsRequest,
     ModelLoadRequest,
     ModelUnloadRequest,
@@ -28,9 +28,9 @@ from infergate.core.messages import (
     SharedMemoryUnregisterRequest,
     TraceSettingsRequest,
 )
-from infergate.gateway.audit import denied
-from infergate.gateway.control import Allowed
+from infergate.gateway.audit import log_denied
 from infergate.gateway.gateway import Gateway
+from infergate.gateway.server_control import ControlPermissions
 from infergate.routing.table import Rewrite, Route, RouteTable
 
 ROUTES = (Route("*", "b"),)
@@ -43,9 +43,12 @@ SETTINGS = (
 
 
 def gateway(*backends: Any, routes: Any = ROUTES, **allowed: bool) -> Gateway:
-    served = backends or (Memory("b", Done()),)
+    served = backends or (Memory("b", Acknowledgement()),)
     return Gateway(
-        RouteTable(routes), {each.name: each for each in served}, {}, allowed=Allowed(**allowed)
+        RouteTable(routes),
+        {each.name: each for each in served},
+        {},
+        permissions=ControlPermissions(**allowed),
     )
 
 
@@ -57,7 +60,7 @@ async def refusal(made: Gateway, operation: Operation) -> GatewayError:
 
 @pytest.mark.parametrize("operation", CHANGES)
 async def test_models_are_not_loaded_unless_that_is_switched_on(operation: Operation) -> None:
-    memory = Memory("b", Done())
+    memory = Memory("b", Acknowledgement())
     refused = await refusal(gateway(memory, settings=True), operation)
     assert refused.kind is Kind.NO_BACKEND
     assert refused.public == "explicit model load / unload is not allowed if polling is enabled"
@@ -75,7 +78,7 @@ async def test_settings_are_not_seen_unless_that_is_switched_on(operation: Opera
 
 
 async def test_a_change_goes_along_the_models_route_to_every_server() -> None:
-    here, there = Memory("b", Done()), Memory("c")
+    here, there = Memory("b", Acknowledgement()), Memory("c")
     here.servers = 3
     routes = (
         Route("m", "b", version="2", rewrite=Rewrite("real", "1")),
@@ -85,10 +88,10 @@ async def test_a_change_goes_along_the_models_route_to_every_server() -> None:
     made = gateway(here, there, routes=routes, repository=True)
     asked = call()
     load = ModelLoadRequest("m", "repo", {"config": "{}"})
-    assert await made.perform(load, asked) == Done()
+    assert await made.perform(load, asked) == Acknowledgement()
     assert here.asked == [ModelLoadRequest("real", "repo", {"config": "{}"})] * 3
     assert (asked.route, asked.backend) == ("m@2", "b")
-    assert await made.perform(ModelUnloadRequest("x-y"), call()) == Done()
+    assert await made.perform(ModelUnloadRequest("x-y"), call()) == Acknowledgement()
     assert here.asked[3:] == [ModelUnloadRequest("y")] * 3
     assert not there.asked
 
@@ -127,7 +130,7 @@ THEIRS = {
     ],
 )
 async def test_a_configuration_to_load_has_the_backends_names(config: Any, theirs: Any) -> None:
-    memory = Memory("b", Done())
+    memory = Memory("b", Acknowledgement())
     rewrite = Rewrite("real", inputs={"A": "INPUT0"}, outputs={"OUT": "OUTPUT0"})
     made = gateway(memory, routes=(Route("m", "b", rewrite=rewrite),), repository=True)
     files = {"file:1/model.py": b"x"}
@@ -184,7 +187,7 @@ async def test_a_servers_settings_go_to_every_backend_that_has_them(operation: O
 
 async def test_each_is_told_to_the_audit_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "infergate.audit")
-    memory = Memory("b", Done())
+    memory = Memory("b", Acknowledgement())
     made = gateway(memory, repository=True)
     await made.perform(ModelLoadRequest("m\nforged line" + "x" * 1000), call(request_id="r1"))
     memory.answer = GatewayError(Kind.NOT_FOUND, "no such model")
@@ -217,7 +220,7 @@ async def test_there_is_no_shared_memory() -> None:
     for name in ("", "r"):
         told = await made.perform(SharedMemoryStatusRequest(name), call())
         assert told == SharedMemoryStatus(())
-        assert await made.perform(SharedMemoryUnregisterRequest(name), call()) == Done()
+        assert await made.perform(SharedMemoryUnregisterRequest(name), call()) == Acknowledgement()
     with pytest.raises(GatewayError, match="region 'r': shared memory is not supp") as caught:
         await made.perform(SharedMemoryRegisterRequest("r", "/k", 0, 64), call())
     assert caught.value.kind is Kind.UNSUPPORTED
@@ -227,10 +230,12 @@ async def test_the_audit_log_tells_who_asked_and_who_was_not_let_in(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "infergate.audit")
-    asked = call(request_id="r1", permit=Rules(()).permit("jwt:idp:al'ice"))
-    await gateway(Memory("b", Done()), repository=True).perform(ModelLoadRequest("m"), asked)
+    asked = call(request_id="r1", permit=AccessRules(()).permit_for("jwt:idp:al'ice"))
+    await gateway(Memory("b", Acknowledgement()), repository=True).perform(
+        ModelLoadRequest("m"), asked
+    )
     refused = call(model="m\nforged" + "x" * 1000)
-    denied(ModelLoadRequest, refused, GatewayError(Kind.UNAUTHENTICATED, "credentials"))
+    log_denied(ModelLoadRequest, refused, GatewayError(Kind.UNAUTHENTICATED, "credentials"))
     done, kept_out = caplog.messages
     assert done.endswith("""outcome=ok identity="jwt:idp:al'ice\"""")
     assert kept_out.startswith("model_load model='m\\nforgedxxx")

@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from infergate.codecs.base import Forwarding, Parsed
+from infergate.codecs.base import ParsedRequest, SupportsPassThrough
 from infergate.codecs.profiles import MLSERVER, TRITON
 from infergate.codecs.registry import plugins
 from infergate.codecs.trtis import messages as legacy
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
-from infergate.core.wire import HttpResponse, joined
-from infergate.testing.vectors import Vector, finished, load
+from infergate.core.wire import HttpResponse, join_parts
+from infergate.testing.vectors import Vector, completed, load
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 PROTOCOLS = sorted(folder.name for folder in VECTORS.iterdir() if folder.is_dir())
 CASES = [
     pytest.param(protocol, vector, id=f"{protocol}/{vector.name}")
     for protocol in PROTOCOLS
-    if protocol in plugins() and isinstance(plugins()[protocol].make({}), Forwarding)
+    if protocol in plugins() and isinstance(plugins()[protocol].create({}), SupportsPassThrough)
     for vector in load(VECTORS / protocol)
 ]
 
@@ -38,8 +38,8 @@ def outcome(step: Any) -> Any:
 
 @pytest.mark.parametrize(("protocol", "vector"), CASES)
 def test_both_ways_agree(protocol: str, vector: Vector) -> None:
-    codec = plugins()[protocol].make(vector.options)
-    if vector.asks is None:
+    codec = plugins()[protocol].create(vector.options)
+    if vector.operation is None:
         requests_agree(codec, vector.wire, vector.model)
     else:
         responses_agree(codec, vector)
@@ -51,7 +51,7 @@ def body_of(wire: Any) -> Any:
 
 def unnumbered(codec: Any, answer: Any) -> Any:
     """The body of ``answer``; of the legacy gRPC API without the status, which is the gateway's."""
-    body = bytes(joined(body_of(answer)))
+    body = bytes(join_parts(body_of(answer)))
     if codec.name != "trtis-grpc":
         return body
     message = legacy.InferResponse.FromString(body)
@@ -68,14 +68,14 @@ def requests_agree(codec: Any, wire: Any, model: ModelMetadata | None) -> None:
         return
 
     def read(asked: Any) -> Any:
-        return finished(codec.parse_request(asked, DEFAULT_LIMITS), model).operation
+        return completed(codec.parse_request(asked, DEFAULT_LIMITS), model).operation
 
     translated = outcome(lambda: read(wire))
-    checked = outcome(lambda: finished(codec.shield(wire, DEFAULT_LIMITS), model))
+    checked = outcome(lambda: completed(codec.validate(wire, DEFAULT_LIMITS), model))
     if isinstance(translated, tuple) or isinstance(checked, tuple):
         assert checked == translated
         return
-    forwarded = codec.readdress(checked, peek.model, peek.version, TRITON)
+    forwarded = codec.rewrite_request(checked, peek.model, peek.version, TRITON)
     if forwarded is None:
         return  # this server does not take the message as it stands: it is translated
     assert read(forwarded) == translated
@@ -85,7 +85,7 @@ def requests_agree(codec: Any, wire: Any, model: ModelMetadata | None) -> None:
 
 
 def responses_agree(codec: Any, vector: Vector) -> None:
-    asks = vector.asks
+    asks = vector.operation
     if not isinstance(asks, InferRequest):
         return
     for profile in (TRITON, MLSERVER):  # binary answers asked for, where there are such, and not
@@ -97,17 +97,17 @@ def answers_agree(
     codec: Any, wire: Any, asked: Any, asks: InferRequest, model: ModelMetadata | None
 ) -> None:
     """What a client reads is the same whichever way its answer took."""
-    parsed = finished(codec.parse_request(asked, DEFAULT_LIMITS), model)
-    checked = finished(codec.shield(asked, DEFAULT_LIMITS), model)
+    parsed = completed(codec.parse_request(asked, DEFAULT_LIMITS), model)
+    checked = completed(codec.validate(asked, DEFAULT_LIMITS), model)
 
     def translate(**names: str) -> Any:
         answer = codec.parse_response(wire, asks, DEFAULT_LIMITS, model)
         # as gateway.rename does
-        request = Parsed(replace(parsed.operation, **names), parsed.reply)
+        request = ParsedRequest(replace(parsed.operation, **names), parsed.reply)
         return codec.build_response(replace(answer, id=asks.id, **names), request)
 
     def forward(model: str = "", version: str = "") -> Any:
-        return codec.relabel(wire, checked, model, version, DEFAULT_LIMITS)
+        return codec.rewrite_response(wire, checked, model, version, DEFAULT_LIMITS)
 
     translated, forwarded = outcome(translate), outcome(forward)
     if isinstance(translated, tuple):

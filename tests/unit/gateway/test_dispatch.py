@@ -23,16 +23,16 @@ class Named:
         self.answer = answer
         self.raises: BaseException | None = None
 
-    async def respond(self, wire: Any, call: Call, late: object = None) -> Any:
+    async def respond(self, wire: Any, call: Call, deferred: object = None) -> Any:
         if self.raises:
             raise self.raises
         call.protocol = self.name
-        call.returned = {"x-load": "1"}
+        call.response_headers = {"x-load": "1"}
         return self.answer()
 
     def refuse(self, error: GatewayError, wire: Any, call: Call) -> Any:
         call.protocol = self.name
-        call.fail(error)
+        call.record_error(error)
         return self.answer()
 
 
@@ -94,7 +94,7 @@ async def test_refusals_of_own_services_are_recorded(code: int, outcome: str) ->
 
     frontends: dict[str, Any] = {"a.S": Named("a", lambda: RpcResponse([b""]))}
     dispatch = RpcDispatch(frontends, {"/h.Health/Check": check}, {}, records.append)
-    assert list(dispatch.conversations) == ["/a.S/Turns"]
+    assert list(dispatch.request_streams) == ["/a.S/Turns"]
     await dispatch.respond(RpcRequest("/h.Health/Check"), call())
     assert [record.outcome for record in records] == [outcome]
 

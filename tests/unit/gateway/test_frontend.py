@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from fakes import LineCodec, Memory, Wired, call
 
-from infergate.codecs.base import OutputsNeedTranslation
+from infergate.codecs.base import OutputsNeedTranslationError
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.wire import RpcRequest, RpcResponse
@@ -28,7 +28,7 @@ async def test_the_same_protocol_goes_on_undecoded() -> None:
     assert answer.details == "as it said/it said"
     assert [w.method for w in backend.wires] == ["infer m 1 x"]
     assert codec.decoded == 0
-    assert asked.way == "forward"
+    assert asked.pipeline == "forward"
 
 
 async def test_a_rewritten_model_is_still_not_decoded() -> None:
@@ -56,7 +56,7 @@ async def test_anything_else_is_translated(
     other: LineCodec, codec_forwards: bool, rewrite: Rewrite
 ) -> None:
     codec = LineCodec()
-    codec.forwards = codec_forwards
+    codec.can_pass_through = codec_forwards
     backend = Wired("b", other)
     asked = call()
     answer = await frontend(backend, codec, rewrite=rewrite).respond(
@@ -64,7 +64,7 @@ async def test_anything_else_is_translated(
     )
     assert b"InferResponse" in bytes(answer.message[0])
     assert not backend.wires
-    assert asked.way == "translate"
+    assert asked.pipeline == "translate"
 
 
 async def test_a_form_the_server_does_not_take_is_translated() -> None:
@@ -74,7 +74,7 @@ async def test_a_form_the_server_does_not_take_is_translated() -> None:
     await frontend(backend, codec).respond(RpcRequest("infer m 1 odd"), asked)
     assert codec.decoded == 1
     assert not backend.wires
-    assert asked.way == "translate"
+    assert asked.pipeline == "translate"
 
 
 @pytest.mark.parametrize("backend", [Wired("b", LineCodec()), Memory("b")], ids=["wire", "other"])
@@ -99,15 +99,15 @@ async def test_a_forwarded_request_tells_its_sequence_in_the_backends_names(vali
     served = frontend(backend, LineCodec(), rewrite=Rewrite(model="theirs"), validate=validate)
     await served.respond(RpcRequest("infer m 1 id", metadata={"sequence": "s"}), call())
     await served.respond(RpcRequest("infer m 1 id"), call())
-    assert backend.sequences == [("theirs", "s"), None]
+    assert backend.supports_sequences == [("theirs", "s"), None]
 
 
 async def test_where_there_is_one_endpoint_no_sequence_is_looked_for() -> None:
     backend = Wired("b", LineCodec())
-    backend.spreads = False
+    backend.has_several_endpoints = False
     served = frontend(backend, LineCodec())
     await served.respond(RpcRequest("infer m 1 id", metadata={"sequence": "s"}), call())
-    assert backend.sequences == [None]
+    assert backend.supports_sequences == [None]
 
 
 async def test_a_backends_error_is_told_in_this_protocol() -> None:
@@ -155,8 +155,8 @@ async def test_outputs_that_cannot_be_had_in_that_form_are_translated() -> None:
     twice."""
 
     class Refusing(LineCodec):
-        def relabel(self, *_: Any) -> RpcResponse:
-            raise OutputsNeedTranslation(Kind.BAD_REQUEST, "not in JSON")
+        def rewrite_response(self, *_: Any) -> RpcResponse:
+            raise OutputsNeedTranslationError(Kind.BAD_REQUEST, "not in JSON")
 
     backend = Wired("b", LineCodec())
     sequence = RpcRequest("infer m 1 id", metadata={"sequence": "s"})
@@ -170,7 +170,7 @@ async def test_outputs_that_cannot_be_had_in_that_form_are_translated() -> None:
         asked = call()
         answer = await served.respond(RpcRequest("infer m 1 id"), asked)
         assert b"InferResponse" in bytes(answer.message[0])
-        assert asked.way == "translate"
+        assert asked.pipeline == "translate"
         assert (len(backend.wires), codec.decoded) == (2, times)
     await served.respond(sequence, call())
     assert len(backend.wires) == 2

@@ -9,7 +9,7 @@ from infergate.backends.builtin import BuiltinBackend
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import (
-    Health,
+    HealthStatus,
     InferRequest,
     InferResponse,
     ModelIndex,
@@ -47,7 +47,7 @@ TENSOR = Tensor("x", Datatype.INT8, (2,), b"\x01\x02")
 
 async def test_the_server_speaks_for_itself() -> None:
     made, memory = one()
-    assert await made.perform(ServerLiveRequest(), call()) == Health(ok=True)
+    assert await made.perform(ServerLiveRequest(), call()) == HealthStatus(ok=True)
     told = await made.perform(ServerMetadataRequest(), call())
     assert isinstance(told, ServerMetadata)
     assert told.name == "infergate"
@@ -57,7 +57,7 @@ async def test_the_server_speaks_for_itself() -> None:
 async def test_an_operation_reaches_its_routes_backend_and_is_noted() -> None:
     made, memory = one()
     asked = call()
-    assert await made.perform(ModelReadyRequest("m"), asked) == Health(ok=True)
+    assert await made.perform(ModelReadyRequest("m"), asked) == HealthStatus(ok=True)
     assert memory.asked == [ModelReadyRequest("m")]
     assert (asked.route, asked.backend, asked.backend_protocol) == ("m", "b", "memory")
 
@@ -148,7 +148,7 @@ async def test_a_model_is_described_in_the_clients_names() -> None:
     assert await made.describe("m", "2", asked) == ModelMetadata(
         "m", ("2",), inputs=(TensorMetadata("image", "FP32", (-1, 3)),), max_batch_size=4
     )
-    assert (asked.route, asked.backend, asked.timeout) == ("m@2", "b", 5.0)
+    assert (asked.route, asked.backend, asked.route_timeout) == ("m@2", "b", 5.0)
     await made.describe("m", "2", call(), newer=True)
     assert memory.described == [("real", "1", False), ("real", "1", True)]
     assert not memory.asked
@@ -183,7 +183,7 @@ async def test_readiness_strict_and_lenient(combine: Any, expected: bool) -> Non
     made = gateway(
         Route("a", "up"), Route("b", "down"), backends=[Memory("up"), down], combine=combine
     )
-    assert await made.perform(ServerReadyRequest(), call()) == Health(ok=expected)
+    assert await made.perform(ServerReadyRequest(), call()) == HealthStatus(ok=expected)
 
 
 class WatchedMemory(Memory):
@@ -191,12 +191,12 @@ class WatchedMemory(Memory):
 
     def __init__(self, name: str, ready: bool | None) -> None:
         super().__init__(name)
-        self.ready = ready
+        self.is_ready = ready
 
     def start(self) -> None:
         pass
 
-    def figures(self) -> list[Any]:
+    def endpoint_stats(self) -> list[Any]:
         return []
 
 
@@ -216,14 +216,14 @@ async def test_readiness_believes_checks_and_asks_where_there_are_none(
 ) -> None:
     backends = [WatchedMemory(str(i), each) for i, each in enumerate(told)]
     made = gateway(Route("m", "0"), backends=backends, combine=combine)
-    assert await made.perform(ServerReadyRequest(), call()) == Health(ok=ready)
+    assert await made.perform(ServerReadyRequest(), call()) == HealthStatus(ok=ready)
     assert [len(each.asked) for each in backends] == [int(each is None) for each in told]
 
 
 async def test_a_draining_gateway_is_not_ready() -> None:
     made, _ = one()
-    made.readiness.drain()
-    assert await made.perform(ServerReadyRequest(), call()) == Health(ok=False)
+    made.readiness.start_draining()
+    assert await made.perform(ServerReadyRequest(), call()) == HealthStatus(ok=False)
 
 
 async def test_the_index_lists_exact_routes_and_what_patterns_reach() -> None:
@@ -265,7 +265,7 @@ async def test_only_models_that_are_ready_are_listed_when_asked() -> None:
     made = gateway(
         Route("up", "up"),
         Route("down", "down"),
-        backends=[Memory("up"), Memory("down", Health(ok=False))],
+        backends=[Memory("up"), Memory("down", HealthStatus(ok=False))],
     )
     told = await made.perform(ModelIndexRequest(ready_only=True), call())
     assert isinstance(told, ModelIndex)
@@ -277,7 +277,7 @@ async def test_a_routes_timeout_brings_the_deadline_forward() -> None:
     asked = call()
     await made.perform(ModelReadyRequest("m"), asked)
     assert asked.deadline is not None
-    assert asked.deadline - asked.started <= 5.5
+    assert asked.deadline - asked.started_at <= 5.5
 
 
 async def test_the_embedded_models_are_served() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from fakes import LineCodec, Memory, call
 
-from infergate.access.rules import OPERATIONS, Rule, Rules
+from infergate.access.rules import OPERATION_NAMES, AccessRule, AccessRules
 from infergate.backends.builtin import BuiltinBackend
-from infergate.codecs.base import Peek
+from infergate.codecs.base import RequestSummary
 from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
@@ -35,32 +35,35 @@ from infergate.core.messages import (
     SharedMemoryStatusRequest,
     TraceSettingsRequest,
 )
-from infergate.core.places import Place
+from infergate.core.region_ref import RegionRef
 from infergate.core.tensor import Buffer, Tensor
 from infergate.core.wire import RpcRequest, RpcResponse
-from infergate.gateway.control import Allowed
+from infergate.gateway.authorized import AuthorizedGateway, authorized_services
 from infergate.gateway.dispatch import RpcDispatch
 from infergate.gateway.frontend import Frontend
-from infergate.gateway.guarded import GuardedGateway, guarded_services
-from infergate.gateway.services import OwnServices
+from infergate.gateway.server_control import ControlPermissions
+from infergate.gateway.services import GatewayServices
 from infergate.routing.table import Route, RouteTable
 
-EVERY = frozenset(OPERATIONS.values())
+EVERY = frozenset(OPERATION_NAMES.values())
 
 
-def gateway(backend: Any, *patterns: str) -> GuardedGateway:
+def gateway(backend: Any, *patterns: str) -> AuthorizedGateway:
     routes = [Route(pattern, "b") for pattern in patterns or ("*",)]
-    return GuardedGateway(
-        RouteTable(routes), {"b": backend}, {}, allowed=Allowed(repository=True, settings=True)
+    return AuthorizedGateway(
+        RouteTable(routes),
+        {"b": backend},
+        {},
+        permissions=ControlPermissions(repository=True, settings=True),
     )
 
 
-def caller(*rules: Rule) -> Call:
-    return call(permit=Rules(rules).permit("key:a"))
+def caller(*rules: AccessRule) -> Call:
+    return call(permit=AccessRules(rules).permit_for("key:a"))
 
 
-def of(models: str, *operations: str) -> Rule:
-    return Rule(("*",), (models,), frozenset(operations) or EVERY)
+def of(models: str, *operations: str) -> AccessRule:
+    return AccessRule(("*",), (models,), frozenset(operations) or EVERY)
 
 
 @pytest.mark.parametrize(
@@ -162,8 +165,10 @@ async def test_other_models_are_unloaded_with_one_by_who_may_unload_all(
 @pytest.mark.parametrize(
     "request_",
     [
-        InferRequest("m", inputs=(Tensor("x", Datatype.INT8, (1,), b"", place=Place("r", 0, 1)),)),
-        InferRequest("m", outputs=(RequestedOutput("y", place=Place("r", 0, 1)),)),
+        InferRequest(
+            "m", inputs=(Tensor("x", Datatype.INT8, (1,), b"", shared_memory=RegionRef("r", 0, 1)),)
+        ),
+        InferRequest("m", outputs=(RequestedOutput("y", shared_memory=RegionRef("r", 0, 1)),)),
     ],
 )
 async def test_tensors_in_shared_memory_are_for_who_may_use_it(request_: InferRequest) -> None:
@@ -182,7 +187,7 @@ async def test_tensors_in_shared_memory_are_for_who_may_use_it(request_: InferRe
 
 def test_a_route_is_called_as_in_the_log() -> None:
     made = gateway(Memory("b"), "bert-*", "m")
-    assert [made.route_of(each, "", {}) for each in ("bert-1", "m", "x")] == ["bert-*", "m", ""]
+    assert [made.route_label(each, "", {}) for each in ("bert-1", "m", "x")] == ["bert-*", "m", ""]
 
 
 def test_a_route_that_asks_for_headers_is_that_of_who_sends_them() -> None:
@@ -190,9 +195,9 @@ def test_a_route_that_asks_for_headers_is_that_of_who_sends_them() -> None:
     canary = Route("m", "b", version="2", headers={"x-team": "a*"})
     memory = Memory("b")
     table = RouteTable([canary, Route("m", "b")])
-    made = GuardedGateway(table, {"b": memory}, {})
-    assert made.route_of("m", "2", {"x-team": "ab"}) == canary.label
-    assert made.route_of("m", "2", {}) == "m"
+    made = AuthorizedGateway(table, {"b": memory}, {})
+    assert made.route_label("m", "2", {"x-team": "ab"}) == canary.label
+    assert made.route_label("m", "2", {}) == "m"
 
 
 # ---- frontends and the gateway's own services behind a gate
@@ -202,17 +207,22 @@ class Gate:
     def __init__(self, error: GatewayError | None = None, *, forwards: bool = True) -> None:
         self.error = error
         self.forwards = forwards
-        self.asked: list[Peek] = []
+        self.asked: list[RequestSummary] = []
 
-    async def known(self, call: Call) -> None:
+    async def authenticate(self, call: Call) -> None:
         raise AssertionError
 
-    async def admitted(self, peek: Peek, call: Call) -> Peek:
-        self.asked.append(peek)
+    async def authorize(self, summary: RequestSummary, call: Call) -> RequestSummary:
+        self.asked.append(summary)
         if self.error is not None:
             raise self.error
-        call.permit = Rules([of("*")]).permit("key:a")
-        return Peek(peek.operation, peek.model, peek.version, self.forwards and peek.forwards)
+        call.permit = AccessRules([of("*")]).permit_for("key:a")
+        return RequestSummary(
+            summary.operation,
+            summary.model,
+            summary.version,
+            self.forwards and summary.can_pass_through,
+        )
 
 
 FORBIDDEN = GatewayError(Kind.FORBIDDEN, "no")
@@ -220,13 +230,13 @@ FORBIDDEN = GatewayError(Kind.FORBIDDEN, "no")
 
 async def test_a_frontend_asks_its_gate_before_it_reads_a_message() -> None:
     memory, codec, gate = Memory("b"), LineCodec(), Gate(FORBIDDEN)
-    frontend = Frontend(codec, gateway(memory), DEFAULT_LIMITS, gate=gate)
+    frontend = Frontend(codec, gateway(memory), DEFAULT_LIMITS, authorizer=gate)
     for line in ("infer m 1 x", "ready m", "infer m 1 bad"):
         answer = await frontend.respond(RpcRequest(line), asked := call())
         assert answer.details == "forbidden: no"
         assert asked.outcome == "forbidden"
     with pytest.raises(GatewayError, match="no"):
-        await frontend.read_streamed(RpcRequest("infer m 1 x"), call())
+        await frontend.parse_stream_request(RpcRequest("infer m 1 x"), call())
     assert codec.decoded == 0
     assert memory.asked == []
     assert [each.model for each in gate.asked] == ["m"] * 4
@@ -236,7 +246,7 @@ async def test_a_frontend_goes_on_as_its_gate_says() -> None:
     for forwards in (True, False):
         codec = LineCodec()
         frontend = Frontend(
-            codec, gateway(Memory("b")), DEFAULT_LIMITS, gate=Gate(forwards=forwards)
+            codec, gateway(Memory("b")), DEFAULT_LIMITS, authorizer=Gate(forwards=forwards)
         )
         answer = await frontend.respond(RpcRequest("infer m 1 x"), call())
         assert not answer.code
@@ -254,9 +264,11 @@ HEALTH = "/grpc.health.v1.Health/"
 REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 
 
-def services(gate: Gate) -> OwnServices:
-    own = OwnServices({f"{HEALTH}Check": _serve}, {f"{HEALTH}Watch": _stream, REFLECTION: _stream})
-    return guarded_services(own, gate, lambda error: RpcResponse(code=7, details=error.public))
+def services(gate: Gate) -> GatewayServices:
+    own = GatewayServices(
+        {f"{HEALTH}Check": _serve}, {f"{HEALTH}Watch": _stream, REFLECTION: _stream}
+    )
+    return authorized_services(own, gate, lambda error: RpcResponse(code=7, details=error.public))
 
 
 async def test_own_services_are_health_and_metadata() -> None:
@@ -299,7 +311,9 @@ async def test_each_message_to_reflection_is_looked_at() -> None:
         yield b"3"
 
     gate = Gate()
-    own = guarded_services(OwnServices({}, {REFLECTION: echo}), gate, LineCodec().build_error)
+    own = authorized_services(
+        GatewayServices({}, {REFLECTION: echo}), gate, LineCodec().build_error
+    )
     told = aiter(own.streams[REFLECTION](messages(), call()))
     assert [(await anext(told)).message for _ in range(2)] == [(b"1",), (b"2",)]
     with pytest.raises(GatewayError) as caught:

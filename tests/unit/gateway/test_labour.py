@@ -16,23 +16,30 @@ from fakes import Wired, call
 from infergate.codecs.base import Profile
 from infergate.codecs.registry import plugins
 from infergate.codecs.trtis import messages as pb
-from infergate.codecs.trtis.methods import INFER
-from infergate.codecs.trtis.text import line
+from infergate.codecs.trtis.grpc_methods import INFER
+from infergate.codecs.trtis.text_format import to_line
 from infergate.codecs.v2_grpc import messages as v2
 from infergate.core.call import ANONYMOUS, Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, CostlyError
-from infergate.core.memory import MemoryShare
+from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, NeedsOffloadError
+from infergate.core.memory import MemoryAccount
 from infergate.core.messages import InferResponse, ModelMetadata, TensorMetadata
-from infergate.core.retrying import RetryPolicy
+from infergate.core.retry_policy import RetryPolicy
 from infergate.core.tensor import Tensor, pack_bytes
-from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, joined, size
+from infergate.core.wire import (
+    HttpRequest,
+    HttpResponse,
+    RpcRequest,
+    RpcResponse,
+    join_parts,
+    total_size,
+)
+from infergate.gateway.codec_offload import CodecOffload
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Gateway
-from infergate.gateway.labour import Labour
 from infergate.routing.table import Route, RouteTable
-from infergate.runtime.aside.parcel import pack, unpack
+from infergate.runtime.offload.ipc_message import pack, unpack
 
 PATH = "/v2/models/m/infer"
 HEADER = "inference-header-content-length"
@@ -61,7 +68,7 @@ class _Aside:
         *arguments: Any,
         client: tuple[str, str],
         cost: int,
-        memory: MemoryShare,
+        memory: MemoryAccount,
         size: int,
     ) -> Any:
         memory.grow(size)
@@ -93,11 +100,11 @@ class _Rest(Wired):
     protocol = "v2-rest"
 
     def __init__(self, reply: HttpResponse) -> None:
-        super().__init__("b", plugins()["v2-rest"].make({}))
+        super().__init__("b", plugins()["v2-rest"].create({}))
         self.reply = reply  # type: ignore[assignment]
 
-    async def profile(self, call: Call) -> Profile:
-        return Profile("any", binary=True)
+    async def request_profile(self, call: Call) -> Profile:
+        return Profile("any", supports_binary=True)
 
 
 def _compressed(elements: int) -> HttpRequest:
@@ -117,17 +124,17 @@ def _answer(elements: int) -> HttpResponse:
 def _frontend(aside: _Aside, reply: HttpResponse, **route: Any) -> Frontend[Any, Any]:
     table = RouteTable([Route("m", "b", **route)])
     gateway = Gateway(table, {"b": _Rest(reply)}, {})
-    return Frontend(plugins()["v2-rest"].make({}), gateway, DEFAULT_LIMITS, aside)
+    return Frontend(plugins()["v2-rest"].create({}), gateway, DEFAULT_LIMITS, aside)
 
 
 async def test_a_helper_inflates_what_is_long_and_memory_is_counted_meanwhile() -> None:
     aside, memory = _Aside(), _Memory(64 * MIB)
     wire = _compressed(4 * MIB)
-    cost = len(gzip.decompress(joined(wire.body)))
+    cost = len(gzip.decompress(join_parts(wire.body)))
     answer = await _frontend(aside, _answer(1)).respond(wire, call(memory=memory))
     assert answer.status == 200
     assert aside.jobs == [("shield", ("", "test"), cost)]
-    assert cost - size(wire.body) <= memory.peak < cost + 5 * MIB
+    assert cost - total_size(wire.body) <= memory.peak < cost + 5 * MIB
     assert 4 * MIB < memory.held < 5 * MIB  # the body as it goes on
 
 
@@ -167,8 +174,10 @@ async def test_json_that_a_helper_inflates_is_counted_by_what_it_takes_to_read(
     answer = await _frontend(_Aside(), _answer(1)).respond(wire, call(memory=memory))
     assert answer.status == 200
     is_gzip = wire.headers["content-encoding"] == "gzip"
-    inflating = len(gzip.decompress(joined(wire.body))) if is_gzip else size(wire.body) * 1032
-    assert inflating + 20 * 2 * MIB <= memory.peak + size(wire.body)
+    inflating = (
+        len(gzip.decompress(join_parts(wire.body))) if is_gzip else total_size(wire.body) * 1032
+    )
+    assert inflating + 20 * 2 * MIB <= memory.peak + total_size(wire.body)
     assert memory.peak <= inflating + 20 * most
 
 
@@ -179,14 +188,14 @@ async def test_a_helper_compresses_long_answers_that_go_on(elements: int, jobs: 
     frontend = _frontend(aside, _answer(elements), validate=False)
     answer = await frontend.respond(wire, call())
     assert answer.headers["content-encoding"] == "gzip"
-    assert b"x" * elements in gzip.decompress(bytes(joined(answer.body)))
+    assert b"x" * elements in gzip.decompress(bytes(join_parts(answer.body)))
     assert [each[0] for each in aside.jobs] == jobs
     assert not jobs or aside.arguments[1].body == ()  # its tensors stay here
 
 
 async def test_a_helper_looks_for_the_sequence_of_what_is_not_checked() -> None:
     aside = _Aside()
-    frontend = _frontend(aside, _answer(1), validate=False, retry=RetryPolicy(idempotent=True))
+    frontend = _frontend(aside, _answer(1), validate=False, retry=RetryPolicy(is_idempotent=True))
     answer = await frontend.respond(_compressed(MIB), call())
     assert answer.status == 200
     assert [each[0] for each in aside.jobs] == ["sequence"]
@@ -227,7 +236,7 @@ class _Helper(_Aside):
 
 
 def _number_over_rpc(wire: Any) -> int:
-    return int(pb.InferResponse.FromString(joined(wire.message)).request_status.request_id)
+    return int(pb.InferResponse.FromString(join_parts(wire.message)).request_status.request_id)
 
 
 def _number_over_http(wire: Any) -> int:
@@ -251,7 +260,9 @@ def _number_over_http(wire: Any) -> int:
         ),
         (
             "trtis-http",
-            HttpRequest("POST", "/api/infer/m", "", {"nv-inferrequest": line(CLASSES)}, (b"\0",)),
+            HttpRequest(
+                "POST", "/api/infer/m", "", {"nv-inferrequest": to_line(CLASSES)}, (b"\0",)
+            ),
             _number_over_http,
         ),
     ],
@@ -259,29 +270,29 @@ def _number_over_http(wire: Any) -> int:
 async def test_answers_that_a_helper_writes_are_numbered_with_the_others(
     protocol: str, asked: Any, number: Any
 ) -> None:
-    codec: Any = plugins()[protocol].make({})
+    codec: Any = plugins()[protocol].create({})
     aside = _Helper()
-    labour = Labour(codec, DEFAULT_LIMITS, aside)
+    labour = CodecOffload(codec, DEFAULT_LIMITS, aside)
     parsed = codec.parse_request(asked, labour.limits).finish(MODEL)
     numbers = []
     for length in (1, 40 * KIB, 1, 40 * KIB):
         label = pack_bytes([b"1.5:0:" + b"x" * length])
         answer = InferResponse("m", "1", outputs=(Tensor("O", Datatype.BYTES, (1,), label),))
-        wire, _ = await labour.written(call(), codec.build_response, answer, parsed)
+        wire, _ = await labour.write_response(call(), codec.build_response, answer, parsed)
         numbers.append(number(wire))
     assert numbers == [1, 2, 3, 4]
     assert [each[0] for each in aside.jobs] == ["build_response"] * 2
 
 
 async def test_a_helper_relabels_a_legacy_answer_of_many_fields() -> None:
-    codec: Any = plugins()["trtis-grpc"].make({})
-    labour = Labour(codec, DEFAULT_LIMITS, _Helper())
+    codec: Any = plugins()["trtis-grpc"].create({})
+    labour = CodecOffload(codec, DEFAULT_LIMITS, _Helper())
     header = pb.InferRequestHeader(batch_size=1, id=7)
     header.input.add(name="I")
     header.output.add(name="O")
     message = pb.InferRequest(model_name="m", model_version=-1, meta_data=header, raw_input=[b"\0"])
     wire = RpcRequest(INFER, (message.SerializeToString(),))
-    asked = codec.shield(wire, labour.limits).finish(MODEL)
+    asked = codec.validate(wire, labour.limits).finish(MODEL)
     told = pb.InferResponse(raw_output=[bytes(4)])
     told.request_status.code = 1
     output = told.meta_data.output.add(name="O")
@@ -291,11 +302,11 @@ async def test_a_helper_relabels_a_legacy_answer_of_many_fields() -> None:
     size = len(fields)
     many = b"\x12" + bytes((size & 127 | 128, size >> 7 & 127 | 128, size >> 14))
     arguments = RpcResponse((told.SerializeToString() + many + fields,)), asked, "", ""
-    with pytest.raises(CostlyError):
-        codec.relabel(*arguments, labour.limits)
-    answer = await labour.answered_aside(call(), codec.relabel, *arguments, labour.limits)
+    with pytest.raises(NeedsOffloadError):
+        codec.rewrite_response(*arguments, labour.limits)
+    answer = await labour.build_in_helper(call(), codec.rewrite_response, *arguments, labour.limits)
     assert _number_over_rpc(answer) == 1
-    assert pb.InferResponse.FromString(joined(answer.message)).meta_data.id == 7
+    assert pb.InferResponse.FromString(join_parts(answer.message)).meta_data.id == 7
 
 
 @pytest.mark.parametrize("stream", ["triton", "plain"])
@@ -306,14 +317,14 @@ async def test_a_helper_relabels_a_legacy_answer_of_many_fields() -> None:
 async def test_a_helper_writes_long_typed_contents(
     stream: str, datatype: Datatype, elements: int, jobs: int
 ) -> None:
-    codec: Any = plugins()["v2-grpc"].make({"contents": "typed", "stream": stream})
+    codec: Any = plugins()["v2-grpc"].create({"contents": "typed", "stream": stream})
     aside = _Helper()
-    labour = Labour(codec, DEFAULT_LIMITS, aside)
+    labour = CodecOffload(codec, DEFAULT_LIMITS, aside)
     request = v2.ModelInferRequest(model_name="m").SerializeToString()
     parsed = codec.parse_request(RpcRequest(codec.stream, (request,)), labour.limits)
     data = Tensor("O", datatype, (elements,), bytes(datatype.itemsize * elements))
     answer = InferResponse("m", "1", outputs=(data,))
     for how in (codec.build_response, codec.build_stream_response):
-        wire, _ = await labour.written(call(), how, answer, parsed)
-        assert joined(wire.message) == joined(how(answer, parsed).message)
+        wire, _ = await labour.write_response(call(), how, answer, parsed)
+        assert join_parts(wire.message) == join_parts(how(answer, parsed).message)
     assert len(aside.jobs) == 2 * jobs

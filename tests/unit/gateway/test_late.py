@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
-from infergate.codecs.base import Peek
+from infergate.codecs.base import RequestSummary
 from infergate.codecs.registry import plugins
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
-from infergate.core.memory import MemoryShare
+from infergate.core.memory import MemoryAccount
 from infergate.core.messages import InferRequest
 from infergate.core.wire import RpcRequest, RpcResponse
+from infergate.gateway.deferred_message import PREFIX_BYTES, leading_fields
 from infergate.gateway.dispatch import RpcDispatch
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Gateway
-from infergate.gateway.late import BEGINNING, beginning
 from infergate.routing.table import Route, RouteTable
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
@@ -28,10 +28,10 @@ METHOD = "/inference.GRPCInferenceService/ModelInfer"
 class _Late:
     def __init__(self, message: bytes) -> None:
         self.message = message
-        self.beginning = message[: 2 * BEGINNING]
+        self.prefix = message[: 2 * PREFIX_BYTES]
         self.inflated = 0
 
-    async def whole(self, memory: MemoryShare) -> bytes:
+    async def inflate(self, memory: MemoryAccount) -> bytes:
         memory.grow(len(self.message))
         self.inflated += 1
         return self.message
@@ -40,15 +40,15 @@ class _Late:
 class _Gate:
     def __init__(self, error: GatewayError | None = None) -> None:
         self.error = error
-        self.asked: list[Peek] = []
+        self.asked: list[RequestSummary] = []
 
-    async def admitted(self, peek: Peek, call: Call) -> Peek:
-        self.asked.append(peek)
+    async def authorize(self, summary: RequestSummary, call: Call) -> RequestSummary:
+        self.asked.append(summary)
         if self.error is not None:
             raise self.error
-        return peek
+        return summary
 
-    async def known(self, call: Call) -> None:
+    async def authenticate(self, call: Call) -> None:
         raise NotImplementedError
 
 
@@ -61,14 +61,14 @@ def _message(model: str = "m") -> bytes:
 
 def _dispatch(memory: Memory, gate: _Gate) -> RpcDispatch:
     gateway = Gateway(RouteTable([Route("*", "b")]), {"b": memory}, {})
-    codec = plugins()["v2-grpc"].make({})
-    frontend = Frontend(codec, gateway, DEFAULT_LIMITS, gate=gate)
+    codec = plugins()["v2-grpc"].create({})
+    frontend = Frontend(codec, gateway, DEFAULT_LIMITS, authorizer=gate)
     return RpcDispatch({"": frontend}, {"/own/Method": _own}, {}, lambda _: None)
 
 
 async def _respond(message: bytes, gate: _Gate) -> tuple[RpcResponse, _Late, Memory, Call]:
     memory, late, asked = Memory("b"), _Late(message), call()
-    answer = await _dispatch(memory, gate).respond(RpcRequest(METHOD, late=late), asked)
+    answer = await _dispatch(memory, gate).respond(RpcRequest(METHOD, deferred=late), asked)
     return answer, late, memory, asked
 
 
@@ -80,7 +80,7 @@ async def test_a_client_that_is_refused_causes_no_inflation() -> None:
     gate = _Gate(GatewayError(Kind.FORBIDDEN, "no"))
     answer, late, memory, asked = await _respond(_message(), gate)
     assert (answer.code, asked.model, asked.outcome) == (7, "m", "forbidden")
-    assert gate.asked == [Peek(InferRequest, "m", "1")]
+    assert gate.asked == [RequestSummary(InferRequest, "m", "1")]
     assert (late.inflated, memory.asked) == (0, [])
 
 
@@ -96,7 +96,7 @@ async def test_a_client_that_is_admitted_is_served() -> None:
     "message",
     [
         _message() + pb.ModelInferRequest(model_name="another").SerializeToString(),
-        pb.ModelInferRequest(id="x" * BEGINNING).SerializeToString() + _message(),
+        pb.ModelInferRequest(id="x" * PREFIX_BYTES).SerializeToString() + _message(),
     ],
     ids=["another name later", "no name early"],
 )
@@ -109,22 +109,22 @@ async def test_names_are_at_the_beginning(message: bytes) -> None:
 
 async def test_the_gateways_own_methods_take_no_such_message() -> None:
     dispatch, asked = _dispatch(Memory("b"), _Gate()), call()
-    answer = await dispatch.respond(RpcRequest("/own/Method", late=_Late(b"")), asked)
+    answer = await dispatch.respond(RpcRequest("/own/Method", deferred=_Late(b"")), asked)
     assert (answer.code, asked.outcome) == (8, "too_large")
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_have_a_beginning(data: bytes) -> None:
-    assert data.startswith(beginning(data))
+    assert data.startswith(leading_fields(data))
 
 
-@given(st.text(max_size=20), st.binary(max_size=3 * BEGINNING), st.integers(0, 3 * BEGINNING))
+@given(st.text(max_size=20), st.binary(max_size=3 * PREFIX_BYTES), st.integers(0, 3 * PREFIX_BYTES))
 def test_whole_fields_are_kept(model: str, raw: bytes, end: int) -> None:
     message = pb.ModelInferRequest(model_name=model, id="i")
     message.raw_input_contents.append(raw)
     packed = bytes(message.SerializeToString())
-    kept = beginning(packed[:end])
+    kept = leading_fields(packed[:end])
     found = pb.ModelInferRequest.FromString(kept)
     assert kept == b"" or found.model_name == model
-    if len(packed) <= min(end, BEGINNING):
+    if len(packed) <= min(end, PREFIX_BYTES):
         assert kept == packed

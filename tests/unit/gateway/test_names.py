@@ -11,7 +11,7 @@ import orjson
 import pytest
 from fakes import Memory, call
 
-from infergate.codecs.base import Peek
+from infergate.codecs.base import RequestSummary
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.registry import plugins
 from infergate.codecs.trtis import messages as pb
@@ -30,11 +30,11 @@ from infergate.core.messages import (
     ModelStatisticsRequest,
     TensorMetadata,
 )
-from infergate.core.names import NameRule
+from infergate.core.name_rules import NameRule
 from infergate.core.wire import HttpRequest, RpcRequest
-from infergate.gateway.control import Allowed
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Gateway
+from infergate.gateway.server_control import ControlPermissions
 from infergate.gateway.shared_memory import SharedMemory
 from infergate.routing.table import Route, RouteTable
 
@@ -126,32 +126,32 @@ ASKED = {
 class Nobody:
     """A gate that no request is to reach."""
 
-    async def admitted(self, peek: Peek, call: Call) -> Peek:
-        raise AssertionError(peek)
+    async def authorize(self, summary: RequestSummary, call: Call) -> RequestSummary:
+        raise AssertionError(summary)
 
-    async def known(self, call: Call) -> None:
+    async def authenticate(self, call: Call) -> None:
         raise AssertionError
 
 
 class Everybody:
-    async def admitted(self, peek: Peek, call: Call) -> Peek:
-        return peek
+    async def authorize(self, summary: RequestSummary, call: Call) -> RequestSummary:
+        return summary
 
-    async def known(self, call: Call) -> None: ...
+    async def authenticate(self, call: Call) -> None: ...
 
 
 def frontend(
     protocol: str, memory: Memory, gate: Any, names: NameRule | None = None
 ) -> Frontend[Any, Any]:
-    memory.profile_of_all = replace(GENERIC, traces=True, tells_statistics=True)
+    memory.profile_of_all = replace(GENERIC, has_trace_settings=True, reports_statistics=True)
     made = Gateway(
         RouteTable([Route("*", "b")], names or NameRule()),
         {"b": memory},
         {},
-        memory=SharedMemory(DEFAULT_LIMITS, on=True),
-        allowed=Allowed(repository=True, settings=True),
+        shared_memory=SharedMemory(DEFAULT_LIMITS, enabled=True),
+        permissions=ControlPermissions(repository=True, settings=True),
     )
-    return Frontend(plugins()[protocol].make({}), made, DEFAULT_LIMITS, gate=gate)
+    return Frontend(plugins()[protocol].create({}), made, DEFAULT_LIMITS, authorizer=gate)
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
@@ -177,7 +177,7 @@ async def test_it_is_refused_before_rules_and_routes(asked: str, bad: str) -> No
 async def test_a_request_of_a_stream() -> None:
     memory = Memory("b")
     with pytest.raises(GatewayError, match="the model name contains"):
-        await frontend("v2-grpc", memory, Nobody()).read_streamed(
+        await frontend("v2-grpc", memory, Nobody()).parse_stream_request(
             RpcRequest(V2 + "ModelStreamInfer", (field(1, "a\0b"),)), call()
         )
 
@@ -195,7 +195,7 @@ async def test_a_slash_is_accepted_where_the_operator_says_so(codec: str) -> Non
     assert [getattr(each, "model", "") for each in memory.asked if type(each) in asked] == [
         "team-a/bert"
     ]
-    rest: Any = plugins()["v2-rest"].make({})
+    rest: Any = plugins()["v2-rest"].create({})
     upstream = rest.build_request(ModelReadyRequest("team-a/bert"), GENERIC)
     assert upstream.path == "/v2/models/team-a%2Fbert/ready"
 

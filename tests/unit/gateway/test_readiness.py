@@ -8,7 +8,7 @@ import pytest
 
 from infergate.core.call import Call
 from infergate.gateway import readiness as module
-from infergate.gateway.readiness import EVERY, MEMORY, Readiness
+from infergate.gateway.readiness import CACHE_SECONDS, POLL_SECONDS, Readiness
 
 
 class Backends:
@@ -28,10 +28,10 @@ class Backends:
 
 class Clock:
     def __init__(self) -> None:
-        self.now = 100.0
+        self.time = 100.0
 
     def __call__(self) -> float:
-        return self.now
+        return self.time
 
 
 async def until(met: Callable[[], bool]) -> None:
@@ -44,7 +44,7 @@ async def test_a_storm_of_probes_is_one_question() -> None:
     backends = Backends()
     backends.gate.clear()
     readiness = Readiness(backends.ask, Clock())
-    storm = [asyncio.ensure_future(readiness.ready()) for _ in range(100)]
+    storm = [asyncio.ensure_future(readiness.is_ready()) for _ in range(100)]
     await until(lambda: backends.asked == 1)
     backends.gate.set()
     assert await asyncio.gather(*storm) == [True] * 100
@@ -56,12 +56,12 @@ async def test_an_answer_is_good_for_a_moment(is_ready: bool) -> None:
     backends, clock = Backends(), Clock()
     backends.is_ready = is_ready
     readiness = Readiness(backends.ask, clock)
-    assert await readiness.ready() is is_ready
+    assert await readiness.is_ready() is is_ready
     backends.is_ready = not is_ready
-    clock.now += MEMORY * 0.9
-    assert await readiness.ready() is is_ready
-    clock.now += MEMORY * 0.2
-    assert await readiness.ready() is not is_ready
+    clock.time += CACHE_SECONDS * 0.9
+    assert await readiness.is_ready() is is_ready
+    clock.time += CACHE_SECONDS * 0.2
+    assert await readiness.is_ready() is not is_ready
     assert backends.asked == 2
 
 
@@ -69,8 +69,8 @@ async def test_at_most_two_questions_a_second() -> None:
     backends, clock = Backends(), Clock()
     readiness = Readiness(backends.ask, clock)
     for _ in range(1000):
-        await readiness.ready()
-        clock.now += 0.01
+        await readiness.is_ready()
+        clock.time += 0.01
     assert backends.asked <= 20
 
 
@@ -78,9 +78,9 @@ async def test_where_the_one_who_asks_goes_away_the_next_asks() -> None:
     backends = Backends()
     backends.gate.clear()
     readiness = Readiness(backends.ask, Clock())
-    first = asyncio.ensure_future(readiness.ready())
+    first = asyncio.ensure_future(readiness.is_ready())
     await until(lambda: backends.asked == 1)
-    second = asyncio.ensure_future(readiness.ready())
+    second = asyncio.ensure_future(readiness.is_ready())
     await asyncio.sleep(0)
     first.cancel()
     await until(lambda: backends.asked == 2)
@@ -97,7 +97,7 @@ async def test_all_who_wait_share_one_timer_and_one_question(
     real = loop.call_later
 
     def call_later(delay: float, callback: Any, *arguments: Any) -> asyncio.TimerHandle:
-        if delay == EVERY:
+        if delay == POLL_SECONDS:
             timers.append((delay, callback))
         return real(delay, callback, *arguments)
 
@@ -107,8 +107,8 @@ async def test_all_who_wait_share_one_timer_and_one_question(
     told: list[bool] = []
 
     async def watch() -> None:
-        await readiness.changed()
-        told.append(await readiness.ready())
+        await readiness.wait_for_change()
+        told.append(await readiness.is_ready())
 
     watchers = [asyncio.ensure_future(watch()) for _ in range(50)]
     await until(lambda: len(timers) == 1)
@@ -120,25 +120,25 @@ async def test_all_who_wait_share_one_timer_and_one_question(
     assert (backends.asked, len(timers)) == (1, 1)  # nobody waits: nothing goes on
     again = asyncio.ensure_future(watch())
     await until(lambda: len(timers) == 2)
-    readiness.drain()
+    readiness.start_draining()
     await again
     assert told[-1] is False
 
 
 async def test_draining_wakes_who_waits_and_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "EVERY", 3600.0)
+    monkeypatch.setattr(module, "POLL_SECONDS", 3600.0)
     backends = Backends()
     readiness = Readiness(backends.ask, Clock())
-    assert await readiness.ready()
-    waiting = [asyncio.ensure_future(readiness.changed()) for _ in range(3)]
+    assert await readiness.is_ready()
+    waiting = [asyncio.ensure_future(readiness.wait_for_change()) for _ in range(3)]
     await asyncio.sleep(0)
-    readiness.drain()
-    readiness.drain()
+    readiness.start_draining()
+    readiness.start_draining()
     async with asyncio.timeout(10):
         await asyncio.gather(*waiting)
-        await readiness.changed()
-    assert readiness.draining
-    assert not await readiness.ready()
+        await readiness.wait_for_change()
+    assert readiness.is_draining
+    assert not await readiness.is_ready()
     assert backends.asked == 1
 
 
@@ -146,9 +146,9 @@ async def test_an_answer_that_comes_after_draining_began_is_no() -> None:
     backends = Backends()
     backends.gate.clear()
     readiness = Readiness(backends.ask, Clock())
-    asking = [asyncio.ensure_future(readiness.ready()) for _ in range(2)]
+    asking = [asyncio.ensure_future(readiness.is_ready()) for _ in range(2)]
     await until(lambda: backends.asked == 1)
-    readiness.drain()
+    readiness.start_draining()
     backends.gate.set()
     assert await asyncio.gather(*asking) == [False, False]
     assert backends.asked == 1

@@ -28,7 +28,7 @@ from round_trip_rules import (
 )
 
 from infergate.codecs import graphpipe, trtis, v2_grpc, v2_rest
-from infergate.codecs.base import Parsed, Profile
+from infergate.codecs.base import ParsedRequest, Profile
 from infergate.codecs.profiles import GENERIC, TRITON
 from infergate.codecs.v2_grpc.messages import ModelInferRequest
 from infergate.codecs.v2_grpc.tensors import can_be_typed, write_typed
@@ -43,10 +43,10 @@ from infergate.core.messages import (
     TensorMetadata,
 )
 from infergate.core.tensor import Tensor
-from infergate.core.wire import RpcRequest, joined
+from infergate.core.wire import RpcRequest, join_parts
 from infergate.testing import strategies
-from infergate.testing.canonical import text
-from infergate.testing.vectors import finished
+from infergate.testing.canonical import to_text
+from infergate.testing.vectors import completed
 from searching import examples
 
 
@@ -59,7 +59,7 @@ def _typed(wire: RpcRequest, operation: InferRequest) -> RpcRequest:
     """With typed contents, where the datatypes have them."""
     if not can_be_typed(operation.inputs):
         return wire
-    message = ModelInferRequest.FromString(bytes(joined(wire.message)))
+    message = ModelInferRequest.FromString(bytes(join_parts(wire.message)))
     message.ClearField("raw_input_contents")
     for told, tensor in zip(message.inputs, operation.inputs, strict=True):
         write_typed(told, tensor)
@@ -74,15 +74,19 @@ class Form:
     profile: Profile = GENERIC
     spell: Callable[[Any, InferRequest], Any] = _as_written
 
-    def asked(self, operation: InferRequest, model: ModelMetadata) -> Parsed:
+    def asked(self, operation: InferRequest, model: ModelMetadata) -> ParsedRequest:
         """What a server reads of a client's ``operation``."""
         wire = self.codec.build_request(operation, self.profile, model)
-        return finished(
+        return completed(
             self.codec.parse_request(self.spell(wire, operation), DEFAULT_LIMITS), model
         )
 
     def told(
-        self, answer: InferResponse, parsed: Parsed, operation: InferRequest, model: ModelMetadata
+        self,
+        answer: InferResponse,
+        parsed: ParsedRequest,
+        operation: InferRequest,
+        model: ModelMetadata,
     ) -> InferResponse:
         """What the client reads of a server's ``answer``."""
         wire = self.codec.build_response(answer, parsed)
@@ -92,13 +96,13 @@ class Form:
 
 
 FORMS = {
-    JSON: Form(v2_rest.PLUGIN.make({})),
-    BINARY: Form(v2_rest.PLUGIN.make({}), TRITON),
-    RAW: Form(v2_grpc.PLUGIN.make({})),
-    TYPED: Form(v2_grpc.PLUGIN.make({"contents": "typed"}), spell=_typed),
-    GRAPHPIPE: Form(graphpipe.PLUGIN.make({"model": "m"})),
-    OLD_HTTP: Form(trtis.HTTP.make({})),
-    OLD_GRPC: Form(trtis.GRPC.make({})),
+    JSON: Form(v2_rest.PLUGIN.create({})),
+    BINARY: Form(v2_rest.PLUGIN.create({}), TRITON),
+    RAW: Form(v2_grpc.PLUGIN.create({})),
+    TYPED: Form(v2_grpc.PLUGIN.create({"contents": "typed"}), spell=_typed),
+    GRAPHPIPE: Form(graphpipe.PLUGIN.create({"model": "m"})),
+    OLD_HTTP: Form(trtis.HTTP.create({})),
+    OLD_GRPC: Form(trtis.GRPC.create({})),
 }
 Exchange = tuple[InferRequest, InferResponse, ModelMetadata]
 
@@ -152,7 +156,7 @@ def exchanges(draw: st.DrawFn) -> Exchange:
         inputs=tuple(map(told, draw(st.permutations(inputs)))),
         outputs=tuple(map(told, draw(st.permutations(outputs)))),
         max_batch_size=0 if batch is None else 4,
-        schedules=True,
+        supports_scheduling=True,
     )
     some = draw(st.permutations(outputs))[: draw(st.integers(1, 3))]
     asked = [RequestedOutput(each.name, draw(strategies.parameters())) for each in some]
@@ -194,7 +198,9 @@ def as_ruled(rule: Callable[..., Any], codec: Callable[..., Any]) -> Any:
         assert error.value.kind in wanted.kinds
         return None
     found = codec()
-    assert text(found.operation if isinstance(found, Parsed) else found) == text(wanted)
+    assert to_text(found.operation if isinstance(found, ParsedRequest) else found) == to_text(
+        wanted
+    )
     return found
 
 
@@ -279,7 +285,7 @@ def test_a_rule_applies(rule: Rule, name: str) -> None:
 
 def changes(rule: Callable[[], Any], example: Any) -> bool:
     try:
-        return text(rule()) != text(example)
+        return to_text(rule()) != to_text(example)
     except GatewayError:
         return True
 

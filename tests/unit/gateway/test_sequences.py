@@ -29,7 +29,7 @@ async def test_a_protocol_without_sequences_is_sent_none(act: object) -> None:
     made = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
     request = InferRequest("m", parameters={"sequence_id": 7})
     await act(made, request)
-    backend.sequences = False
+    backend.supports_sequences = False
     await act(made, InferRequest("m", parameters={"sequence_id": 0}))
     assert len(backend.asked) == 2
     with pytest.raises(GatewayError) as caught:
@@ -46,7 +46,7 @@ async def test_a_config_is_for_its_server_to_read(act: object) -> None:
     """A GraphPipe server gets what other protocols refuse, and what means a sequence to them."""
     assert callable(act)
     backend = Memory("b")
-    backend.sequences = False
+    backend.supports_sequences = False
     made = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
     sequence = OpaqueParameters({"sequence_id": 7}, "graphpipe", b'{"sequence_id": 7}')
     refused = OpaqueParameters({}, "graphpipe", b"\xff", (Kind.BAD_REQUEST, "not UTF-8"))

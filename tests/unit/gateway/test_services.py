@@ -12,15 +12,20 @@ from google.protobuf.descriptor_pool import DescriptorPool
 
 from infergate.codecs.protos import SCHEMA
 from infergate.core.call import Call
-from infergate.core.wire import RpcRequest, RpcResponse, joined
+from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 from infergate.gateway.readiness import Readiness
-from infergate.gateway.services import HEALTH, REFLECTIONS, OwnServices, own_services
+from infergate.gateway.services import (
+    HEALTH_SERVICE,
+    REFLECTION_SERVICES,
+    GatewayServices,
+    gateway_services,
+)
 
 V2 = "inference.GRPCInferenceService"
-CALL = Call(peer="test", started=0.0)
-CheckRequest = SCHEMA.message("grpc.health.v1.HealthCheckRequest")
-CheckResponse = SCHEMA.message("grpc.health.v1.HealthCheckResponse")
-ListResponse = SCHEMA.message("grpc.health.v1.HealthListResponse")
+CALL = Call(peer="test", started_at=0.0)
+CheckRequest = SCHEMA.message_class("grpc.health.v1.HealthCheckRequest")
+CheckResponse = SCHEMA.message_class("grpc.health.v1.HealthCheckResponse")
+ListResponse = SCHEMA.message_class("grpc.health.v1.HealthListResponse")
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 
 
@@ -35,10 +40,10 @@ class Switch(Readiness):
     async def told(self, call: Call) -> bool:
         raise NotImplementedError
 
-    async def ready(self) -> bool:
+    async def is_ready(self) -> bool:
         return self.is_ready
 
-    async def changed(self) -> None:
+    async def wait_for_change(self) -> None:
         await self._turns.get()
 
     def turn(self, is_ready: bool) -> None:
@@ -46,14 +51,14 @@ class Switch(Readiness):
         self._turns.put_nowait(None)
 
 
-def made(readiness: Readiness) -> OwnServices:
-    return own_services(SCHEMA, (V2,), readiness)
+def made(readiness: Readiness) -> GatewayServices:
+    return gateway_services(SCHEMA, (V2,), readiness)
 
 
 class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
     """The services on a plain grpc.aio server."""
 
-    def __init__(self, services: OwnServices) -> None:
+    def __init__(self, services: GatewayServices) -> None:
         self.services = services
 
     def service(self, details: Any) -> Any:
@@ -81,11 +86,11 @@ async def told(answer: RpcResponse, context: Any) -> bytes:
     if answer.code:
         codes = {code.value[0]: code for code in grpc.StatusCode}
         await context.abort(codes[answer.code], answer.details)
-    return bytes(joined(answer.message))
+    return bytes(join_parts(answer.message))
 
 
 @asynccontextmanager
-async def served(services: OwnServices) -> AsyncIterator[grpc.aio.Channel]:
+async def served(services: GatewayServices) -> AsyncIterator[grpc.aio.Channel]:
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((Handlers(services),))
     port = server.add_insecure_port("127.0.0.1:0")
@@ -98,7 +103,7 @@ async def served(services: OwnServices) -> AsyncIterator[grpc.aio.Channel]:
 
 
 async def check(channel: grpc.aio.Channel, service: str) -> int:
-    call = channel.unary_unary(f"/{HEALTH}/Check")
+    call = channel.unary_unary(f"/{HEALTH_SERVICE}/Check")
     answer = await call(CheckRequest(service=service).SerializeToString(), timeout=30)
     return int(CheckResponse.FromString(answer).status)
 
@@ -106,7 +111,7 @@ async def check(channel: grpc.aio.Channel, service: str) -> int:
 async def test_check_tells_readiness_of_the_server_and_its_services() -> None:
     readiness = Switch()
     async with served(made(readiness)) as channel:
-        for service in ("", V2, HEALTH, *REFLECTIONS):
+        for service in ("", V2, HEALTH_SERVICE, *REFLECTION_SERVICES):
             assert await check(channel, service) == SERVING
         readiness.is_ready = False
         assert await check(channel, "") == NOT_SERVING
@@ -118,17 +123,17 @@ async def test_check_tells_readiness_of_the_server_and_its_services() -> None:
 
 async def test_list_tells_every_service() -> None:
     async with served(made(Switch())) as channel:
-        answer = await channel.unary_unary(f"/{HEALTH}/List")(b"", timeout=30)
+        answer = await channel.unary_unary(f"/{HEALTH_SERVICE}/List")(b"", timeout=30)
     statuses = ListResponse.FromString(answer).statuses
     assert {name: entry.status for name, entry in statuses.items()} == dict.fromkeys(
-        ("", V2, HEALTH, *REFLECTIONS), SERVING
+        ("", V2, HEALTH_SERVICE, *REFLECTION_SERVICES), SERVING
     )
 
 
 async def test_watch_tells_the_status_now_and_each_change_once() -> None:
     readiness = Switch()
     async with served(made(readiness)) as channel:
-        call = channel.unary_stream(f"/{HEALTH}/Watch")(b"", timeout=30)
+        call = channel.unary_stream(f"/{HEALTH_SERVICE}/Watch")(b"", timeout=30)
         statuses = (CheckResponse.FromString(message).status async for message in call)
         assert await anext(statuses) == SERVING
         readiness.turn(is_ready=True)  # nothing new: nothing is told
@@ -143,17 +148,17 @@ async def test_watch_of_an_unknown_service_stays_open() -> None:
     readiness = Switch()
     async with served(made(readiness)) as channel:
         asked = CheckRequest(service="nosuch").SerializeToString()
-        call = channel.unary_stream(f"/{HEALTH}/Watch")(asked, timeout=30)
+        call = channel.unary_stream(f"/{HEALTH_SERVICE}/Watch")(asked, timeout=30)
         assert CheckResponse.FromString(await call.read()).status == SERVICE_UNKNOWN
         readiness.turn(is_ready=False)
-        assert not call.done()
+        assert not call.settle()
         call.cancel()
 
 
 async def test_draining_is_told_to_every_watcher_and_ends_its_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("infergate.gateway.readiness.EVERY", 3600.0)
+    monkeypatch.setattr("infergate.gateway.readiness.POLL_SECONDS", 3600.0)
     asked = []
 
     async def ask(call: Call) -> bool:
@@ -163,13 +168,13 @@ async def test_draining_is_told_to_every_watcher_and_ends_its_stream(
     readiness = Readiness(ask, lambda: 0.0)
     async with served(made(readiness)) as channel, asyncio.timeout(20):
         named = [CheckRequest(service=name).SerializeToString() for name in ["", V2] * 20]
-        watch = channel.unary_stream(f"/{HEALTH}/Watch")
+        watch = channel.unary_stream(f"/{HEALTH_SERVICE}/Watch")
         calls = [watch(message) for message in named]
         for call in calls:
             assert CheckResponse.FromString(await call.read()).status == SERVING
         stranger = watch(CheckRequest(service="nosuch").SerializeToString())
         assert CheckResponse.FromString(await stranger.read()).status == SERVICE_UNKNOWN
-        readiness.drain()
+        readiness.start_draining()
         for call in calls:
             assert CheckResponse.FromString(await call.read()).status == NOT_SERVING
         for call in (*calls, stranger):
@@ -186,19 +191,19 @@ async def test_draining_while_a_status_is_on_its_way_is_told_after_it() -> None:
         return True
 
     readiness = Readiness(ask)
-    watching = made(readiness).streams[f"/{HEALTH}/Watch"](each([b""]), CALL)
+    watching = made(readiness).streams[f"/{HEALTH_SERVICE}/Watch"](each([b""]), CALL)
     statuses = []
     async with asyncio.timeout(20):
         async for answer in watching:
-            statuses.append(CheckResponse.FromString(bytes(joined(answer.message))).status)
-            readiness.drain()
+            statuses.append(CheckResponse.FromString(bytes(join_parts(answer.message))).status)
+            readiness.start_draining()
     assert statuses == [SERVING, NOT_SERVING]
 
 
 async def test_requests_too_long_for_a_name_are_not_parsed() -> None:
     services = made(Switch())
     long = b"\x7a\x00" * 40_000  # unknown fields: well-formed
-    answer = await services.unary[f"/{HEALTH}/Check"](RpcRequest("", (long,)), CALL)
+    answer = await services.unary[f"/{HEALTH_SERVICE}/Check"](RpcRequest("", (long,)), CALL)
     assert answer.code == 3
     for method, handler in services.streams.items():
         assert [item.code async for item in handler(each([long]), CALL)] == [3], method
@@ -206,7 +211,7 @@ async def test_requests_too_long_for_a_name_are_not_parsed() -> None:
 
 async def test_malformed_messages_are_invalid_arguments() -> None:
     services = made(Switch())
-    answer = await services.unary[f"/{HEALTH}/Check"](RpcRequest("", (b"\x0a\x7f",)), CALL)
+    answer = await services.unary[f"/{HEALTH_SERVICE}/Check"](RpcRequest("", (b"\x0a\x7f",)), CALL)
     assert answer.code == 3
     for method, handler in services.streams.items():
         answers = [item async for item in handler(each([b"\x0a\x7f", b""]), CALL)]
@@ -228,8 +233,8 @@ async def each(items: Iterable[bytes]) -> AsyncIterator[bytes]:
 
 async def reflect(channel: grpc.aio.Channel, service: str, *asked: dict[str, Any]) -> list[Any]:
     package = service.rpartition(".")[0]
-    request = SCHEMA.message(f"{package}.ServerReflectionRequest")
-    response = SCHEMA.message(f"{package}.ServerReflectionResponse")
+    request = SCHEMA.message_class(f"{package}.ServerReflectionRequest")
+    response = SCHEMA.message_class(f"{package}.ServerReflectionResponse")
     call = channel.stream_stream(f"/{service}/ServerReflectionInfo")
     messages = [request(**fields).SerializeToString() for fields in asked]
     answers = [response.FromString(item) async for item in call(iter(messages), timeout=30)]
@@ -239,13 +244,13 @@ async def reflect(channel: grpc.aio.Channel, service: str, *asked: dict[str, Any
     return answers
 
 
-@pytest.mark.parametrize("service", REFLECTIONS)
+@pytest.mark.parametrize("service", REFLECTION_SERVICES)
 async def test_a_client_can_build_every_service_from_reflection_alone(service: str) -> None:
     async with served(made(Switch())) as channel:
         (listed,) = await reflect(channel, service, {"list_services": "*", "host": "h"})
         assert listed.valid_host == "h"
         names = [one.name for one in listed.list_services_response.service]
-        assert names == sorted((V2, HEALTH, *REFLECTIONS))
+        assert names == sorted((V2, HEALTH_SERVICE, *REFLECTION_SERVICES))
         answers = await reflect(channel, service, *({"file_containing_symbol": n} for n in names))
     for name, answer in zip(names, answers, strict=True):
         pool = DescriptorPool()
@@ -254,7 +259,7 @@ async def test_a_client_can_build_every_service_from_reflection_alone(service: s
         assert pool.FindServiceByName(name).methods
 
 
-@pytest.mark.parametrize("service", REFLECTIONS)
+@pytest.mark.parametrize("service", REFLECTION_SERVICES)
 async def test_files_by_name_and_by_any_symbol(service: str) -> None:
     asked: list[dict[str, Any]] = [{"file_by_filename": "open_inference.proto"}]
     asked += [
@@ -272,7 +277,7 @@ async def test_files_by_name_and_by_any_symbol(service: str) -> None:
         assert descriptor_pb2.FileDescriptorProto.FromString(file).name == "open_inference.proto"
 
 
-@pytest.mark.parametrize("service", REFLECTIONS)
+@pytest.mark.parametrize("service", REFLECTION_SERVICES)
 async def test_what_cannot_be_answered_is_an_error_and_the_stream_goes_on(service: str) -> None:
     async with served(made(Switch())) as channel:
         answers = await reflect(

@@ -21,27 +21,27 @@ from hypothesis import strategies as st
 
 from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
-from infergate.core.errors import GatewayError, Kind, UnknownRegion
+from infergate.core.errors import GatewayError, Kind, UnknownRegionError
 from infergate.core.limits import Limits
 from infergate.core.messages import (
-    Answer,
-    Done,
+    Acknowledgement,
     InferRequest,
     InferResponse,
     Operation,
     RequestedOutput,
+    Response,
     SharedMemoryRegion,
     SharedMemoryRegisterRequest,
     SharedMemoryStatus,
     SharedMemoryStatusRequest,
     SharedMemoryUnregisterRequest,
 )
-from infergate.core.places import Place
+from infergate.core.region_ref import RegionRef
 from infergate.core.tensor import Tensor
 from infergate.gateway import shared_memory
 from infergate.gateway.gateway import Gateway
-from infergate.gateway.regions import opened
 from infergate.gateway.shared_memory import SharedMemory
+from infergate.gateway.shared_memory_region import open_region
 from infergate.routing.table import Route, RouteTable
 
 SIZE = 4096
@@ -69,11 +69,11 @@ def open_files() -> int:
     return found
 
 
-def lying(place: Place, datatype: Datatype = Datatype.UINT8, shape: Any = None) -> Tensor:
-    return Tensor("X", datatype, shape or (place.size,), b"", place=place)
+def lying(place: RegionRef, datatype: Datatype = Datatype.UINT8, shape: Any = None) -> Tensor:
+    return Tensor("X", datatype, shape or (place.size,), b"", shared_memory=place)
 
 
-def asking(*places: Place, output: Place | None = None) -> InferRequest:
+def asking(*places: RegionRef, output: RegionRef | None = None) -> InferRequest:
     inputs = tuple(replace(lying(place), name=f"X{i}") for i, place in enumerate(places))
     outputs = (RequestedOutput("Y", {}, output),) if output else ()
     return InferRequest("m", inputs=inputs, outputs=outputs)
@@ -84,14 +84,14 @@ def answering(data: bytes) -> InferResponse:
 
 
 async def on(limits: Limits = LIMITS, *backends: Memory) -> SharedMemory:
-    memory = SharedMemory(limits, backends, on=True)
-    assert await memory.perform(REGISTER, call()) == Done()
+    memory = SharedMemory(limits, backends, enabled=True)
+    assert await memory.perform(REGISTER, call()) == Acknowledgement()
     return memory
 
 
 async def refused(memory: SharedMemory, request: InferRequest) -> GatewayError:
     with pytest.raises(GatewayError) as caught:
-        async with memory.lent(request, BACKEND):
+        async with memory.stage(request, BACKEND):
             pytest.fail("it was lent")
     return caught.value
 
@@ -101,36 +101,38 @@ async def refused(memory: SharedMemory, request: InferRequest) -> GatewayError:
 
 async def test_a_backend_sees_data_and_the_region_the_answer() -> None:
     memory = await on()
-    request = asking(Place("r", 3, 5), output=Place("r", 100, 9))
-    async with memory.lent(request, BACKEND) as loan:
+    request = asking(RegionRef("r", 3, 5), output=RegionRef("r", 100, 9))
+    async with memory.stage(request, BACKEND) as loan:
         assert loan.request == InferRequest(
             "m",
             inputs=(Tensor("X0", Datatype.UINT8, (5,), b"\3\4\5\6\7"),),
             outputs=(RequestedOutput("Y"),),
         )
-        told = await loan.delivered(answering(b"answer"))
-    assert told.outputs == (Tensor("Y", Datatype.UINT8, (6,), b"", place=Place("r", 100, 6)),)
+        told = await loan.write_outputs(answering(b"answer"))
+    assert told.outputs == (
+        Tensor("Y", Datatype.UINT8, (6,), b"", shared_memory=RegionRef("r", 100, 6)),
+    )
     assert FILE.read_bytes()[99:107] == b"\x63answer\x6a"
     assert FILE.stat().st_size == SIZE
 
 
 async def test_offsets_are_of_the_region() -> None:
-    memory = SharedMemory(LIMITS, on=True)
+    memory = SharedMemory(LIMITS, enabled=True)
     await memory.perform(replace(REGISTER, offset=16, size=8), call())
-    request = asking(Place("r", 2, 6), output=Place("r", 0, 8))
-    async with memory.lent(request, BACKEND) as loan:
+    request = asking(RegionRef("r", 2, 6), output=RegionRef("r", 0, 8))
+    async with memory.stage(request, BACKEND) as loan:
         assert loan.request.inputs[0].data == bytes(range(18, 24))
-        await loan.delivered(answering(b"12345678"))
+        await loan.write_outputs(answering(b"12345678"))
     assert FILE.read_bytes()[15:25] == b"\x0f12345678\x18"
-    error = await refused(memory, asking(Place("r", 3, 6)))
+    error = await refused(memory, asking(RegionRef("r", 3, 6)))
     assert (error.kind, "3 + 6 bytes, it has 8" in error.public) == (Kind.BAD_REQUEST, True)
 
 
 async def test_tensors_that_are_in_the_message_stay_as_they_are() -> None:
     memory = await on()
     here = Tensor("H", Datatype.UINT8, (1,), b"h")
-    request = replace(asking(Place("r", 0, 1)), inputs=(here, lying(Place("r", 0, 1))))
-    async with memory.lent(request, BACKEND) as loan:
+    request = replace(asking(RegionRef("r", 0, 1)), inputs=(here, lying(RegionRef("r", 0, 1))))
+    async with memory.stage(request, BACKEND) as loan:
         assert loan.request.inputs[0] is here
 
 
@@ -147,11 +149,11 @@ def test_any_numbers_end_in_data_or_an_error(
     asked = replace(REGISTER, offset=offset, size=size)
     if not 0 < size <= SIZE - offset:
         with pytest.raises(GatewayError, match="Invalid shared memory region"):
-            opened(asked)
+            open_region(asked)
         return
-    made = opened(asked)
+    made = open_region(asked)
     os.truncate(FILE, end)
-    place = Place("r", begin, length)
+    place = RegionRef("r", begin, length)
     if begin + length <= size and offset + begin + length <= end:
         assert len(made.read(place)) == length
         made.write(place, bytes(length))
@@ -172,55 +174,59 @@ async def test_a_file_cut_off_between_looking_and_reading(monkeypatch: pytest.Mo
         os.truncate(FILE, 10)
         return found
 
-    monkeypatch.setattr("infergate.gateway.regions.os.fstat", cut_after)
-    error = await refused(memory, asking(Place("r", 0, 100)))
+    monkeypatch.setattr("infergate.gateway.shared_memory_region.os.fstat", cut_after)
+    error = await refused(memory, asking(RegionRef("r", 0, 100)))
     assert (error.kind, "become shorter" in error.public) == (Kind.BAD_REQUEST, True)
 
 
 async def test_a_file_cut_off_before_the_answer_is_not_grown_again() -> None:
     memory = await on()
-    async with memory.lent(asking(output=Place("r", 100, 8)), BACKEND) as loan:
+    async with memory.stage(asking(output=RegionRef("r", 100, 8)), BACKEND) as loan:
         os.truncate(FILE, 50)
         with pytest.raises(GatewayError, match="become shorter"):
-            await loan.delivered(answering(b"answer"))
+            await loan.write_outputs(answering(b"answer"))
     assert FILE.stat().st_size == 50
 
 
 async def test_no_output_is_written_where_one_does_not_fit() -> None:
     memory = await on()
     outputs = (
-        RequestedOutput("A", {}, Place("r", 0, 4)),
-        RequestedOutput("B", {}, Place("r", 8, 3)),
+        RequestedOutput("A", {}, RegionRef("r", 0, 4)),
+        RequestedOutput("B", {}, RegionRef("r", 8, 3)),
     )
     request = InferRequest("m", outputs=outputs)
     tensors = tuple(Tensor(name, Datatype.UINT8, (4,), b"\xff" * 4) for name in "AB")
-    async with memory.lent(request, BACKEND) as loan:
+    async with memory.stage(request, BACKEND) as loan:
         with pytest.raises(GatewayError, match=r"'B' \(3 bytes\) .* 4 bytes"):
-            await loan.delivered(InferResponse("m", outputs=tensors))
+            await loan.write_outputs(InferResponse("m", outputs=tensors))
     assert FILE.read_bytes()[:4] == b"\0\1\2\3"
 
 
 @pytest.mark.parametrize(
     ("one", "other", "apart"),
     [
-        (Place("r", 0, 4), Place("r", 0, 4), False),
-        (Place("r", 0, 4), Place("r", 3, 4), False),
-        (Place("r", 0, 40), Place("r", 8, 4), False),
-        (Place("r", 8, 4), Place("alias", 0, 4), False),
-        (Place("r", 0, 4), Place("r", 4, 4), True),
-        (Place("r", 4, 4), Place("alias", 0, 4), True),
-        (Place("r", 2, 0), Place("r", 0, 4), True),
+        (RegionRef("r", 0, 4), RegionRef("r", 0, 4), False),
+        (RegionRef("r", 0, 4), RegionRef("r", 3, 4), False),
+        (RegionRef("r", 0, 40), RegionRef("r", 8, 4), False),
+        (RegionRef("r", 8, 4), RegionRef("alias", 0, 4), False),
+        (RegionRef("r", 0, 4), RegionRef("r", 4, 4), True),
+        (RegionRef("r", 4, 4), RegionRef("alias", 0, 4), True),
+        (RegionRef("r", 2, 0), RegionRef("r", 0, 4), True),
     ],
     ids=str,
 )
-async def test_no_output_is_written_over_another(one: Place, other: Place, *, apart: bool) -> None:
+async def test_no_output_is_written_over_another(
+    one: RegionRef, other: RegionRef, *, apart: bool
+) -> None:
     memory = await on()
     await memory.perform(replace(REGISTER, name="alias", offset=8, size=8), call())
     outputs = tuple(RequestedOutput(*each) for each in (("A", {}, one), ("B", {}, other)))
     for order in (outputs, outputs[::-1]):
-        request = InferRequest("m", outputs=(*order, RequestedOutput("C", {}, Place("r", 99, 9))))
+        request = InferRequest(
+            "m", outputs=(*order, RequestedOutput("C", {}, RegionRef("r", 99, 9)))
+        )
         if apart:
-            async with memory.lent(request, BACKEND):
+            async with memory.stage(request, BACKEND):
                 continue
         error = await refused(memory, request)
         assert error.kind is Kind.BAD_REQUEST
@@ -230,10 +236,10 @@ async def test_no_output_is_written_over_another(one: Place, other: Place, *, ap
 
 async def test_data_is_checked_once_it_is_copied() -> None:
     memory = await on()
-    wrong = lying(Place("r", 0, 8), Datatype.FP32, (3,))
+    wrong = lying(RegionRef("r", 0, 8), Datatype.FP32, (3,))
     error = await refused(memory, InferRequest("m", inputs=(wrong,)))
     assert "needs 12 bytes" in error.public
-    lengths = lying(Place("r", 0, 8), Datatype.BYTES, (1,))
+    lengths = lying(RegionRef("r", 0, 8), Datatype.BYTES, (1,))
     error = await refused(memory, InferRequest("m", inputs=(lengths,)))
     assert "past the end" in error.public
 
@@ -246,12 +252,14 @@ async def test_much_is_moved_by_a_thread(monkeypatch: pytest.MonkeyPatch) -> Non
         moved.append(function.__name__)
         return await aside(function, *arguments)
 
-    monkeypatch.setattr(shared_memory, "_INLINE", 64)
+    monkeypatch.setattr(shared_memory, "_MAX_INLINE_BYTES", 64)
     monkeypatch.setattr(asyncio, "to_thread", to_thread)
     memory = await on()
-    async with memory.lent(asking(Place("r", 0, 65), output=Place("r", 0, 99)), BACKEND) as loan:
+    async with memory.stage(
+        asking(RegionRef("r", 0, 65), output=RegionRef("r", 0, 99)), BACKEND
+    ) as loan:
         assert loan.request.inputs[0].data == bytes(range(65))
-        await loan.delivered(answering(bytes(65)))
+        await loan.write_outputs(answering(bytes(65)))
     assert moved == ["_read", "_write"]
     assert FILE.read_bytes()[:66] == bytes(65) + b"\x41"
 
@@ -267,14 +275,14 @@ async def test_many_short_elements_are_much(
         moved.append(function)
         return function(*arguments)
 
-    monkeypatch.setattr(shared_memory, "_INLINE_ELEMENTS", most)
+    monkeypatch.setattr(shared_memory, "_MAX_INLINE_ELEMENTS", most)
     monkeypatch.setattr(asyncio, "to_thread", to_thread)
     FILE.write_bytes(bytes(SIZE))
     memory = await on()
-    half = lying(Place("r", 0, 128), Datatype.BYTES, (4, 8))
+    half = lying(RegionRef("r", 0, 128), Datatype.BYTES, (4, 8))
     here = Tensor("H", Datatype.BYTES, (2,), bytes(8))
-    inputs = (half, replace(half, name="Y"), here, replace(lying(Place("r", 0, 99)), name="Z"))
-    async with memory.lent(InferRequest("m", inputs=inputs), BACKEND) as loan:
+    inputs = (half, replace(half, name="Y"), here, replace(lying(RegionRef("r", 0, 99)), name="Z"))
+    async with memory.stage(InferRequest("m", inputs=inputs), BACKEND) as loan:
         assert loan.request.inputs[0].data == bytes(128)
     assert len(moved) == aside
 
@@ -285,19 +293,19 @@ async def test_many_short_elements_are_much(
 async def test_what_requests_hold_is_bounded() -> None:
     memory = await on()
     error = await refused(
-        memory, asking(Place("r", 0, SIZE), Place("r", 0, SIZE), Place("r", 0, 1))
+        memory, asking(RegionRef("r", 0, SIZE), RegionRef("r", 0, SIZE), RegionRef("r", 0, 1))
     )
     assert error.kind is Kind.TOO_LARGE
-    two = asking(Place("r", 0, SIZE), Place("r", 0, SIZE))
-    one = asking(Place("r", 0, SIZE))
-    async with memory.lent(two, BACKEND), memory.lent(one, BACKEND):
-        error = await refused(memory, asking(Place("r", 0, 1)))
+    two = asking(RegionRef("r", 0, SIZE), RegionRef("r", 0, SIZE))
+    one = asking(RegionRef("r", 0, SIZE))
+    async with memory.stage(two, BACKEND), memory.stage(one, BACKEND):
+        error = await refused(memory, asking(RegionRef("r", 0, 1)))
         assert error.kind is Kind.OVERLOADED
         assert error.retry_after
-    async with memory.lent(two, BACKEND):
+    async with memory.stage(two, BACKEND):
         pass
-    await refused(memory, InferRequest("m", inputs=(lying(Place("r", 0, 8), shape=(9,)),)))
-    async with memory.lent(two, BACKEND), memory.lent(one, BACKEND):
+    await refused(memory, InferRequest("m", inputs=(lying(RegionRef("r", 0, 8), shape=(9,)),)))
+    async with memory.stage(two, BACKEND), memory.stage(one, BACKEND):
         pass  # what was refused holds nothing
 
 
@@ -317,7 +325,7 @@ async def test_regions_are_counted() -> None:
     ["", "/", "//", "/.", "/..", "/a/b", "../x", "/a\0", "/\ud800", "/" + "x" * 256, "/sem.x"],
 )
 async def test_keys_that_nothing_is_opened_by(key: str) -> None:
-    memory = SharedMemory(LIMITS, on=True)
+    memory = SharedMemory(LIMITS, enabled=True)
     with pytest.raises(GatewayError, match="Unable to open") as caught:
         await memory.perform(replace(REGISTER, key=key), call())
     assert caught.value.kind is Kind.BAD_REQUEST
@@ -325,7 +333,7 @@ async def test_keys_that_nothing_is_opened_by(key: str) -> None:
 
 
 async def test_only_files_are_opened_and_no_links_followed(tmp_path: Path) -> None:
-    memory = SharedMemory(LIMITS, on=True)
+    memory = SharedMemory(LIMITS, enabled=True)
     FILE.unlink()
     secret = tmp_path / "secret"
     secret.write_bytes(bytes(SIZE))
@@ -345,7 +353,7 @@ async def test_only_files_are_opened_and_no_links_followed(tmp_path: Path) -> No
 
 async def test_a_key_may_do_without_its_slash() -> None:
     """As shm_open takes it."""
-    memory = SharedMemory(LIMITS, on=True)
+    memory = SharedMemory(LIMITS, enabled=True)
     await memory.perform(replace(REGISTER, key=KEY[1:]), call())
     told = await memory.perform(SharedMemoryStatusRequest("r"), call())
     assert told == SharedMemoryStatus((SharedMemoryRegion("r", KEY[1:], 0, SIZE),))
@@ -353,7 +361,7 @@ async def test_a_key_may_do_without_its_slash() -> None:
 
 @pytest.mark.parametrize("name", ["", "x" * 257])
 async def test_names_that_no_region_has(name: str) -> None:
-    memory = SharedMemory(LIMITS, on=True)
+    memory = SharedMemory(LIMITS, enabled=True)
     with pytest.raises(GatewayError, match="name of a shared memory region"):
         await memory.perform(replace(REGISTER, name=name), call())
 
@@ -362,7 +370,7 @@ async def test_names_that_no_region_has(name: str) -> None:
     "wrong", [{"size": 2**64}, {"offset": 2**64}, {"offset": -1}, {"device": 2**31}]
 )
 async def test_numbers_that_no_region_has(wrong: dict[str, int]) -> None:
-    memory = SharedMemory(LIMITS, [Sharing("a")], on=True)
+    memory = SharedMemory(LIMITS, [Sharing("a")], enabled=True)
     with pytest.raises(GatewayError, match=r"must be from 0 to \d+$") as caught:
         await memory.perform(replace(CUDA, **wrong), call())
     assert caught.value.kind is Kind.BAD_REQUEST
@@ -387,22 +395,24 @@ async def test_a_region_is_there_once_and_until_it_is_forgotten() -> None:
     await memory.perform(SharedMemoryUnregisterRequest("r", cuda=True), call())
     assert open_files() == 1
     for _ in range(2):  # of one that is not there, too: clients tidy up before they begin
-        assert await memory.perform(SharedMemoryUnregisterRequest("r"), call()) == Done()
+        assert await memory.perform(SharedMemoryUnregisterRequest("r"), call()) == Acknowledgement()
     assert open_files() == 0
-    error = await refused(memory, asking(Place("r", 0, 1)))
-    assert isinstance(error, UnknownRegion)
+    error = await refused(memory, asking(RegionRef("r", 0, 1)))
+    assert isinstance(error, UnknownRegionError)
     assert (error.kind, error.region) == (Kind.NOT_FOUND, "r")
 
 
 async def test_a_request_keeps_what_it_uses_though_it_is_forgotten_meanwhile() -> None:
     """Its descriptor is not closed under it, so that no other file is written to by its number."""
     memory = await on()
-    async with memory.lent(asking(Place("r", 0, 4), output=Place("r", 0, 6)), BACKEND) as loan:
+    async with memory.stage(
+        asking(RegionRef("r", 0, 4), output=RegionRef("r", 0, 6)), BACKEND
+    ) as loan:
         await memory.perform(SharedMemoryUnregisterRequest(), call())
         FILE.rename(f"{FILE}_old")
         FILE.write_bytes(bytes(SIZE))
         await memory.perform(REGISTER, call())
-        await loan.delivered(answering(b"answer"))
+        await loan.write_outputs(answering(b"answer"))
     old = Path(f"{FILE}_old")
     assert old.read_bytes()[:6] == b"answer"
     assert FILE.read_bytes() == bytes(SIZE)
@@ -414,11 +424,11 @@ async def test_a_request_keeps_what_it_uses_though_it_is_forgotten_meanwhile() -
 async def test_a_request_that_is_given_up_while_a_thread_reads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shared_memory, "_INLINE", 0)
+    monkeypatch.setattr(shared_memory, "_MAX_INLINE_BYTES", 0)
     memory = await on()
 
     async def infer() -> None:
-        async with memory.lent(asking(Place("r", 0, SIZE)), BACKEND):
+        async with memory.stage(asking(RegionRef("r", 0, SIZE)), BACKEND):
             pass
 
     for _ in range(50):
@@ -430,9 +440,9 @@ async def test_a_request_that_is_given_up_while_a_thread_reads(
     del task
     await asyncio.get_running_loop().shutdown_default_executor()  # its threads have ended
     assert open_files() == 0
-    monkeypatch.setattr(shared_memory, "_INLINE", 2 * SIZE)
+    monkeypatch.setattr(shared_memory, "_MAX_INLINE_BYTES", 2 * SIZE)
     await memory.perform(REGISTER, call())
-    async with memory.lent(asking(Place("r", 0, SIZE), Place("r", 0, SIZE)), BACKEND):
+    async with memory.stage(asking(RegionRef("r", 0, SIZE), RegionRef("r", 0, SIZE)), BACKEND):
         pass  # nothing is counted as held
 
 
@@ -440,7 +450,11 @@ async def test_registering_and_forgetting_are_told_to_the_audit_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "infergate.audit")
-    memory = SharedMemory(LIMITS, [Memory("gpu's", Done()), Memory("other", Done())], on=True)
+    memory = SharedMemory(
+        LIMITS,
+        [Memory("gpu's", Acknowledgement()), Memory("other", Acknowledgement())],
+        enabled=True,
+    )
     await memory.perform(REGISTER, call(request_id="r1"))
     await memory.perform(SharedMemoryStatusRequest(), call())
     with pytest.raises(GatewayError):
@@ -463,17 +477,17 @@ async def test_registering_and_forgetting_are_told_to_the_audit_log(
 
 async def test_where_it_is_off_there_is_nothing_to_tell(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "infergate.audit")
-    backend = Memory("b", Done())
-    memory = SharedMemory(LIMITS, [backend], on=False)
+    backend = Memory("b", Acknowledgement())
+    memory = SharedMemory(LIMITS, [backend], enabled=False)
     with pytest.raises(GatewayError):
         await memory.perform(REGISTER, call())
-    assert await memory.perform(SharedMemoryUnregisterRequest("r"), call()) == Done()
+    assert await memory.perform(SharedMemoryUnregisterRequest("r"), call()) == Acknowledgement()
     assert not caplog.messages
     assert not backend.asked
 
 
 async def test_off_nothing_is_opened() -> None:
-    memory = SharedMemory(LIMITS, on=False)
+    memory = SharedMemory(LIMITS, enabled=False)
     with pytest.raises(GatewayError, match="'r': shared memory is not supported") as caught:
         await memory.perform(REGISTER, call())
     assert caught.value.kind is Kind.UNSUPPORTED
@@ -482,16 +496,18 @@ async def test_off_nothing_is_opened() -> None:
     for name in ("", "r"):
         told = await memory.perform(SharedMemoryStatusRequest(name), call())
         assert told == SharedMemoryStatus()
-        assert await memory.perform(SharedMemoryUnregisterRequest(name), call()) == Done()
-    for request in (asking(Place("r", 0, 1)), asking(output=Place("r", 0, 1))):
+        assert (
+            await memory.perform(SharedMemoryUnregisterRequest(name), call()) == Acknowledgement()
+        )
+    for request in (asking(RegionRef("r", 0, 1)), asking(output=RegionRef("r", 0, 1))):
         error = await refused(memory, request)
-        assert isinstance(error, UnknownRegion)
+        assert isinstance(error, UnknownRegionError)
         assert (error.kind, "not enabled" in error.public) == (Kind.UNSUPPORTED, True)
 
 
 async def test_classes_do_not_go_to_a_region() -> None:
     memory = await on()
-    output = RequestedOutput("Y", {"classification": 1}, Place("r", 0, 8))
+    output = RequestedOutput("Y", {"classification": 1}, RegionRef("r", 0, 8))
     error = await refused(memory, InferRequest("m", outputs=(output,)))
     assert (error.kind, "'Y'" in error.public) == (Kind.BAD_REQUEST, True)
 
@@ -506,11 +522,11 @@ class Sharing(Memory):
         super().__init__(name)
         self.refuses = refuses
 
-    async def perform(self, operation: Operation, call: Call) -> Answer:
+    async def perform(self, operation: Operation, call: Call) -> Response:
         await super().perform(operation, call)
         if self.refuses is type(operation):
             raise GatewayError(Kind.BACKEND_ERROR, f"{self.name} says no")
-        return Done()
+        return Acknowledgement()
 
 
 async def test_each_backend_is_told_of_each_region() -> None:
@@ -532,7 +548,7 @@ async def test_each_backend_is_told_of_each_region() -> None:
 
 async def test_all_backends_have_a_region_or_none() -> None:
     first, second = Sharing("a"), Sharing("b", SharedMemoryRegisterRequest)
-    memory = SharedMemory(LIMITS, (first, second), on=True)
+    memory = SharedMemory(LIMITS, (first, second), enabled=True)
     with pytest.raises(GatewayError, match="b says no"):
         await memory.perform(REGISTER, call())
     assert first.asked == [REGISTER, SharedMemoryUnregisterRequest("r", cuda=False)]
@@ -549,8 +565,8 @@ async def test_a_new_backend_that_is_silent_is_told_of_one_region(kind: Kind, to
     await memory.perform(CUDA, call())
     known, silent = Sharing("a"), Memory("c", None)
     silent.answer = GatewayError(kind, "no")  # type: ignore[assignment]
-    other = SharedMemory(LIMITS, (known, silent, Sharing("b")), on=True, before=memory)
-    await other.introduce((known,))
+    other = SharedMemory(LIMITS, (known, silent, Sharing("b")), enabled=True, predecessor=memory)
+    await other.register_with_new_backends((known,))
     assert (len(known.asked), len(silent.asked)) == (0, told)
     assert len(other._backends[2].asked) == 2  # type: ignore[attr-defined]
     await memory.perform(SharedMemoryUnregisterRequest(), call())
@@ -568,32 +584,34 @@ async def test_what_a_backend_does_not_forget_is_forgotten_here() -> None:
 async def test_such_a_backend_is_asked_by_name_and_others_by_copy() -> None:
     sharing = Sharing("a")
     memory = await on(LIMITS, sharing)
-    request = asking(Place("r", 0, 4), output=Place("r", 0, 8))
-    async with memory.lent(request, sharing) as loan:
+    request = asking(RegionRef("r", 0, 4), output=RegionRef("r", 0, 8))
+    async with memory.stage(request, sharing) as loan:
         assert loan.request is request
-        answer = InferResponse("m", outputs=(Tensor("Y", Datatype.UINT8, (1,), b"", place=None),))
-        assert await loan.delivered(answer) == answer
-    async with memory.lent(request, sharing, by_name=False) as loan:
+        answer = InferResponse(
+            "m", outputs=(Tensor("Y", Datatype.UINT8, (1,), b"", shared_memory=None),)
+        )
+        assert await loan.write_outputs(answer) == answer
+    async with memory.stage(request, sharing, by_name=False) as loan:
         assert loan.request.inputs[0].data == b"\0\1\2\3"
-    async with memory.lent(request, BACKEND) as loan:
+    async with memory.stage(request, BACKEND) as loan:
         assert loan.request.inputs[0].data == b"\0\1\2\3"
-    with pytest.raises(UnknownRegion):
-        async with memory.lent(asking(Place("other", 0, 4)), sharing):
+    with pytest.raises(UnknownRegionError):
+        async with memory.stage(asking(RegionRef("other", 0, 4)), sharing):
             pass
 
 
 @pytest.mark.parametrize(
     ("request_", "names"),
     [
-        (asking(Place("r", SIZE, 1)), "'r'"),
-        (asking(Place("r", 1, SIZE)), "'r'"),
-        (asking(Place("r", 2**64 - 1, 2**64 - 1)), "'r'"),
-        (asking(Place("r", 0, 4), Place("r", SIZE - 3, 4)), "'r'"),
-        (asking(output=Place("r", SIZE - 3, 4)), "'r'"),
-        (asking(Place("gpu", 60, 5)), "'gpu'"),
-        (asking(output=Place("gpu", 65, 0)), "'gpu'"),
+        (asking(RegionRef("r", SIZE, 1)), "'r'"),
+        (asking(RegionRef("r", 1, SIZE)), "'r'"),
+        (asking(RegionRef("r", 2**64 - 1, 2**64 - 1)), "'r'"),
+        (asking(RegionRef("r", 0, 4), RegionRef("r", SIZE - 3, 4)), "'r'"),
+        (asking(output=RegionRef("r", SIZE - 3, 4)), "'r'"),
+        (asking(RegionRef("gpu", 60, 5)), "'gpu'"),
+        (asking(output=RegionRef("gpu", 65, 0)), "'gpu'"),
         (
-            InferRequest("m", inputs=(lying(Place("r", SIZE - 4, 4), Datatype.INT32, (16,)),)),
+            InferRequest("m", inputs=(lying(RegionRef("r", SIZE - 4, 4), Datatype.INT32, (16,)),)),
             "needs 64 bytes",
         ),
     ],
@@ -607,7 +625,7 @@ async def test_such_a_backend_is_asked_for_nothing_past_the_end(
     memory = await on(LIMITS, sharing)
     await memory.perform(CUDA, call())
     with pytest.raises(GatewayError, match=names) as caught:
-        async with memory.lent(request_, sharing):
+        async with memory.stage(request_, sharing):
             pytest.fail("it was lent")
     assert caught.value.kind is Kind.BAD_REQUEST
 
@@ -617,7 +635,7 @@ async def test_such_a_backend_is_not_asked_for_what_was_cut_off() -> None:
     memory = await on(LIMITS, sharing)
     os.truncate(FILE, 3)
     with pytest.raises(GatewayError, match="become shorter"):
-        async with memory.lent(asking(Place("r", 0, 4)), sharing):
+        async with memory.stage(asking(RegionRef("r", 0, 4)), sharing):
             pytest.fail("it was lent")
 
 
@@ -625,7 +643,7 @@ async def test_a_region_that_a_new_backend_has_already_is_replaced() -> None:
     """It may be of another size there than what requests are compared with."""
 
     class Knowing(Sharing):
-        async def perform(self, operation: Operation, call: Call) -> Answer:
+        async def perform(self, operation: Operation, call: Call) -> Response:
             known = any(isinstance(each, SharedMemoryUnregisterRequest) for each in self.asked)
             if isinstance(operation, SharedMemoryRegisterRequest) and not known:
                 self.asked.append(operation)
@@ -633,8 +651,8 @@ async def test_a_region_that_a_new_backend_has_already_is_replaced() -> None:
             return await super().perform(operation, call)
 
     memory, new = await on(LIMITS, Sharing("a")), Knowing("b")
-    other = SharedMemory(LIMITS, (new,), on=True, before=memory)
-    await other.introduce(())
+    other = SharedMemory(LIMITS, (new,), enabled=True, predecessor=memory)
+    await other.register_with_new_backends(())
     assert new.asked == [REGISTER, SharedMemoryUnregisterRequest("r", cuda=False), REGISTER]
 
 
@@ -646,8 +664,8 @@ async def test_memory_on_a_gpu_is_for_such_a_backend_alone() -> None:
     await memory.perform(CUDA, call())
     told = await memory.perform(SharedMemoryStatusRequest(cuda=True), call())
     assert told == SharedMemoryStatus((SharedMemoryRegion("gpu", size=64, device=0),))
-    for request in (asking(Place("gpu", 0, 4)), asking(output=Place("gpu", 0, 4))):
-        async with memory.lent(request, sharing) as loan:
+    for request in (asking(RegionRef("gpu", 0, 4)), asking(output=RegionRef("gpu", 0, 4))):
+        async with memory.stage(request, sharing) as loan:
             assert loan.request is request
         error = await refused(memory, request)
         assert (error.kind, "on a GPU" in error.public) == (Kind.UNSUPPORTED, True)
@@ -659,14 +677,14 @@ async def test_memory_on_a_gpu_is_for_such_a_backend_alone() -> None:
 async def test_an_inference_through_the_gateway() -> None:
     memory = await on()
     backend = Memory("b")
-    made = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {}, memory=memory)
-    request = asking(Place("r", 0, 2))
+    made = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {}, shared_memory=memory)
+    request = asking(RegionRef("r", 0, 2))
     answer = await made.perform(request, call())
     assert isinstance(answer, InferResponse)
     (asked,) = backend.asked
     assert isinstance(asked, InferRequest)
     assert asked.inputs == (Tensor("X0", Datatype.UINT8, (2,), b"\0\1"),)
     off = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
-    with pytest.raises(UnknownRegion, match="not enabled"):
+    with pytest.raises(UnknownRegionError, match="not enabled"):
         await off.perform(request, call())
     assert len(backend.asked) == 1

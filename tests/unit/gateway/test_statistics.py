@@ -20,22 +20,22 @@ from infergate.core.messages import (
     Operation,
 )
 from infergate.gateway.gateway import Gateway
-from infergate.gateway.statistics import MOST, Figures, together
+from infergate.gateway.statistics import MAX_MODELS, GatewayStatistics, merge_statistics
 from infergate.routing.table import Rewrite, Route, RouteTable
 
 
-def counted(figures: Figures, model: str) -> dict[str, Any]:
-    (told,) = figures.of(model, "").models
+def counted(figures: GatewayStatistics, model: str) -> dict[str, Any]:
+    (told,) = figures.statistics_of(model, "").models
     return dict(told)
 
 
-def record(figures: Figures, model: str, outcome: str = "ok", **fields: Any) -> None:
+def record(figures: GatewayStatistics, model: str, outcome: str = "ok", **fields: Any) -> None:
     asked = call(model=model, route="*", operation="infer", outcome=outcome, **fields)
     figures.record(asked, 0.25, 1_000.5)
 
 
 def test_successes_and_failures_are_counted_apart() -> None:
-    figures = Figures(["m"])
+    figures = GatewayStatistics(["m"])
     assert counted(figures, "m")["inference_stats"]["success"] == {"count": 0, "ns": 0}
     record(figures, "m", backend_seconds=0.125)
     record(figures, "m", backend_seconds=0.125)
@@ -59,14 +59,14 @@ def test_successes_and_failures_are_counted_apart() -> None:
 
 
 def test_only_inferences_on_routes_are_counted() -> None:
-    figures = Figures(["m"])
+    figures = GatewayStatistics(["m"])
     figures.record(call(model="m", route="*", operation="model_ready"), 1, 1)
     figures.record(call(model="m", operation="infer"), 1, 1)
     assert counted(figures, "m")["inference_count"] == 0
 
 
 def test_a_name_that_nobody_wrote_down_is_counted_from_its_first_success() -> None:
-    figures = Figures(["named"])
+    figures = GatewayStatistics(["named"])
     for model in ("named", "invented"):
         record(figures, model, "not_found")
     assert counted(figures, "named")["inference_stats"]["fail"]["count"] == 1
@@ -77,8 +77,8 @@ def test_a_name_that_nobody_wrote_down_is_counted_from_its_first_success() -> No
 
 
 def test_the_least_wanted_model_is_forgotten_first() -> None:
-    figures = Figures([])
-    for number in range(MOST):
+    figures = GatewayStatistics([])
+    for number in range(MAX_MODELS):
         record(figures, str(number))
     record(figures, "0")
     record(figures, "one more")
@@ -114,7 +114,7 @@ def test_figures_of_servers_alike_are_added_up() -> None:
         ],
         response_stats={"0": {}},
     )
-    merged, *rest = together([one, two]).models
+    merged, *rest = merge_statistics([one, two]).models
     assert merged == {
         "name": "m",
         "version": "1",
@@ -150,7 +150,7 @@ async def test_a_server_that_counts_is_asked_and_told_in_the_clients_names() -> 
 async def test_of_other_servers_the_gateways_figures_are_told() -> None:
     memory = Memory("b")
     gateway = made(memory, routes=[Route("m", "b")])
-    record(gateway.figures, "m")
+    record(gateway.own_statistics, "m")
     told = await gateway.perform(ModelStatisticsRequest("m", "3"), call())
     assert isinstance(told, ModelStatistics)
     assert [(each["version"], each["inference_count"]) for each in told.models] == [("3", 1)]
@@ -182,7 +182,7 @@ async def test_a_server_that_is_down_has_been_counted() -> None:
     memory = Memory("b")
     memory.description = GatewayError(Kind.CONNECT, "down")
     gateway = made(memory, routes=[Route("m", "b")])
-    record(gateway.figures, "m")
+    record(gateway.own_statistics, "m")
     told = await gateway.perform(ModelStatisticsRequest("m"), call())
     assert isinstance(told, ModelStatistics)
     assert [(each["version"], each["inference_count"]) for each in told.models] == [("1", 1)]

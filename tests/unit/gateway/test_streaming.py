@@ -12,46 +12,51 @@ from typing import Any
 import pytest
 from fakes import LineCodec, Memory, call
 
-from infergate.codecs.base import Parsed, Profile
-from infergate.core.aside import Aside
-from infergate.core.call import ROUNDING, Call
+from infergate.codecs.base import ParsedRequest, Profile
+from infergate.core.call import CLOCK_TOLERANCE, Call
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import DEFAULT_LIMITS, MIB, Limits
-from infergate.core.messages import Answer, InferRequest, InferResponse
-from infergate.core.wire import RpcRequest, RpcResponse, joined
+from infergate.core.messages import InferRequest, InferResponse, Response
+from infergate.core.offload import Offload
+from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Gateway
-from infergate.gateway.streaming import AT_ONCE, InTurn, Stream, _Request
+from infergate.gateway.streaming import (
+    MAX_CONCURRENT_REQUESTS,
+    InferenceStream,
+    UnaryStreamCodec,
+    _StreamRequest,
+)
 from infergate.routing.table import Route, RouteTable
 
 
 class StreamCodec(LineCodec):
     """Messages are ``infer MODEL VERSION ID [SEQUENCE]``; answers ``ID last|more``."""
 
-    stream = "/t.T/Stream"
+    streaming_method = "/t.T/Stream"
 
-    def parse_request(self, wire: RpcRequest, limits: Limits) -> Parsed:
+    def parse_request(self, wire: RpcRequest, limits: Limits) -> ParsedRequest:
         parsed = super().parse_request(self.unary(wire), limits)
         assert isinstance(parsed.operation, InferRequest)
         sequence = self.unary(wire).method.split(" ")[4:]
         if "bug" in sequence:
             raise ZeroDivisionError
         parameters = {"sequence_id": sequence[0]} if sequence else {}
-        return Parsed(replace(parsed.operation, parameters=parameters))
+        return ParsedRequest(replace(parsed.operation, parameters=parameters))
 
-    def peek(self, wire: RpcRequest) -> Any:
-        return super().peek(self.unary(wire))
+    def summarize(self, wire: RpcRequest) -> Any:
+        return super().summarize(self.unary(wire))
 
     @staticmethod
     def unary(wire: RpcRequest) -> RpcRequest:
-        return RpcRequest(bytes(joined(wire.message)).decode()) if wire.message else wire
+        return RpcRequest(bytes(join_parts(wire.message)).decode()) if wire.message else wire
 
-    def build_stream_response(self, answer: InferResponse, parsed: Parsed) -> RpcResponse:
+    def build_stream_response(self, answer: InferResponse, parsed: ParsedRequest) -> RpcResponse:
         if answer.model == "unspeakable":
             raise GatewayError(Kind.UNSUPPORTED, "cannot be told")
-        return RpcResponse([f"{answer.id} {'last' if answer.last else 'more'}".encode()])
+        return RpcResponse([f"{answer.id} {'last' if answer.is_last else 'more'}".encode()])
 
-    def build_stream_end(self, parsed: Parsed) -> RpcResponse | None:
+    def build_stream_end(self, parsed: ParsedRequest) -> RpcResponse | None:
         assert isinstance(parsed.operation, InferRequest)
         return RpcResponse([f"{parsed.operation.id} end".encode()])
 
@@ -70,25 +75,25 @@ class StreamCodec(LineCodec):
 class LongCodec(StreamCodec):
     """Its answers are long text."""
 
-    def text_in(self, wire: RpcRequest) -> int:
+    def request_text_bytes(self, wire: RpcRequest) -> int:
         return 0
 
-    def json_in(self, wire: RpcRequest | RpcResponse, most: int) -> int:
+    def json_bytes(self, wire: RpcRequest | RpcResponse, max_bytes: int) -> int:
         return 0
 
-    def text_forwarded(self, wire: RpcResponse, asked: RpcRequest) -> int:
+    def rewrite_bytes(self, wire: RpcResponse, request: RpcRequest) -> int:
         return 0
 
-    def text_out(self, answer: Answer, parsed: Parsed) -> int:
+    def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
         return MIB
 
-    def size_out(self, answer: InferResponse, parsed: Parsed) -> tuple[int, int]:
+    def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
         return 0, MIB
 
-    def text_to_backend(self, operation: InferRequest, profile: Profile) -> int:
+    def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
         return 0
 
-    def size_to_backend(self, operation: InferRequest, profile: Profile) -> int:
+    def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
         return 0
 
 
@@ -119,7 +124,7 @@ class Acting(Memory):
         self, request: InferRequest, call: Call
     ) -> AsyncGenerator[InferResponse, None]:
         self.started.append(request.id)
-        call.returned.update(self.returned)
+        call.response_headers.update(self.returned)
         try:
             if request.model == "held":
                 await self.let_go.wait()
@@ -131,7 +136,7 @@ class Acting(Memory):
                 raise ZeroDivisionError("secret")
             answer = InferResponse(request.model, "7", "invented")
             if request.version == "one":
-                yield replace(answer, last=True)
+                yield replace(answer, is_last=True)
                 return
             for _ in range(int(request.version)):
                 self.deadlines.append(call.deadline)
@@ -147,7 +152,7 @@ class Site:
         in_turn: bool = False,
         timeout: float | None = None,
         codec: StreamCodec | None = None,
-        aside: Aside | None = None,
+        aside: Offload | None = None,
     ) -> None:
         self.backend = Acting()
         route = Route("*", "acting", timeout=timeout)
@@ -155,34 +160,34 @@ class Site:
         self.codec = codec or StreamCodec()
         frontend = Frontend(self.codec, gateway, DEFAULT_LIMITS, aside)
         self.records: list[Call] = []
-        writes: Any = InTurn(self.codec, "/t.T/Stream") if in_turn else self.codec
+        writes: Any = UnaryStreamCodec(self.codec, "/t.T/Stream") if in_turn else self.codec
         self.names = 0
         self.call = call(deadline=None)
-        self.stream = Stream(frontend, writes, self.name, self.record, self.call)
+        self.stream = InferenceStream(frontend, writes, self.name, self.record, self.call)
 
     def record(self, call: Call) -> None:
         self.records.append(call)
-        self.gateway.figures.record(call, 0.5, 1)
+        self.gateway.own_statistics.record(call, 0.5, 1)
 
     def name(self, call: Call) -> None:
         self.names += 1
 
     async def ask(self, text: str, refused: GatewayError | None = None) -> list[str]:
-        answers = await self.stream.ask(text.encode(), refused)
-        return [bytes(joined(answer.message)).decode() async for answer in answers]
+        answers = await self.stream.handle(text.encode(), refused)
+        return [bytes(join_parts(answer.message)).decode() async for answer in answers]
 
     async def asking(self, *texts: str) -> list[asyncio.Task[list[str]]]:
         """Each asked after the one before, and all pulled at once until nothing moves."""
         tasks = []
         for text in texts:
-            answers = await self.stream.ask(text.encode(), None)
+            answers = await self.stream.handle(text.encode(), None)
             tasks.append(asyncio.create_task(self.pulled(answers)))
         for _ in range(50):
             await asyncio.sleep(0)
         return tasks
 
     async def pulled(self, answers: AsyncGenerator[RpcResponse, None]) -> list[str]:
-        return [bytes(joined(answer.message)).decode() async for answer in answers]
+        return [bytes(join_parts(answer.message)).decode() async for answer in answers]
 
 
 async def test_all_answers_and_the_end() -> None:
@@ -190,9 +195,9 @@ async def test_all_answers_and_the_end() -> None:
     assert await site.ask("infer m 3 a") == ["a more"] * 3 + ["a end"]
     assert await site.ask("infer m 0 b") == ["b end"]
     assert await site.ask("infer m one c") == ["c last"]
-    assert [record.messages for record in site.records] == [4, 1, 1]
+    assert [record.response_count for record in site.records] == [4, 1, 1]
     told = site.records[0]
-    assert (told.operation, told.protocol, told.way) == ("stream_infer", "line", "translate")
+    assert (told.operation, told.protocol, told.pipeline) == ("stream_infer", "line", "translate")
     assert (told.model, told.backend, told.outcome) == ("m", "acting", "ok")
     assert (told.bytes_in, told.bytes_out) == (11, 23)
     assert site.names == 3
@@ -239,7 +244,7 @@ async def test_messages_are_let_go_at_once(text: str) -> None:
 
 def requests() -> list[Any]:
     """Those of streams that are still there."""
-    return [each for each in gc.get_objects() if type(each) is _Request]
+    return [each for each in gc.get_objects() if type(each) is _StreamRequest]
 
 
 @pytest.mark.parametrize("in_turn", [True, False])
@@ -247,7 +252,7 @@ async def test_the_models_figures_count_each_request(in_turn: bool) -> None:
     site = Site(in_turn=in_turn)
     for text in ("infer m one a", "infer m 3 b", "infer m fail c"):
         await site.ask(text)
-    (told,) = site.gateway.figures.of("m", "").models
+    (told,) = site.gateway.own_statistics.statistics_of("m", "").models
     assert told["inference_count"] == 2
     assert told["inference_stats"]["success"] == {"count": 2, "ns": 1_000_000_000}
     assert told["inference_stats"]["fail"] == {"count": 1, "ns": 500_000_000}
@@ -279,7 +284,7 @@ async def test_only_answers_and_errors_come_in_the_order_of_their_requests() -> 
 async def test_a_request_that_others_follow_holds_nobody_up() -> None:
     site = Site()
     first, second = [
-        await site.stream.ask(text, None) for text in (b"infer m 2 a", b"infer m one b")
+        await site.stream.handle(text, None) for text in (b"infer m 2 a", b"infer m one b")
     ]
     waiting = asyncio.create_task(anext(second))
     await asyncio.sleep(0)
@@ -319,7 +324,7 @@ async def test_requests_of_a_sequence_are_carried_out_one_after_the_other() -> N
     site.backend.let_go.set()
     await asyncio.gather(*tasks)
     assert site.backend.started == ["a", "c", "d", "b"]
-    assert not site.stream._sequences
+    assert not site.stream._latest_of_sequence
 
 
 async def test_headers_that_go_back_are_those_of_the_last_request_that_has_any() -> None:
@@ -328,17 +333,19 @@ async def test_headers_that_go_back_are_those_of_the_last_request_that_has_any()
     for name in ("a", "b", "c"):
         site.backend.returned = returned.get(name, {})
         await site.ask(f"infer m one {name}")
-    assert site.call.returned == {"x": "2"}
-    assert [each.returned for each in site.records] == [returned["a"], returned["b"], {}]
+    assert site.call.response_headers == {"x": "2"}
+    assert [each.response_headers for each in site.records] == [returned["a"], returned["b"], {}]
 
 
 async def test_closing_gives_up_the_backend() -> None:
     site = Site()
-    answers = await site.stream.ask(b"infer m 5 a", None)
+    answers = await site.stream.handle(b"infer m 5 a", None)
     await anext(answers)
     await answers.aclose()
     assert site.backend.closed == ["a"]
-    assert [(record.outcome, record.messages) for record in site.records] == [("cancelled", 1)]
+    assert [(record.outcome, record.response_count) for record in site.records] == [
+        ("cancelled", 1)
+    ]
 
 
 async def test_each_answer_has_the_time_of_the_route() -> None:
@@ -361,19 +368,19 @@ async def test_a_clients_deadline_is_never_pushed_back() -> None:
 async def test_what_is_late_ends_the_stream_only_at_the_clients_deadline() -> None:
     site = Site()
     codes = []
-    for seconds in (30, ROUNDING / 2, 0):
+    for seconds in (30, CLOCK_TOLERANCE / 2, 0):
         site.stream._call.deadline = time.monotonic() + seconds
-        [answer] = [answer async for answer in await site.stream.ask(b"infer m late a", None)]
+        [answer] = [answer async for answer in await site.stream.handle(b"infer m late a", None)]
         codes.append(answer.code)
     assert codes == [0, 3, 3]  # 3 is how the codec tells any error outside the stream
 
 
 async def test_streams_with_unary_messages_are_served_in_turn() -> None:
-    assert Site().stream.at_once == AT_ONCE
+    assert Site().stream.max_concurrent == MAX_CONCURRENT_REQUESTS
     site = Site(in_turn=True)
-    assert site.stream.at_once == 1
+    assert site.stream.max_concurrent == 1
     one, two = await site.ask("infer m 2 a")
     assert one == two
     assert one.startswith("InferResponse(model='m'")
-    answers = await site.stream.ask(b"infer m fail a", None)
+    answers = await site.stream.handle(b"infer m fail a", None)
     assert [answer.code async for answer in answers] == [3]

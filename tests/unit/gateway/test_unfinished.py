@@ -12,7 +12,7 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, ModelMetadata, TensorMetadata
 from infergate.core.tensor import Tensor
-from infergate.core.wire import HttpRequest, HttpResponse, joined
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Gateway
 from infergate.routing.table import Rewrite, Route, RouteTable
@@ -23,11 +23,11 @@ class Replaced(Memory):
 
     newer: ModelMetadata | GatewayError
 
-    async def describe(self, *arguments: object, newer: bool = False) -> ModelMetadata:  # type: ignore[override]
+    async def describe(self, *arguments: object, refresh: bool = False) -> ModelMetadata:  # type: ignore[override]
         old = self.description
-        self.description = self.newer if newer else old
+        self.description = self.newer if refresh else old
         try:
-            return await super().describe(*arguments, newer=newer)  # type: ignore[arg-type]
+            return await super().describe(*arguments, refresh=refresh)  # type: ignore[arg-type]
         finally:
             self.description = old
 
@@ -39,7 +39,7 @@ def model(*shape: int) -> ModelMetadata:
 async def ask(backend: Memory, data: bytes = b"\x01\x02") -> HttpResponse:
     route = Route("m", "b", rewrite=Rewrite("real", inputs={"X": "data"}))
     gateway = Gateway(RouteTable([route]), {"b": backend}, {})
-    frontend = Frontend(plugins()["v2-rest"].make({}), gateway, DEFAULT_LIMITS)
+    frontend = Frontend(plugins()["v2-rest"].create({}), gateway, DEFAULT_LIMITS)
     headers = {"inference-header-content-length": "0"}
     wire = HttpRequest("POST", "/v2/models/m/infer", "", headers, [data])
     answer: HttpResponse = await frontend.respond(wire, call())
@@ -53,7 +53,7 @@ def replaced(old: ModelMetadata, new: ModelMetadata | GatewayError) -> Replaced:
 
 
 def refusal(answer: HttpResponse) -> tuple[int, str]:
-    return answer.status, json.loads(joined(answer.body))["error"]
+    return answer.status, json.loads(join_parts(answer.body))["error"]
 
 
 async def test_metadata_makes_it_whole() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from infergate.core.figures import EndpointFigures
+from infergate.core.stats import EndpointStats
 from infergate.observe.metrics import Metrics
 
-FIGURES = EndpointFigures(
+FIGURES = EndpointStats(
     "b", "http://pods:8000", 1, 2, 3, 4, ok=5, failed=6, ejections=7, checks_ok=8, checks_failed=9,
     lookups_failed=10,
 )  # fmt: skip

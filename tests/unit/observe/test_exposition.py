@@ -17,14 +17,14 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
 
 from infergate.core.call import Call
-from infergate.core.figures import EndpointFigures
+from infergate.core.stats import EndpointStats
 from infergate.core.wire import HttpRequest
+from infergate.observe.aggregation import AggregatedMetrics
 from infergate.observe.exposition import exposition
-from infergate.observe.family import Family, Histogram, Row, in_pieces
+from infergate.observe.family import HistogramValue, MetricFamily, Row, in_batches
 from infergate.observe.metrics import Metrics
-from infergate.observe.summed import Summed
-from infergate.runtime.admin import Admin
-from infergate.runtime.history import History
+from infergate.runtime.admin import AdminApp
+from infergate.runtime.config_history import ConfigHistory
 
 TEXT, OPENMETRICS = "text/plain", "application/openmetrics-text;version=1.0.0,*/*;q=0.1"
 FORMS = [
@@ -47,7 +47,7 @@ exemplars = st.builds(
     labels, st.floats(0, 1e9), st.none() | st.floats(0, 2e9),
 )  # fmt: skip
 histograms = st.builds(
-    Histogram,
+    HistogramValue,
     st.tuples(*[st.integers(0, 10**7)] * 3),
     st.floats(0, 1e9),
     st.dictionaries(st.integers(0, 2), exemplars),
@@ -56,7 +56,7 @@ NAMES = ("route", "backend", "zone", "le_", "kind")
 
 
 @st.composite
-def families(draw: st.DrawFn) -> Family:
+def families(draw: st.DrawFn) -> MetricFamily:
     kind = draw(st.sampled_from(["counter", "gauge", "histogram"]))
     names = draw(st.permutations(NAMES).map(lambda each: tuple(each[: len(each) // 2 + 1])))
     names = names[: draw(st.integers(0, 3))]
@@ -64,7 +64,7 @@ def families(draw: st.DrawFn) -> Family:
     rows: list[Row] = draw(st.lists(st.tuples(st.tuples(*[labels] * len(names)), values)))
     unit = draw(st.sampled_from(["", "seconds"]))
     says = draw(labels)
-    return Family(kind, "things", says, names, rows, unit=unit, bounds=(0.1, 2.5))
+    return MetricFamily(kind, "things", says, names, rows, unit=unit, bounds=(0.1, 2.5))
 
 
 class Told:
@@ -77,9 +77,9 @@ class Told:
         return self._families
 
 
-def text(metrics: Told | CollectorRegistry | Summed, accept: str) -> tuple[str, str]:
+def text(metrics: Told | CollectorRegistry | AggregatedMetrics, accept: str) -> tuple[str, str]:
     told = exposition(metrics, accept)
-    return told.content_type, b"".join(told.pieces).decode()
+    return told.content_type, b"".join(told.chunks).decode()
 
 
 def of_library(metrics: Told | CollectorRegistry, accept: str) -> tuple[str, str]:
@@ -88,7 +88,7 @@ def of_library(metrics: Told | CollectorRegistry, accept: str) -> tuple[str, str
 
 
 @given(families(), st.sampled_from(FORMS))
-def test_any_family_is_written_as_the_library_does(family: Family, accept: str) -> None:
+def test_any_family_is_written_as_the_library_does(family: MetricFamily, accept: str) -> None:
     assert text(Told(family), accept) == of_library(Told(family), accept)
 
 
@@ -96,17 +96,17 @@ def busy(routes: int) -> Metrics:
     """``routes`` of them were asked something, each of its own backend."""
     metrics = Metrics()
     for number in range(routes):
-        call = Call(peer="", started=10.0, received=10.001)
+        call = Call(peer="", started_at=10.0, received_at=10.001)
         call.route = call.backend = f'some "model" {number}'
         call.protocol, call.operation, call.backend_protocol = "v2-rest", "infer", "v2-grpc"
         call.backend_seconds, call.bytes_in, call.bytes_out = 0.01 * number + 0.001, 10, 2_000_000
         metrics.record(call, 0.02 * number + 0.001)
-        tally = metrics.traffic.of(call.backend)
+        tally = metrics.backends.backend_counters(call.backend)
         tally.hedges_won += number
         tally.retries["broken"] = number
-        tally.waited.add(0.1)
-        metrics.traffic.of_route(call.route).fallbacks += number
-    figures = [EndpointFigures(f"b{number}", "http://x", ok=number) for number in range(routes)]
+        tally.queue_wait.observe(0.1)
+        metrics.backends.route_counters(call.route).fallbacks += number
+    figures = [EndpointStats(f"b{number}", "http://x", ok=number) for number in range(routes)]
     metrics.endpoints.source = lambda: iter(figures)
     metrics.reloads.labels("ok").inc()
     return metrics
@@ -153,9 +153,9 @@ def test_what_comes_in_pieces_from_another_process_is_the_same(accept: str) -> N
     Counter("done", "Done.", ["way"], registry=registry).labels("in").inc()
     Info("build", "Which.", registry=registry).info({"version": "1"})
     for each in (busy(50), Metrics()):
-        summed, pieces = Summed(), 0
-        for piece in in_pieces((*each.registry.collect(), *registry.collect())):
-            assert sum(len(list(f.rows)) for f in piece if isinstance(f, Family)) <= 256
+        summed, pieces = AggregatedMetrics(), 0
+        for piece in in_batches((*each.registry.collect(), *registry.collect())):
+            assert sum(len(list(f.rows)) for f in piece if isinstance(f, MetricFamily)) <= 256
             summed.add(pickle.loads(pickle.dumps(piece)))
             pieces += 1
         assert pieces > 3 or each.flows() == []
@@ -186,14 +186,14 @@ async def scraped(metrics: Metrics, method: str = "GET") -> tuple[list[bytes], l
         return True
 
     beat = Beat()
-    wire, call = HttpRequest(method, "/metrics"), Call(peer="", started=time.monotonic())
-    answer = await Admin(metrics.scrape, ready, History()).respond(wire, call)
+    wire, call = HttpRequest(method, "/metrics"), Call(peer="", started_at=time.monotonic())
+    answer = await AdminApp(metrics.scrape, ready, ConfigHistory()).respond(wire, call)
     pieces, turns = [bytes(part) for part in answer.body], [beat.turns]
-    if answer.rest is not None:
-        while (body := await answer.rest.next()) is not None:
+    if answer.body_stream is not None:
+        while (body := await answer.body_stream.next()) is not None:
             pieces += map(bytes, body)
             turns.append(beat.turns)
-        await answer.rest.close()
+        await answer.body_stream.close()
     beat.stop()
     return pieces, turns
 
@@ -209,7 +209,9 @@ async def test_whoever_waits_has_a_turn_between_two_pieces_of_a_scrape() -> None
             raise AssertionError("it is never made at once")
 
     metrics = Watched()
-    metrics.registry.register(Told(Family("gauge", "rows", "", ("n",), counting(made, 20_000))))
+    metrics.registry.register(
+        Told(MetricFamily("gauge", "rows", "", ("n",), counting(made, 20_000)))
+    )
     before = made.copy()
     pieces, turns = await scraped(metrics)
     assert before == []
@@ -250,8 +252,8 @@ async def test_a_short_answer_is_whole() -> None:
 def test_a_queue_that_nobody_waited_in_has_no_times() -> None:
     metrics = Metrics()
     for backend in ("idle", "busy"):
-        metrics.traffic.of(backend)
-    metrics.traffic.of("busy").waited.add(0.1)
+        metrics.backends.backend_counters(backend)
+    metrics.backends.backend_counters("busy").queue_wait.observe(0.1)
     _, body = text(metrics.registry, "")
     told = {line.partition("{")[2] for line in body.splitlines() if "queue_seconds_count{" in line}
     assert told == {'backend="busy"} 1.0'}

@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from infergate.core.vocabulary import AUDIT, ENDPOINT_DOWN, Event, telling
+from infergate.core.log_events import AUDIT, ENDPOINT_DOWN, LogEvent, with_fields
 from infergate.observe.log_lines import FORMATTERS
 
 
 def line(
-    form: str, message: str, *arguments: object, bug: bool = False, extra: Event | None = None
+    form: str, message: str, *arguments: object, bug: bool = False, extra: LogEvent | None = None
 ) -> str:
     error = None
     if bug:
@@ -72,7 +72,7 @@ def test_a_line_tells_its_event_and_what_to_do_next() -> None:
 
 
 def test_an_event_has_fields_of_its_own() -> None:
-    extra = telling(AUDIT, subject="\udcff", outcome="ok")
+    extra = with_fields(AUDIT, subject="\udcff", outcome="ok")
     told = json.loads(line("json", "m", extra=extra))
     assert (told["event"], told["subject"], told["outcome"]) == ("audit", "\\udcff", "ok")
     assert "advice" not in told
@@ -91,6 +91,6 @@ def test_an_error_that_a_library_tells_of_a_task_is_a_bug() -> None:
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_no_character_hides_what_is_logged(form: str) -> None:
     hiding = "a\x7fb\x85c\u2028d\u202ee\x1bf\udcff"
-    told = line(form, f"answering {hiding} failed", extra=telling(AUDIT, subject=hiding))
+    told = line(form, f"answering {hiding} failed", extra=with_fields(AUDIT, subject=hiding))
     assert told.isprintable()
     assert told.count(r"a\u007fb\u0085c\u2028d\u202ee\u001bf") == (2 if form == "json" else 1)

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import infergate
-from infergate.core import vocabulary
+from infergate.core import log_events
 from infergate.core.errors import Kind
-from infergate.core.vocabulary import ADVICE, EVENTS
+from infergate.core.log_events import ADVICE, LOG_EVENTS
 
 ROOT = Path(infergate.__file__).parent
 PAGE = (Path(__file__).parents[3] / "docs" / "logs.md").read_text(encoding="utf-8")
@@ -45,7 +45,7 @@ def _lines() -> Iterator[tuple[str, str, list[str]]]:
                     names = {
                         name.id for e in extra for name in ast.walk(e) if isinstance(name, ast.Name)
                     }
-                    told = [getattr(vocabulary, n, None) for n in names if n.isupper()]
+                    told = [getattr(log_events, n, None) for n in names if n.isupper()]
                     events = [each["event"] for each in told if each is not None]
                     if not events and names == {"fields"}:  # made a line before
                         events = ["audit"]
@@ -56,19 +56,21 @@ def test_every_line_tells_its_event() -> None:
     found = lines()
     assert len(found) > 40
     assert [where for where, _, events in found if not events] == []
-    assert {event for _, _, events in found for event in events} == set(EVENTS) - OTHERS
+    assert {event for _, _, events in found for event in events} == set(LOG_EVENTS) - OTHERS
 
 
 def test_every_bad_line_says_what_to_do_next() -> None:
     bad = {event for _, level, events in lines() for event in events if level != "INFO"}
-    assert [event for event in sorted(bad - {"endpoint_up"}) if not EVENTS[event]["advice"]] == []
+    assert [
+        event for event in sorted(bad - {"endpoint_up"}) if not LOG_EVENTS[event]["advice"]
+    ] == []
 
 
 def test_the_page_lists_the_events() -> None:
     levels = {event: level for _, level, events in lines() for event in events}
     levels |= dict.fromkeys(OTHERS, "WARNING")
     told = {name.strip("`"): (level, next_) for name, level, _, next_ in rows("Events")}
-    assert told == {n: (levels[n], event["advice"]) for n, event in EVENTS.items()}
+    assert told == {n: (levels[n], event["advice"]) for n, event in LOG_EVENTS.items()}
 
 
 def test_the_page_lists_the_outcomes() -> None:

@@ -10,9 +10,9 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from infergate.config.schema import Config
-from infergate.core.times import OWN, REQUEST
+from infergate.core.duration_histogram import GATEWAY_BUCKETS, REQUEST_BUCKETS
 from infergate.observe.metrics import Metrics
-from infergate.runtime.history import History
+from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.workers.supervisor import Supervisor
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -67,7 +67,7 @@ def exported(metrics: Metrics) -> dict[str, Told]:
 
 async def all_exported() -> dict[str, Told]:
     """Of a supervisor, which has what one process has, and more."""
-    supervisor = Supervisor(Config.default().model_copy(update={"workers": 2}), History())
+    supervisor = Supervisor(Config.default().model_copy(update={"workers": 2}), ConfigHistory())
     try:
         return exported(supervisor._metrics)
     finally:
@@ -102,4 +102,4 @@ def test_the_buckets_are_those_that_the_page_tells() -> None:
         for numbers, unit in listed
         for number in re.split(r",\s+", numbers)
     ]
-    assert seconds == [*REQUEST, *OWN]
+    assert seconds == [*REQUEST_BUCKETS, *GATEWAY_BUCKETS]

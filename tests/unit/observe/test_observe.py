@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 import pytest
 
 from infergate.core.call import Call
-from infergate.core.vocabulary import ADVICE
-from infergate.observe.access_log import FORMATS, AccessLog, iso, told
+from infergate.core.log_events import ADVICE
+from infergate.observe.access_log import FORMATS, AccessLog, iso_time, log_fields
+from infergate.observe.label_names import MetricNames
 from infergate.observe.metrics import Metrics
-from infergate.observe.names import Names
 
 
 def never() -> None:
@@ -19,7 +19,7 @@ def never() -> None:
 
 
 def finished(**told: object) -> Call:
-    call = Call(peer="127.0.0.1:5", started=0.0)
+    call = Call(peer="127.0.0.1:5", started_at=0.0)
     call.protocol, call.operation, call.route = "v2-rest", "infer", "res*"
     call.backend, call.backend_protocol, call.model = "triton", "v2-grpc", "resnet"
     call.bytes_in, call.bytes_out, call.backend_seconds = 10, 20, 0.25
@@ -29,7 +29,7 @@ def finished(**told: object) -> Call:
 
 
 def line_of(form: str, call: Call, seconds: float, now: float) -> bytes:
-    return FORMATS[form](told(call, seconds, now))
+    return FORMATS[form](log_fields(call, seconds, now))
 
 
 LABELS = {
@@ -81,12 +81,12 @@ def test_nothing_is_told_of_names_that_there_are_no_more() -> None:
     metrics = Metrics()
     for backend in ("old", "new"):
         metrics.record(finished(route=f"{backend}*", backend=backend), 0.1)
-        metrics.traffic.of(backend).refused += 1
-        metrics.traffic.of_route(f"{backend}*").fallbacks += 1
+        metrics.backends.backend_counters(backend).queue_rejected += 1
+        metrics.backends.route_counters(f"{backend}*").fallbacks += 1
     metrics.record(finished(route="new*", backend="old"), 0.1)
     metrics.record(finished(route="", backend=""), 0.1)
     assert b'"old' in metrics.text()
-    metrics.name_by(lambda: Names({"", "new*"}, {"", "new"}))
+    metrics.restrict_labels(lambda: MetricNames({"", "new*"}, {"", "new"}))
     text = metrics.text()
     assert b'"old' not in text
     assert b'infergate_requests_total{backend="new"' in text
@@ -228,4 +228,4 @@ def test_what_is_empty_is_left_out_of_text_and_told_in_json() -> None:
 @pytest.mark.parametrize("now", [0.0, 0.9999996, 1.0005, 1763776403.9994, 1763776403.9996])
 def test_the_time_is_cut_to_milliseconds(now: float) -> None:
     expected = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds")
-    assert iso(now) == expected
+    assert iso_time(now) == expected

@@ -11,23 +11,23 @@ from hypothesis import strategies as st
 
 from infergate.core.call import Call
 from infergate.observe.access_log import FORMATS
-from infergate.observe.repeated import Repeated
-from infergate.observe.sampled import SampledLog, Sampling
+from infergate.observe.log_rate_limit import LogRateLimit
+from infergate.observe.sampled_log import LogSampler, SampledLog
 
 
 def test_the_first_of_a_second_and_each_so_manieth_after() -> None:
-    sampling = Sampling(2, 3)
-    told = [sampling.left_out("r", "ok", 7.0 + i / 100) for i in range(10)]
+    sampling = LogSampler(2, 3)
+    told = [sampling.count_left_out("r", "ok", 7.0 + i / 100) for i in range(10)]
     assert told == [0, 0, None, None, 2, None, None, 2, None, None]
-    assert sampling.left_out("r", "ok", 8.0) == 2, "those of the second before"
-    assert sampling.left_out("r", "ok", 8.1) == 0
+    assert sampling.count_left_out("r", "ok", 8.0) == 2, "those of the second before"
+    assert sampling.count_left_out("r", "ok", 8.1) == 0
 
 
 def test_a_flood_of_one_kind_hides_no_other() -> None:
-    sampling = Sampling(1, 0)
-    assert [sampling.left_out("r", "ok", 1.0) for _ in range(3)] == [0, None, None]
-    assert sampling.left_out("r", "timeout", 1.0) == 0
-    assert sampling.left_out("other", "ok", 1.0) == 0
+    sampling = LogSampler(1, 0)
+    assert [sampling.count_left_out("r", "ok", 1.0) for _ in range(3)] == [0, None, None]
+    assert sampling.count_left_out("r", "timeout", 1.0) == 0
+    assert sampling.count_left_out("other", "ok", 1.0) == 0
 
 
 @given(
@@ -37,27 +37,27 @@ def test_a_flood_of_one_kind_hides_no_other() -> None:
 def test_every_request_is_a_line_or_counted_by_the_next(
     first: int, each: int, asked: list[tuple[str, float]]
 ) -> None:
-    sampling, now = Sampling(first, each), 0.0
+    sampling, now = LogSampler(first, each), 0.0
     count = {"a": 0, "b": 0}
     lines = {"a": 0, "b": 0}
     for route, later in asked:
         now += later
         count[route] += 1
-        left_out = sampling.left_out(route, "ok", now)
+        left_out = sampling.count_left_out(route, "ok", now)
         if left_out is not None:
             lines[route] += 1 + left_out
     now += 2
     for route, asked_for in count.items():
-        left_out = sampling.left_out(route, "ok", now)
+        left_out = sampling.count_left_out(route, "ok", now)
         assert left_out is not None
         assert lines[route] + left_out == asked_for
 
 
 def test_a_line_tells_how_many_were_left_out_before_it() -> None:
     out = io.BytesIO()
-    log = SampledLog(Sampling(1, 0), FORMATS["json"], lambda: None, out)
+    log = SampledLog(LogSampler(1, 0), FORMATS["json"], lambda: None, out)
     for now in (5.0, 5.1, 5.2, 6.0):
-        log.record(Call(peer="p", started=0.0, route="r"), 0.1, now)
+        log.record(Call(peer="p", started_at=0.0, route="r"), 0.1, now)
     log.close()
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [line.get("left_out") for line in lines] == [None, 2]
@@ -70,7 +70,7 @@ def record(message: str, at: float, logger: str = "infergate") -> logging.LogRec
 
 
 def test_of_lines_alike_in_one_second_most_are_left_out() -> None:
-    repeated = Repeated(2)
+    repeated = LogRateLimit(2)
     assert [repeated.filter(record("it broke: %s", 1.0)) for _ in range(5)] == [
         True, True, False, False, False
     ]  # fmt: skip
@@ -84,12 +84,12 @@ def test_of_lines_alike_in_one_second_most_are_left_out() -> None:
 
 
 def test_each_line_of_the_audit_is_told() -> None:
-    repeated = Repeated(1)
+    repeated = LogRateLimit(1)
     assert all(repeated.filter(record("%s", 1.0, "infergate.audit")) for _ in range(5))
 
 
 def test_kinds_of_lines_are_forgotten_rather_than_gathered() -> None:
-    repeated = Repeated(1)
+    repeated = LogRateLimit(1)
     for number in range(5000):
         repeated.filter(record(f"{number} %s", 1.0))
     assert len(repeated._kinds) <= 1024

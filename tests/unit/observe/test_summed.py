@@ -12,13 +12,13 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
 
 from infergate.core.call import Call
-from infergate.observe.family import Family, Histogram, in_pieces
+from infergate.observe.aggregation import AggregatedMetrics
+from infergate.observe.family import HistogramValue, MetricFamily, in_batches
+from infergate.observe.label_names import MetricNames
 from infergate.observe.metrics import Metrics
-from infergate.observe.names import Names
-from infergate.observe.summed import Summed
 
 
-def text(summed: Summed) -> list[str]:
+def text(summed: AggregatedMetrics) -> list[str]:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(summed)
     return generate_latest(registry).decode().splitlines()
@@ -37,7 +37,7 @@ def process(*, requests: int, depth: int) -> list[Metric]:
 
 
 def test_counters_histograms_and_gauges_are_added() -> None:
-    summed = Summed()
+    summed = AggregatedMetrics()
     summed.add(process(requests=2, depth=3))
     summed.add(process(requests=5, depth=4))
     lines = text(summed)
@@ -52,7 +52,7 @@ def test_counters_histograms_and_gauges_are_added() -> None:
 
 
 def test_labels_that_one_process_has_alone() -> None:
-    summed = Summed()
+    summed = AggregatedMetrics()
     summed.add(process(requests=0, depth=0))
     summed.add(process(requests=1, depth=0))
     assert 'done_total{way="in"} 1.0' in text(summed)
@@ -64,17 +64,17 @@ def test_a_counter_exists_since_the_first_process_counted() -> None:
         family.add_sample("done_created", {}, at)
         return [family]
 
-    summed = Summed()
+    summed = AggregatedMetrics()
     summed.add(created(20.0))
     summed.add(created(10.0))
     assert "done_created 10.0" in text(summed)
 
 
 def test_of_a_process_that_is_gone_only_what_it_counted() -> None:
-    past = Summed()
-    past.add(process(requests=2, depth=9), past=True)
-    past.add(process(requests=3, depth=9), past=True)
-    summed = Summed()
+    past = AggregatedMetrics()
+    past.add(process(requests=2, depth=9), has_exited=True)
+    past.add(process(requests=3, depth=9), has_exited=True)
+    summed = AggregatedMetrics()
     summed.add(process(requests=1, depth=1))
     summed.add(past.collect())
     lines = text(summed)
@@ -85,15 +85,15 @@ def test_of_a_process_that_is_gone_only_what_it_counted() -> None:
 
 def test_what_is_no_amount_is_told_once() -> None:
     one, other = Metrics(), Metrics()
-    one.loaded.set(100)
+    one.loaded_at.set(100)
     one.config.info({"sha256": "a", "number": "2"})
-    one.reload_worked.set(0)
+    one.last_reload_succeeded.set(0)
     other.config.info({"sha256": "", "number": "1"})
-    other.reload_worked.set(1)
+    other.last_reload_succeeded.set(1)
     for metrics, generations in ((one, 1), (other, 3)):
         metrics.generations.set(generations)
-        metrics.record(Call(peer="", started=0.0), 0.1)
-    summed = Summed()
+        metrics.record(Call(peer="", started_at=0.0), 0.1)
+    summed = AggregatedMetrics()
     summed.add(one.registry.collect())
     summed.add(other.registry.collect())
     lines = text(summed)
@@ -109,7 +109,7 @@ def test_what_is_no_amount_is_told_once() -> None:
 
 
 def test_of_certificates_the_first_that_expires() -> None:
-    summed = Summed()
+    summed = AggregatedMetrics()
     for at in (300.0, 100.0, 200.0):
         family = Metric("infergate_certificate_expiry_seconds", "When.", "gauge")
         family.add_sample(family.name, {"listener": "http"}, at)
@@ -118,12 +118,12 @@ def test_of_certificates_the_first_that_expires() -> None:
 
 
 def test_the_latest_exemplar_is_told() -> None:
-    summed = Summed()
+    summed = AggregatedMetrics()
     for at, trace in ((5.0, "a"), (9.0, "b"), (7.0, "c")):
-        told = Histogram((1, 0), 0.1, {0: Exemplar({"trace_id": trace}, 0.1, at)})
+        told = HistogramValue((1, 0), 0.1, {0: Exemplar({"trace_id": trace}, 0.1, at)})
         rows = (each for each in [((), told)])
-        family = Family("histogram", "took_seconds", "Took.", (), rows, bounds=(1.0,))
-        for piece in in_pieces([family]):
+        family = MetricFamily("histogram", "took_seconds", "Took.", (), rows, bounds=(1.0,))
+        for piece in in_batches([family]):
             summed.add(pickle.loads(pickle.dumps(piece)))
     registry = CollectorRegistry(auto_describe=False)
     registry.register(summed)
@@ -134,11 +134,11 @@ def test_the_latest_exemplar_is_told() -> None:
 def test_what_was_counted_of_names_that_there_are_no_more_is_forgotten() -> None:
     metrics = Metrics()
     for backend in ("old", "new"):
-        call = Call(peer="", started=0.0, route=f"{backend}*", backend=backend)
+        call = Call(peer="", started_at=0.0, route=f"{backend}*", backend=backend)
         metrics.record(call, 0.1)
-    summed = Summed()
-    summed.add(metrics.registry.collect(), past=True)
-    summed.keep(Names({"", "new*"}, {"", "new"}))
+    summed = AggregatedMetrics()
+    summed.add(metrics.registry.collect(), has_exited=True)
+    summed.keep(MetricNames({"", "new*"}, {"", "new"}))
     told = "\n".join(text(summed))
     assert '"old' not in told
     assert 'backend="new"' in told

@@ -15,8 +15,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from infergate.backends.remote import HTTP_HEADERS, RPC_HEADERS, RemoteBackend, Server
-from infergate.codecs.base import Carrier
+from infergate.backends.remote import HTTP_MESSAGES, RPC_MESSAGES, BackendSettings, RemoteBackend
+from infergate.codecs.base import TransportKind
 from infergate.codecs.profiles import GENERIC, TRITON
 from infergate.codecs.registry import plugins
 from infergate.config.schema import Config
@@ -25,15 +25,15 @@ from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, InferResponse
-from infergate.core.tensor import tensor_of
+from infergate.core.tensor import tensor_from_array
 from infergate.observe import tracing
 from infergate.observe.tracing import OpenTelemetry
 from infergate.runtime.assemble import assemble
-from infergate.runtime.company import Company
-from infergate.runtime.running import Running
+from infergate.runtime.running import RunningGateway
+from infergate.runtime.worker_group import WorkerGroup
 from infergate.transport.base import Endpoint
-from infergate.transport.frame_client import EitherUpstream
-from infergate.transport.grpc_client import GrpcUpstream
+from infergate.transport.compat.grpcio_client import GrpcioUpstream
+from infergate.transport.framed.client import HttpOrFrameUpstream
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
@@ -77,14 +77,16 @@ def id_of(span: ReadableSpan) -> str:
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:
     told = Spans()
-    monkeypatch.setattr(tracing, "tracing", lambda: OpenTelemetry(told.provider))
+    monkeypatch.setattr(tracing, "create_tracer", lambda: OpenTelemetry(told.provider))
     yield told
     told.provider.shutdown()
 
 
 @asynccontextmanager
-async def running(config: Mapping[str, Any], company: Company | None = None) -> AsyncIterator[Any]:
-    made = assemble(Config.model_validate({**QUIET, **config}), company=company)
+async def running(
+    config: Mapping[str, Any], company: WorkerGroup | None = None
+) -> AsyncIterator[Any]:
+    made = assemble(Config.model_validate({**QUIET, **config}), group=company)
     await made.start()
     try:
         yield made
@@ -105,12 +107,12 @@ def path(protocol: str, model: str) -> str:
     return f"/graphpipe/{model}" if protocol == "graphpipe" else ""
 
 
-def in_front(other: Running, **backend: Any) -> dict[str, Any]:
+def in_front(other: RunningGateway, **backend: Any) -> dict[str, Any]:
     """Of each protocol a backend, to ``other``."""
     ports = {name: server.address for name, server in other.listeners.items()}
     backends: dict[str, Any] = {}
     for protocol in PROTOCOLS:
-        carrier = plugins()[protocol].carrier.value
+        carrier = plugins()[protocol].transport_kind.value
         url = f"{carrier}://{ports[carrier]}{path(protocol, 'identity')}"
         profile = {"profile": "graphpipe-go"} if protocol == "graphpipe" else {}
         backends[protocol] = {"protocol": protocol, "endpoints": (url,), **profile, **backend}
@@ -123,20 +125,20 @@ def in_front(other: Running, **backend: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def client(
-    gateway: Running, protocol: str, model: str
+    gateway: RunningGateway, protocol: str, model: str
 ) -> AsyncIterator[RemoteBackend[Any, Any]]:
-    carrier = plugins()[protocol].carrier
+    carrier = plugins()[protocol].transport_kind
     address = gateway.listeners[carrier.value].address
     endpoint = Endpoint(address.host, address.port, path=path(protocol, model))
     profile = TRITON if protocol.startswith("v2") else GENERIC
-    server = Server("client", (endpoint,), profile=profile, forward_headers=tuple(HEADERS))
-    codec: Any = plugins()[protocol].make({})
-    if carrier is Carrier.HTTP:
-        http: Any = EitherUpstream(DEFAULT_LIMITS)
-        made = RemoteBackend(server, codec, http, HTTP_HEADERS, DEFAULT_LIMITS)
+    server = BackendSettings("client", (endpoint,), profile=profile, forward_headers=tuple(HEADERS))
+    codec: Any = plugins()[protocol].create({})
+    if carrier is TransportKind.HTTP:
+        http: Any = HttpOrFrameUpstream(DEFAULT_LIMITS)
+        made = RemoteBackend(server, codec, http, HTTP_MESSAGES, DEFAULT_LIMITS)
     else:
-        rpc: Any = GrpcUpstream(DEFAULT_LIMITS)
-        made = RemoteBackend(server, codec, rpc, RPC_HEADERS, DEFAULT_LIMITS)
+        rpc: Any = GrpcioUpstream(DEFAULT_LIMITS)
+        made = RemoteBackend(server, codec, rpc, RPC_MESSAGES, DEFAULT_LIMITS)
     try:
         yield made
     finally:
@@ -145,11 +147,11 @@ async def client(
 
 def asked(model: str) -> InferRequest:
     data = np.array([1.5, 2.5], np.float32)
-    return InferRequest(model, inputs=(tensor_of("INPUT0", Datatype.FP32, data),))
+    return InferRequest(model, inputs=(tensor_from_array("INPUT0", Datatype.FP32, data),))
 
 
-async def infer(gateway: Running, protocol: str, model: str, **headers: str) -> Any:
-    call = Call(peer="test", started=time.monotonic(), headers={**HEADERS, **headers})
+async def infer(gateway: RunningGateway, protocol: str, model: str, **headers: str) -> Any:
+    call = Call(peer="test", started_at=time.monotonic(), headers={**HEADERS, **headers})
     async with client(gateway, protocol, model) as asking:
         return await asking.perform(asked(model), call)
 
@@ -198,10 +200,10 @@ async def test_a_trace_goes_through_every_protocol(spans: Spans, engine: str) ->
 async def test_each_request_of_a_stream_is_a_span(spans: Spans, engine: str) -> None:
     async with running(behind(engine=engine)) as gateway:
         numbers = (
-            tensor_of("IN", Datatype.INT32, np.array([1, 2, 3], np.int32)),
-            tensor_of("DELAY", Datatype.UINT32, np.array([0, 0, 0], np.uint32)),
+            tensor_from_array("IN", Datatype.INT32, np.array([1, 2, 3], np.int32)),
+            tensor_from_array("DELAY", Datatype.UINT32, np.array([0, 0, 0], np.uint32)),
         )
-        call = Call(peer="test", started=time.monotonic(), headers=HEADERS)
+        call = Call(peer="test", started_at=time.monotonic(), headers=HEADERS)
         async with client(gateway, "v2-grpc", "repeat") as asking:
             answers: AsyncGenerator[Any, None] = asking.stream(
                 InferRequest("repeat", inputs=numbers), call
@@ -222,13 +224,13 @@ def events(span: ReadableSpan) -> list[tuple[str, object, object]]:
     ]
 
 
-async def repeated(gateway: Running, protocol: str, times: int, **headers: str) -> int:
+async def repeated(gateway: RunningGateway, protocol: str, times: int, **headers: str) -> int:
     """How many answers a stream gets that wants so many."""
     numbers = (
-        tensor_of("IN", Datatype.INT32, np.arange(times, dtype=np.int32)),
-        tensor_of("DELAY", Datatype.UINT32, np.zeros(times, np.uint32)),
+        tensor_from_array("IN", Datatype.INT32, np.arange(times, dtype=np.int32)),
+        tensor_from_array("DELAY", Datatype.UINT32, np.zeros(times, np.uint32)),
     )
-    call = Call(peer="test", started=time.monotonic(), headers={**HEADERS, **headers})
+    call = Call(peer="test", started_at=time.monotonic(), headers={**HEADERS, **headers})
     async with client(gateway, protocol, "repeat") as asking:
         answers: AsyncGenerator[Any, None] = asking.stream(
             InferRequest("repeat", inputs=numbers), call
@@ -346,13 +348,13 @@ async def test_a_backend_that_is_not_to_be_told_is_not(spans: Spans) -> None:
 async def test_histograms_and_lines_name_the_trace(
     spans: Spans, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    company = Company()
+    company = WorkerGroup()
     log = {"log": {"format": "json"}}
     async with running(behind() | log, company) as gateway:
         await infer(gateway, "v2-rest", "identity")
         await request_of(spans, "infer")
         told = await company.metrics.scrape("application/openmetrics-text")
-        text = b"".join(told.pieces).decode()
+        text = b"".join(told.chunks).decode()
         lines = [line for line in text.splitlines() if f'# {{trace_id="{TRACE}"}}' in line]
         families = {line.partition("_bucket")[0] for line in lines}
         assert {"infergate_request_seconds", "infergate_gateway_seconds"} <= families
@@ -389,9 +391,9 @@ def test_the_environment_says_who_is_told(
         monkeypatch.setenv(name, value)
     if told:
         with pytest.raises(OSError, match=told):
-            tracing.tracing()
+            tracing.create_tracer()
         return
-    made = tracing.tracing()
+    made = tracing.create_tracer()
     assert made is not None
     made.close()
 
@@ -405,7 +407,7 @@ def test_the_environment_names_the_service(monkeypatch: pytest.MonkeyPatch) -> N
     ):
         with monkeypatch.context() as patch:
             patch.setenv(variable, value)
-            made = tracing.tracing()
+            made = tracing.create_tracer()
             assert made is not None
             assert made._provider.resource.attributes["service.name"] == name
             made.close()
@@ -413,7 +415,7 @@ def test_the_environment_names_the_service(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_environment_can_switch_all_of_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_SDK_DISABLED", "TRUE")
-    assert tracing.tracing() is None
+    assert tracing.create_tracer() is None
 
 
 def test_without_the_package_the_configuration_says_what_to_install(
@@ -427,19 +429,19 @@ def test_without_the_package_the_configuration_says_what_to_install(
 
 async def test_a_bug_and_a_cancelled_request_end_their_spans(spans: Spans) -> None:
     told = OpenTelemetry(spans.provider)
-    call = Call(peer="test", started=time.monotonic(), headers=HEADERS)
-    told.begin(call)
+    call = Call(peer="test", started_at=time.monotonic(), headers=HEADERS)
+    told.start_request(call)
     before = call.headers
-    told.begin(call)
+    told.start_request(call)
     assert call.headers is before, "it has begun"
     for raised in (ZeroDivisionError("secret"), asyncio.CancelledError()):
-        with pytest.raises(type(raised)), told.step("parse"):
+        with pytest.raises(type(raised)), told.start_step("parse"):
             raise raised
-    call.fail(GatewayError(Kind.INTERNAL, "internal error"))
-    told.end(call)
-    told.end(Call(peer="test", started=0.0))
+    call.record_error(GatewayError(Kind.INTERNAL, "internal error"))
+    told.end_request(call)
+    told.end_request(Call(peer="test", started_at=0.0))
     (request,) = spans.below(PARENT)
     types = [each.attributes for each in spans.below(id_of(request))]
     assert types == [{"error.type": "ZeroDivisionError"}, {"error.type": "cancelled"}]
     assert all(not each.events for each in spans.all()), "no exception is told whole"
-    assert told.ask("nonsense", "b", "e") is None
+    assert told.start_backend_span("nonsense", "b", "e") is None

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infergate.core.sequences import SequenceName
-from infergate.routing.affinity import keeper, sequence_key
+from infergate.core.sequences import SequenceKey
+from infergate.routing.affinity import rendezvous_owner, sequence_key
 
 NAMES = [f"10.0.0.{number}:8000" for number in range(1, 6)]
 
@@ -25,27 +25,27 @@ class Those:
     def __init__(self, names: list[str], weights: dict[str, float] | None = None) -> None:
         self.servers = [Server(name.encode(), (weights or {}).get(name, 1.0)) for name in names]
 
-    def keeper(self, sequence: SequenceName) -> str:
-        return keeper(sequence_key(sequence), self.servers).name.decode()
+    def keeper(self, sequence: SequenceKey) -> str:
+        return rendezvous_owner(sequence_key(sequence), self.servers).name.decode()
 
 
 def rendezvous(names: list[str]) -> Those:
     return Those(names)
 
 
-SEQUENCES = [SequenceName("m", number) for number in range(1, 2001)]
+SEQUENCES = [SequenceKey("m", number) for number in range(1, 2001)]
 
 
 def test_every_process_and_every_release_decides_alike() -> None:
     """The numbers are those of the first release: other gateways may still run it."""
     told = [rendezvous(NAMES).keeper(each) for each in SEQUENCES[:8]]
     assert [NAMES.index(name) for name in told] == [0, 3, 4, 1, 4, 2, 3, 4]
-    assert rendezvous(NAMES).keeper(SequenceName("modèle", "séquence")) == NAMES[0]
+    assert rendezvous(NAMES).keeper(SequenceKey("modèle", "séquence")) == NAMES[0]
 
 
 @given(st.permutations(NAMES), st.sampled_from(SEQUENCES))
 def test_the_order_of_the_endpoints_does_not_matter(
-    names: list[str], sequence: SequenceName
+    names: list[str], sequence: SequenceKey
 ) -> None:
     assert rendezvous(names).keeper(sequence) == rendezvous(NAMES).keeper(sequence)
 
@@ -67,19 +67,19 @@ def test_without_an_endpoint_only_its_own_sequences_move() -> None:
 def test_a_number_and_its_text_are_kept_together() -> None:
     every = rendezvous(NAMES)
     assert all(
-        every.keeper(each) == every.keeper(SequenceName(each.model, str(each.id)))
+        every.keeper(each) == every.keeper(SequenceKey(each.model, str(each.id)))
         for each in SEQUENCES
     )
 
 
 def test_models_are_told_apart() -> None:
     every = rendezvous(NAMES)
-    assert len({every.keeper(SequenceName(f"m{number}", 1)) for number in range(50)}) > 1
+    assert len({every.keeper(SequenceKey(f"m{number}", 1)) for number in range(50)}) > 1
 
 
 @given(st.text(st.characters(exclude_categories=[])), st.text(st.characters(exclude_categories=[])))
 def test_any_text_is_kept_somewhere(model: str, number: str) -> None:
-    assert rendezvous(NAMES).keeper(SequenceName(model, number)) in NAMES
+    assert rendezvous(NAMES).keeper(SequenceKey(model, number)) in NAMES
 
 
 def test_of_two_weights_each_has_its_share_and_what_moves_moves_to_the_heavier() -> None:

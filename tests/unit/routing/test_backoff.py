@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from infergate.routing.backoff import BASE, MOST, backoff
+from infergate.routing.backoff import BASE_SECONDS, MAX_SECONDS, backoff
 
 
 def longest() -> float:
@@ -26,12 +26,12 @@ def test_requests_that_failed_together_are_spread() -> None:
     chance = random.Random(3).random
     waits = sorted(backoff(1, chance) for _ in range(1000))
     gaps = [later - earlier for earlier, later in itertools.pairwise(waits)]
-    assert waits[0] < BASE * 0.02
-    assert waits[-1] > BASE * 0.98
-    assert max(gaps) < BASE * 0.02
+    assert waits[0] < BASE_SECONDS * 0.02
+    assert waits[-1] > BASE_SECONDS * 0.98
+    assert max(gaps) < BASE_SECONDS * 0.02
 
 
 def test_chance_alone_decides() -> None:
     one, other = random.Random(5).random, random.Random(5).random
     assert [backoff(n, one) for n in range(1, 9)] == [backoff(n, other) for n in range(1, 9)]
-    assert all(0 <= backoff(n) <= MOST for n in range(1, 9))
+    assert all(0 <= backoff(n) <= MAX_SECONDS for n in range(1, 9))

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from infergate.routing.balance import ConsistentHash, LeastRequest, Policy, RoundRobin, Table
+from infergate.routing.balance import (
+    BalancingPolicy,
+    CandidateTable,
+    ConsistentHash,
+    LeastRequest,
+    RoundRobin,
+)
 
 
 @dataclass
@@ -22,12 +28,14 @@ def servers(*weights: float) -> list[Server]:
     return [Server(b"%d" % i, weight) for i, weight in enumerate(weights)]
 
 
-def table(*weights: float) -> Table[Server]:
+def table(*weights: float) -> CandidateTable[Server]:
     members = servers(*weights)
-    return Table(members, None if len(set(weights)) == 1 else weights)
+    return CandidateTable(members, None if len(set(weights)) == 1 else weights)
 
 
-def counts(policy: Policy[Server], among: Table[Server], times: int = 7000) -> list[float]:
+def counts(
+    policy: BalancingPolicy[Server], among: CandidateTable[Server], times: int = 7000
+) -> list[float]:
     """The share of each of ``times`` requests that end at once."""
     chosen = Counter(policy.pick(among, "").name for _ in range(times))
     return [chosen[each.name] / times for each in among.members]
@@ -100,7 +108,7 @@ def test_two_choices_keep_the_longest_queue_short() -> None:
     average has about 125."""
     members = servers(*[1.0] * 100)
     policy = LeastRequest[Server](chance().random)
-    among = Table(members)
+    among = CandidateTable(members)
     for _ in range(10_000):
         policy.pick(among).active += 1
     assert max(each.active for each in members) <= 104
@@ -111,7 +119,7 @@ def test_a_key_goes_to_one_and_no_key_where_it_may() -> None:
     policy = ConsistentHash[Server](RoundRobin(chance().random))
     places = {key: policy.pick(among, key).name for key in map(str, range(100))}
     assert set(places.values()) == {b"0", b"1", b"2"}
-    fewer = Table([each for each in among.members if each.name != b"1"])
+    fewer = CandidateTable([each for each in among.members if each.name != b"1"])
     for key, place in places.items():
         assert policy.pick(among, key).name == place
         if place != b"1":

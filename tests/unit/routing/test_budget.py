@@ -7,38 +7,38 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infergate.routing.budget import LEAST, RetryBudget
+from infergate.routing.budget import DEFAULT_MIN_RETRIES, RetryBudget
 
 
 def taken(budget: RetryBudget) -> int:
     count = 0
-    while budget.take():
+    while budget.try_acquire():
         count += 1
     return count
 
 
 def test_three_at_least_where_little_goes_on() -> None:
-    assert taken(RetryBudget()) == LEAST == 3
+    assert taken(RetryBudget()) == DEFAULT_MIN_RETRIES == 3
 
 
 def test_a_fifth_of_what_is_in_progress() -> None:
     budget = RetryBudget()
-    budget.requests = 100
+    budget.active_requests = 100
     assert taken(budget) == 20
-    budget.give_back()
+    budget.release()
     assert taken(budget) == 1
 
 
 def test_none_where_the_operator_wants_none() -> None:
-    budget = RetryBudget(share=0.0, least=0)
-    budget.requests = 1000
-    assert not budget.take()
+    budget = RetryBudget(share=0.0, min_retries=0)
+    budget.active_requests = 1000
+    assert not budget.try_acquire()
 
 
 @given(st.integers(0, 100), st.integers(0, 10), st.integers(0, 500))
 def test_never_more_than_its_share(percent: int, least: int, requests: int) -> None:
     budget = RetryBudget(percent / 100, least)
-    budget.requests = requests
+    budget.active_requests = requests
     most = max(least, percent / 100 * requests)
     assert most <= taken(budget) < most + 1
 
@@ -57,17 +57,17 @@ def test_an_outage_is_sent_little_more_than_what_comes() -> None:
         now, tries = min(events[:1] + over)
         if events and (now, tries) == events[0]:
             events.pop(0)
-            budget.requests += 1
+            budget.active_requests += 1
             sent += 1
             over.append((now + 0.5, 1))
             continue
         over.remove((now, tries))
         if tries > 1:
-            budget.give_back()
-        if tries <= 3 and budget.take():
+            budget.release()
+        if tries <= 3 and budget.try_acquire():
             sent += 1
             over.append((now + 0.5, tries + 1))
         else:
-            budget.requests -= 1
+            budget.active_requests -= 1
     assert 2000 < sent < 2000 * 1.35
-    assert (budget.requests, budget.retries) == (0, 0)
+    assert (budget.active_requests, budget.active_retries) == (0, 0)

@@ -9,55 +9,55 @@ from dataclasses import replace
 
 import pytest
 
-from infergate.core.outcome import Outcome
-from infergate.core.sequences import SequenceName
+from infergate.core.attempt_outcome import AttemptOutcome
+from infergate.core.sequences import SequenceKey
 from infergate.routing.balance import ConsistentHash, LeastRequest
-from infergate.routing.cluster import Cluster, ClusterRule, Member
-from infergate.routing.health import Health
+from infergate.routing.cluster import Cluster, ClusterMember, ClusterRule
+from infergate.routing.health import EndpointHealth
 from infergate.routing.outliers import OutlierRule
 
-HALF = ClusterRule(OutlierRule(share=0.5))
+HALF = ClusterRule(OutlierRule(max_share=0.5))
 
 
-def members(count: int, first: int = 0) -> list[Member]:
-    return [Member(b"%d" % i, 1.0, Health()) for i in range(first, first + count)]
+def members(count: int, first: int = 0) -> list[ClusterMember]:
+    return [ClusterMember(b"%d" % i, 1.0, EndpointHealth()) for i in range(first, first + count)]
 
 
-def cluster(count: int, rule: ClusterRule = HALF) -> Cluster[Member]:
+def cluster(count: int, rule: ClusterRule = HALF) -> Cluster[ClusterMember]:
     chance = random.Random(5).random
-    policy = ConsistentHash[Member](LeastRequest(chance))
+    policy = ConsistentHash[ClusterMember](LeastRequest(chance))
     return Cluster(members(count), policy, chance, rule)
 
 
 def ask(
-    among: Cluster[Member],
+    among: Cluster[ClusterMember],
     now: float,
-    outcome: Outcome = Outcome.OK,
-    tried: Sequence[Member] = (),
+    outcome: AttemptOutcome = AttemptOutcome.OK,
+    tried: Sequence[ClusterMember] = (),
     key: str = "",
-) -> Member:
+) -> ClusterMember:
     chosen = among.choose(now, tried, key)
-    among.finished(chosen, outcome, now)
+    among.record_outcome(chosen, outcome, now)
     return chosen
 
 
-def shares(among: Cluster[Member], now: float, times: int = 2000) -> list[float]:
+def shares(among: Cluster[ClusterMember], now: float, times: int = 2000) -> list[float]:
     chosen = Counter(id(ask(among, now)) for _ in range(times))
     return [chosen[id(each)] / times for each in among.members]
 
 
-def fail(among: Cluster[Member], member: Member, now: float, times: int = 5) -> bool:
+def fail(among: Cluster[ClusterMember], member: ClusterMember, now: float, times: int = 5) -> bool:
     """Whether the last of so many failures ejects ``member``."""
     ejected = False
     for _ in range(times):
         member.active += 1
-        ejected = among.finished(member, Outcome.FAILED, now)
+        ejected = among.record_outcome(member, AttemptOutcome.FAILED, now)
     return ejected
 
 
-def check(among: Cluster[Member], member: Member, now: float, checks: str) -> None:
+def check(among: Cluster[ClusterMember], member: ClusterMember, now: float, checks: str) -> None:
     for each in checks:
-        among.checked(member, now, well=each == "+")
+        among.record_check(member, now, succeeded=each == "+")
 
 
 def test_what_is_down_is_not_asked_until_it_is_up() -> None:
@@ -80,7 +80,7 @@ def test_failures_that_are_not_in_a_row_eject_nothing() -> None:
     for now in range(100):
         assert not fail(among, among.members[0], now, 4)
         among.members[0].active += 1
-        among.finished(among.members[0], Outcome.OK, now)
+        among.record_outcome(among.members[0], AttemptOutcome.OK, now)
     assert min(shares(among, 100.0)) > 0.2
 
 
@@ -90,21 +90,21 @@ def test_what_tells_nothing_neither_ejects_nor_excuses() -> None:
     fail(among, one, 0.0, 4)
     for _ in range(10):
         one.active += 1
-        among.finished(one, Outcome.UNTOLD, 0.0)
-    assert one.outlier.until < 0.0
+        among.record_outcome(one, AttemptOutcome.UNKNOWN, 0.0)
+    assert one.outlier.ejected_until < 0.0
     assert fail(among, one, 0.0, 1)
 
 
 @pytest.mark.parametrize(("share", "count", "out"), [(0.1, 3, 1), (0.1, 40, 4), (0.5, 10, 5)])
 def test_only_a_share_is_ejected_and_one_always_may_be(share: float, count: int, out: int) -> None:
-    among = cluster(count, ClusterRule(OutlierRule(share=share)))
+    among = cluster(count, ClusterRule(OutlierRule(max_share=share)))
     told = [fail(among, each, 0.0) for each in among.members]
     assert told == [True] * out + [False] * (count - out)
     assert len(among.available(0.0)) == count - out
 
 
 def test_the_last_is_never_ejected() -> None:
-    among = cluster(3, ClusterRule(OutlierRule(share=1.0)))
+    among = cluster(3, ClusterRule(OutlierRule(max_share=1.0)))
     check(among, among.members[0], 0.0, "-")
     assert fail(among, among.members[1], 0.0)
     assert not fail(among, among.members[2], 0.0, 100)
@@ -121,7 +121,7 @@ def test_where_all_are_down_all_are_asked() -> None:
 
 
 def test_where_fewer_than_the_operator_wants_are_left_all_are_asked() -> None:
-    among = cluster(4, replace(HALF, panic=0.5))
+    among = cluster(4, replace(HALF, panic_threshold=0.5))
     for each in among.members[:2]:
         check(among, each, 0.0, "-")
     assert shares(among, 1.0)[0] == 0.0
@@ -176,17 +176,17 @@ def test_a_second_attempt_of_a_key_is_the_same_for_all() -> None:
 
 def test_a_sequence_stays_whatever_is_known_of_its_keeper() -> None:
     among = cluster(3)
-    mine = SequenceName("m", 7)
-    kept = among.keeper(mine)
+    mine = SequenceKey("m", 7)
+    kept = among.choose_owner(mine)
     check(among, kept, 0.0, "-")
     fail(among, kept, 0.0)
-    assert among.keeper(mine) is kept
+    assert among.choose_owner(mine) is kept
     assert kept.active == 2
 
 
 @pytest.mark.parametrize("window", [0.0, 10.0])
 def test_panic_asks_also_what_is_ejected(window: float) -> None:
-    among = cluster(3, replace(HALF, window=window))
+    among = cluster(3, replace(HALF, slow_start_seconds=window))
     assert fail(among, among.members[0], 0.0)
     for each in among.members[1:]:
         check(among, each, 0.0, "-")
@@ -197,7 +197,7 @@ def test_panic_asks_also_what_is_ejected(window: float) -> None:
 # ---- slow start
 
 
-SLOW = replace(HALF, window=10.0)
+SLOW = replace(HALF, slow_start_seconds=10.0)
 
 
 def test_who_comes_back_begins_with_a_tenth() -> None:
@@ -212,14 +212,14 @@ def test_so_does_who_is_up_again_and_who_is_new() -> None:
     among = cluster(2, SLOW)
     check(among, among.members[0], 0.0, "-++")
     assert shares(among, 0.0)[0] == pytest.approx(0.1 / 1.1, abs=0.04)
-    among.replace([*among.members, *members(1, first=2)], 100.0)
+    among.replace_members([*among.members, *members(1, first=2)], 100.0)
     assert shares(among, 100.0) == pytest.approx([1 / 2.1, 1 / 2.1, 0.1 / 2.1], abs=0.04)
     assert shares(among, 110.0) == pytest.approx([1 / 3] * 3, abs=0.04)
 
 
 def test_who_was_found_by_the_first_look_up_does_not() -> None:
     among = cluster(1, SLOW)
-    among.replace([*among.members, *members(1, first=1)], 100.0, slowly=False)
+    among.replace_members([*among.members, *members(1, first=1)], 100.0, slow_start=False)
     assert shares(among, 100.0) == pytest.approx([0.5, 0.5], abs=0.05)
 
 
@@ -238,7 +238,7 @@ def test_who_was_not_reached_is_back_when_it_answers_checks() -> None:
     one = among.members[0]
     for _ in range(5):
         one.active += 1
-        among.finished(one, Outcome.UNREACHED, 0.0)
+        among.record_outcome(one, AttemptOutcome.NOT_CONNECTED, 0.0)
     check(among, one, 1.0, "-+")
     assert one not in among.available(1.0)
     check(among, one, 2.0, "+")
@@ -250,5 +250,5 @@ def test_requests_under_way_are_counted_once() -> None:
     held = [among.choose(0.0) for _ in range(30)]
     assert sum(each.active for each in among.members) == 30
     for each in held:
-        among.finished(each, random.Random(3).choice(list(Outcome)), 0.0)
+        among.record_outcome(each, random.Random(3).choice(list(AttemptOutcome)), 0.0)
     assert [each.active for each in among.members] == [0, 0, 0]

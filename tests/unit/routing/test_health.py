@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infergate.routing.health import Health
+from infergate.routing.health import EndpointHealth
 
 
-def told(health: Health, checks: str) -> str:
+def told(health: EndpointHealth, checks: str) -> str:
     """After each of ``checks`` (``+`` well, ``-`` not) whether it is up."""
     up = []
     for each in checks:
-        health.checked(well=each == "+")
-        up.append("+" if health.up else "-")
+        health.record_check(succeeded=each == "+")
+        up.append("+" if health.is_up else "-")
     return "".join(up)
 
 
@@ -29,29 +29,29 @@ def told(health: Health, checks: str) -> str:
     ],
 )
 def test_three_down_two_up_and_the_first_at_once(checks: str, up: str) -> None:
-    assert told(Health(), checks) == up
+    assert told(EndpointHealth(), checks) == up
 
 
 def test_before_its_first_check_it_is_up() -> None:
-    health = Health()
-    assert health.up
-    assert not health.told
-    assert not health.checked(well=True)
-    assert health.told
+    health = EndpointHealth()
+    assert health.is_up
+    assert not health.was_checked
+    assert not health.record_check(succeeded=True)
+    assert health.was_checked
 
 
 def test_a_change_is_told_once() -> None:
-    health = Health(rise=1, fall=2)
-    health.checked(well=True)
-    assert [health.checked(well=False) for _ in range(4)] == [False, True, False, False]
-    assert [health.checked(well=True) for _ in range(2)] == [True, False]
+    health = EndpointHealth(rise=1, fall=2)
+    health.record_check(succeeded=True)
+    assert [health.record_check(succeeded=False) for _ in range(4)] == [False, True, False, False]
+    assert [health.record_check(succeeded=True) for _ in range(2)] == [True, False]
 
 
 @given(st.text("+-", min_size=1), st.integers(1, 5), st.integers(1, 5))
 def test_it_changes_only_with_a_row_of_checks_that_say_so(
     checks: str, rise: int, fall: int
 ) -> None:
-    up = "+" + told(Health(rise, fall), checks)
+    up = "+" + told(EndpointHealth(rise, fall), checks)
     for i in range(2, len(up)):
         if up[i] != up[i - 1]:
             needed = rise if up[i] == "+" else fall

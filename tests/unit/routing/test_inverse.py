@@ -38,7 +38,7 @@ from infergate.routing.table import Rewrite, Route
 )
 def test_names(pattern: str, template: str, theirs: str, ours: str | None) -> None:
     route = Route(pattern, "b", rewrite=Rewrite(template))
-    assert route.client_models()(theirs) == ours
+    assert route.client_model_lookup()(theirs) == ours
     if ours is not None:
         assert route.backend_model(ours) == theirs
 
@@ -53,6 +53,6 @@ def test_what_is_told_is_what_the_backend_calls_so(
     """Text of any kind on both sides: nothing is told, or what leads back."""
     pattern = rf"/{before}([ab.-]+){after}/"
     route = Route(pattern, "b", rewrite=Rewrite(rf"{prefix}\1{suffix}"))
-    told = route.client_models()(prefix + group + suffix)
+    told = route.client_model_lookup()(prefix + group + suffix)
     if told is not None:
         assert route.backend_model(told) == prefix + group + suffix

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from infergate.core.outcome import Outcome
+from infergate.core.attempt_outcome import AttemptOutcome
 from infergate.routing.balance import LeastRequest
-from infergate.routing.cluster import Cluster, ClusterRule, Member
-from infergate.routing.health import Health
+from infergate.routing.cluster import Cluster, ClusterMember, ClusterRule
+from infergate.routing.health import EndpointHealth
 
 COUNT = 100
 RATE = 150.0
@@ -31,7 +31,7 @@ class World:
     seconds: Callable[[int], float] = lambda _: 0.02
     checked: bool = True
     gateways: int = 3
-    rule: ClusterRule = field(default_factory=lambda: ClusterRule(window=10.0))
+    rule: ClusterRule = field(default_factory=lambda: ClusterRule(slow_start_seconds=10.0))
 
     def __post_init__(self) -> None:
         self.chance = random.Random(11)
@@ -43,9 +43,9 @@ class World:
         """Requests all attempts of which did."""
         self.requests = 0
 
-    def _cluster(self, chance: Callable[[], float]) -> Cluster[Member]:
-        members = [Member(b"%d" % i, 1.0, Health()) for i in range(COUNT)]
-        return Cluster(members, LeastRequest[Member](chance), chance, self.rule)
+    def _cluster(self, chance: Callable[[], float]) -> Cluster[ClusterMember]:
+        members = [ClusterMember(b"%d" % i, 1.0, EndpointHealth()) for i in range(COUNT)]
+        return Cluster(members, LeastRequest[ClusterMember](chance), chance, self.rule)
 
     def run(self, until: float) -> None:
         order = itertools.count()
@@ -55,20 +55,20 @@ class World:
             if time < until:
                 heapq.heappush(events, (time, next(order), what))
 
-        def request(among: Cluster[Member]) -> Callable[[float], None]:
+        def request(among: Cluster[ClusterMember]) -> Callable[[float], None]:
             def come(now: float) -> None:
                 self.requests += 1
-                tried: list[Member] = []
+                tried: list[ClusterMember] = []
                 while len(tried) < ATTEMPTS:
                     chosen = among.choose(now, tried)
                     number = int(chosen.name)
                     self.asked[number] += 1
                     if self.is_up(number, now):
                         end = now + self.seconds(number)
-                        at(end, functools.partial(among.finished, chosen, Outcome.OK))
+                        at(end, functools.partial(among.record_outcome, chosen, AttemptOutcome.OK))
                         break
                     self.refused[int(now)] += 1
-                    among.finished(chosen, Outcome.UNREACHED, now)
+                    among.record_outcome(chosen, AttemptOutcome.NOT_CONNECTED, now)
                     tried.append(chosen)
                 else:
                     self.lost[int(now)] += 1
@@ -76,9 +76,9 @@ class World:
 
             return come
 
-        def check(among: Cluster[Member], member: Member) -> Callable[[float], None]:
+        def check(among: Cluster[ClusterMember], member: ClusterMember) -> Callable[[float], None]:
             def look(now: float) -> None:
-                among.checked(member, now, well=self.is_up(int(member.name), now))
+                among.record_check(member, now, succeeded=self.is_up(int(member.name), now))
                 at(now + 5.0 * self.chance.uniform(0.9, 1.1), look)
 
             return look
@@ -146,9 +146,9 @@ def test_flapping_loses_little_and_all_take_part_again() -> None:
     assert share(world.lost, range(60, 120)) == 0
     for among in world.clusters:
         assert len(among.available(120.0)) >= 90
-        ejections = sum(each.outlier.ejections for each in among.members)
+        ejections = sum(each.outlier.ejection_count for each in among.members)
         assert 0 < ejections < 30 * 12
-        assert sum(each.outlier.ejections for each in among.members[30:]) == 0
+        assert sum(each.outlier.ejection_count for each in among.members[30:]) == 0
 
 
 def test_all_down_and_back_none_is_forgotten() -> None:
@@ -166,7 +166,7 @@ def test_who_comes_back_is_not_run_over() -> None:
     world.run(30.0)
     for among in world.clusters:
         back = among.members[0]
-        among.checked(back, 100.0, well=True)
-        among.checked(back, 100.0, well=True)
+        among.record_check(back, 100.0, succeeded=True)
+        among.record_check(back, 100.0, succeeded=True)
         asked = Counter(among.choose(100.5).name for _ in range(10_000))
         assert 0 < asked[back.name] < 40

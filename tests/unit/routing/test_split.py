@@ -7,13 +7,13 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infergate.routing.split import pick, place
+from infergate.routing.split import hash_position, pick_target
 
 KEYS = [f"user-{number}" for number in range(20_000)]
 
 
 def test_every_process_and_every_release_decides_alike() -> None:
-    assert [round(place(key), 3) for key in ("", "a", "modèle\0séquence", "\ud800")] == [
+    assert [round(hash_position(key), 3) for key in ("", "a", "modèle\0séquence", "\ud800")] == [
         89.317,
         25.379,
         60.813,
@@ -22,19 +22,19 @@ def test_every_process_and_every_release_decides_alike() -> None:
 
 
 def test_each_target_has_its_share() -> None:
-    counts = Counter(pick((5, 20.5), key) for key in KEYS)
+    counts = Counter(pick_target((5, 20.5), key) for key in KEYS)
     assert abs(counts[0] / len(KEYS) - 0.05) < 0.006
     assert abs(counts[1] / len(KEYS) - 0.205) < 0.012
     assert abs(counts[None] / len(KEYS) - 0.745) < 0.012
 
 
 def test_where_the_first_grows_keys_come_and_none_leaves() -> None:
-    few, more = ({key for key in KEYS if pick((share,), key) == 0} for share in (5, 25))
+    few, more = ({key for key in KEYS if pick_target((share,), key) == 0} for share in (5, 25))
     assert few < more
 
 
 @given(st.text(st.characters(exclude_categories=[])))
 def test_all_goes_to_a_whole_and_nothing_to_none(key: str) -> None:
-    assert pick((100.0,), key) == 0
-    assert pick((), key) is None
-    assert pick((50, 50), key) in (0, 1)
+    assert pick_target((100.0,), key) == 0
+    assert pick_target((), key) is None
+    assert pick_target((50, 50), key) in (0, 1)

@@ -84,14 +84,14 @@ def test_unknown_names_do_not_grow_memory() -> None:
     routes = RouteTable([Route("m", "a"), Route("/k.*/", "b")])
     for index in range(10_000):
         assert routes.find(f"unknown-{index}", "") is None
-    assert not routes._matched
+    assert not routes._candidates_cache
 
 
 def test_names_that_a_pattern_matches_are_remembered_within_bounds() -> None:
     routes = RouteTable([Route("*", "a")])
-    for index in range(3 * table._REMEMBERED):
+    for index in range(3 * table._MAX_CACHED_NAMES):
         assert routes.find(f"m{index}", "") is routes.routes[0]
-        assert len(routes._matched) <= table._REMEMBERED
+        assert len(routes._candidates_cache) <= table._MAX_CACHED_NAMES
     assert routes.candidates("m0") is routes.candidates("m0")
 
 
@@ -154,7 +154,7 @@ def scan(routes: list[Route], model: str, version: str) -> Route | None:
         matches = (
             route.pattern == model
             if route.is_exact
-            else table.compiled(route.pattern).fullmatch(model)
+            else table.compile_pattern(route.pattern).fullmatch(model)
         )
         if matches and route.version in ("", version):
             return route

@@ -13,8 +13,8 @@ import pytest
 
 from access_tokens import ISSUER, jwk, jwks, rsa_key, token
 from infergate.access.keys import digest_of
-from infergate.access.rates import Buckets
-from infergate.codecs.base import Peek
+from infergate.access.rate_limits import LocalBuckets
+from infergate.codecs.base import RequestSummary
 from infergate.config import Config
 from infergate.config.load import load
 from infergate.core.call import Call
@@ -23,9 +23,9 @@ from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.observe.metrics import Metrics
-from infergate.runtime.access import entrance, guarded_admin
-from infergate.runtime.company import Company
-from infergate.runtime.running import Parts
+from infergate.runtime.access import authorize_admin, make_authorizer
+from infergate.runtime.running import GatewayParts
+from infergate.runtime.worker_group import WorkerGroup
 from infergate.transport.base import HttpApp
 
 SECRET = "infergate_admin-key"
@@ -44,13 +44,13 @@ def call(**headers: str) -> Call:
 
 
 async def who(config: Config, asking: Call, metrics: Metrics | None = None) -> str:
-    made = entrance(
+    made = make_authorizer(
         config,
         lambda model, version, headers: "*",
         DEFAULT_LIMITS,
-        Company(metrics=metrics or Metrics()),
+        WorkerGroup(metrics=metrics or Metrics()),
     )
-    await made.admitted(Peek(InferRequest, "m"), asking)
+    await made.authorize(RequestSummary(InferRequest, "m"), asking)
     await made.close()
     return asking.identity
 
@@ -125,41 +125,45 @@ def test_what_is_not_configured_is_not_loaded() -> None:
 RATES = f"  keys: [{{name: a, sha256: '{HASH}'}}]\n  rates: [{{requests: 1/h, each: []}}]\n"
 
 
-def parts(config: Config, access: Any) -> Parts:
+def parts(config: Config, access: Any) -> GatewayParts:
     nothing: Any = None
-    return Parts(config, DEFAULT_LIMITS, nothing, {}, None, None, access)
+    return GatewayParts(config, DEFAULT_LIMITS, nothing, {}, None, None, access)
 
 
 async def test_what_was_counted_and_checked_stays_where_access_does(tmp_path: Path) -> None:
     config = read(tmp_path, f"access:\n  rules: [{{who: ['*']}}]\n{RATES}")
-    first = entrance(config, lambda model, version, headers: "old", DEFAULT_LIMITS, Company())
-    again = entrance(
+    first = make_authorizer(
+        config, lambda model, version, headers: "old", DEFAULT_LIMITS, WorkerGroup()
+    )
+    again = make_authorizer(
         config,
         lambda model, version, headers: "new",
         DEFAULT_LIMITS,
-        Company(),
+        WorkerGroup(),
         parts(config, first),
     )
     assert again is first
-    assert again.route_of("m", "", {}) == "old", "until the new configuration serves"
+    assert again.route_label("m", "", {}) == "old", "until the new configuration serves"
 
 
 async def test_what_was_counted_stays_where_rates_do(tmp_path: Path) -> None:
     config = read(tmp_path, f"access:\n  rules: [{{who: ['*']}}]\n{RATES}")
     other = read(tmp_path, f"access:\n  rules: [{{who: ['key:*']}}]\n{RATES}")
     third = read(tmp_path, "access:\n  rules: [{who: ['*']}]\n" + RATES.replace("1/h", "2/h"))
-    made = entrance(config, lambda model, version, headers: "", DEFAULT_LIMITS, Company())
-    await made.admitted(Peek(InferRequest, "m"), call(x_api_key=SECRET))
+    made = make_authorizer(
+        config, lambda model, version, headers: "", DEFAULT_LIMITS, WorkerGroup()
+    )
+    await made.authorize(RequestSummary(InferRequest, "m"), call(x_api_key=SECRET))
     for changed, is_counted in ((other, True), (third, False)):
-        later = entrance(
+        later = make_authorizer(
             changed,
             lambda model, version, headers: "",
             DEFAULT_LIMITS,
-            Company(),
+            WorkerGroup(),
             parts(config, made),
         )
         assert later is not made
-        asking = later.admitted(Peek(InferRequest, "m"), call(x_api_key=SECRET))
+        asking = later.authorize(RequestSummary(InferRequest, "m"), call(x_api_key=SECRET))
         if is_counted:
             with pytest.raises(GatewayError, match="rate of requests"):
                 await asking
@@ -171,14 +175,14 @@ async def test_where_rates_are_counted_in_memory_is_said_by_the_company(
     tmp_path: Path, unused_tcp_port: int
 ) -> None:
     """Also while Redis is away: it is where all workers count."""
-    ours: dict[bytes, Buckets] = {}
-    company = Company(buckets=lambda rates: ours.setdefault(rates, Buckets()))
+    ours: dict[bytes, LocalBuckets] = {}
+    company = WorkerGroup(rate_buckets=lambda rates: ours.setdefault(rates, LocalBuckets()))
     away = f"  redis: {{url: 'redis://127.0.0.1:{unused_tcp_port}', timeout: 5s}}\n"
     for number, more in enumerate(("", away)):
         rates = RATES.replace("1/h", f"{number + 1}/h")
         config = read(tmp_path, f"access:\n  rules: [{{who: ['*']}}]\n{rates}{more}")
-        made = entrance(config, lambda model, version, headers: "", DEFAULT_LIMITS, company)
-        await made.admitted(Peek(InferRequest, "m"), call(x_api_key=SECRET))
+        made = make_authorizer(config, lambda model, version, headers: "", DEFAULT_LIMITS, company)
+        await made.authorize(RequestSummary(InferRequest, "m"), call(x_api_key=SECRET))
         await made.close()
     assert [len(each) for each in ours.values()] == [1, 1]
 
@@ -202,7 +206,7 @@ def admin(folder: Path, page: Page, keys: bool = True) -> tuple[HttpApp, Metrics
     listener = f"keys: [{{name: ops, sha256: '{HASH}'}}]" if keys else ""
     config = read(folder, f"listeners: {{admin: {{{listener}}}}}\n")
     metrics = Metrics()
-    return guarded_admin(page, config, metrics), metrics
+    return authorize_admin(page, config, metrics), metrics
 
 
 async def test_without_keys_the_admin_listener_is_as_it_was(tmp_path: Path) -> None:

@@ -11,21 +11,23 @@ from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.wire import HttpRequest
 from infergate.observe.metrics import Metrics
-from infergate.runtime.admin import Admin, Below
-from infergate.runtime.history import History, Outcome
+from infergate.runtime.admin import AdminApp, SubtreeApp
+from infergate.runtime.config_history import ConfigHistory, ReloadResult
 
 
-def admin(*, ready: bool = True, history: History | None = None, reload: bool = False) -> Admin:
+def admin(
+    *, ready: bool = True, history: ConfigHistory | None = None, reload: bool = False
+) -> AdminApp:
     async def is_ready() -> bool:
         return ready
 
-    return Admin(Metrics().scrape, is_ready, history or History(), reload=reload)
+    return AdminApp(Metrics().scrape, is_ready, history or ConfigHistory(), allows_reload=reload)
 
 
 async def told(
-    served: Admin, path: str, method: str = "GET", headers: Mapping[str, str] | None = None
+    served: AdminApp, path: str, method: str = "GET", headers: Mapping[str, str] | None = None
 ) -> tuple[int, bytes]:
-    call = Call(peer="test", started=time.monotonic())
+    call = Call(peer="test", started_at=time.monotonic())
     answer = await served.respond(HttpRequest(method, path, headers=headers or {}), call)
     return answer.status, b"".join(bytes(part) for part in answer.body)
 
@@ -37,7 +39,7 @@ async def test_metrics_are_prometheus_text() -> None:
 
 
 async def test_who_asks_for_openmetrics_gets_it() -> None:
-    call = Call(peer="test", started=time.monotonic())
+    call = Call(peer="test", started_at=time.monotonic())
     wire = HttpRequest(
         "GET", "/metrics", headers={"accept": "application/openmetrics-text;version=1.0.0,*/*"}
     )
@@ -78,8 +80,8 @@ def test_what_the_transport_turns_away_is_plain_text_and_its_limit_counted(
     kind: Kind, status: int
 ) -> None:
     over: list[str] = []
-    served = Admin(Metrics().scrape, _never, History(), over=over.append)
-    call = Call(peer="test", started=time.monotonic())
+    served = AdminApp(Metrics().scrape, _never, ConfigHistory(), count_limit=over.append)
+    call = Call(peer="test", started_at=time.monotonic())
     for limit in ("", "body"):
         error = GatewayError(kind, "too much", retry_after=1.0, limit=limit)
         answer = served.refuse(error, HttpRequest("", ""), call)
@@ -97,15 +99,15 @@ class Again:
     """Stands for what reloads."""
 
     def __init__(self, wrong: str = "") -> None:
-        self.history = History()
-        self.history.again = self
-        self.wrong = wrong
-        self.why: list[str] = []
+        self.history = ConfigHistory()
+        self.history.reload = self
+        self.error = wrong
+        self.trigger: list[str] = []
 
-    async def __call__(self, why: str) -> Outcome:
-        self.why.append(why)
-        outcome = Outcome(why, 1.0, self.wrong)
-        self.history.note(outcome, "abc")
+    async def __call__(self, why: str) -> ReloadResult:
+        self.trigger.append(why)
+        outcome = ReloadResult(why, 1.0, self.error)
+        self.history.record(outcome, "abc")
         return outcome
 
 
@@ -113,7 +115,7 @@ async def test_a_reload_is_asked_for_and_audited(caplog: pytest.LogCaptureFixtur
     again = Again()
     with caplog.at_level(logging.INFO, "infergate.audit"):
         status, body = await told(admin(history=again.history, reload=True), "/reload", "POST")
-    assert (status, again.why) == (200, ["POST /reload"])
+    assert (status, again.trigger) == (200, ["POST /reload"])
     page = json.loads(body)
     assert (page["number"], page["sha256"]) == (2, "abc")
     assert page["last_reload"] == {
@@ -151,7 +153,7 @@ async def test_a_reload_that_may_not_be_asked_for(
     again = Again()
     served = admin(history=again.history, reload=reload)
     assert (await told(served, "/reload", method, headers))[0] == status
-    assert again.why == []
+    assert again.trigger == []
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
@@ -173,8 +175,8 @@ async def test_a_reload_that_may_not_be_asked_for(
 async def test_a_public_name_is_shown_no_configuration(
     path: str, host: str, status: int, method: str
 ) -> None:
-    history = History()
-    served = Admin(Metrics().scrape, _always, history, hosts=("ops.example",))
+    history = ConfigHistory()
+    served = AdminApp(Metrics().scrape, _always, history, hosts=("ops.example",))
     answered, body = await told(served, path, method, {"host": host} if host else {})
     assert answered == status
     assert (b"listeners.admin.hosts" in body) == (status == 403)
@@ -182,7 +184,7 @@ async def test_a_public_name_is_shown_no_configuration(
 
 @pytest.mark.parametrize("page", [{"accept": "text/html"}, {}])
 async def test_nor_is_the_console(page: dict[str, str]) -> None:
-    served = Admin(Metrics().scrape, _always, History(), console=_no_console)
+    served = AdminApp(Metrics().scrape, _always, ConfigHistory(), make_console=_no_console)
     assert (await told(served, "/", headers={"host": "evil.example", **page}))[0] == 403
 
 
@@ -190,5 +192,5 @@ async def _always() -> bool:
     return True
 
 
-def _no_console() -> Below:
+def _no_console() -> SubtreeApp:
     raise AssertionError

@@ -21,38 +21,38 @@ import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infergate.codecs.base import Parsed
+from infergate.codecs.base import ParsedRequest
 from infergate.codecs.v2_rest import PLUGIN
+from infergate.core.counters import BackendCounters
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB
-from infergate.core.memory import DetachedMemory
+from infergate.core.memory import DetachedMemoryAccount
 from infergate.core.messages import InferRequest, InferResponse
-from infergate.core.tally import Tally
 from infergate.core.tensor import Buffer, Tensor
-from infergate.core.wire import HttpRequest, joined
-from infergate.runtime.aside import Pool
-from infergate.runtime.aside.mapped import LONG, SPACE
-from infergate.runtime.aside.parcel import pack, unpack
-from infergate.runtime.aside.pool import LARGE
-from infergate.runtime.aside.shared import shared
+from infergate.core.wire import HttpRequest, join_parts
+from infergate.runtime.offload import HelperPool
+from infergate.runtime.offload.ipc_message import pack, unpack
+from infergate.runtime.offload.mapped_file import FILE_BYTES, MIN_SHARED_BYTES
+from infergate.runtime.offload.pool import LARGE_JOB_COST
+from infergate.runtime.offload.shared_buffer import get_shared_buffer
 from infergate.testing import Vector, load
-from infergate.testing.canonical import text
-from infergate.transport import rooms
+from infergate.testing.canonical import to_text
+from infergate.transport.net import buffer_pool
 
-CODEC: Any = PLUGIN.make({})
+CODEC: Any = PLUGIN.create({})
 VECTORS = Path(__file__).parents[2] / "vectors" / "v2-rest"
 
 
 @pytest_asyncio.fixture
-async def pool() -> AsyncIterator[Pool]:
-    made = Pool(1)
+async def pool() -> AsyncIterator[HelperPool]:
+    made = HelperPool(1)
     yield made
     await made.close()
 
 
-def process(pool: Pool) -> Any:
-    started = pool._places[0]._started
+def process(pool: HelperPool) -> Any:
+    started = pool._slots[0]._starting
     return started.result() if started is not None and started.done() else None
 
 
@@ -69,7 +69,9 @@ def no_place(*_: int) -> Any:
 
 @given(
     st.lists(
-        st.sampled_from([0, 1, 1000, LONG - 1, LONG, 100_000, 1_000_000]).map(os.urandom)
+        st.sampled_from(
+            [0, 1, 1000, MIN_SHARED_BYTES - 1, MIN_SHARED_BYTES, 100_000, 1_000_000]
+        ).map(os.urandom)
         | st.integers()
         | st.text(),
         max_size=6,
@@ -87,8 +89,8 @@ def test_what_is_unpacked_is_what_was_packed(values: list[Any]) -> None:
         return laid[place]
 
     pickled = pack(values, lay)
-    assert len(pickled) < 6 * LONG + 10_000
-    assert all(len(each) >= LONG for each in laid)
+    assert len(pickled) < 6 * MIN_SHARED_BYTES + 10_000
+    assert all(len(each) >= MIN_SHARED_BYTES for each in laid)
     assert unpack(bytearray(pickled), take) == values
     assert unpack(pack(values, nowhere), no_place) == values
 
@@ -117,53 +119,53 @@ def test_an_error_of_a_kind_of_its_own_is_packed_whole() -> None:
 def test_views_and_mappings_are_packed() -> None:
     value = {
         "view": memoryview(b"short"),
-        "long": memoryview(bytes(LONG)),
+        "long": memoryview(bytes(MIN_SHARED_BYTES)),
         "mapping": MappingProxyType({"a": 1}),
     }
     found = unpack(pack(value, nowhere), no_place)
-    assert found == {"view": b"short", "long": bytes(LONG), "mapping": {"a": 1}}
+    assert found == {"view": b"short", "long": bytes(MIN_SHARED_BYTES), "mapping": {"a": 1}}
     assert type(found["mapping"]) is MappingProxyType
 
 
 # ---- the pool
 
 
-async def test_a_function_is_done_elsewhere(pool: Pool) -> None:
+async def test_a_function_is_done_elsewhere(pool: HelperPool) -> None:
     assert await pool.run(None, os.getpid) not in (os.getpid(), None)
     assert await pool.run(None, pow, 2, 10) == 1024
 
 
-async def test_long_buffers_go_there_and_come_back(pool: Pool) -> None:
+async def test_long_buffers_go_there_and_come_back(pool: HelperPool) -> None:
     long = os.urandom(5 * MIB)
     assert await pool.run(None, bytes.__add__, b"and ", long) == b"and " + long
     assert await pool.run(None, bytes, memoryview(long)[1:-1]) == long[1:-1]
 
 
-async def test_what_lies_in_shared_memory_is_not_copied_to_go_there(pool: Pool) -> None:
-    first = rooms.room(3 * MIB)
+async def test_what_lies_in_shared_memory_is_not_copied_to_go_there(pool: HelperPool) -> None:
+    first = buffer_pool.allocate(3 * MIB)
     assert await pool.run(None, zlib.crc32, first) == zlib.crc32(first)  # a copy
-    body = rooms.room(3 * MIB)
-    assert shared().mapped.place(first) is None
-    assert shared().mapped.place(body) is not None
+    body = buffer_pool.allocate(3 * MIB)
+    assert get_shared_buffer().mapped.offset_of(first) is None
+    assert get_shared_buffer().mapped.offset_of(body) is not None
     body[:] = sent = os.urandom(len(body))
-    kept = shared().kept
+    kept = get_shared_buffer().unused_bytes
     assert await pool.run(None, zlib.crc32, body[5:]) == zlib.crc32(sent[5:])
-    assert shared().kept == kept
+    assert get_shared_buffer().unused_bytes == kept
 
 
-async def test_an_answer_stays_where_it_was_written(pool: Pool) -> None:
+async def test_an_answer_stays_where_it_was_written(pool: HelperPool) -> None:
     long = os.urandom(MIB)
     first = await pool.run(None, bytes, long)
-    assert shared().mapped.place(first) is not None
+    assert get_shared_buffer().mapped.offset_of(first) is not None
     others = [await pool.run(None, bytes, os.urandom(MIB)) for _ in range(5)]
     assert first == long
-    places = {shared().mapped.place(each) for each in (first, *others)}
+    places = {get_shared_buffer().mapped.offset_of(each) for each in (first, *others)}
     assert len(places) == 6
     del others
-    assert shared().mapped.place(await pool.run(None, bytes, long)) in places
+    assert get_shared_buffer().mapped.offset_of(await pool.run(None, bytes, long)) in places
 
 
-async def test_an_answer_that_is_longer_than_its_room_comes_all_the_same(pool: Pool) -> None:
+async def test_an_answer_that_is_longer_than_its_room_comes_all_the_same(pool: HelperPool) -> None:
     assert await pool.run(None, bytes, 3 * MIB) == bytes(3 * MIB)  # of which nothing tells before
     both = await pool.run(None, eval, "[bytes(700_000)] * 2")
     assert both == [bytes(700_000)] * 2
@@ -171,20 +173,20 @@ async def test_an_answer_that_is_longer_than_its_room_comes_all_the_same(pool: P
 
 
 async def test_without_room_in_the_file_all_is_sent(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
+    pool: HelperPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = {"_unused": [], "kept": 0, "_empty": defaultdict(list), "_end": SPACE}
+    full = {"_unused": [], "kept": 0, "_empty": defaultdict(list), "_end": FILE_BYTES}
     for name, value in full.items():
-        monkeypatch.setattr(shared(), name, value)
+        monkeypatch.setattr(get_shared_buffer(), name, value)
     long = os.urandom(MIB)
     found = await pool.run(None, bytes, long)
     assert (found, type(found)) == (long, bytes)
 
 
-async def test_what_was_asked_stays_as_long_as_it_is_worked_on(pool: Pool) -> None:
+async def test_what_was_asked_stays_as_long_as_it_is_worked_on(pool: HelperPool) -> None:
     await pool.run(None, len, bytes(MIB))
-    body = rooms.room(MIB)
-    place = shared().mapped.place(body)
+    body = buffer_pool.allocate(MIB)
+    place = get_shared_buffer().mapped.offset_of(body)
     at_work = asyncio.create_task(
         pool.run(None, eval, "__import__('time').sleep(0.2) or len(body)", {"body": body})
     )
@@ -194,15 +196,15 @@ async def test_what_was_asked_stays_as_long_as_it_is_worked_on(pool: Pool) -> No
     with pytest.raises(asyncio.CancelledError):
         await at_work
     del at_work, body
-    others = [rooms.room(MIB) for _ in range(4)]
+    others = [buffer_pool.allocate(MIB) for _ in range(4)]
     assert place is not None
-    assert place not in [shared().mapped.place(each) for each in others]
+    assert place not in [get_shared_buffer().mapped.offset_of(each) for each in others]
     assert await pool.run(None, pow, 2, 5) == 32  # after it
-    others += [rooms.room(MIB) for _ in range(4)]
-    assert place in [shared().mapped.place(each) for each in others]
+    others += [buffer_pool.allocate(MIB) for _ in range(4)]
+    assert place in [get_shared_buffer().mapped.offset_of(each) for each in others]
 
 
-async def test_what_a_function_raises_is_raised_here(pool: Pool) -> None:
+async def test_what_a_function_raises_is_raised_here(pool: HelperPool) -> None:
     wrong = HttpRequest("POST", "/v2/models/m/infer", "", {}, (b'{"inputs": 3}',))
     with pytest.raises(GatewayError, match="inputs must be an array") as caught:
         await pool.run(None, CODEC.parse_request, wrong, DEFAULT_LIMITS)
@@ -215,9 +217,9 @@ async def test_a_system_without_room_is_told(monkeypatch: pytest.MonkeyPatch) ->
     def full(*_: int) -> None:
         raise OSError(errno.ENOSPC, "no room")
 
-    pool = Pool(1)
+    pool = HelperPool(1)
     for name, value in (("_unused", []), ("kept", 0)):  # what is there was had before
-        monkeypatch.setattr(shared(), name, value)
+        monkeypatch.setattr(get_shared_buffer(), name, value)
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", full)
         with pytest.raises(GatewayError, match="lacks the resources") as caught:
@@ -227,12 +229,12 @@ async def test_a_system_without_room_is_told(monkeypatch: pytest.MonkeyPatch) ->
     await pool.close()
 
 
-async def test_what_is_printed_there_is_no_answer(pool: Pool) -> None:
+async def test_what_is_printed_there_is_no_answer(pool: HelperPool) -> None:
     assert await pool.run(None, print, "noise") is None
     assert await pool.run(None, pow, 3, 2) == 9
 
 
-async def test_a_death_costs_one_job(pool: Pool) -> None:
+async def test_a_death_costs_one_job(pool: HelperPool) -> None:
     with pytest.raises(GatewayError, match="internal error") as caught:
         await pool.run(None, os._exit, 3)
     assert caught.value.kind is Kind.INTERNAL
@@ -244,11 +246,11 @@ async def test_a_death_costs_one_job(pool: Pool) -> None:
 
 
 async def test_long_buffers_are_copied_while_others_have_their_turn(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
+    pool: HelperPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await pool.run(None, os.getpid)
-    monkeypatch.setattr(Pool.__module__ + "._SLICE", LONG)
-    data, turns = os.urandom(8 * LONG + 1), 0
+    monkeypatch.setattr(HelperPool.__module__ + "._SLICE", MIN_SHARED_BYTES)
+    data, turns = os.urandom(8 * MIN_SHARED_BYTES + 1), 0
     job = asyncio.create_task(pool.run(None, zlib.crc32, data))
     while not job.done():
         await asyncio.sleep(0)
@@ -258,7 +260,7 @@ async def test_long_buffers_are_copied_while_others_have_their_turn(
 
 
 async def test_a_death_before_the_job_is_there_costs_it(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
+    pool: HelperPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = await pool.run(None, os.getpid)
 
@@ -268,38 +270,38 @@ async def test_a_death_before_the_job_is_there_costs_it(
         await process(pool).lost
 
     with monkeypatch.context() as patched:
-        patched.setattr(Pool.__module__ + "._Laid.copy", copy)
+        patched.setattr(HelperPool.__module__ + "._Laid.copy", copy)
         with pytest.raises(GatewayError, match="internal error"):
-            await pool.run(None, len, bytes(LONG))
-    assert await pool.run(None, len, bytes(LONG)) == LONG
+            await pool.run(None, len, bytes(MIN_SHARED_BYTES))
+    assert await pool.run(None, len, bytes(MIN_SHARED_BYTES)) == MIN_SHARED_BYTES
 
 
 async def test_a_process_that_hangs_is_replaced(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
+    pool: HelperPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = await pool.run(None, os.getpid)
     os.kill(pid, signal.SIGSTOP)
     with monkeypatch.context() as patched:
-        patched.setattr(Pool.__module__ + "._LONGEST", 0.01)
+        patched.setattr(HelperPool.__module__ + "._LONGEST", 0.01)
         with pytest.raises(GatewayError, match="internal error"):
             await asyncio.wait_for(pool.run(None, os.getpid), 30)
     assert await pool.run(None, os.getpid) != pid
 
 
-async def test_signals_to_the_group_are_not_for_it(pool: Pool) -> None:
+async def test_signals_to_the_group_are_not_for_it(pool: HelperPool) -> None:
     pid = await pool.run(None, os.getpid)
     os.kill(pid, signal.SIGTERM)
     os.kill(pid, signal.SIGINT)
     assert await pool.run(None, os.getpid) == pid
 
 
-async def test_it_ends_with_the_process_that_asks(pool: Pool) -> None:
+async def test_it_ends_with_the_process_that_asks(pool: HelperPool) -> None:
     await pool.run(None, os.getpid)
     process(pool)._transport.get_pipe_transport(0).close()
     await asyncio.wait_for(process(pool).lost, 30)
 
 
-async def test_the_deadline_holds_in_line_and_at_work(pool: Pool) -> None:
+async def test_the_deadline_holds_in_line_and_at_work(pool: HelperPool) -> None:
     began = time.monotonic()
     for _ in range(2):  # the first is at work for ever, the second in line
         with pytest.raises(GatewayError, match="deadline") as caught:
@@ -307,7 +309,7 @@ async def test_the_deadline_holds_in_line_and_at_work(pool: Pool) -> None:
         assert caught.value.kind is Kind.TIMEOUT
 
 
-async def test_a_process_starts_though_its_caller_is_in_a_hurry(pool: Pool) -> None:
+async def test_a_process_starts_though_its_caller_is_in_a_hurry(pool: HelperPool) -> None:
     with pytest.raises(GatewayError, match="deadline"):
         await pool.run(time.monotonic(), os.getpid)
     assert process(pool) is None  # still at it
@@ -318,16 +320,16 @@ async def test_a_process_starts_though_its_caller_is_in_a_hurry(pool: Pool) -> N
 
 
 async def test_closing_ends_what_is_starting() -> None:
-    pool = Pool(1)
+    pool = HelperPool(1)
     with pytest.raises(GatewayError, match="deadline"):
         await pool.run(time.monotonic(), os.getpid)
     await pool.close()
-    assert process(pool).lost.done()
+    assert process(pool).lost.settle()
     await pool.close()
 
 
 async def test_a_start_that_fails_is_tried_again(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
+    pool: HelperPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(sys, "executable", os.devnull)
@@ -340,7 +342,7 @@ async def test_a_start_that_fails_is_tried_again(
 
 
 async def test_modules_are_found_there_as_here(
-    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pool: HelperPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "struct.py").write_text("raise SystemExit('a file in the working directory')")
     monkeypatch.chdir(tmp_path)
@@ -349,10 +351,10 @@ async def test_modules_are_found_there_as_here(
 
 
 async def test_an_answer_that_cannot_be_read_costs_one_job(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
+    pool: HelperPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(Pool.__module__ + ".unpack", _cannot)
+        patched.setattr(HelperPool.__module__ + ".unpack", _cannot)
         with pytest.raises(GatewayError, match="internal error"):
             await pool.run(None, pow, 2, 4)
     assert await pool.run(None, pow, 2, 4) == 16
@@ -362,7 +364,7 @@ def _cannot(*_: Any) -> Any:
     raise MemoryError
 
 
-async def test_a_caller_that_goes_away_leaves_the_place_in_order(pool: Pool) -> None:
+async def test_a_caller_that_goes_away_leaves_the_place_in_order(pool: HelperPool) -> None:
     first = asyncio.create_task(pool.run(None, time.sleep, 0.2))
     while process(pool) is None or process(pool)._answer is None:  # noqa: ASYNC110
         await asyncio.sleep(0)
@@ -373,15 +375,15 @@ async def test_a_caller_that_goes_away_leaves_the_place_in_order(pool: Pool) -> 
     assert await pool.run(None, pow, 2, 5) == 32
 
 
-async def test_jobs_that_wait_are_all_done(pool: Pool) -> None:
+async def test_jobs_that_wait_are_all_done(pool: HelperPool) -> None:
     powers = await asyncio.gather(*(pool.run(None, pow, 2, n) for n in range(20)))
     assert powers == [2**n for n in range(20)]
 
 
 async def test_closing_ends_what_is_at_work() -> None:
-    pool = Pool(2)
+    pool = HelperPool(2)
     at_work = asyncio.create_task(pool.run(None, time.sleep, 3600))
-    while all(place._started is None for place in pool._places):  # noqa: ASYNC110
+    while all(place._starting is None for place in pool._slots):  # noqa: ASYNC110
         await asyncio.sleep(0)
     await pool.close()
     with pytest.raises(GatewayError, match="internal error"):
@@ -392,52 +394,52 @@ async def test_closing_ends_what_is_at_work() -> None:
 
 
 async def test_large_jobs_leave_one_process_to_the_others() -> None:
-    tally = Tally()
-    pool = Pool(2, tally)
+    tally = BackendCounters()
+    pool = HelperPool(2, tally)
     large = [
         asyncio.create_task(
-            pool.run(None, time.sleep, 3600, client=("bad", str(number)), cost=LARGE + 1)
+            pool.run(None, time.sleep, 3600, client=("bad", str(number)), cost=LARGE_JOB_COST + 1)
         )
         for number in range(3)
     ]
     await asyncio.sleep(0)
-    assert tally.waiting == 2
-    small = pool.run(None, pow, 2, 3, client=("bad", "another"), cost=LARGE)
+    assert tally.queued == 2
+    small = pool.run(None, pow, 2, 3, client=("bad", "another"), cost=LARGE_JOB_COST)
     assert await asyncio.wait_for(small, 60) == 8
     assert not any(each.done() for each in large)
     for each in large:
         each.cancel()
     await asyncio.gather(*large, return_exceptions=True)
-    assert (tally.waiting, len(pool._queue)) == (0, 0)
+    assert (tally.queued, len(pool._queue)) == (0, 0)
     await pool.close()
 
 
 async def test_a_full_queue_refuses_and_callers_that_leave_make_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Pool.__module__ + ".MAX_WAITING", 2)
-    tally = Tally()
-    pool = Pool(1, tally)
+    monkeypatch.setattr(HelperPool.__module__ + ".MAX_WAITING", 2)
+    tally = BackendCounters()
+    pool = HelperPool(1, tally)
     at_work, waits = (asyncio.create_task(pool.run(None, time.sleep, 3600)) for _ in range(2))
     await asyncio.sleep(0)
     with pytest.raises(GatewayError, match="too many long messages") as caught:
         await pool.run(None, pow, 2, 2)
     assert (caught.value.kind, caught.value.retry_after) == (Kind.OVERLOADED, 1.0)
-    assert (tally.waiting, tally.refused) == (1, 1)
+    assert (tally.queued, tally.queue_rejected) == (1, 1)
     waits.cancel()
     await asyncio.gather(waits, return_exceptions=True)
-    assert (tally.waiting, len(pool._queue)) == (0, 0)
+    assert (tally.queued, len(pool._queue)) == (0, 0)
     with pytest.raises(GatewayError, match="deadline"):
         await pool.run(time.monotonic() + 0.01, pow, 2, 2)
-    assert (tally.refused, tally.expired) == (1, 1)
+    assert (tally.queue_rejected, tally.queue_expired) == (1, 1)
     at_work.cancel()
     await pool.close()
 
 
 async def test_a_job_that_is_replaced_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pool.__module__ + ".MAX_WAITING", 2)
-    tally = Tally()
-    pool = Pool(1, tally)
+    monkeypatch.setattr(HelperPool.__module__ + ".MAX_WAITING", 2)
+    tally = BackendCounters()
+    pool = HelperPool(1, tally)
     at_work = asyncio.create_task(pool.run(None, time.sleep, 3600))
     await asyncio.sleep(0)
 
@@ -454,7 +456,7 @@ async def test_a_job_that_is_replaced_is_refused(monkeypatch: pytest.MonkeyPatch
             await task
         assert (caught.value.kind, caught.value.retry_after) == (Kind.OVERLOADED, 1.0)
     await asyncio.gather(tasks[1], return_exceptions=True)
-    assert (tally.waiting, tally.refused, len(pool._queue)) == (1, 2, 1)
+    assert (tally.queued, tally.queue_rejected, len(pool._queue)) == (1, 2, 1)
     tasks[2].cancel()
     at_work.cancel()
     await asyncio.gather(tasks[2], return_exceptions=True)
@@ -462,16 +464,16 @@ async def test_a_job_that_is_replaced_is_refused(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_long_job_without_a_caller_is_killed(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
+    pool: HelperPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Pool.__module__ + "._ABANDONED", 0.01)
+    monkeypatch.setattr(HelperPool.__module__ + "._ABANDONED", 0.01)
     pid = await pool.run(None, os.getpid)
     with pytest.raises(GatewayError, match="deadline"):
         await pool.run(time.monotonic() + 0.1, time.sleep, 3600)
     assert await asyncio.wait_for(pool.run(None, os.getpid), 60) != pid
 
 
-async def test_an_idle_process_gives_freed_memory_back(pool: Pool) -> None:
+async def test_an_idle_process_gives_freed_memory_back(pool: HelperPool) -> None:
     pid = await pool.run(None, os.getpid)
     before = _resident(pid)
     assert (
@@ -493,35 +495,37 @@ def _resident(pid: int) -> int:
 # ---- codecs that say their messages may hold much text
 
 
-async def test_every_vector_is_read_there_as_here(pool: Pool) -> None:
+async def test_every_vector_is_read_there_as_here(pool: HelperPool) -> None:
     for vector in load(VECTORS):
         if not isinstance(vector.wire, HttpRequest):
             continue
-        codec = PLUGIN.make(vector.options)
+        codec = PLUGIN.create(vector.options)
         assert await _read(pool, codec, vector) == await _read(None, codec, vector), vector
 
 
-async def _read(pool: Pool | None, codec: Any, vector: Vector) -> str:
+async def _read(pool: HelperPool | None, codec: Any, vector: Vector) -> str:
     try:
         if pool is None:
             parsed = codec.parse_request(vector.wire, DEFAULT_LIMITS)
-        elif codec.text_in(vector.wire):
+        elif codec.request_text_bytes(vector.wire):
             parsed = await pool.run(None, codec.parse_request, vector.wire, DEFAULT_LIMITS)
         else:
             parsed = codec.parse_request(vector.wire, DEFAULT_LIMITS)
     except GatewayError as error:
         return repr(error)
     return (
-        f"{text(parsed.operation)} {parsed.reply}" if isinstance(parsed, Parsed) else "unfinished"
+        f"{to_text(parsed.operation)} {parsed.response_options}"
+        if isinstance(parsed, ParsedRequest)
+        else "unfinished"
     )
 
 
-async def test_a_long_answer_is_written_there_as_here(pool: Pool) -> None:
+async def test_a_long_answer_is_written_there_as_here(pool: HelperPool) -> None:
     tensor = Tensor("OUT", Datatype.FP32, (50_000,), os.urandom(200_000))
-    answer, asked = InferResponse("m", outputs=(tensor,)), Parsed(InferRequest("m"))
+    answer, asked = InferResponse("m", outputs=(tensor,)), ParsedRequest(InferRequest("m"))
     here = CODEC.build_response(answer, asked)
     there = await pool.run(None, CODEC.build_response, answer, asked)
-    assert joined(there.body) == joined(here.body)
+    assert join_parts(there.body) == join_parts(here.body)
     assert (there.status, there.headers) == (here.status, here.headers)
 
 
@@ -541,7 +545,7 @@ class _Budget:
     def shrink(self, size: int) -> None:
         self.left += size
 
-    def detach(self, size: int) -> DetachedMemory:
+    def detach(self, size: int) -> DetachedMemoryAccount:
         return _Detached(self, size)
 
 
@@ -554,7 +558,7 @@ class _Detached(_Budget):
 
 
 async def test_a_job_without_memory_waits_for_others_that_hold_some() -> None:
-    pool, budget = Pool(2), _Budget(100)
+    pool, budget = HelperPool(2), _Budget(100)
     try:
         first = asyncio.create_task(pool.run(None, time.sleep, 0.5, memory=budget, size=60))
         second = asyncio.create_task(pool.run(None, len, "abc", memory=budget, size=60))

@@ -14,11 +14,11 @@ from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import KIB
 from infergate.core.messages import InferRequest
-from infergate.core.tensor import tensor_of
+from infergate.core.tensor import tensor_from_array
 from infergate.core.wire import HttpRequest
 from infergate.observe import access_log
 from infergate.runtime.assemble import assemble
-from infergate.runtime.company import Company
+from infergate.runtime.worker_group import WorkerGroup
 
 
 async def test_a_builtin_backends_timeout() -> None:
@@ -32,10 +32,10 @@ async def test_a_builtin_backends_timeout() -> None:
     )
     gateway = assemble(config).gateway
     inputs = (
-        tensor_of("IN", Datatype.INT32, np.array([1])),
-        tensor_of("DELAY", Datatype.UINT32, np.array([4_000_000_000])),
+        tensor_from_array("IN", Datatype.INT32, np.array([1])),
+        tensor_from_array("DELAY", Datatype.UINT32, np.array([4_000_000_000])),
     )
-    call = Call(peer="test", started=time.monotonic())
+    call = Call(peer="test", started_at=time.monotonic())
     answers = gateway.stream(
         InferRequest("repeat", inputs=inputs), gateway.bind("repeat", "", call), call
     )
@@ -59,7 +59,7 @@ async def test_one_backend_of_two_that_is_away(readiness: str, ready: bool) -> N
             "readiness": readiness,
         }
     )
-    assert await assemble(config).gateway.readiness.ready() is ready
+    assert await assemble(config).gateway.readiness.is_ready() is ready
 
 
 def named(backend: str, most: int) -> Config:
@@ -86,24 +86,24 @@ def named(backend: str, most: int) -> Config:
 
 
 async def test_metrics_know_the_names_and_limits_of_the_configuration_that_serves() -> None:
-    company = Company()
-    running = assemble(named("old", 5), company=company)
+    company = WorkerGroup()
+    running = assemble(named("old", 5), group=company)
     metrics = company.metrics
     await running.start()
     try:
-        metrics.traffic.of("old").refused += 1
+        metrics.backends.backend_counters("old").queue_rejected += 1
         text = metrics.text()
         assert b'infergate_queue_refusals_total{backend="old",reason="full"} 1.0' in text
         assert b'infergate_backend_places{backend="old",state="free"} 5.0' in text
         assert b'infergate_limits{limit="in_flight"} 77.0' in text
         change = await running.prepare(named("new", 0))
-        metrics.traffic.of("new").refused += 1
+        metrics.backends.backend_counters("new").queue_rejected += 1
         text = metrics.text()
         assert b'reason="full"} 1.0' in text
         assert b'infergate_queue_refusals_total{backend="new",reason="full"} 1.0' in text
-        change.take()
+        change.apply()
         async with asyncio.timeout(20):
-            while running.generations > 1:  # noqa: ASYNC110 - nothing tells of it
+            while running.generation_count > 1:  # noqa: ASYNC110 - nothing tells of it
                 await asyncio.sleep(0)
         text = metrics.text()
         assert b'"old"' not in text
@@ -136,8 +136,8 @@ def test_headers_may_be_as_large_as_a_protocol_of_the_listener_needs(
             "limits": limits,
         }
     )
-    (parts,) = assemble(config).parts
-    assert {name: each.limits.headers for name, each in parts.listening.items()} == {
+    (parts,) = assemble(config).all_parts
+    assert {name: each.limits.headers for name, each in parts.listeners.items()} == {
         "http": http,
         "grpc": others,
         "admin": others,
@@ -149,7 +149,7 @@ def test_headers_may_be_as_large_as_a_protocol_of_the_listener_needs(
 async def test_lines_of_the_access_log_that_are_dropped_are_counted(
     monkeypatch: pytest.MonkeyPatch, sampling: dict[str, int] | None
 ) -> None:
-    monkeypatch.setattr(access_log, "_WAITING", 0)  # as if nobody read them
+    monkeypatch.setattr(access_log, "_MAX_WAITING", 0)  # as if nobody read them
     config = Config.model_validate(
         {
             "log": {"sampling": sampling},
@@ -159,14 +159,14 @@ async def test_lines_of_the_access_log_that_are_dropped_are_counted(
             "routes": ({"model": "*", "backend": "demo"},),
         }
     )
-    company = Company()
-    running = assemble(config, company=company)
+    company = WorkerGroup()
+    running = assemble(config, group=company)
     await running.start()
     try:
-        (parts,) = running.parts
+        (parts,) = running.all_parts
         asked = HttpRequest("GET", "/v2/health/live")
-        await parts.listening["http"].app.respond(
-            asked, Call(peer="test", started=time.monotonic())
+        await parts.listeners["http"].app.respond(
+            asked, Call(peer="test", started_at=time.monotonic())
         )
     finally:
         await running.stop(0)

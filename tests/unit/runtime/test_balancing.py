@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from infergate.backends.endpoints import Balance
+from infergate.backends.endpoints import BalanceSettings
 from infergate.config.schema import BackendConfig
 from infergate.core.call import Call
 from infergate.routing.cluster import ClusterRule
 from infergate.routing.outliers import OutlierRule
-from infergate.runtime import balancing
+from infergate.runtime import endpoint_settings
 
 
 def backend(**keys: Any) -> BackendConfig:
@@ -23,10 +23,17 @@ def backend(**keys: Any) -> BackendConfig:
 def test_left_out_it_is_as_envoy_has_it() -> None:
     config = backend()
     rule = ClusterRule(OutlierRule(5, 30.0, 300.0, 0.1), 10.0, 0.0)
-    assert balancing.balance(config) == Balance("least-request", False, rule, 2, 3)
-    told = balancing.watching(config)
-    assert (told.refresh, told.checks, told.interval, told.timeout) == (5.0, None, 5.0, 2.0)
-    assert balancing.key(config) is None
+    assert endpoint_settings.balance_settings(config) == BalanceSettings(
+        "least-request", False, rule, 2, 3
+    )
+    told = endpoint_settings.monitoring_settings(config)
+    assert (told.resolve_interval, told.health_checks, told.check_interval, told.check_timeout) == (
+        5.0,
+        None,
+        5.0,
+        2.0,
+    )
+    assert endpoint_settings.hash_key(config) is None
 
 
 def test_what_is_told_is_what_serves() -> None:
@@ -41,23 +48,33 @@ def test_what_is_told_is_what_serves() -> None:
         health={"rise": 4, "fall": 6},
     )
     rule = ClusterRule(OutlierRule(7, 1.0, 9.0, 0.4), 3.0, 0.5)
-    assert balancing.balance(config) == Balance("round-robin", False, rule, 4, 6)
+    assert endpoint_settings.balance_settings(config) == BalanceSettings(
+        "round-robin", False, rule, 4, 6
+    )
 
 
 def test_names_are_looked_up_unless_that_is_off() -> None:
-    told = [(site.label, site.resolves) for site in balancing.sites(backend())]
+    told = [
+        (site.label, site.uses_dns) for site in endpoint_settings.configured_endpoints(backend())
+    ]
     assert told == [("http://pods", True), ("http://10.0.0.1:8000", False)]
-    assert not any(site.resolves for site in balancing.sites(backend(dns_refresh=0)))
     assert not any(
-        site.resolves
-        for site in balancing.sites(backend(endpoints=("http://a:1",), shared_memory="forward"))
+        site.uses_dns for site in endpoint_settings.configured_endpoints(backend(dns_refresh=0))
+    )
+    assert not any(
+        site.uses_dns
+        for site in endpoint_settings.configured_endpoints(
+            backend(endpoints=("http://a:1",), shared_memory="forward")
+        )
     )
     local = backend(endpoints=("http://localhost:1", "http+unix:/run/a.sock"))
-    assert not any(site.resolves for site in balancing.sites(local))
+    assert not any(site.uses_dns for site in endpoint_settings.configured_endpoints(local))
 
 
 def test_weights_are_carried_and_are_no_part_of_the_label() -> None:
-    (site,) = balancing.sites(backend(endpoints=({"url": "http://a:1", "weight": 3},)))
+    (site,) = endpoint_settings.configured_endpoints(
+        backend(endpoints=({"url": "http://a:1", "weight": 3},))
+    )
     assert (site.label, site.weight) == ("http://a:1", 3)
 
 
@@ -73,14 +90,14 @@ def test_weights_are_carried_and_are_no_part_of_the_label() -> None:
 )
 def test_whether_servers_are_asked(health: str, connections: int, checks: bool | None) -> None:
     config = backend(health={"checks": health}, connections=connections)
-    assert balancing.watching(config).checks is checks
+    assert endpoint_settings.monitoring_settings(config).health_checks is checks
 
 
 def test_a_key_is_a_headers_value() -> None:
     config = backend(balance={"policy": "consistent-hash", "hash_header": "X-User"})
-    key = balancing.key(config)
+    key = endpoint_settings.hash_key(config)
     assert key is not None
     assert key(Call("test", time.monotonic(), headers={"x-user": "me"})) == "me"
     assert key(Call("test", time.monotonic())) == ""
-    assert balancing.balance(config).hashes
-    assert balancing.balance(config).policy == "least-request"
+    assert endpoint_settings.balance_settings(config).uses_hashing
+    assert endpoint_settings.balance_settings(config).policy == "least-request"

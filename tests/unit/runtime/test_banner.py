@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from infergate.config import Config
-from infergate.runtime.banner import announce
+from infergate.runtime.banner import print_banner
 from infergate.transport.base import Address
 
 
@@ -25,7 +25,7 @@ LISTENERS = {"http": Listening(8000), "grpc": Listening(8001), "admin": Listenin
 
 def banner(config: Config, source: Path | None, **listeners: Listening) -> str:
     out = io.StringIO()
-    announce(config, LISTENERS | listeners, source, out)
+    print_banner(config, LISTENERS | listeners, source, out)
     return out.getvalue()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from faults.watch import open_files, until
-from infergate.runtime.descriptors import Complaints
+from infergate.runtime.descriptors import LoopExceptionHandler
 from tls_kit import Authority
 
 CLIENTS = 4
@@ -38,7 +38,7 @@ class Handshakes(ssl.SSLContext):
 
 async def given_up(authority: Authority, port: int, told: list[dict[str, Any]]) -> None:
     loop = asyncio.get_running_loop()
-    complaints = Complaints()
+    complaints = LoopExceptionHandler()
     before = sockets()
 
     def tell(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -111,7 +111,7 @@ def test_other_errors_are_told(
     message: str, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     with asyncio.Runner() as runner:
-        Complaints()(runner.get_loop(), {"message": message, "exception": error})
+        LoopExceptionHandler()(runner.get_loop(), {"message": message, "exception": error})
     (told,) = caplog.records
     assert told.levelno == logging.ERROR
     assert message in told.getMessage()

@@ -11,15 +11,15 @@ import pytest
 from infergate.core.limits import Limits
 from infergate.observe.metrics import Metrics
 from infergate.runtime import descriptors
-from infergate.runtime.doors import ADMIN_CONNECTIONS, Doors
+from infergate.runtime.connection_gates import MAX_ADMIN_CONNECTIONS, ConnectionGates
 from infergate.runtime.running import ADMIN
-from infergate.transport.door import Door
+from infergate.transport.server.connection_gate import ConnectionGate
 
 
-def let_in(door: Door) -> int:
+def let_in(door: ConnectionGate) -> int:
     """How many come before one is turned away."""
     count = 0
-    while count < 1000 and door.enter("a client"):
+    while count < 1000 and door.admit("a client"):
         count += 1
     return count
 
@@ -32,11 +32,13 @@ def refused(metrics: Metrics, listener: str) -> float:
 
 def test_the_admin_listener_has_connections_of_its_own() -> None:
     metrics = Metrics()
-    doors = Doors(metrics)
+    doors = ConnectionGates(metrics)
     limits = Limits(connections=3)
-    http, grpc, admin = (doors.of(name, limits, None, ()) for name in ("http", "grpc", ADMIN))
+    http, grpc, admin = (
+        doors.make_gate(name, limits, None, ()) for name in ("http", "grpc", ADMIN)
+    )
     assert (let_in(http), let_in(grpc)) == (3, 0), "one limit for all of them"
-    assert let_in(admin) == ADMIN_CONNECTIONS == 64
+    assert let_in(admin) == MAX_ADMIN_CONNECTIONS == 64
     assert [refused(metrics, each) for each in ("http", "grpc", ADMIN)] == [1, 1, 1]
 
 
@@ -45,9 +47,11 @@ def test_no_more_are_let_in_than_there_are_files_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, files: int, most: int
 ) -> None:
     monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: (files, files))
-    doors = Doors(Metrics())
+    doors = ConnectionGates(Metrics())
     with caplog.at_level(logging.WARNING):
-        http, grpc = (doors.of(name, Limits(connections=500), None, ()) for name in ("a", "b"))
+        http, grpc = (
+            doors.make_gate(name, Limits(connections=500), None, ()) for name in ("a", "b")
+        )
     assert (let_in(http), let_in(grpc)) == (most, 0)
     told = [each.getMessage() for each in caplog.records if "limits.connections" in each.msg]
     assert told == (
@@ -62,4 +66,4 @@ def test_where_files_have_no_limit_connections_have_the_one_that_is_set(
 ) -> None:
     unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: unlimited)
-    assert let_in(Doors(Metrics()).of("a", Limits(connections=5), None, ())) == 5
+    assert let_in(ConnectionGates(Metrics()).make_gate("a", Limits(connections=5), None, ())) == 5

@@ -10,7 +10,7 @@ import pytest
 
 from infergate.config.load import parse
 from infergate.runtime.assemble import assemble
-from infergate.runtime.running import NotTaken, Running
+from infergate.runtime.running import ConfigRejectedError, RunningGateway
 from tls_kit import Authority, Pair
 
 REST = """
@@ -30,7 +30,7 @@ def text(pair: Pair | None, connections: int, port: int) -> str:
 
 
 async def connected(
-    running: Running, authority: Authority
+    running: RunningGateway, authority: Authority
 ) -> tuple[str, asyncio.StreamReader, asyncio.StreamWriter]:
     trusting = ssl.create_default_context(cafile=authority.file)
     port = running.listeners["http"].address.port
@@ -57,17 +57,17 @@ async def test_another_certificate_and_another_limit(tmp_path: Path) -> None:
             await connected(running, authority)  # it is one too many now
         held[1].close()
         async with asyncio.timeout(10):
-            while next(iter(running.doors)).connections:  # noqa: ASYNC110
+            while next(iter(running.gates)).connections:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         after, *made = await connected(running, authority)
         assert after != before
         assert await is_served(*made)
-        with pytest.raises(NotTaken, match="changing TLS on"):
+        with pytest.raises(ConfigRejectedError, match="changing TLS on"):
             await running.reload(parse(text(None, 1, 0), file, {}))
         assert await is_served(*made)
         config = parse(text(one, 1, 0), file, {})
         one.key.unlink()  # in the moment between
-        with pytest.raises(NotTaken, match="cannot be read"):
+        with pytest.raises(ConfigRejectedError, match="cannot be read"):
             await running.reload(config)
         assert await is_served(*made)
         made[1].close()

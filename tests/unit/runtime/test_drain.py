@@ -19,7 +19,7 @@ from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, InferResponse, Operation
-from infergate.core.wire import RpcResponse, joined
+from infergate.core.wire import RpcResponse, join_parts
 from infergate.runtime.assemble import assemble
 
 CONFIG = """
@@ -34,7 +34,7 @@ log: {access: false}
 """
 PREFIXES = {"graphpipe": "/graphpipe/"}
 SHUTTING_DOWN = "the gateway is shutting down"
-Status = SCHEMA.message("grpc.health.v1.HealthCheckResponse")
+Status = SCHEMA.message_class("grpc.health.v1.HealthCheckResponse")
 
 
 async def test_watchers_and_reflection_end_when_the_drain_begins() -> None:
@@ -63,10 +63,10 @@ async def test_watchers_and_reflection_end_when_the_drain_begins() -> None:
 
 async def test_draining_fails_every_readiness() -> None:
     running = assemble(parse(CONFIG, "routes.yaml", {}))
-    assert await running.gateway.readiness.ready()
+    assert await running.gateway.readiness.is_ready()
     running.drain()
-    assert running.gateway.readiness.draining
-    assert not await running.gateway.readiness.ready()
+    assert running.gateway.readiness.is_draining
+    assert not await running.gateway.readiness.is_ready()
     await running.stop(0)
 
 
@@ -90,7 +90,7 @@ class Hanging(BuiltinBackend):
 
 def parsed(protocol: str, wire: Any, model: str = "identity") -> str:
     """The error that ``wire`` tells in the words of ``protocol``."""
-    codec: Any = plugins()[protocol].make({})
+    codec: Any = plugins()[protocol].create({})
     with pytest.raises(GatewayError) as caught:
         codec.parse_response(wire, asking(model), DEFAULT_LIMITS, described(model))
     return caught.value.public
@@ -120,9 +120,9 @@ async def test_what_is_cut_off_is_told_so_in_every_protocol(engine: str) -> None
         await stream.write(streamed("repeat", 2, 60_000))
         await stream.write(streamed("repeat", 1, 0))
         old = channel.stream_stream("/nvidia.inferenceserver.GRPCService/StreamInfer")()
-        await old.write(bytes(joined(built("trtis-grpc").message)))
+        await old.write(bytes(join_parts(built("trtis-grpc").message)))
         assert await told(stream, 1) == [0]
-        while sum(1 for each in running.listeners.values() for _ in each.calls()) < 8:  # noqa: ASYNC110
+        while sum(1 for each in running.listeners.values() for _ in each.active_tasks()) < 8:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         await running.stop(0.01)
         answers = {name: await each for name, each in asking_all.items()}
@@ -141,7 +141,7 @@ async def test_what_is_cut_off_is_told_so_in_every_protocol(engine: str) -> None
         message = await old.read()
         assert SHUTTING_DOWN in parsed("trtis-grpc", RpcResponse((message,)))
         assert await old.read() is grpc.aio.EOF
-        metrics = await running._parts.listening["admin"].app._scrape("")
+        metrics = await running._active.listeners["admin"].app._scrape("")
         outcomes = {
             line.partition('outcome="')[2].partition('"')[0]
             for line in b"".join(metrics.pieces).decode().splitlines()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infergate.core.limits import KIB, MIB
-from infergate.runtime.aside.fairness import MAX_COST, MAX_WAITING, FairQueue
+from infergate.runtime.offload.fairness import MAX_COST, MAX_WAITING, FairQueue
 
 Job = tuple[str, str, int, int]  # client, connection, cost, number
 

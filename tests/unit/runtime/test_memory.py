@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from infergate.runtime.memory import settle
+from infergate.runtime.memory import freeze_objects
 
 
 class Knot:
@@ -25,16 +25,16 @@ def _thawed() -> Iterator[None]:
 def test_what_has_settled_is_collected_when_it_settles_again() -> None:
     knot = Knot()
     known = weakref.ref(knot)
-    settle()
+    freeze_objects()
     del knot
     gc.collect()
     assert known() is not None, "it is not looked at any more"
-    settle()
+    freeze_objects()
     assert known() is None
 
 
 def test_what_comes_later_is_collected_as_ever() -> None:
-    settle()
+    freeze_objects()
     known = weakref.ref(Knot())
     gc.collect()
     assert known() is None

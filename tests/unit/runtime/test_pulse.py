@@ -3,12 +3,12 @@ from __future__ import annotations
 import asyncio
 import time
 
-from infergate.runtime.pulse import Pulse
+from infergate.runtime.event_loop_lag import EventLoopLagMonitor
 
 
 async def test_a_loop_that_is_held_up_is_told_of() -> None:
     late: list[float] = []
-    pulse = Pulse(late.append)
+    pulse = EventLoopLagMonitor(late.append)
     pulse.start()
     await asyncio.sleep(0)
     time.sleep(0.6)  # noqa: ASYNC251 - what it is about
@@ -24,4 +24,4 @@ async def test_a_loop_that_is_held_up_is_told_of() -> None:
 
 
 def test_one_that_never_began_ends() -> None:
-    Pulse(lambda _: None).stop()
+    EventLoopLagMonitor(lambda _: None).stop()

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from infergate.config.files import Files
 from infergate.config.load import load
 from infergate.config.schema import Config
-from infergate.runtime.history import History
-from infergate.runtime.reload import Reloads
-from infergate.runtime.running import NotTaken
+from infergate.config.tracked_files import TrackedFiles
+from infergate.runtime.config_history import ConfigHistory
+from infergate.runtime.reload import ConfigReloader
+from infergate.runtime.running import ConfigRejectedError
 
 GOOD = "backends: {ours: {protocol: builtin}}\nroutes: [{model: '*', backend: ours}]\n"
 
@@ -23,15 +23,15 @@ class Site:
     def __init__(self, file: Path) -> None:
         self.file = file
         file.write_text(GOOD)
-        files = Files()
+        files = TrackedFiles()
         self.taken = [self.read(files)]
         self.wrong: Exception | None = None
         self.free = asyncio.Event()
         self.free.set()
-        self.history = History(file, files.sha256)
-        self.reloads = Reloads(self.read, self.take, self.history, files)
+        self.history = ConfigHistory(file, files.sha256)
+        self.reloads = ConfigReloader(self.read, self.take, self.history, files)
 
-    def read(self, files: Files) -> Config:
+    def read(self, files: TrackedFiles) -> Config:
         return load(self.file, {}, files)
 
     async def take(self, config: Config) -> None:
@@ -47,69 +47,72 @@ def site(tmp_path: Path) -> Site:
 
 
 async def test_a_storm_of_notifications_is_one_reload(site: Site) -> None:
-    await asyncio.gather(*(site.reloads.if_changed("changed") for _ in range(5)))
+    await asyncio.gather(*(site.reloads.reload_if_changed("changed") for _ in range(5)))
     assert len(site.taken) == 1
     site.file.write_text(GOOD + "readiness: lenient\n")
     for _ in range(3):
-        await site.reloads.if_changed("changed")
+        await site.reloads.reload_if_changed("changed")
     assert [each.readiness for each in site.taken] == ["strict", "lenient"]
 
 
 async def test_a_bad_file_is_tried_once(site: Site) -> None:
     site.file.write_text("nonsense")
     for _ in range(3):
-        await site.reloads.if_changed("changed")
-    page = site.history.page()
+        await site.reloads.reload_if_changed("changed")
+    page = site.history.as_json()
     assert (page["number"], page["last_reload"]["ok"]) == (1, False)
     tried = page["last_reload"]["when"]
-    await site.reloads.if_changed("changed")
-    assert site.history.page()["last_reload"]["when"] == tried
+    await site.reloads.reload_if_changed("changed")
+    assert site.history.as_json()["last_reload"]["when"] == tried
     site.file.unlink()
-    await site.reloads.if_changed("changed")
-    assert "cannot be read" in site.history.page()["last_reload"]["error"]
+    await site.reloads.reload_if_changed("changed")
+    assert "cannot be read" in site.history.as_json()["last_reload"]["error"]
 
 
 @pytest.mark.parametrize(
     ("wrong", "told"),
-    [(NotTaken("the address is taken"), "the address is taken"), (KeyError(), "internal error")],
+    [
+        (ConfigRejectedError("the address is taken"), "the address is taken"),
+        (KeyError(), "internal error"),
+    ],
 )
 async def test_what_is_not_taken(
     site: Site, wrong: Exception, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.wrong = wrong
-    outcome = await site.reloads.again("SIGHUP")
-    assert told in outcome.wrong
+    outcome = await site.reloads.reload("SIGHUP")
+    assert told in outcome.error
     assert "the previous one stays active" in caplog.text
     site.wrong = None
-    assert not (await site.reloads.again("SIGHUP")).wrong
-    assert site.history.page()["number"] == 2
+    assert not (await site.reloads.reload("SIGHUP")).error
+    assert site.history.as_json()["number"] == 2
 
 
 async def test_who_asked_may_go_away(site: Site) -> None:
     site.free.clear()
-    asking = asyncio.create_task(site.reloads.again("POST /reload"))
+    asking = asyncio.create_task(site.reloads.reload("POST /reload"))
     await asyncio.sleep(0)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     site.free.set()
     async with asyncio.timeout(20):
-        assert not (await site.reloads.again("SIGHUP")).wrong
+        assert not (await site.reloads.reload("SIGHUP")).error
     assert len(site.taken) == 3, "one after the other"
-    assert site.history.page()["number"] == 3
+    assert site.history.as_json()["number"] == 3
 
 
 async def test_who_asks_while_one_waits_shares_it(site: Site) -> None:
     """A client that asks and goes away, again and again, would have them pile up."""
     site.free.clear()
-    first = asyncio.create_task(site.reloads.again("SIGHUP"))
+    first = asyncio.create_task(site.reloads.reload("SIGHUP"))
     await asyncio.sleep(0)
-    while not site.reloads._one.locked():  # noqa: ASYNC110
+    while not site.reloads._lock.locked():  # noqa: ASYNC110
         await asyncio.sleep(0)
-    later = [asyncio.create_task(site.reloads.again("POST /reload")) for _ in range(5)]
+    later = [asyncio.create_task(site.reloads.reload("POST /reload")) for _ in range(5)]
     await asyncio.sleep(0)
     later.pop().cancel()
     site.free.set()
     async with asyncio.timeout(20):
         outcomes = await asyncio.gather(first, *later)
-    assert [each.why for each in outcomes] == ["SIGHUP"] + ["POST /reload"] * 4
+    assert [each.trigger for each in outcomes] == ["SIGHUP"] + ["POST /reload"] * 4
     assert len(site.taken) == 3

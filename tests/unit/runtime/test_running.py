@@ -32,15 +32,15 @@ from infergate.core.messages import (
     SharedMemoryStatus,
     SharedMemoryStatusRequest,
 )
-from infergate.core.wire import HttpRequest, joined
+from infergate.core.wire import HttpRequest, join_parts
 from infergate.runtime.assemble import assemble
-from infergate.runtime.doors import Doors
-from infergate.runtime.history import History
-from infergate.runtime.memory import settle
-from infergate.runtime.running import NotTaken, Running
+from infergate.runtime.config_history import ConfigHistory
+from infergate.runtime.connection_gates import ConnectionGates
+from infergate.runtime.memory import freeze_objects
+from infergate.runtime.running import ConfigRejectedError, RunningGateway
 from infergate.transport.base import Address
-from infergate.transport.binding import bound
-from infergate.transport.rooms import MOST, ROOMS
+from infergate.transport.net.bind import bind_sockets
+from infergate.transport.net.buffer_pool import MAX_UNUSED_BYTES, POOL
 from peers.support.process import free_ports
 
 FREE = {"address": "127.0.0.1:0"}
@@ -89,8 +89,8 @@ class Embedded(BuiltinBackend):
 class Site:
     def __init__(self, config: Config) -> None:
         self.made: list[Embedded] = []
-        self.history = History()
-        self.running: Running = assemble(config, self._make, self.history)
+        self.history = ConfigHistory()
+        self.running: RunningGateway = assemble(config, self._make, self.history)
 
     def _make(self, name: str, _: float) -> Backend:
         self.made.append(Embedded(name))
@@ -100,7 +100,7 @@ class Site:
         return Connection(str(self.running.listeners[name].address))
 
     def call(self) -> Call:
-        return Call(peer="test", started=time.monotonic())
+        return Call(peer="test", started_at=time.monotonic())
 
 
 @asynccontextmanager
@@ -134,17 +134,17 @@ async def test_the_old_is_closed_when_its_last_call_ends() -> None:
         assert (await quick.ask(inferring("identity"))).status == 200
         await site.running.reload(with_timeout("8s"))
         await until(lambda: bool(site.made[2].closed))
-        assert site.running.generations == 2
+        assert site.running.generation_count == 2
         assert (await quick.ask(inferring("identity"))).status == 200
         assert (old.closed, other.closed) == (0, 0)
         old.free.set()
         assert (await asking).status == 200
-        await until(lambda: site.running.generations == 1)
+        await until(lambda: site.running.generation_count == 1)
         assert (old.closed, other.closed) == (1, 0)
         assert [each.name for each in site.made] == ["one", "two", "one", "one"]
         assert (await slow.ask(inferring("identity"))).status == 200
         assert (slow.opened, quick.opened) == (1, 1), "connections stay"
-        assert not site.running._busy
+        assert not site.running._old_calls
         await slow.close()
         await quick.close()
 
@@ -199,7 +199,7 @@ async def test_a_change_that_is_dropped_leaves_nothing_behind() -> None:
         waiting = asyncio.create_task(site.running.reload(with_timeout("9s")))
         await asyncio.sleep(0)
         assert not waiting.done(), "one at a time"
-        await change.drop()
+        await change.discard()
         await waiting
         assert [each.closed for each in site.made[2:4]] == [1, 1]
         assert list(site.running.listeners) == ["http"]
@@ -219,7 +219,7 @@ async def test_a_listener_gives_way_to_one_that_overlaps_it() -> None:
         for number, host in enumerate(("0.0.0.0", "127.0.0.1", "0.0.0.0")):
             before = site.running.listeners
             config = listening_at(host, ports, limits={"rank": 3 + number})
-            await (await site.running.prepare(config)).drop()
+            await (await site.running.prepare(config)).discard()
             assert site.running.listeners == before
             await site.running.reload(config)
             assert [str(site.running.listeners[name].address) for name in names] == [
@@ -228,7 +228,7 @@ async def test_a_listener_gives_way_to_one_that_overlaps_it() -> None:
             await until(lambda before=before: not any(s.sockets for s in before.values()))
             for name in names:
                 with pytest.raises(OSError, match="in use"):
-                    await bound(Address("127.0.0.1", ports[name]))
+                    await bind_sockets(Address("127.0.0.1", ports[name]))
             new = Connection(f"127.0.0.1:{ports['http']}")
             assert (await new.ask(inferring("identity"))).status == 200
             await new.close()
@@ -240,32 +240,34 @@ async def test_what_is_shared_follows_the_configuration_that_serves() -> None:
     routes = ({"model": "id*", "backend": "one"},)
     later = configured(access=access, routes=routes)
     async with serving(configured(access=access)) as site:
-        entrance = site.running._parts.access
+        entrance = site.running._active.authorizer
         assert entrance is not None
         change = await site.running.prepare(later)
-        await change.drop()
-        assert entrance.route_of("identity", "", {}) == "identity"
+        await change.discard()
+        assert entrance.route_label("identity", "", {}) == "identity"
         await site.running.reload(later)
-        assert site.running._parts.access is entrance
-        assert entrance.route_of("identity", "", {}) == "id*"
+        assert site.running._active.authorizer is entrance
+        assert entrance.route_label("identity", "", {}) == "id*"
 
 
 async def test_memory_is_kept_as_the_limits_that_serve_say() -> None:
     async with serving(configured(limits={"in_flight_bytes": "90MiB", "body": "9MiB"})) as site:
-        assert ROOMS.most == 90 * MIB
+        assert POOL.max_unused_bytes == 90 * MIB
         change = await site.running.prepare(configured())
-        await change.drop()
-        assert ROOMS.most == 90 * MIB
+        await change.discard()
+        assert POOL.max_unused_bytes == 90 * MIB
         await site.running.reload(configured())
-        assert ROOMS.most == MOST
+        assert POOL.max_unused_bytes == MAX_UNUSED_BYTES
 
 
 async def test_a_build_that_fails_half_way_leaves_no_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with serving(configured()) as site:
-        monkeypatch.setattr(Doors, "of", Mock(side_effect=OSError("no certificate")))
-        with pytest.raises(NotTaken, match="no certificate"):
+        monkeypatch.setattr(
+            ConnectionGates, "make_gate", Mock(side_effect=OSError("no certificate"))
+        )
+        with pytest.raises(ConfigRejectedError, match="no certificate"):
             await site.running.reload(configured(log={"access": True}))
         assert not [each for each in threading.enumerate() if "access-log" in each.name]
 
@@ -275,7 +277,9 @@ async def test_an_address_that_is_taken_leaves_nothing_behind() -> None:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         listeners = {"http": FREE, "grpc": {"address": address}, "admin": None}
         async with serving(configured()) as site:
-            with pytest.raises(NotTaken, match=f"listeners.grpc: cannot listen on {address}"):
+            with pytest.raises(
+                ConfigRejectedError, match=f"listeners.grpc: cannot listen on {address}"
+            ):
                 await site.running.reload(configured(listeners=listeners, limits={"rank": 3}))
             assert [each.closed for each in site.made] == [0, 0, 1, 1]
 
@@ -285,10 +289,10 @@ async def test_nothing_is_taken_by_who_stops() -> None:
         change = await site.running.prepare(with_timeout("9s"))
         stopping = asyncio.create_task(site.running.stop(0))
         await asyncio.sleep(0)
-        change.take()
+        change.apply()
         await stopping
         await until(lambda: bool(site.made[2].closed))
-        with pytest.raises(NotTaken, match="stopping"):
+        with pytest.raises(ConfigRejectedError, match="stopping"):
             await site.running.reload(configured())
         for each in site.made[:2]:
             each.closed = 0  # stopped once more at the end
@@ -310,9 +314,9 @@ async def test_readiness_is_that_of_the_new_backends() -> None:
 
 async def test_the_log_may_be_switched_on_and_off() -> None:
     async with serving(configured()) as site:
-        assert site.running._parts.log is None
+        assert site.running._active.access_log is None
         await site.running.reload(configured(log={"access": True}))
-        log = site.running._parts.log
+        log = site.running._active.access_log
         assert log is not None
         await site.running.reload(configured(log={"access": True}, limits={"rank": 3}))
         assert site.running._parts.log is log, "the same goes on"
@@ -328,11 +332,11 @@ async def test_an_open_stream_goes_on_as_it_began() -> None:
         asking = asyncio.create_task(
             connection.ask(HttpRequest("POST", "/v2/models/repeat/generate_stream", body=[body]))
         )
-        await until(lambda: bool(list(site.running.listeners["http"].calls())))
+        await until(lambda: bool(list(site.running.listeners["http"].active_tasks())))
         routes = ({"model": "identity", "backend": "one"}, {"model": "simple", "backend": "two"})
         await site.running.reload(configured(routes=routes))
         answer = await asking
-        assert bytes(joined(answer.body)).count(b"data: ") == 3
+        assert bytes(join_parts(answer.body)).count(b"data: ") == 3
         again = await connection.ask(HttpRequest("POST", "/v2/models/repeat/generate", body=[body]))
         assert again.status == 404
         await connection.close()
@@ -350,7 +354,7 @@ async def test_a_stream_on_a_listener_that_goes_ends_in_good_order(engine: str) 
             await site.running.reload(configured(engine=engine))
             assert await told(stream) == list(range(1, 10))
             assert await stream.code() is grpc.StatusCode.OK
-            await until(lambda: site.running.generations == 1)
+            await until(lambda: site.running.generation_count == 1)
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection((address.host, address.port))
 
@@ -367,7 +371,7 @@ async def test_who_watches_health_keeps_no_old_configuration(engine: str) -> Non
             limits = {"rank": 3}
             await site.running.reload(configured(engine=engine, listeners=listeners, limits=limits))
             await until(lambda: [each.closed for each in site.made] == [1, 1, 0, 0])
-            assert site.running.generations == 1
+            assert site.running.generation_count == 1
             site.running.drain()
             assert await watching.read() == b"\x08\x02", "it is told of what serves now"
             assert await watching.code() is grpc.StatusCode.OK
@@ -377,8 +381,8 @@ async def test_who_watches_health_keeps_no_old_configuration(engine: str) -> Non
 async def test_memory_settles_when_the_old_is_closed() -> None:
     """What is settled before that stays until the next reload."""
     async with serving(configured()) as site:
-        site.running.retired = settle
-        settle()
+        site.running.on_retired = freeze_objects
+        freeze_objects()
         try:
             known = weakref.ref(site.running.gateway)
             await site.running.reload(with_timeout("9s"))

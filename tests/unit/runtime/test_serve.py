@@ -37,7 +37,7 @@ def stops() -> asyncio.Queue[signal.Signals]:
 
 async def starts(service: Any, stops: asyncio.Queue[signal.Signals]) -> bool:
     async with asyncio.timeout(60):
-        return await serve._starts(service, stops)
+        return await serve._start_unless_stopped(service, stops)
 
 
 async def test_a_signal_ends_it_before_it_serves(stops: asyncio.Queue[signal.Signals]) -> None:

@@ -12,12 +12,12 @@ import asyncio, os, sys
 from pathlib import Path
 
 import infergate.cli
-from infergate.config.files import Files
+from infergate.config.tracked_files import Files
 from infergate.config.load import load
 import infergate.runtime.serve
 from infergate.runtime.assemble import assemble
 from infergate.runtime.engines import engine
-from infergate.runtime.history import History
+from infergate.runtime.config_history import History
 
 config = load(Path(sys.argv[1]), os.environ, Files())
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import watchfiles
 
-from infergate.observe.log_lines import begin
-from infergate.runtime import watch as module
-from infergate.runtime.watch import _folders, watch
+from infergate.observe.log_lines import start_logging
+from infergate.runtime import file_watch as module
+from infergate.runtime.file_watch import _directories, watch_files
 
 
 class Looks:
@@ -25,13 +25,13 @@ class Looks:
         self.count += 1
         self.came.set()
 
-    async def next(self) -> None:
+    async def earliest(self) -> None:
         self.came.clear()
         await self.came.wait()
 
 
 async def watching(path: Path, quiet: Callable[[], float | None], looks: Looks) -> Any:
-    return asyncio.create_task(watch(lambda: [path], quiet, looks))
+    return asyncio.create_task(watch_files(lambda: [path], quiet, looks))
 
 
 async def ended(task: Any) -> None:
@@ -42,12 +42,12 @@ async def ended(task: Any) -> None:
 async def test_files_are_looked_at_though_nothing_was_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_LOOK", 0.05)
+    monkeypatch.setattr(module, "_POLL_SECONDS", 0.05)
     looks = Looks()
     async with asyncio.timeout(20):
         task = await watching(tmp_path / "a", lambda: 0.01, looks)
-        await looks.next()
-        await looks.next()
+        await looks.earliest()
+        await looks.earliest()
         await ended(task)
 
 
@@ -58,18 +58,18 @@ async def test_a_system_without_watches_left(
         raise OSError("OS file watch limit reached")
 
     monkeypatch.setattr(watchfiles, "awatch", none_left)
-    monkeypatch.setattr(module, "_LOOK", 0.01)
+    monkeypatch.setattr(module, "_POLL_SECONDS", 0.01)
     looks = Looks()
     async with asyncio.timeout(20):
         task = await watching(tmp_path / "a", lambda: 0.01, looks)
-        await looks.next()
-        await looks.next()
+        await looks.earliest()
+        await looks.earliest()
         await ended(task)
     assert "every 0.01 s instead: OS file watch limit reached" in caplog.text
 
 
 async def test_it_is_switched_on_and_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LOOK", 0.02)
+    monkeypatch.setattr(module, "_POLL_SECONDS", 0.02)
     looks = Looks()
     quiet: list[float | None] = [None]
     asked = asyncio.Event()
@@ -85,9 +85,9 @@ async def test_it_is_switched_on_and_off(tmp_path: Path, monkeypatch: pytest.Mon
             await asked.wait()
         assert looks.count == 0
         quiet[0] = 0.01
-        await looks.next()
+        await looks.earliest()
         quiet[0] = None
-        await looks.next()
+        await looks.earliest()
         await ended(task)
 
 
@@ -98,9 +98,9 @@ def test_the_folders_on_the_way_through_links(tmp_path: Path) -> None:
     (tmp_path / "config/..1/routes.yaml").symlink_to("../../elsewhere/routes.yaml")
     (tmp_path / "config/..data").symlink_to("..1")
     (tmp_path / "config/routes.yaml").symlink_to("..data/routes.yaml")
-    found = {each.resolve() for each in _folders([tmp_path / "config/routes.yaml"])}
+    found = {each.resolve() for each in _directories([tmp_path / "config/routes.yaml"])}
     assert found == {tmp_path / name for name in ("config", "config/..1", "elsewhere")}
-    assert _folders([tmp_path / "no/such"]) == {}
+    assert _directories([tmp_path / "no/such"]) == {}
 
 
 async def test_a_log_beside_the_watched_file_does_not_feed_itself(
@@ -109,7 +109,7 @@ async def test_a_log_beside_the_watched_file_does_not_feed_itself(
     caplog.set_level(logging.INFO)  # as infergate's lines are
     library = logging.getLogger("watchfiles")
     before = library.level
-    begin("text")
+    start_logging("text")
     try:
         looks = Looks()
         async with asyncio.timeout(20):

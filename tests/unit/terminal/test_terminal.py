@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from infergate.terminal import Progress, Table, is_terminal, plain, show
+from infergate.terminal import Progress, Table, is_terminal, plain_text, print_tables
 
 TABLE = Table(
     "routes", ("MODEL", "REQUESTS"), [("[red]bert[/]", "7"), ("a", "1200")], frozenset({1})
@@ -26,15 +26,15 @@ def colourful(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_elsewhere_than_on_a_terminal_it_is_aligned_text() -> None:
     out = io.StringIO()
-    show([TABLE, TABLE], out)
+    print_tables([TABLE, TABLE], out)
     one = "routes\n  MODEL         REQUESTS\n  [red]bert[/]         7\n  a                 1200\n"
     assert out.getvalue() == f"{one}\n{one}"
-    assert plain(TABLE) == one
+    assert plain_text(TABLE) == one
 
 
 def test_on_a_terminal_it_is_drawn_and_names_are_no_markup() -> None:
     out = Terminal()
-    show([TABLE], out)
+    print_tables([TABLE], out)
     assert "\x1b[" in out.getvalue()
     assert "[red]bert[/]" in out.getvalue()
 
@@ -46,7 +46,7 @@ def test_who_wants_no_colours_gets_none(
     monkeypatch.setenv(name, value)
     assert not is_terminal(Terminal())
     out = Terminal()
-    show([TABLE], out)
+    print_tables([TABLE], out)
     assert "\x1b[" not in out.getvalue()
 
 
@@ -67,7 +67,7 @@ def test_who_serves_and_is_not_looked_at_has_no_library_for_terminals() -> None:
         "show([Table('t', ('A',), [('b',)])], io.StringIO())\n"
         "with Progress('w', 1, io.StringIO()) as p: p.step()\n"
         "late = {'rich', 'infergate.runtime.console.console', 'infergate.runtime.console.state',\n"
-        "  'infergate.config.shown', 'infergate.cli.telling'}\n"
+        "  'infergate.config.redacted', 'infergate.cli.output'}\n"
         "print(sorted(late & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,7 +7,7 @@ from hypothesis import given
 
 from infergate.core.datatypes import Datatype
 from infergate.core.messages import (
-    Health,
+    HealthStatus,
     InferRequest,
     InferResponse,
     ModelIndex,
@@ -18,7 +18,7 @@ from infergate.core.messages import (
     TensorMetadata,
 )
 from infergate.core.tensor import Tensor
-from infergate.testing import from_json, same, to_json
+from infergate.testing import from_json, is_same, to_json
 from infergate.testing.strategies import infer_requests, infer_responses
 
 
@@ -36,7 +36,7 @@ def test_responses_come_back(response: InferResponse) -> None:
     "value",
     [
         ServerLiveRequest(),
-        Health(ok=False),
+        HealthStatus(ok=False),
         ServerMetadata("n", "1", ("a", "b")),
         ModelIndex((ModelIndexEntry("m", state="READY"),)),
         ModelMetadata("m", inputs=(TensorMetadata("X", "FP32", (-1,), {"k": [1]}),)),
@@ -60,11 +60,11 @@ def test_sameness_is_finer_than_equality_and_takes_any_buffer() -> None:
         tensor = Tensor("X", Datatype.INT8, (1,), data)
         return InferRequest("m", parameters={"k": value}, inputs=(tensor,))
 
-    assert same(request(1), request(1, memoryview(b"\1")))
-    assert not same(request(1), request(1, b"\2"))
-    assert not same(request(1), request(True))
-    assert not same(request(1), request(1.0))
-    assert same(request(float("nan")), request(float("nan")))
+    assert is_same(request(1), request(1, memoryview(b"\1")))
+    assert not is_same(request(1), request(1, b"\2"))
+    assert not is_same(request(1), request(True))
+    assert not is_same(request(1), request(1.0))
+    assert is_same(request(float("nan")), request(float("nan")))
 
 
 @pytest.mark.parametrize("told", [{"type": "Nothing"}, {"type": "Health", "okay": True}, {}])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infergate.codecs.base import Capabilities, CodecPlugin, Parsed, Peek
+from infergate.codecs.base import Capabilities, CodecPlugin, ParsedRequest, RequestSummary
 from infergate.codecs.v2_grpc import PLUGIN
 from infergate.codecs.v2_grpc.codec import V2Grpc
 from infergate.core.datatypes import Datatype
@@ -19,7 +19,7 @@ ONE = Capabilities(frozenset({Datatype.INT8}))
 
 
 class Sound(V2Grpc):
-    caps = ONE
+    capabilities = ONE
 
 
 class Misnamed(Sound):
@@ -27,7 +27,7 @@ class Misnamed(Sound):
 
 
 class Without(Sound):
-    caps = Capabilities(frozenset())
+    capabilities = Capabilities(frozenset())
 
 
 class ErrorsEscape(Sound):
@@ -62,7 +62,7 @@ class BuildsAnotherCarrier(Sound):
 class LosesTheId(Sound):
     def parse_request(self, wire: Any, limits: Any) -> Any:
         operation = super().parse_request(wire, limits).operation
-        return Parsed(
+        return ParsedRequest(
             replace(operation, id="") if isinstance(operation, InferRequest) else operation
         )
 
@@ -78,32 +78,34 @@ def is_inference(answer: Any) -> bool:
 
 
 class PeeksWrongly(Sound):
-    def peek(self, wire: Any) -> Any:
-        return Peek(super().peek(wire).operation)
+    def summarize(self, wire: Any) -> Any:
+        return RequestSummary(super().summarize(wire).operation)
 
 
 class ShieldLetsThrough(Sound):
-    def shield(self, wire: Any, limits: Any) -> Any:
+    def validate(self, wire: Any, limits: Any) -> Any:
         return wire
 
 
 class ForgetsToReaddress(Sound):
-    def readdress(self, wire: Any, model: Any, version: Any, profile: Any) -> Any:
+    def rewrite_request(self, wire: Any, model: Any, version: Any, profile: Any) -> Any:
         return wire
 
 
 class OverlooksSequences(Sound):
-    def sequence(self, wire: Any, limits: Any) -> Any:
+    def sequence_of(self, wire: Any, limits: Any) -> Any:
         return None
 
 
 class ForgetsToRelabel(Sound):
-    def relabel(self, wire: Any, asked: Any, model: Any, version: Any, limits: Any) -> Any:
+    def rewrite_response(
+        self, wire: Any, request: Any, model: Any, version: Any, limits: Any
+    ) -> Any:
         return wire
 
 
 def plugin(make: Callable[[], Any]) -> CodecPlugin:
-    return replace(PLUGIN, make=lambda _: make())
+    return replace(PLUGIN, create=lambda _: make())
 
 
 def test_a_sound_codec_passes() -> None:
@@ -145,11 +147,11 @@ def test_a_plugin_claims_something() -> None:
 
 def test_what_a_protocol_cannot_carry_may_be_declared() -> None:
     class WithoutIds(LosesTheId):
-        forwards = False
+        can_pass_through = False
 
         def __init__(self) -> None:
             super().__init__()
-            self.forwards = False
+            self.can_pass_through = False
 
         def parse_response(
             self, wire: Any, operation: Any, limits: Any, model: object = None
@@ -162,7 +164,7 @@ def test_what_a_protocol_cannot_carry_may_be_declared() -> None:
 
     with pytest.raises(AssertionError, match="request: "):
         check_codec(plugin(WithoutIds))
-    check_codec(plugin(WithoutIds), carries=without_id)
+    check_codec(plugin(WithoutIds), round_trip=without_id)
 
 
 def test_kinds_are_all_tried() -> None:

@@ -7,11 +7,17 @@ from typing import Any
 
 import pytest
 
-from infergate.codecs.base import Capabilities, Parsed, Profile
+from infergate.codecs.base import Capabilities, ParsedRequest, Profile
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import bad_request
 from infergate.core.limits import Limits
-from infergate.core.messages import Answer, Health, ModelReadyRequest, Operation, ServerLiveRequest
+from infergate.core.messages import (
+    HealthStatus,
+    ModelReadyRequest,
+    Operation,
+    Response,
+    ServerLiveRequest,
+)
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
 from infergate.testing import check_vector, load
@@ -25,16 +31,16 @@ class Ready:
     """A protocol that asks for readiness: the body is a model's name, the answer's ``yes``."""
 
     name = "ready"
-    caps = Capabilities(frozenset({Datatype.INT8}))
+    capabilities = Capabilities(frozenset({Datatype.INT8}))
 
     def __init__(self, join: Callable[[Sequence[Buffer]], bytes] = b"".join) -> None:
         self.join = join
 
-    def parse_request(self, wire: HttpRequest, limits: Limits) -> Parsed:
+    def parse_request(self, wire: HttpRequest, limits: Limits) -> ParsedRequest:
         name = bytes(self.join(wire.body)).decode()
         if not name:
             raise bad_request("the model has no name")
-        return Parsed(ModelReadyRequest(name))
+        return ParsedRequest(ModelReadyRequest(name))
 
     def build_request(
         self, operation: ModelReadyRequest, profile: Profile, model: object = None
@@ -44,10 +50,10 @@ class Ready:
 
     def parse_response(
         self, wire: HttpResponse, operation: Operation, limits: Limits, model: object = None
-    ) -> Answer:
-        return Health(ok=self.join(wire.body) == b"yes")
+    ) -> Response:
+        return HealthStatus(ok=self.join(wire.body) == b"yes")
 
-    def build_response(self, answer: Health, parsed: Parsed) -> HttpResponse:
+    def build_response(self, answer: HealthStatus, parsed: ParsedRequest) -> HttpResponse:
         return HttpResponse(200, {}, (b"yes",))
 
 
@@ -83,7 +89,7 @@ def test_a_request_case_passes_both_ways(write: Write) -> None:
 def test_a_response_case_passes_both_ways(write: Write) -> None:
     told = {**RESPONSE, "asks": READY, "both_ways": True, "options": {"o": 1}}
     (vector,) = load(write(told, YES))
-    assert vector.asks == ModelReadyRequest("m")
+    assert vector.operation == ModelReadyRequest("m")
     assert vector.options == {"o": 1}
     check_vector(CODEC, vector)
 

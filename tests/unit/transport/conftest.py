@@ -23,8 +23,8 @@ from transport_kit import (
 
 from infergate.core.limits import Limits
 from infergate.transport.base import RpcUpstream
-from infergate.transport.guard import Admission
-from infergate.transport.http_client import Http1Upstream
+from infergate.transport.http1.upstream import Http1Upstream
+from infergate.transport.server.admission import Admission
 
 
 @pytest.fixture

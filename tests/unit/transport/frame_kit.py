@@ -13,10 +13,10 @@ from transport_kit import LOCAL, HttpEcho, Peer
 
 from infergate.core.call import Call
 from infergate.core.limits import Limits
-from infergate.core.wire import HttpRequest, HttpResponse, joined
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.transport.base import Address, Endpoint
-from infergate.transport.frame_server import FrameServer
-from infergate.transport.guard import Admission
+from infergate.transport.framed.server import FrameServer
+from infergate.transport.server.admission import Admission
 
 WORDS = frozenset({b"wait", b"bug", b"selfcancel", b"large", b"nothing"})
 
@@ -29,7 +29,7 @@ class FrameEcho(HttpEcho):
     """Does what a frame with one of the WORDS says; answers any other with itself."""
 
     async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
-        body = bytes(joined(wire.body))
+        body = bytes(join_parts(wire.body))
         if body == b"nothing":
             return HttpResponse(200)
         if body in WORDS:

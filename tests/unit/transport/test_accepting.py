@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from infergate.transport import accepting
-from infergate.transport.accepting import Acceptor
-from infergate.transport.loads import Loads
+from infergate.transport.server import accept as accept_module
+from infergate.transport.server.accept import Acceptor
+from infergate.transport.worker_loads import WorkerLoads
 
 
 class Worker:
@@ -20,7 +20,7 @@ class Worker:
 
     def __init__(self, listener: socket.socket, memory: int, place: int) -> None:
         self.connections: set[asyncio.Protocol] = set()
-        self.loads = Loads(memory, place)
+        self.loads = WorkerLoads(memory, place)
         self.listener = listener
         self.acceptor: Acceptor | None = None
 
@@ -46,12 +46,12 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.of.connections.discard(self)
         assert self.of.acceptor is not None
-        self.of.acceptor.changed()
+        self.of.acceptor.update_load()
 
 
 @pytest.fixture
 async def workers() -> AsyncIterator[list[Worker]]:
-    memory = Loads.file(3)
+    memory = WorkerLoads.create_file(3)
     listener = socket.create_server(("127.0.0.1", 0), backlog=100)
     listener.setblocking(False)
     made = [Worker(listener.dup(), memory, place) for place in range(3)]
@@ -87,7 +87,7 @@ async def test_connections_spread_evenly(workers: list[Worker]) -> None:
         each.accept()
     writers = await connected(workers[0], 12)
     assert sorted(len(each.connections) for each in workers) in ([4, 4, 4], [3, 4, 5])
-    assert workers[0].loads.told() == tuple(len(each.connections) for each in workers)
+    assert workers[0].loads.counts() == tuple(len(each.connections) for each in workers)
     await closed(writers)
 
 
@@ -95,37 +95,37 @@ async def test_one_that_comes_later_gets_those_that_come_then(workers: list[Work
     workers[0].accept()
     before = await connected(workers[0], 6)
     assert len(workers[0].connections) == 6
-    assert workers[0].loads.told() == (6, -1, -1)
+    assert workers[0].loads.counts() == (6, -1, -1)
     workers[1].accept()
     after = await connected(workers[0], 6)
     assert len(workers[1].connections) >= 5
     await closed(before + after)
     async with asyncio.timeout(20):
-        while workers[0].loads.told() != (0, 0, -1):  # noqa: ASYNC110 - nothing tells of it
+        while workers[0].loads.counts() != (0, 0, -1):  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0)
 
 
 async def test_one_that_hangs_keeps_nobody_waiting(workers: list[Worker]) -> None:
     workers[0].accept()
-    workers[1].loads.tell(0)  # it is there, and accepts nobody
+    workers[1].loads.report(0)  # it is there, and accepts nobody
     writers = await connected(workers[0], 100)
     assert len(workers[0].connections) == 100
     await closed(writers)
 
 
 async def test_one_that_is_gone_is_not_waited_for(workers: list[Worker]) -> None:
-    workers[1].loads.tell(0)
+    workers[1].loads.report(0)
     workers[0].accept()
-    workers[0].loads.leave(1)
+    workers[0].loads.mark_absent(1)
     writers = await connected(workers[0], 3)
-    assert not workers[0].loads.is_fuller
+    assert not workers[0].loads.is_overloaded
     await closed(writers)
 
 
 async def test_nobody_accepts_after_the_end(workers: list[Worker]) -> None:
     workers[0].accept()
     workers[0].close()
-    assert workers[0].loads.told() == (-1, -1, -1)
+    assert workers[0].loads.counts() == (-1, -1, -1)
     reader, writer = await asyncio.open_connection(*workers[0].listener.getsockname())
     workers[1].accept()  # the connection has waited for somebody
     async with asyncio.timeout(20):
@@ -160,7 +160,7 @@ class Full:
 async def test_no_descriptor_is_left(
     workers: list[Worker], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(accepting, "_NO_ROOM", 0.05)
+    monkeypatch.setattr(accept_module, "_RETRY_AFTER_EXHAUSTION", 0.05)
     workers[0].listener = Full(workers[0].listener)  # type: ignore[assignment]
     workers[0].accept()
     writers = await connected(workers[0], 1)

@@ -16,24 +16,24 @@ import h2.events
 import pytest
 from transport_kit import RPC_LIMITS, fake_backend
 
-from infergate.core.wire import HttpRequest, RpcRequest, joined
-from infergate.transport.base import Dropping, Endpoint
-from infergate.transport.frame_client import EitherUpstream
-from infergate.transport.grpc_client import GrpcUpstream
-from infergate.transport.h1_client import H1Upstream
-from infergate.transport.h2_client import H2Upstream
-from infergate.transport.http_aiohttp_client import AiohttpUpstream
-from infergate.transport.turns import Turns
+from infergate.core.wire import HttpRequest, RpcRequest, join_parts
+from infergate.transport.base import Endpoint, SupportsDisconnect
+from infergate.transport.client.concurrency_limit import LimitedUpstream
+from infergate.transport.compat.aiohttp_client import AiohttpUpstream
+from infergate.transport.compat.grpcio_client import GrpcioUpstream
+from infergate.transport.framed.client import HttpOrFrameUpstream
+from infergate.transport.grpc.client import H2Upstream
+from infergate.transport.http1.client import H1Upstream
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
-def bounded(limits: Any) -> Turns:
-    return Turns(EitherUpstream(limits, H1Upstream), 4)
+def bounded(limits: Any) -> LimitedUpstream:
+    return LimitedUpstream(HttpOrFrameUpstream(limits, H1Upstream), 4)
 
 
-HTTP = [AiohttpUpstream, H1Upstream, EitherUpstream, bounded]
-GRPC = [H2Upstream, GrpcUpstream]
+HTTP = [AiohttpUpstream, H1Upstream, HttpOrFrameUpstream, bounded]
+GRPC = [H2Upstream, GrpcioUpstream]
 
 
 @dataclass
@@ -109,9 +109,9 @@ both = pytest.mark.parametrize(("make", "serve"), ALL)
 async def ask(upstream: Any, endpoint: Endpoint, serve: Server) -> bytes:
     if serve is http_server:
         answer = await upstream.exchange(HttpRequest("POST", "/", body=(b"x",)), endpoint, 10)
-        return bytes(joined(answer.body))
+        return bytes(join_parts(answer.body))
     answer = await upstream.exchange(RpcRequest("/t.T/Echo", (b"x",)), endpoint, 10)
-    return bytes(joined(answer.message))
+    return bytes(join_parts(answer.message))
 
 
 @both
@@ -131,12 +131,12 @@ async def test_servers_are_called_by_the_name(make: Any, serve: Server) -> None:
 async def test_one_is_let_go_and_others_stay(make: Any, serve: Server) -> None:
     async with serve() as one, serve() as other:
         upstream = make(RPC_LIMITS)
-        assert isinstance(upstream, Dropping)
+        assert isinstance(upstream, SupportsDisconnect)
         for each in (one, other, one, other):
             await ask(upstream, each.endpoint, serve)
         assert (one.open, other.open) == (1, 1)
-        await upstream.drop(one.endpoint)
-        await upstream.drop(Endpoint("127.0.0.1", 1))
+        await upstream.disconnect(one.endpoint)
+        await upstream.disconnect(Endpoint("127.0.0.1", 1))
         async with asyncio.timeout(10):
             while one.open:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)

@@ -10,10 +10,10 @@ import grpc.aio
 import pytest
 from transport_kit import LIMITS, LOCAL, RPC_LIMITS, Engine, HttpEcho, Peer, RpcEcho
 
-from infergate.transport.base import Address, Bound
-from infergate.transport.binding import bound
-from infergate.transport.grpc_server import GrpcServer
-from infergate.transport.guard import Admission
+from infergate.transport.base import Address, BoundSockets
+from infergate.transport.compat.grpcio_server import GrpcioServer
+from infergate.transport.net.bind import bind_sockets
+from infergate.transport.server.admission import Admission
 
 REQUEST = b"POST /any HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
 
@@ -39,8 +39,8 @@ class Given:
         self.made = made
         self.has_gone = False
 
-    async def __call__(self, address: Address) -> Bound:
-        return Bound((self.made,), self.let_go)
+    async def __call__(self, address: Address) -> BoundSockets:
+        return BoundSockets((self.made,), self.let_go)
 
     def let_go(self) -> None:
         assert self.made.fileno() == -1, "closed before it is let go"
@@ -82,14 +82,14 @@ async def test_an_address_is_taken_before_anybody_accepts(engine: Engine) -> Non
     server = engine.http(LOCAL, HttpEcho(), LIMITS, Admission(LIMITS))
     await server.bind()
     with pytest.raises(OSError, match="in use"):
-        await bound(server.address)
+        await bind_sockets(server.address)
     await server.stop(0)
-    again = await bound(server.address)
+    again = await bind_sockets(server.address)
     again.close()
 
 
 async def test_all_addresses_of_a_name_have_one_port() -> None:
-    made = await bound(Address("localhost", 0))
+    made = await bind_sockets(Address("localhost", 0))
     try:
         assert {each.getsockname()[1] for each in made.sockets} == {made.port}
     finally:
@@ -97,18 +97,18 @@ async def test_all_addresses_of_a_name_have_one_port() -> None:
 
 
 async def test_processes_that_share_a_port_and_one_that_does_not() -> None:
-    kept = await bound(LOCAL, listen=False)
+    kept = await bind_sockets(LOCAL, listen=False)
     address = Address(LOCAL.host, kept.port)
 
-    async def beside(_: Address) -> Bound:
-        return Bound(tuple(each.dup() for each in kept.sockets))
+    async def beside(_: Address) -> BoundSockets:
+        return BoundSockets(tuple(each.dup() for each in kept.sockets))
 
-    sharing = [GrpcServer(LOCAL, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS)) for _ in range(2)]
+    sharing = [GrpcioServer(LOCAL, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS)) for _ in range(2)]
     try:
         for moment in ("nobody listens", "all listen"):
             for listen in (True, False):
                 with pytest.raises(OSError, match="in use"):
-                    await bound(address, listen=listen)
+                    await bind_sockets(address, listen=listen)
             if moment == "nobody listens":
                 for each in sharing:
                     await each.bind(beside)
@@ -120,4 +120,4 @@ async def test_processes_that_share_a_port_and_one_that_does_not() -> None:
         for each in sharing:
             await each.stop(0)
         kept.close()
-    (await bound(address)).close()
+    (await bind_sockets(address)).close()

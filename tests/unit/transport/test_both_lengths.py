@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transport_kit import LIMITS, LOCAL, QUICK, Engine, HttpEcho, HttpSite
 
-from infergate.transport.guard import Admission
-from infergate.transport.http_head import chunked_alone
+from infergate.transport.http1.message_head import drop_content_length
+from infergate.transport.server.admission import Admission
 
 CHUNKS = b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
 TF = (
@@ -170,7 +170,7 @@ async def test_a_head_that_stops(lenient: HttpSite) -> None:
 
 
 def test_a_head_with_both() -> None:
-    assert chunked_alone(TF + b"rest") == (
+    assert drop_content_length(TF + b"rest") == (
         b"POST / HTTP/1.1\r\nHost: localhost:9000\r\nAccept: */*\r\n"
         b"Transfer-Encoding: chunked\r\nContent-Type: application/x-www-form-urlencoded\r\n"
         b"Expect: 100-continue\r\nConnection: close\r\n\r\nrest"
@@ -195,7 +195,7 @@ _LINES = st.sampled_from(
 @given(st.lists(_LINES, max_size=6), st.binary(max_size=20))
 def test_only_the_one_line_is_ever_left_out(lines: list[bytes], rest: bytes) -> None:
     given_ = head(*lines) + rest
-    made = chunked_alone(given_)
+    made = drop_content_length(given_)
     if made != given_:
         restored = made.replace(b"\r\nConnection: close", b"", 1)
         length = re.compile(rb"\r\nContent-Length: ?5", re.IGNORECASE)

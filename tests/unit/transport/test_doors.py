@@ -18,15 +18,20 @@ from transport_kit import ENGINES, LOCAL, RPC_LIMITS, HttpEcho, RpcEcho, until
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.wire import RpcRequest
-from infergate.transport import h2_asking
 from infergate.transport.base import Server
-from infergate.transport.door import Connections, Door, Refusal, is_hello
-from infergate.transport.frame_server import FrameServer
-from infergate.transport.guard import Admission, Unsent
-from infergate.transport.h2 import frames
-from infergate.transport.h2.frames import frame
-from infergate.transport.listener import Listener
-from infergate.transport.served import Served
+from infergate.transport.framed.server import FrameServer
+from infergate.transport.grpc import client_connection
+from infergate.transport.http1.server_connection import HttpServerConnection
+from infergate.transport.http2 import frames
+from infergate.transport.http2.frames import frame
+from infergate.transport.server.admission import Admission, UnsentResponse
+from infergate.transport.server.connection_gate import (
+    ConnectionCount,
+    ConnectionGate,
+    ConnectionRefusal,
+    is_client_hello,
+)
+from infergate.transport.server.listener import HttpAppListener
 
 __all__ = ["connect"]
 
@@ -38,26 +43,26 @@ LARGE = b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n"
 @dataclasses.dataclass
 class Site:
     server: Server
-    door: Door
+    gate: ConnectionGate
     admission: Admission
-    refused: list[Refusal]
+    build_refusal: list[ConnectionRefusal]
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.server.address.port)
 
     async def is_let_in(self) -> bool:
         """Whether one more may stay for now."""
-        before, count = len(self.refused), self.door.open
+        before, count = len(self.build_refusal), self.gate.open
         reader, writer = await self.connect()
         told = asyncio.ensure_future(reader.read())
-        await until(lambda: len(self.refused) > before or self.door.open > count)
-        if self.door.open == count:
+        await until(lambda: len(self.build_refusal) > before or self.gate.open > count)
+        if self.gate.open == count:
             with suppress(ConnectionError):
                 await told
         told.cancel()
         writer.close()
-        await until(lambda: self.door.open <= count)
-        return len(self.refused) == before
+        await until(lambda: self.gate.open <= count)
+        return len(self.build_refusal) == before
 
 
 KINDS = ["http", "http of compat", "grpc", "frames"]
@@ -66,12 +71,15 @@ KINDS = ["http", "http of compat", "grpc", "frames"]
 @asynccontextmanager
 async def site(
     kind: str,
-    connections: Connections | None = None,
+    connections: ConnectionCount | None = None,
     limits: Limits = LIMITS,
     most: int = 1000,
 ) -> AsyncIterator[Site]:
-    refused: list[Refusal] = []
-    door, admission = Door(kind, connections, None, refused.append, most=most), Admission(limits)
+    refused: list[ConnectionRefusal] = []
+    door, admission = (
+        ConnectionGate(kind, connections, None, refused.append, max_connections=most),
+        Admission(limits),
+    )
     server: Server
     if kind == "grpc":
         server = ENGINES[1].server(LOCAL, RpcEcho(), limits, admission, door)
@@ -95,20 +103,20 @@ async def test_no_more_connections_than_may_be(kind: str) -> None:
     async with site(kind, most=2) as one:
         assert await one.is_let_in()
         held = [await one.connect() for _ in range(2)]
-        await until(lambda: one.door.open == 2)
+        await until(lambda: one.gate.open == 2)
         assert not await one.is_let_in()
-        assert one.refused == [Refusal.FULL]
+        assert one.build_refusal == [ConnectionRefusal.FULL]
         held[0][1].close()
-        await until(lambda: one.door.open == 1)
+        await until(lambda: one.gate.open == 1)
         assert await one.is_let_in()
         held[1][1].close()
 
 
 async def test_listeners_share_their_connections() -> None:
-    both = Connections()
+    both = ConnectionCount()
     async with site("http", both, most=2) as one, site("frames", both, most=2) as other:
         held = [await one.connect(), await other.connect()]
-        await until(lambda: (one.door.open, other.door.open, both.open) == (1, 1, 2))
+        await until(lambda: (one.gate.open, other.gate.open, both.open) == (1, 1, 2))
         assert not await one.is_let_in()
         assert not await other.is_let_in()
         for _, writer in held:
@@ -120,15 +128,15 @@ def test_a_flood_is_counted_but_not_told_line_by_line(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr("infergate.transport.door.time.monotonic", lambda: now)
-    refused: list[Refusal] = []
-    door = Door("x", refused=refused.append)
+    monkeypatch.setattr("infergate.transport.server.connection_gate.time.monotonic", lambda: now)
+    refused: list[ConnectionRefusal] = []
+    door = ConnectionGate("x", on_refused=refused.append)
     with caplog.at_level("INFO"):
         for _ in range(500):
-            door.refuse(Refusal.FULL, "somebody", "full")
+            door.refuse(ConnectionRefusal.FULL, "somebody", "full")
         assert (len(refused), len(caplog.messages)) == (500, 20)
         now += 1
-        door.refuse(Refusal.FULL, "somebody", "full")
+        door.refuse(ConnectionRefusal.FULL, "somebody", "full")
     assert caplog.messages[20:] == [
         "x: 480 more connections closed within a second",
         "x: connection from somebody closed: full",
@@ -152,21 +160,21 @@ async def test_tls_on_a_port_of_plain_text(kind: str) -> None:
     async with site(kind) as one:
         reader, writer = await one.connect()
         writer.write(hello())
-        await until(lambda: one.refused == [Refusal.TLS])
+        await until(lambda: one.build_refusal == [ConnectionRefusal.TLS])
         writer.write_eof()
         async with asyncio.timeout(10):
             with suppress(ConnectionError):
                 await reader.read()
         writer.close()
-        await until(lambda: not one.door.open)
+        await until(lambda: not one.gate.open)
 
 
 def test_what_is_no_hello() -> None:
     said = hello()
-    assert is_hello(said)
+    assert is_client_hello(said)
     for begun in (said[:8], b"", b"GET / HTTP/1.1", b"\x16\x03\x01\x00\x05\x02\0\0\1", bytes(20)):
-        assert not is_hello(begun)
-    assert not is_hello(said[:3] + b"\0\0" + said[5:])
+        assert not is_client_hello(begun)
+    assert not is_client_hello(said[:3] + b"\0\0" + said[5:])
 
 
 # ---- slow readers
@@ -179,30 +187,30 @@ class Reader:
         self.unread = unread
         self.is_cut_off = False
 
-    def awaited(self) -> int:
+    def unread_bytes(self) -> int:
         return self.unread
 
-    def cut_off(self) -> None:
+    def disconnect_soon(self) -> None:
         self.is_cut_off = True
 
 
 def test_what_waits_is_counted_and_due() -> None:
     admission = Admission(LIMITS)
     limits = dataclasses.replace(LIMITS, idle_body_time=30.0)
-    unsent = Unsent(admission)
+    unsent = UnsentResponse(admission)
     client = Reader()
-    unsent.begin(100_000, 1000.0, client)
-    assert (admission.bytes, unsent.due(limits)) == (100_000, 1030.0)
-    unsent.left(100_000, 1020.0)
-    assert unsent.due(limits) == 1030.0, "nothing was taken"
-    unsent.left(90_000, 1025.0)
-    assert (admission.bytes, unsent.due(limits)) == (100_000, 1050.0), "500 bytes a second"
-    unsent.left(10_000, 1026.0)
-    assert unsent.due(limits) == 1056.0
+    unsent.start(100_000, 1000.0, client)
+    assert (admission.bytes, unsent.deadline(limits)) == (100_000, 1030.0)
+    unsent.set_remaining(100_000, 1020.0)
+    assert unsent.deadline(limits) == 1030.0, "nothing was taken"
+    unsent.set_remaining(90_000, 1025.0)
+    assert (admission.bytes, unsent.deadline(limits)) == (100_000, 1050.0), "500 bytes a second"
+    unsent.set_remaining(10_000, 1026.0)
+    assert unsent.deadline(limits) == 1056.0
     unsent.grow(5_000)
     assert admission.bytes == 105_000, "a buffer is freed in one piece"
-    unsent.end()
-    unsent.end()
+    unsent.finish()
+    unsent.finish()
     assert admission.bytes == 0
 
 
@@ -253,8 +261,8 @@ async def test_who_does_not_read_is_cut_off(kind: str) -> None:
     async with site(kind, limits=QUICK) as one:
         with narrow(one.server.address.port) as client:
             client.sendall(SAID[kind])
-            await until(lambda: one.refused == [Refusal.SLOW_READER])
-            await until(lambda: not one.door.open)
+            await until(lambda: one.build_refusal == [ConnectionRefusal.SLOW_READER])
+            await until(lambda: not one.gate.open)
 
 
 @pytest.mark.parametrize("kind", ["http", "http of compat"])
@@ -262,10 +270,10 @@ async def test_who_ends_his_half_and_does_not_read_is_cut_off(kind: str) -> None
     """While a request is served: the answers before it keep the connection from closing."""
     async with site(kind, limits=QUICK) as one:
         with narrow(one.server.address.port) as client:
-            await until(lambda: one.door.open == 1)
-            assert isinstance(one.server, Listener)
+            await until(lambda: one.gate.open == 1)
+            assert isinstance(one.server, HttpAppListener)
             (served,) = one.server._connections
-            assert isinstance(served, Served)
+            assert isinstance(served, HttpServerConnection)
             ours = served._transport
             ours.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
             body = b"x" * 40_000
@@ -277,10 +285,10 @@ async def test_who_ends_his_half_and_does_not_read_is_cut_off(kind: str) -> None
             await app.entered.wait()
             client.shutdown(socket.SHUT_WR)
             await until(ours.is_closing)
-            assert one.door.open == 1
+            assert one.gate.open == 1
             app.release.set()
-            await until(lambda: one.refused == [Refusal.SLOW_READER])
-            await until(lambda: not one.door.open)
+            await until(lambda: one.build_refusal == [ConnectionRefusal.SLOW_READER])
+            await until(lambda: not one.gate.open)
 
 
 # ---- slow readers of HTTP/2
@@ -326,8 +334,8 @@ async def test_what_the_socket_does_not_take_is_counted(connect: Connect) -> Non
 async def test_a_backend_that_owes_an_answer_is_asked_for_a_sign(
     monkeypatch: pytest.MonkeyPatch, is_there: bool
 ) -> None:
-    monkeypatch.setattr(h2_asking, "_SILENCE", 0.1)
-    monkeypatch.setattr(h2_asking, "_ANSWER", 0.1)
+    monkeypatch.setattr(client_connection, "_MAX_SILENCE", 0.1)
+    monkeypatch.setattr(client_connection, "_PING_TIMEOUT", 0.1)
     pings = 0
 
     async def script(peer: Peer, number: int) -> None:
@@ -361,7 +369,7 @@ async def test_the_system_looks_after_connections_that_wait() -> None:
 
     async with served(script) as (upstream, endpoint):
         await upstream.exchange(RpcRequest("/t.T/Echo", (b"x",)), endpoint, 10)
-        (link,) = upstream._sites[endpoint]._links
+        (link,) = upstream._pools[endpoint]._connections
         made = link._transport.get_extra_info("socket")
         assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60

@@ -12,9 +12,9 @@ from frame_kit import frame_site, framed
 from transport_kit import LIMITS, QUICK, Fake, HttpSite, Script, fake_backend, until
 
 from infergate.core.errors import GatewayError, Kind, Origin
-from infergate.core.wire import HttpRequest, joined
+from infergate.core.wire import HttpRequest, join_parts
 from infergate.transport.base import Endpoint
-from infergate.transport.frame_client import EitherUpstream, FrameUpstream
+from infergate.transport.framed.client import FrameUpstream, HttpOrFrameUpstream
 
 POST = HttpRequest("POST", "/", body=[b"he", memoryview(b"llo")])
 
@@ -54,7 +54,7 @@ async def test_exchanges_share_a_connection(upstream: FrameUpstream) -> None:
     async with frame_site(LIMITS) as site:
         for _ in range(3):
             answer = await upstream.exchange(POST, site.endpoint, 5)
-            assert (answer.status, joined(answer.body)) == (200, b"POST hello")
+            assert (answer.status, join_parts(answer.body)) == (200, b"POST hello")
         assert len(site.server._connections) == 1
         await asyncio.gather(*(upstream.exchange(POST, site.endpoint, 5) for _ in range(20)))
         assert len(site.server._connections) > 1
@@ -63,7 +63,7 @@ async def test_exchanges_share_a_connection(upstream: FrameUpstream) -> None:
 async def test_over_a_unix_socket(upstream: FrameUpstream, tmp_path: Path) -> None:
     async with frame_site(LIMITS, tmp_path / "raw.sock") as site:
         answer = await upstream.exchange(POST, site.endpoint, 5)
-        assert joined(answer.body) == b"POST hello"
+        assert join_parts(answer.body) == b"POST hello"
         assert site.app.calls[0].peer == "unix"
 
 
@@ -117,7 +117,7 @@ async def test_more_than_an_answer_ends_the_connection(
     async with fake_backend(saying(framed(body) + b"!", stay=True)) as fake:
         for _ in range(2):
             answer = await upstream.exchange(POST, framed_endpoint(fake), 5)
-            assert joined(answer.body) == body
+            assert join_parts(answer.body) == body
         assert fake.connections == 2
 
 
@@ -128,7 +128,7 @@ async def test_more_than_a_long_answer_ends_the_connection() -> None:
     async with fake_backend(saying(framed(body) + b"\4\0\0\0evil", stay=True)) as fake:
         for _ in range(3):
             answer = await upstream.exchange(POST, framed_endpoint(fake), 5)
-            assert joined(answer.body) == body
+            assert join_parts(answer.body) == body
     await upstream.close()
 
 
@@ -136,7 +136,7 @@ async def test_silence(upstream: FrameUpstream) -> None:
     async with fake_backend(saying(b"", stay=True)) as fake:
         error = await failure(upstream, framed_endpoint(fake), 0.1)
         assert error.kind is Kind.TIMEOUT
-        await until(lambda: fake.ended == 1)
+        await until(lambda: fake.unregister == 1)
 
 
 async def test_cancelling_closes_the_connection(upstream: FrameUpstream) -> None:
@@ -150,11 +150,11 @@ async def test_cancelling_closes_the_connection(upstream: FrameUpstream) -> None
 
 
 async def test_each_endpoint_as_it_wants(site: HttpSite) -> None:
-    upstream = EitherUpstream(QUICK)
+    upstream = HttpOrFrameUpstream(QUICK)
     async with frame_site(LIMITS) as frames:
         for endpoint in (site.endpoint, frames.endpoint):
             answer = await upstream.exchange(POST, endpoint, 5)
-            assert joined(answer.body) == b"POST hello"
+            assert join_parts(answer.body) == b"POST hello"
     await upstream.close()
 
 
@@ -170,6 +170,6 @@ async def test_bytes_that_nobody_asked_for_end_the_connection(upstream: FrameUps
     speak = asyncio.Event()
     async with fake_backend(script) as fake:
         answer = await upstream.exchange(POST, framed_endpoint(fake), 5)
-        assert joined(answer.body) == b"answer"
+        assert join_parts(answer.body) == b"answer"
         speak.set()
-        await until(lambda: fake.ended == 1)
+        await until(lambda: fake.unregister == 1)

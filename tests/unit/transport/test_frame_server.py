@@ -305,7 +305,7 @@ async def test_a_drain_that_takes_too_long_cancels() -> None:
 
 
 async def test_an_answer_that_fits_no_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infergate.transport.frames.LONGEST", 100)
+    monkeypatch.setattr("infergate.transport.framed.frame_reader.MAX_LENGTH", 100)
     async with frame_site(LIMITS) as site:
         peer = await site.connect()
         assert await peer.ask(b"x" * 99) == b""

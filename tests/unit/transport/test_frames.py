@@ -8,22 +8,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infergate.core.errors import GatewayError, Kind
-from infergate.transport.frames import AHEAD, LONGEST, Frames, prefix
+from infergate.transport.framed.frame_reader import (
+    MAX_LENGTH,
+    MAX_READ_AHEAD,
+    FrameReader,
+    encode_prefix,
+)
 
-LENGTHS = st.one_of(st.integers(0, 20), st.integers(AHEAD - 9, AHEAD + 9), st.integers(0, 70_000))
+LENGTHS = st.one_of(
+    st.integers(0, 20), st.integers(MAX_READ_AHEAD - 9, MAX_READ_AHEAD + 9), st.integers(0, 70_000)
+)
 
 
 class Mute(bytes):
     """Bytes that say they are longer than they are."""
 
     def __len__(self) -> int:
-        return LONGEST + 1
+        return MAX_LENGTH + 1
 
 
 def received(stream: bytes, cuts: list[int]) -> list[bytes]:
     """The frames in ``stream``, which comes in pieces of no more than ``cuts`` bytes, over and
     over, and of no more than there is room for."""
-    frames, found, position, turn = Frames(), [], 0, 0
+    frames, found, position, turn = FrameReader(), [], 0, 0
     is_open = False
     while True:
         if is_open:
@@ -32,19 +39,19 @@ def received(stream: bytes, cuts: list[int]) -> list[bytes]:
                 is_open = False
                 found.append(bytes(body))
                 continue
-        elif (length := frames.announced) is not None:
+        elif (length := frames.announced_length) is not None:
             frames.open(length)
             is_open = True
             continue
         if position == len(stream):
             assert not is_open
-            assert not frames.has_begun
+            assert not frames.has_partial_frame
             return found
-        room = frames.room()
+        room = frames.get_buffer()
         count = min(len(room), cuts[turn % len(cuts)], len(stream) - position)
         assert count
         room[:count] = stream[position : position + count]
-        frames.wrote(count)
+        frames.buffer_written(count)
         position, turn = position + count, turn + 1
 
 
@@ -60,39 +67,39 @@ def test_a_frame_in_single_bytes() -> None:
 
 
 def test_no_more_is_held_ahead_than_has_its_place() -> None:
-    frames = Frames()
-    frames.wrote(len(frames.room()))
+    frames = FrameReader()
+    frames.buffer_written(len(frames.get_buffer()))
     assert frames.is_full
-    assert len(frames.room()) == 0
+    assert len(frames.get_buffer()) == 0
     frames.skip(0)
     assert not frames.is_full
-    assert len(frames.room()) == 4
+    assert len(frames.get_buffer()) == 4
 
 
 def test_what_is_dropped_gives_its_room_back() -> None:
-    frames = Frames()
-    frames.wrote(len(frames.room()))
-    frames.drop()
-    assert len(frames.room()) == AHEAD
-    assert not frames.has_begun
-    frames.room()[:5] = framed(b"ab")[:5]
-    frames.wrote(5)
+    frames = FrameReader()
+    frames.buffer_written(len(frames.get_buffer()))
+    frames.discard()
+    assert len(frames.get_buffer()) == MAX_READ_AHEAD
+    assert not frames.has_partial_frame
+    frames.get_buffer()[:5] = framed(b"ab")[:5]
+    frames.buffer_written(5)
     frames.open(2)
-    frames.drop()
+    frames.discard()
     assert frames.take() is None
-    assert len(frames.room()) == AHEAD
+    assert len(frames.get_buffer()) == MAX_READ_AHEAD
 
 
 def test_a_long_frame_goes_where_it_stays() -> None:
-    frames = Frames()
+    frames = FrameReader()
     head = framed(b"x" * 100_000)[:10]
-    frames.room()[:10] = head
-    frames.wrote(10)
+    frames.get_buffer()[:10] = head
+    frames.buffer_written(10)
     frames.open(100_000)
-    room = frames.room()
+    room = frames.get_buffer()
     assert len(room) == 100_000 - 6 + 1  # the one byte more tells whether something follows
     room[:-1] = b"y" * (100_000 - 6)
-    frames.wrote(100_000 - 6)
+    frames.buffer_written(100_000 - 6)
     body = frames.take()
     assert body is not None
     assert body == b"x" * 6 + b"y" * (100_000 - 6)
@@ -100,7 +107,7 @@ def test_a_long_frame_goes_where_it_stays() -> None:
 
 
 def test_a_prefix() -> None:
-    assert prefix([b"ab", memoryview(b"c")]) == b"\3\0\0\0"
+    assert encode_prefix([b"ab", memoryview(b"c")]) == b"\3\0\0\0"
     with pytest.raises(GatewayError) as caught:
-        prefix([Mute()])
+        encode_prefix([Mute()])
     assert caught.value.kind is Kind.TOO_LARGE

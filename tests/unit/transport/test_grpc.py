@@ -18,11 +18,11 @@ import pytest
 from transport_kit import RPC_LIMITS, Engine, RpcEcho, RpcServe, RpcSite, fake_backend, until
 
 from infergate.core.errors import GatewayError, Kind, Origin
-from infergate.core.wire import RpcRequest, joined
-from infergate.transport import guard
+from infergate.core.wire import RpcRequest, join_parts
 from infergate.transport.base import Address, Endpoint, RpcUpstream
-from infergate.transport.grpc_server import GrpcServer
-from infergate.transport.guard import Admission
+from infergate.transport.compat.grpcio_server import GrpcioServer
+from infergate.transport.server import admission as admission_module
+from infergate.transport.server.admission import Admission
 
 
 def _local(port: int) -> Address:
@@ -74,7 +74,7 @@ async def test_answers_in_parts(
     rpc_site: RpcSite, rpc_upstream: RpcUpstream, method: str, expected: bytes
 ) -> None:
     answer = await rpc_upstream.exchange(ask(method), rpc_site.endpoint, 5)
-    assert joined(answer.message) == expected
+    assert join_parts(answer.message) == expected
 
 
 @pytest.mark.parametrize("code", [*range(1, 4), *range(5, 17)])
@@ -139,7 +139,7 @@ async def test_fifty_at_once(rpc_site: RpcSite, rpc_upstream: RpcUpstream) -> No
     answers = await asyncio.gather(
         *(rpc_upstream.exchange(ask("Echo", b"%d" % i), rpc_site.endpoint, 30) for i in range(50))
     )
-    assert [joined(answer.message) for answer in answers] == [b"%d" % i for i in range(50)]
+    assert [join_parts(answer.message) for answer in answers] == [b"%d" % i for i in range(50)]
     assert len({call.peer for call in rpc_site.app.calls}) == 1
 
 
@@ -206,7 +206,7 @@ async def test_an_address_that_is_free_by_the_time_it_is_asked_about(
     def refuse(address: Address) -> None:
         raise RuntimeError(f"Failed to bind to address {address}")
 
-    other = GrpcServer(_local(unused_tcp_port), RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
+    other = GrpcioServer(_local(unused_tcp_port), RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
     with monkeypatch.context() as patch:
         server = grpc.aio.server()
         patch.setattr(server, "add_insecure_port", refuse)
@@ -361,7 +361,7 @@ async def test_a_stream_is_pulled_from_the_server(
 ) -> None:
     size = 100_000
     answers = rpc_upstream.stream(ask("Talk", b"x" * size + b" 1000"), rpc_site.endpoint, 30)
-    assert len(joined((await anext(answers)).message)) == size
+    assert len(join_parts((await anext(answers)).message)) == size
     before = -1
     while before != rpc_site.app.pulled:
         before = rpc_site.app.pulled
@@ -547,7 +547,7 @@ async def test_a_stream_whose_client_leaves(rpc_site: RpcSite) -> None:
 async def test_streams_have_a_bound_of_their_own(
     serve_grpc: RpcServe, rpc_upstream: RpcUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "MOST_STREAMS", 1)
+    monkeypatch.setattr(admission_module, "MAX_STREAMS", 1)
     site = await serve_grpc(dataclasses.replace(RPC_LIMITS, in_flight=1))
     async with grpc.aio.insecure_channel(site.endpoint.authority) as channel:
         first = channel.stream_stream("/t.T/Stream")(timeout=30)
@@ -672,7 +672,7 @@ async def test_stop_waits_for_what_is_served(engine: Engine, rpc_upstream: RpcUp
     await app.entered.wait()
     stopping = asyncio.ensure_future(server.stop(20))
     app.release.set()
-    assert joined((await asking).message) == b"x"
+    assert join_parts((await asking).message) == b"x"
     await stopping
     # The channel may learn only by this call that its connection is gone.
     gone = {Kind.CONNECT, Kind.BACKEND_GARBAGE}

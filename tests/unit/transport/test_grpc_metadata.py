@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infergate.transport import grpc_metadata
+from infergate.transport.grpc import metadata
 
 
 def test_what_is_read() -> None:
     pairs = [("a", "1"), ("grpc-encoding", "x"), ("a", "2"), ("b-bin", b"\0"), ("b-bin", b"\1\2")]
-    assert grpc_metadata.read(pairs) == {"a": "1, 2", "b-bin": "AA, AQI"}
+    assert metadata.read(pairs) == {"a": "1, 2", "b-bin": "AA, AQI"}
 
 
 def test_what_is_written() -> None:
@@ -24,13 +24,13 @@ def test_what_is_written() -> None:
         "d": "é",
         "e": "a\nb",
     }
-    assert grpc_metadata.write(entries) == (("a", "1, 2"), ("b-bin", b"\0"), ("b-bin", b"\1\2"))
+    assert metadata.write(entries) == (("a", "1, 2"), ("b-bin", b"\0"), ("b-bin", b"\1\2"))
 
 
 @given(st.dictionaries(st.sampled_from(["x-bin", "y-bin"]), st.binary()))
 def test_binary_values_go_there_and_back(values: dict[str, bytes]) -> None:
-    text = grpc_metadata.read(values.items())
-    assert dict(grpc_metadata.write(text)) == values
+    text = metadata.read(values.items())
+    assert dict(metadata.write(text)) == values
 
 
 @pytest.mark.parametrize(
@@ -44,4 +44,4 @@ def test_binary_values_go_there_and_back(values: dict[str, bytes]) -> None:
     ],
 )
 def test_a_peer_is_spelled_as_over_http(told: str, peer: str) -> None:
-    assert grpc_metadata.read_peer(told) == peer
+    assert metadata.parse_peer(told) == peer

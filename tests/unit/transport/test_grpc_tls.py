@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
-from infergate.transport import grpc_tls
-from infergate.transport.tls_server import ServerCertificates
+from infergate.transport.compat import grpcio_tls
+from infergate.transport.tls.server_context import ServerTlsContext
 from tls_kit import Authority, of_server, put
 
 
@@ -26,13 +26,13 @@ def test_files_that_go_while_they_are_taken_are_taken_later(
     )
     authority = Authority(tmp_path / "authority")
     pair, now = authority.server(), 0.0
-    certificates = ServerCertificates("grpc", of_server(pair), (), clock=lambda: now)
-    grpc_tls._credentials(certificates)
+    certificates = ServerTlsContext("grpc", of_server(pair), (), clock=lambda: now)
+    grpcio_tls._credentials(certificates)
     (renewed,) = renewals
     assert renewed() is None
     put(authority.server(), pair)
     now = 2.0
-    assert certificates.refresh()
+    assert certificates.reload_if_changed()
     away = pair.key.rename(tmp_path / "away")
     with pytest.raises(FileNotFoundError):
         renewed()

@@ -9,9 +9,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import MIB, Limits
-from infergate.core.memory import SMALL
-from infergate.transport import guard
-from infergate.transport.guard import MOST_STREAMS, Admission, Share, Unreceived, Unsent
+from infergate.core.memory import MIN_ACCOUNTED_BYTES
+from infergate.transport.server import admission as admission_module
+from infergate.transport.server.admission import (
+    MAX_STREAMS,
+    Admission,
+    IncomingBody,
+    RequestAccount,
+    UnsentResponse,
+)
 
 
 def test_requests_are_bounded_and_counted() -> None:
@@ -41,45 +47,45 @@ def test_bytes_are_bounded_to_the_last() -> None:
 
 def test_streams_are_bounded_apart_from_requests() -> None:
     admission = Admission(Limits(in_flight=0))
-    for _ in range(MOST_STREAMS):
+    for _ in range(MAX_STREAMS):
         admission.admit_stream()
-    with pytest.raises(GatewayError, match=f"{MOST_STREAMS} streams") as caught:
+    with pytest.raises(GatewayError, match=f"{MAX_STREAMS} streams") as caught:
         admission.admit_stream()
     assert caught.value.kind is Kind.OVERLOADED
     admission.release_stream()
     admission.admit_stream()
-    assert (admission.streams, admission.requests) == (MOST_STREAMS, 0)
+    assert (admission.streams, admission.requests) == (MAX_STREAMS, 0)
 
 
 # ---- memory
 
 
 class Client:
-    """Implements ``guard.Client``."""
+    """Implements ``admission_module.Client``."""
 
     def __init__(self) -> None:
         self.waiting = 0
-        self.cut = 0
+        self.abort_with = 0
 
-    def awaited(self) -> int:
+    def unread_bytes(self) -> int:
         return self.waiting
 
-    def cut_off(self) -> None:
-        self.cut += 1
+    def disconnect_soon(self) -> None:
+        self.abort_with += 1
 
-    cut_off_sender = cut_off
+    reject_slow_body = disconnect_soon
 
 
 def test_a_request_that_is_alone_may_always_grow() -> None:
     admission = Admission(Limits(in_flight_bytes=1000))
-    one, two = Share(admission), Share(admission)
-    one.take(900)
+    one, two = RequestAccount(admission), RequestAccount(admission)
+    one.admit(900)
     one.grow(10_000)
     with pytest.raises(GatewayError, match="1000 bytes in memory") as caught:
-        two.take(1)
+        two.admit(1)
     assert (caught.value.limit, admission.bytes) == ("in_flight_bytes", 10_900)
     one.shrink(10_000)
-    two.take(100)
+    two.admit(100)
     with pytest.raises(GatewayError):
         one.grow(1)
     one.release()
@@ -92,15 +98,15 @@ def test_a_part_is_for_what_is_short() -> None:
     admission = Admission(Limits(in_flight_bytes=16 * MIB))
     admission.admit(15 * MIB - 1)
     with pytest.raises(GatewayError):
-        admission.admit(SMALL + 1)
-    for _ in range(MIB // SMALL):
-        admission.admit(SMALL)
+        admission.admit(MIN_ACCOUNTED_BYTES + 1)
+    for _ in range(MIB // MIN_ACCOUNTED_BYTES):
+        admission.admit(MIN_ACCOUNTED_BYTES)
 
 
 def test_what_is_detached_outlasts_its_request() -> None:
     admission = Admission(Limits(in_flight_bytes=1000))
-    share = Share(admission)
-    share.take(100)
+    share = RequestAccount(admission)
+    share.admit(100)
     share.grow(200)
     account = share.detach(150)
     share.release()
@@ -124,29 +130,29 @@ def test_slow_clients_are_given_up_where_memory_is_short(
 ) -> None:
     """``taken`` in hundredths: who would not be done within ``idle_body_time`` is slow."""
     admission = Admission(Limits(in_flight_bytes=10 * MIB, idle_body_time=27.0))
-    client, unsent = Client(), Unsent(admission)
+    client, unsent = Client(), UnsentResponse(admission)
     now = 100.0
-    monkeypatch.setattr(guard.time, "monotonic", lambda: now + age)
-    unsent.begin(10 * MIB, now, client)
+    monkeypatch.setattr(admission_module.time, "monotonic", lambda: now + age)
+    unsent.start(10 * MIB, now, client)
     client.waiting = 10 * MIB * (100 - taken) // 100
     for _ in range(2):
         with pytest.raises(GatewayError):
             admission.grow(1)
-    assert client.cut == is_cut, "looked at once in half a second"
-    unsent.end()
-    assert (admission.bytes, len(admission.awaited)) == (0, 0)
+    assert client.abort_with == is_cut, "looked at once in half a second"
+    unsent.finish()
+    assert (admission.bytes, len(admission.transfers)) == (0, 0)
 
 
 def test_the_largest_are_given_up_until_a_quarter_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     admission = Admission(Limits(in_flight_bytes=16 * MIB))
-    monkeypatch.setattr(guard.time, "monotonic", lambda: 10.0)
+    monkeypatch.setattr(admission_module.time, "monotonic", lambda: 10.0)
     clients = [Client() for _ in range(4)]
     for client, size in zip(clients, (1, 9, 2, 4), strict=True):
         client.waiting = size * MIB
-        Unsent(admission).begin(size * MIB, 0.0, client)
+        UnsentResponse(admission).start(size * MIB, 0.0, client)
     with pytest.raises(GatewayError):
         admission.grow(1)
-    assert [client.cut for client in clients] == [0, 1, 0, 0]
+    assert [client.abort_with for client in clients] == [0, 1, 0, 0]
 
 
 Looks = list[tuple[float, float]]
@@ -174,28 +180,28 @@ def test_slow_senders_are_given_up_where_memory_is_short(
     """MiB that have come by each look, of ``length`` or of a body that announces none. What came
     long ago does not excuse who drips now."""
     admission = Admission(Limits(in_flight_bytes=10 * MIB, idle_body_time=27.0))
-    client, body = Client(), Unreceived(admission)
-    share = Share(admission)
-    share.take(0)
+    client, body = Client(), IncomingBody(admission)
+    share = RequestAccount(admission)
+    share.admit(0)
     share.grow(10 * MIB)
     came = 0
-    body.receive(10 * MIB, 10 * MIB if length else 0, 100.0, client)
+    body.update(10 * MIB, 10 * MIB if length else 0, 100.0, client)
     for age, told in looks:
         now = 100.0 + age
         if int(told * MIB) != came:
             came = int(told * MIB)
-            body.receive(length * MIB or came, length * MIB - came if length else 0, now, client)
-        assert not client.cut
-        monkeypatch.setattr(guard.time, "monotonic", lambda now=now: now)
+            body.update(length * MIB or came, length * MIB - came if length else 0, now, client)
+        assert not client.abort_with
+        monkeypatch.setattr(admission_module.time, "monotonic", lambda now=now: now)
         with pytest.raises(GatewayError):
             admission.grow(1)
-    assert client.cut == is_cut
+    assert client.abort_with == is_cut
     assert admission.bytes == 10 * MIB, "the share counts it"
-    body.end()
-    body.end()
-    body.cut_off()
-    assert (client.cut, body.is_slow(1e9, 1.0)) == (is_cut, False)
-    assert not admission.awaited
+    body.finish()
+    body.finish()
+    body.abort()
+    assert (client.abort_with, body.is_slow(1e9, 1.0)) == (is_cut, False)
+    assert not admission.transfers
 
 
 class Accounts(RuleBasedStateMachine):
@@ -205,17 +211,17 @@ class Accounts(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.admission = Admission(Limits(in_flight=8, in_flight_bytes=1000))
-        self.held: dict[Share | Unsent, int] = {}
-        self.requests: set[Share] = set()
+        self.held: dict[RequestAccount | UnsentResponse, int] = {}
+        self.requests: set[RequestAccount] = set()
 
-    def _pick(self, data: st.DataObject, kind: type = Share) -> Any:
+    def _pick(self, data: st.DataObject, kind: type = RequestAccount) -> Any:
         return data.draw(st.sampled_from([each for each in self.held if isinstance(each, kind)]))
 
     @rule(size=st.integers(0, 600))
     def begins(self, size: int) -> None:
-        share = Share(self.admission)
+        share = RequestAccount(self.admission)
         with suppress(GatewayError):
-            share.take(size)
+            share.admit(size)
             self.held[share] = size
             self.requests.add(share)
 
@@ -257,14 +263,14 @@ class Accounts(RuleBasedStateMachine):
             share.close()
         del self.held[share]
         if unread:
-            unsent = Unsent(self.admission)
-            unsent.begin(unread, 0.0, Client())
+            unsent = UnsentResponse(self.admission)
+            unsent.start(unread, 0.0, Client())
             self.held[unsent] = unread
 
-    @precondition(lambda self: any(isinstance(each, Unsent) for each in self.held))
+    @precondition(lambda self: any(isinstance(each, UnsentResponse) for each in self.held))
     @rule(data=st.data())
     def is_read(self, data: st.DataObject) -> None:
-        unsent = self._pick(data, Unsent)
+        unsent = self._pick(data, UnsentResponse)
         unsent.left(0, 1.0)
         unsent.end()
         unsent.end()
@@ -274,19 +280,19 @@ class Accounts(RuleBasedStateMachine):
     def all_is_counted(self) -> None:
         assert self.admission.bytes == sum(self.held.values())
         assert self.admission.requests == len(self.requests)
-        unsent = {each for each in self.held if isinstance(each, Unsent)}
-        assert set(self.admission.awaited) == unsent
+        unsent = {each for each in self.held if isinstance(each, UnsentResponse)}
+        assert set(self.admission.transfers) == unsent
 
     def teardown(self) -> None:
         for each in tuple(self.held):
-            if isinstance(each, Unsent):
-                each.end()
+            if isinstance(each, UnsentResponse):
+                each.finish()
             elif each in self.requests:
                 each.release()
             else:
                 each.close()
         assert (self.admission.bytes, self.admission.requests) == (0, 0)
-        assert not self.admission.awaited
+        assert not self.admission.transfers
 
 
 TestAccounts = Accounts.TestCase

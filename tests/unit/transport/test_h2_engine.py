@@ -17,26 +17,30 @@ from transport_kit import LOCAL, RPC_LIMITS, RpcEcho, RpcSite, fake_backend, unt
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import KIB, MIB, Limits
-from infergate.core.wire import RpcRequest, joined
+from infergate.core.wire import RpcRequest, join_parts
 from infergate.transport.base import Endpoint
-from infergate.transport.guard import Admission, Share
-from infergate.transport.h2 import bounds, calls, fields, frames
-from infergate.transport.h2.frames import frame
-from infergate.transport.h2_calls import UnaryCall
-from infergate.transport.h2_client import H2Upstream
-from infergate.transport.h2_client_calls import AskedOnce
-from infergate.transport.h2_server import H2Server
+from infergate.transport.grpc import headers
+from infergate.transport.grpc.client import H2Upstream
+from infergate.transport.grpc.client_calls import UnaryClientCall
+from infergate.transport.grpc.server import H2Server
+from infergate.transport.grpc.server_call_kinds import UnaryCall
+from infergate.transport.http2 import frames, header_blocks
+from infergate.transport.http2 import limits as http2_limits
+from infergate.transport.http2.frames import frame
+from infergate.transport.server.admission import Admission, RequestAccount
 
 QUICK = dataclasses.replace(
     RPC_LIMITS, header_time=0.2, idle_body_time=0.2, keepalive_time=0.2, body=10_000_000
 )
 HELLO = frames.PREFACE + frames.settings([])
 END = frames.END_HEADERS | frames.END_STREAM
-CALLS = (AskedOnce, UnaryCall)
+CALLS = (UnaryClientCall, UnaryCall)
 
 
 def asking(method: str, *more: tuple[str, str]) -> bytes:
-    return calls.asking(f"/t.T/{method}", "x", "http", "test") + fields.block(*more)
+    return headers.request_prefix(
+        f"/t.T/{method}", "x", "http", "test"
+    ) + header_blocks.encode_block(*more)
 
 
 def opened(number: int, method: str, *more: tuple[str, str]) -> bytes:
@@ -63,7 +67,7 @@ class Peer:
     async def frame(self) -> Said:
         async with asyncio.timeout(10):
             head = await self.reader.readexactly(9)
-            first, flags, stream = frames.HEAD.unpack(head)
+            first, flags, stream = frames.FRAME_HEADER.unpack(head)
             return first & 255, flags, stream, await self.reader.readexactly(first >> 8)
 
     async def until(self, wanted: Callable[[Said], bool]) -> Said:
@@ -111,7 +115,7 @@ def status(said: Said) -> tuple[int, str]:
     """Code and words of an answer's end."""
     kind, flags, _, payload = said
     assert (kind, flags) == (frames.HEADERS, END)
-    found = calls.Answered(fields.BlockReader(9999).read(payload))
+    found = headers.ResponseHeaders(header_blocks.HeaderBlockDecoder(9999).decode(payload))
     assert found.code is not None
     return found.code, found.details
 
@@ -135,7 +139,7 @@ async def test_a_message_that_does_not_come(connect: Connect) -> None:
     peer.send(opened(1, "Echo") + frame(frames.DATA, 0, 1, b"\0\0\0\0\x64" + b"x" * 50))
     peer.send(opened(3, "Echo"))
     codes = [status(await peer.until(is_end))[0] for _ in range(2)]
-    assert codes == [calls.DEADLINE_EXCEEDED] * 2
+    assert codes == [headers.DEADLINE_EXCEEDED] * 2
     assert site.admission.requests == 0
     peer.send(opened(5, "Echo") + message(5, b"x"))  # the connection goes on
     assert status(await peer.until(is_end))[0] == 0
@@ -159,7 +163,7 @@ async def test_a_silent_client_is_asked_whether_it_is_there(connect: Connect) ->
 async def test_a_deadline_is_kept_for_the_application(connect: Connect) -> None:
     site, peer = await connect(RPC_LIMITS)
     peer.send(opened(1, "Wait", ("grpc-timeout", "50m")) + message(1, b"x"))
-    assert status(await peer.until(is_end)) == (calls.DEADLINE_EXCEEDED, "Deadline Exceeded")
+    assert status(await peer.until(is_end)) == (headers.DEADLINE_EXCEEDED, "Deadline Exceeded")
     await site.app.cancelled.wait()
     await until(lambda: not site.admission.requests)
 
@@ -212,7 +216,7 @@ async def test_calls_that_come_before_our_settings_are_known_are_counted(connect
     site, peer = await connect(limits)
     peer.send(b"".join(opened(n, "Wait") + message(n, b"x") for n in (1, 3, 5, 7, 9, 11)))
     ends = [status(await peer.until(is_end)) for _ in range(2)]
-    assert {code for code, _ in ends} == {calls.RESOURCE_EXHAUSTED}
+    assert {code for code, _ in ends} == {headers.RESOURCE_EXHAUSTED}
     assert site.admission.requests == 4
     assert site.admission.bytes == 2 * 398 + 4
     peer.send(frames.reset(1, 8) + frames.reset(3, 8))
@@ -269,7 +273,7 @@ async def test_big_messages_both_ways() -> None:
     endpoint = Endpoint("127.0.0.1", server.address.port)
     data = bytes(range(256)) * (64 * 4096)  # 64 MiB
     answer = await upstream.exchange(RpcRequest("/t.T/Echo", (data,)), endpoint, 60)
-    assert joined(answer.message) == data
+    assert join_parts(answer.message) == data
     async with grpc.aio.insecure_channel(
         endpoint.authority, [("grpc.max_receive_message_length", -1)]
     ) as made:
@@ -281,12 +285,12 @@ async def test_big_messages_both_ways() -> None:
 
 # ---- the client's end
 
-OK = frame(1, 4, 1, calls.HEADERS)
+OK = frame(1, 4, 1, headers.RESPONSE_HEADERS)
 
 
 def answer(number: int, data: bytes = b"hi") -> bytes:
-    head = frame(frames.HEADERS, frames.END_HEADERS, number, calls.HEADERS)
-    return head + message(number, data, 0) + frame(frames.HEADERS, END, number, calls.GOOD_END)
+    head = frame(frames.HEADERS, frames.END_HEADERS, number, headers.RESPONSE_HEADERS)
+    return head + message(number, data, 0) + frame(frames.HEADERS, END, number, headers.OK_TRAILERS)
 
 
 @asynccontextmanager
@@ -331,7 +335,7 @@ async def test_what_was_not_looked_at_is_asked_again(refusal: bytes) -> None:
 
     async with served(script) as (upstream, endpoint):
         told = await upstream.exchange(WIRE, endpoint, 10)
-        assert joined(told.message) == b"hi"
+        assert join_parts(told.message) == b"hi"
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
@@ -346,17 +350,19 @@ async def test_what_was_not_looked_at_is_asked_again(refusal: bytes) -> None:
 async def test_a_response_that_cannot_be_inflated_holds_no_memory(
     packed: bytes, *, is_stream: bool
 ) -> None:
-    response_headers = calls.HEADERS + fields.block(("grpc-encoding", "gzip"))
+    response_headers = headers.RESPONSE_HEADERS + header_blocks.encode_block(
+        ("grpc-encoding", "gzip")
+    )
     message = b"\1" + len(packed).to_bytes(4) + packed
     admission = Admission(RPC_LIMITS)
-    account = Share(admission)
-    account.take(0)
+    account = RequestAccount(admission)
+    account.admit(0)
 
     async def script(peer: Peer, number: int) -> None:
         stream = (await peer.until(is_asked))[2]
         peer.send(frame(frames.HEADERS, frames.END_HEADERS, stream, response_headers))
         peer.send(frame(frames.DATA, 0, stream, message))
-        peer.send(frame(frames.HEADERS, END, stream, calls.GOOD_END))
+        peer.send(frame(frames.HEADERS, END, stream, headers.OK_TRAILERS))
         await peer.ended()
 
     async with served(script) as (upstream, endpoint):
@@ -431,7 +437,9 @@ async def test_a_late_status_is_a_timeout() -> None:
     async def script(peer: Peer, number: int) -> None:
         said = await peer.until(is_asked)
         await asyncio.sleep(0.197)
-        peer.send(frame(1, END, said[2], calls.refusing(200, 4, "Deadline Exceeded", {})))
+        peer.send(
+            frame(1, END, said[2], headers.encode_trailers_only(200, 4, "Deadline Exceeded", {}))
+        )
         await peer.ended()
 
     async with served(script) as (upstream, endpoint):
@@ -458,7 +466,7 @@ async def test_a_request_larger_than_the_servers_windows() -> None:
         wire = RpcRequest("/t.T/Echo", (b"a" * 3, memoryview(b"b" * 500_000)))
         assert (await upstream.exchange(wire, endpoint, 20)).code == 0
     assert bytes(got[5:]) == b"aaa" + b"b" * 500_000
-    assert bounds.STREAM_WINDOW > 1000
+    assert http2_limits.STREAM_WINDOW > 1000
 
 
 async def test_big_messages_both_ways_at_once_do_not_wait_for_each_other() -> None:
@@ -472,7 +480,7 @@ async def test_big_messages_both_ways_at_once_do_not_wait_for_each_other() -> No
     async with asyncio.timeout(25):  # idle_body_time would end it after 30 s
         for _ in range(3):
             told = await asyncio.gather(*(upstream.exchange(wire, endpoint, 60) for _ in range(12)))
-            assert all(len(joined(each.message)) == 4_000_000 for each in told)
+            assert all(len(join_parts(each.message)) == 4_000_000 for each in told)
     await upstream.close()
     await server.stop(0)
     assert (admission.requests, admission.bytes) == (0, 0)

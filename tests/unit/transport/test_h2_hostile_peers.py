@@ -29,13 +29,14 @@ from transport_kit import LOCAL, RPC_LIMITS, RpcEcho, until
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import MIB
 from infergate.core.wire import RpcRequest
-from infergate.transport import h2_calls, h2_client, h2_client_calls
 from infergate.transport.base import Endpoint
-from infergate.transport.guard import Admission
-from infergate.transport.h2 import bounds, calls, frames
-from infergate.transport.h2.frames import frame, settings
-from infergate.transport.h2_client import H2Upstream
-from infergate.transport.h2_server import H2Server
+from infergate.transport.grpc import client, client_calls, headers, server_call_kinds
+from infergate.transport.grpc.client import H2Upstream
+from infergate.transport.grpc.server import H2Server
+from infergate.transport.http2 import frames
+from infergate.transport.http2 import limits as http2_limits
+from infergate.transport.http2.frames import frame, settings
+from infergate.transport.server.admission import Admission
 
 __all__ = ["connect"]
 
@@ -60,7 +61,7 @@ async def test_a_streams_message_is_admitted_before_it_is_let_in(
     for number in (1, 3, 5):
         peer.send(opened(number, method) + data(number, b"\0" + LONG + b"x"))
     code, words = status(await peer.until(is_end))
-    assert (code, "limit of" in words) == (calls.UNAVAILABLE, True)
+    assert (code, "limit of" in words) == (headers.UNAVAILABLE, True)
     await until(lambda: site.admission.bytes == 2 * (50 * MIB + 5))
     peer.send(frames.reset(1, 8) + frames.reset(3, 8))
     await until(lambda: not site.admission.bytes)
@@ -72,7 +73,7 @@ async def test_a_streams_message_that_does_not_come(connect: Connect) -> None:
     peer.send(data(1, b"\0" + (9 * MIB).to_bytes(4)) + data(3, b"\0\0"))
     ends = [await peer.until(is_end) for _ in range(2)]
     assert sorted(said[2] for said in ends) == [1, 3]
-    assert {status(said)[0] for said in ends} == {calls.DEADLINE_EXCEEDED}
+    assert {status(said)[0] for said in ends} == {headers.DEADLINE_EXCEEDED}
     peer.send(message(5, b"hi 1"))  # silent, but not in the middle of anything
     assert (await peer.until(lambda said: said[0] == frames.DATA))[2] == 5
     await peer.until(is_end)
@@ -131,7 +132,7 @@ async def test_the_message_that_has_begun_when_the_server_ends_is_the_last(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rest is taken, and what comes behind is not read as messages."""
-    monkeypatch.setattr(h2_calls, "QUIET", 0)
+    monkeypatch.setattr(server_call_kinds, "DRAIN_GRACE", 0)
     site, peer = await connect(RPC_LIMITS)
     peer.send(opened(1, "Stream") + message(1, b"stay", 0))
     await site.app.staying.wait()
@@ -231,10 +232,10 @@ async def test_a_server_that_takes_nothing_holds_nothing(
             peer.send(frames.window_update(0, 1))
         await release.wait()
 
-    made: list[h2_client.ClientLink] = []
-    opened = h2_client._Site.opened
+    made: list[client.GrpcClientConnection] = []
+    opened = client._EndpointPool.add
     monkeypatch.setattr(
-        h2_client._Site, "opened", lambda site, link: (made.append(link), opened(site, link))
+        client._EndpointPool, "add", lambda site, link: (made.append(link), opened(site, link))
     )
     async with served(script, settings([(4, 2**31 - 1)])) as (upstream, endpoint):
         upstream._limits = PATIENT  # type: ignore[misc]
@@ -245,12 +246,12 @@ async def test_a_server_that_takes_nothing_holds_nothing(
             assert caught.value.kind is Kind.TIMEOUT
             assert len(made) == count
             async with asyncio.timeout(10):
-                await made[-1].over
+                await made[-1].closed_future
         release.set()
 
 
 async def test_room_that_is_made_later_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(h2_client, "_MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(client, "_MAX_CONNECTIONS", 1)
 
     async def script(peer: Peer, number: int) -> None:
         await asyncio.sleep(0.3)
@@ -266,7 +267,7 @@ async def test_room_that_is_made_later_is_found(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_a_turn_that_is_not_taken_goes_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(h2_client, "_MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(client, "_MAX_CONNECTIONS", 1)
     go = asyncio.Event()
 
     async def script(peer: Peer, number: int) -> None:
@@ -280,18 +281,18 @@ async def test_a_turn_that_is_not_taken_goes_to_the_next(monkeypatch: pytest.Mon
         first, second, third = (
             asyncio.ensure_future(upstream.exchange(WIRE, endpoint, 5)) for _ in range(3)
         )
-        await until(lambda: bool(upstream._sites))
-        site = upstream._sites[endpoint]
-        await until(lambda: len(site._waiting) == 2)
-        changed = site.changed
+        await until(lambda: bool(upstream._pools))
+        site = upstream._pools[endpoint]
+        await until(lambda: len(site._waiters) == 2)
+        changed = site.notify_capacity
 
-        def change(link: h2_client.ClientLink | None = None) -> None:
+        def change(link: client.GrpcClientConnection | None = None) -> None:
             changed(link)
             second.cancel()  # in the very moment in which it is its turn
 
-        monkeypatch.setattr(site, "changed", change)
-        for link in site._links:
-            monkeypatch.setattr(link, "_changed", change)
+        monkeypatch.setattr(site, "notify_capacity", change)
+        for link in site._connections:
+            monkeypatch.setattr(link, "_capacity_callback", change)
         go.set()
         assert (await first).code == 0
         assert (await third).code == 0
@@ -330,7 +331,7 @@ async def test_a_server_that_floods_is_left() -> None:
         with pytest.raises(GatewayError) as caught:
             await upstream.exchange(WIRE, endpoint, 10)
         assert caught.value.kind is Kind.BACKEND_GARBAGE
-    assert bounds.CALM < 10_000
+    assert http2_limits.GLITCH_BURST < 10_000
 
 
 # ---- what is left
@@ -340,10 +341,10 @@ async def test_calls_leave_nothing_that_has_to_be_collected() -> None:
     """A cycle would keep its messages until the collector happens to run, which may be hundreds of
     calls later: gigabytes, where messages are long."""
     kinds = (
-        h2_calls.UnaryCall,
-        h2_calls.StreamCall,
-        h2_client_calls.AskedOnce,
-        h2_client_calls.AskedStream,
+        server_call_kinds.UnaryCall,
+        server_call_kinds.StreamCall,
+        client_calls.UnaryClientCall,
+        client_calls.StreamingClientCall,
     )
     limits = dataclasses.replace(RPC_LIMITS, body=8 * MIB)
     server = H2Server(LOCAL, RpcEcho(), limits, Admission(limits))

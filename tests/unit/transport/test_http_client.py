@@ -23,9 +23,9 @@ from transport_kit import (
 
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import MIB
-from infergate.core.wire import HttpRequest, joined
+from infergate.core.wire import HttpRequest, join_parts
 from infergate.transport.base import Endpoint
-from infergate.transport.http_client import Http1Upstream
+from infergate.transport.http1.upstream import Http1Upstream
 
 POST = HttpRequest("POST", "/x", body=(b"hello",))
 GET = HttpRequest("GET", "/x")
@@ -56,7 +56,7 @@ async def test_what_is_sent(http_upstream: Http1Upstream) -> None:
         headers = {"content-type": "a/b", "host": "evil", "accept-encoding": "gzip", "te": "x"}
         wire = HttpRequest("POST", "/m%2Fn", "q=1", headers, parts)
         answer = await http_upstream.exchange(wire, endpoint, 5)
-        assert (answer.status, joined(answer.body)) == (203, b"ok")
+        assert (answer.status, join_parts(answer.body)) == (203, b"ok")
         assert answer.headers["x-a"] == "1, 2"
         await http_upstream.exchange(GET, endpoint, 5)
         await http_upstream.exchange(HttpRequest("POST", "/"), endpoint, 5)
@@ -101,7 +101,7 @@ async def test_an_encoding_is_undone(
             assert (caught.value.kind, caught.value.origin) == (expected, Origin.BACKEND)
         else:
             answer = await upstream.exchange(POST, fake.endpoint, 30)
-            assert joined(answer.body) == expected
+            assert join_parts(answer.body) == expected
             assert ("content-encoding" in answer.headers) is (encoding == "br")
         await upstream.close()
 
@@ -109,7 +109,7 @@ async def test_an_encoding_is_undone(
 async def test_connections_are_used_again(site: HttpSite, http_upstream: Http1Upstream) -> None:
     for _ in range(20):
         answer = await http_upstream.exchange(POST, site.endpoint, 5)
-        assert joined(answer.body) == b"POST hello"
+        assert join_parts(answer.body) == b"POST hello"
     assert len(site.server._connections) == 1
     await asyncio.gather(*(http_upstream.exchange(POST, site.endpoint, 5) for _ in range(50)))
     assert len({call.peer for call in site.app.calls}) <= 50
@@ -121,10 +121,10 @@ async def test_connections_are_used_again(site: HttpSite, http_upstream: Http1Up
 async def test_idle_connections_are_closed(
     site: HttpSite, http_upstream: Http1Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infergate.transport.pool._IDLE", 0.05)
+    monkeypatch.setattr("infergate.transport.client.pool._MAX_IDLE_SECONDS", 0.05)
     await asyncio.gather(*(http_upstream.exchange(POST, site.endpoint, 5) for _ in range(3)))
     await until(lambda: not site.server._connections)
-    assert joined((await http_upstream.exchange(POST, site.endpoint, 5)).body) == b"POST hello"
+    assert join_parts((await http_upstream.exchange(POST, site.endpoint, 5)).body) == b"POST hello"
 
 
 async def test_head(site: HttpSite, http_upstream: Http1Upstream) -> None:
@@ -174,7 +174,7 @@ async def test_silence_is_a_timeout_and_closes_the_connection(
         with pytest.raises(GatewayError) as caught:
             await http_upstream.exchange(POST, fake.endpoint, 0.1)
         assert caught.value.kind is Kind.TIMEOUT
-        await until(lambda: fake.ended >= 1)
+        await until(lambda: fake.unregister >= 1)
 
 
 async def test_cancelling_closes_the_connection(
@@ -188,7 +188,7 @@ async def test_cancelling_closes_the_connection(
         await asking
     async with asyncio.timeout(10):
         await site.app.cancelled.wait()
-    assert joined((await http_upstream.exchange(POST, site.endpoint, 5)).body) == b"POST hello"
+    assert join_parts((await http_upstream.exchange(POST, site.endpoint, 5)).body) == b"POST hello"
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ async def test_when_a_connection_is_used_again(
     async with fake_backend(script) as fake:
         for _ in range(2):
             got = await http_upstream.exchange(POST, fake.endpoint, 5)
-            assert (got.status, joined(got.body)) == (200, b"ok")
+            assert (got.status, join_parts(got.body)) == (200, b"ok")
         assert fake.connections == (1 if again else 2)
 
 
@@ -266,7 +266,7 @@ async def test_a_body_that_ends_with_the_connection(http_upstream: Http1Upstream
 
     async with fake_backend(script) as fake:
         got = await http_upstream.exchange(POST, fake.endpoint, 5)
-        assert joined(got.body) == b"all of it"
+        assert join_parts(got.body) == b"all of it"
 
 
 async def test_bytes_nobody_asked_for_end_the_connection(http_upstream: Http1Upstream) -> None:
@@ -282,7 +282,7 @@ async def test_bytes_nobody_asked_for_end_the_connection(http_upstream: Http1Ups
     async with fake_backend(script) as fake:
         await http_upstream.exchange(POST, fake.endpoint, 5)
         more.set()
-        await until(lambda: fake.ended >= 1)
+        await until(lambda: fake.unregister >= 1)
         more.clear()
         await http_upstream.exchange(POST, fake.endpoint, 5)
         assert fake.connections == 2
@@ -325,7 +325,7 @@ async def test_answer_size(http_upstream: Http1Upstream, over: int, chunked: boo
             assert await kind_of(http_upstream, fake.endpoint) is Kind.TOO_LARGE
         else:
             got = await http_upstream.exchange(POST, fake.endpoint, 5)
-            assert len(joined(got.body)) == size
+            assert len(join_parts(got.body)) == size
 
 
 async def test_an_answer_before_the_request_was_read(http_upstream: Http1Upstream) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from infergate.core.limits import Limits
 from infergate.core.wire import HttpResponse
-from infergate.transport import http_head
+from infergate.transport.http1 import message_head
 
 LIMITS = Limits(headers=100, header_count=3)
 
@@ -22,22 +22,22 @@ LIMITS = Limits(headers=100, header_count=3)
     ],
 )
 def test_fault_of_names_the_limit(head: bytes, status: int) -> None:
-    assert http_head.fault_of(head, LIMITS).status == status
+    assert message_head.head_error(head, LIMITS).status == status
 
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_header_bytes_one_under_and_one_over(over: int) -> None:
     fields = [(b"name", b"v" * (92 + over))]
     if over:
-        with pytest.raises(http_head.HeadError, match="over the limit of 100 bytes"):
-            http_head.check_fields(fields, LIMITS)
+        with pytest.raises(message_head.HeadError, match="over the limit of 100 bytes"):
+            message_head.check_fields(fields, LIMITS)
     else:
-        http_head.check_fields(fields, LIMITS)
+        message_head.check_fields(fields, LIMITS)
 
 
 def test_lowered_joins_repeated_names_and_reads_any_bytes() -> None:
     pairs = [("X-A", "1"), ("x-a", "2"), ("B", "é"), ("C", "caf\udce9")]
-    assert http_head.lowered(pairs) == {"x-a": "1, 2", "b": "é", "c": "café"}
+    assert message_head.merge_headers(pairs) == {"x-a": "1, 2", "b": "é", "c": "café"}
 
 
 @given(
@@ -45,7 +45,7 @@ def test_lowered_joins_repeated_names_and_reads_any_bytes() -> None:
 )
 def test_a_written_head_never_breaks_apart(headers: dict[str, str]) -> None:
     try:
-        head = http_head.write_head(HttpResponse(200, headers), 3, "", b"")
+        head = message_head.response_head(HttpResponse(200, headers), 3, "", b"")
     except ValueError:
         assert any(ord(c) < 32 or c == "\x7f" for value in headers.values() for c in value)
         return
@@ -57,27 +57,27 @@ def test_a_written_head_never_breaks_apart(headers: dict[str, str]) -> None:
 
 def test_names_are_checked() -> None:
     with pytest.raises(ValueError, match="does not allow"):
-        http_head.write_head(HttpResponse(200, {"a b": "c"}), 0, "", b"")
+        message_head.response_head(HttpResponse(200, {"a b": "c"}), 0, "", b"")
 
 
 @pytest.mark.parametrize("target", ["/a b", "/a\r\n", "", "/é"])
 def test_a_target_that_would_split_the_request_is_refused(target: str) -> None:
     with pytest.raises(ValueError, match="target"):
-        http_head.write_request_head("GET", target, {}, 0, "")
+        message_head.request_head("GET", target, {}, 0, "")
 
 
 def test_request_head() -> None:
     headers = {"host": "evil", "content-type": "a/b", "expect": "100-continue", "te": "x"}
-    assert http_head.write_request_head("POST", "/x?y", headers, 0, "host: h\r\n") == (
+    assert message_head.request_head("POST", "/x?y", headers, 0, "host: h\r\n") == (
         b"POST /x?y HTTP/1.1\r\nhost: h\r\ncontent-type: a/b\r\ncontent-length: 0\r\n\r\n"
     )
-    assert b"content-length" not in http_head.write_request_head("GET", "/", {}, 0, "")
+    assert b"content-length" not in message_head.request_head("GET", "/", {}, 0, "")
 
 
 @given(st.lists(st.integers(0, 200_000), max_size=6))
 def test_gathered_keeps_every_byte_in_order(sizes: list[int]) -> None:
     parts = [bytes([65 + i]) * n for i, n in enumerate(sizes)]
-    out = http_head.gathered(b"head", parts)
+    out = message_head.join_small(b"head", parts)
     assert b"".join(out) == b"head" + b"".join(parts)
     assert all(out)
     assert len(out) <= 2 * sum(n >= 32_768 for n in sizes) + 2 * (sum(sizes) // 65_536) + 2
@@ -87,18 +87,18 @@ def test_gathered_keeps_every_byte_in_order(sizes: list[int]) -> None:
     "host", ["", "x", "x:80", "x:", "127.0.0.1:8000", "[::1]:8000", "a_b.c-d", "%41", "xn--e1a"]
 )
 def test_a_host(host: str) -> None:
-    assert http_head.is_host(host)
+    assert message_head.is_host(host)
 
 
 @pytest.mark.parametrize(
     "host", ["a b", "a, b", "a/b", "u@h", "h:p", "::1", "[::1", "h#", "\u00e9"]
 )
 def test_what_is_no_host(host: str) -> None:
-    assert not http_head.is_host(host)
+    assert not message_head.is_host(host)
 
 
 def test_a_protocol_may_have_words_of_its_own() -> None:
-    head = http_head.write_head(HttpResponse(405, reason="Not Allowed"), 0, "", b"")
+    head = message_head.response_head(HttpResponse(405, reason="Not Allowed"), 0, "", b"")
     assert head == b"HTTP/1.1 405 Not Allowed\r\ncontent-length: 0\r\n\r\n"
     with pytest.raises(ValueError, match="reason"):
-        http_head.write_head(HttpResponse(405, reason="x\r\nevil: 1"), 0, "", b"")
+        message_head.response_head(HttpResponse(405, reason="x\r\nevil: 1"), 0, "", b"")

@@ -12,7 +12,7 @@ import pytest
 from transport_kit import LIMITS, LOCAL, Engine, HttpEcho, HttpServe, HttpSite, until
 
 from infergate.transport.base import Address
-from infergate.transport.guard import Admission
+from infergate.transport.server.admission import Admission
 
 
 async def test_a_real_client(site: HttpSite) -> None:
@@ -30,7 +30,7 @@ async def test_a_real_client(site: HttpSite) -> None:
     assert call.headers is wire.headers
     assert call.bytes_in == 5
     assert call.peer.startswith("127.0.0.1:")
-    assert call.started <= time.monotonic()
+    assert call.started_at <= time.monotonic()
     assert len({call.peer for call in site.app.calls}) == 1, "one connection, kept alive"
 
 

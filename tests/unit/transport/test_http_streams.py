@@ -25,10 +25,10 @@ from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
-from infergate.core.wire import HttpRequest, HttpResponse, joined
-from infergate.transport.frame_client import EitherUpstream
-from infergate.transport.guard import Admission
-from infergate.transport.turns import Turns
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
+from infergate.transport.client.concurrency_limit import LimitedUpstream
+from infergate.transport.framed.client import HttpOrFrameUpstream
+from infergate.transport.server.admission import Admission
 
 POST = HttpRequest("POST", "/x", body=(b"hello",))
 EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
@@ -51,7 +51,7 @@ class Counting(HttpEcho):
         headers = {"x-bad": "a\r\nb"} if wire.query == "bad" else {"content-type": "a/b"}
         part = b"x" * int(wire.query) if wire.query.isdecimal() else b"part"
         rest = Parts(self, int(wire.path[1:]), part, wire.query)
-        return HttpResponse(200, headers, (b"first",), rest=rest)
+        return HttpResponse(200, headers, (b"first",), body_stream=rest)
 
 
 @dataclasses.dataclass
@@ -231,7 +231,7 @@ async def events(engine: Engine, body: bytes, head: bytes, limits: Limits) -> li
             aclosing(upstream.stream(POST, fake.endpoint, None)) as answers,
         ):
             async for answer in answers:
-                found += [bytes(joined(answer.body))]
+                found += [bytes(join_parts(answer.body))]
     except GatewayError as error:
         found.append(b"an address" if "127.0.0.1" in error.public else error.kind.value.encode())
     finally:
@@ -356,7 +356,7 @@ async def test_a_stream_has_its_turn_to_its_end() -> None:
         writer.write(CHUNKED + chunk(b"data: a\n\n"))
         await reader.read()
 
-    upstream = Turns(EitherUpstream(LIMITS), 1)
+    upstream = LimitedUpstream(HttpOrFrameUpstream(LIMITS), 1)
     async with fake_backend(script) as fake:
         async with aclosing(upstream.stream(POST, fake.endpoint, 5)) as first:
             assert (await anext(first)).body == [b"a"]

@@ -13,8 +13,8 @@ from transport_kit import Engine, HttpServe, fake_backend, read_request, until
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import MIB, Limits
-from infergate.core.wire import HttpRequest, joined
-from infergate.transport.h1_client import H1Upstream
+from infergate.core.wire import HttpRequest, join_parts
+from infergate.transport.http1.client import H1Upstream
 
 LIMITS = Limits(body=64 * MIB, in_flight_bytes=600 * MIB)
 POST = HttpRequest("POST", "/x", body=(b"hello",))
@@ -99,7 +99,7 @@ async def test_a_long_answer(engine: Engine, behind: bytes) -> None:
     async with fake_backend(script) as fake:
         for _ in range(3):
             answer = await upstream.exchange(POST, fake.endpoint, 30)
-            assert bytes(joined(answer.body)) == LARGE
+            assert bytes(join_parts(answer.body)) == LARGE
         assert fake.connections == (3 if behind else 1)
     await upstream.close()
 
@@ -119,7 +119,7 @@ async def test_a_connection_that_is_idle_holds_no_answer() -> None:
         await asyncio.sleep(0)  # the turn that woke us knows it
         is_gone = memory() is None
         assert is_gone
-        assert fake.ended == 0
+        assert fake.unregister == 0
     await upstream.close()
 
 

@@ -7,8 +7,8 @@ import pytest
 from transport_kit import until
 
 from infergate.core.limits import MIB
-from infergate.transport import rooms
-from infergate.transport.rooms import LEAST, MOST, Rooms
+from infergate.transport.net import buffer_pool
+from infergate.transport.net.buffer_pool import MAX_UNUSED_BYTES, MIN_POOLED_BYTES, BufferPool
 
 
 def place(room: memoryview) -> int:
@@ -17,96 +17,96 @@ def place(room: memoryview) -> int:
 
 
 async def test_what_nobody_uses_is_given_out_again() -> None:
-    made = Rooms()
-    first, other = made.room(50 * MIB), made.room(40 * MIB)
-    assert (len(first), len(other), made.kept) == (50 * MIB, 40 * MIB, 0)
+    made = BufferPool()
+    first, other = made.allocate(50 * MIB), made.allocate(40 * MIB)
+    assert (len(first), len(other), made.unused_bytes) == (50 * MIB, 40 * MIB, 0)
     where = place(first)
     part = first[5:10]
     part[:] = b"hello"
     del first
-    third = made.room(50 * MIB)
+    third = made.allocate(50 * MIB)
     third[5:10] = b"other"
-    assert (made.kept, bytes(part)) == (0, b"hello")
+    assert (made.unused_bytes, bytes(part)) == (0, b"hello")
     del part
-    assert made.kept == 50 * MIB
-    again = made.room(45 * MIB)
-    assert (len(again), place(again), made.kept) == (45 * MIB, where, 0)
+    assert made.unused_bytes == 50 * MIB
+    again = made.allocate(45 * MIB)
+    assert (len(again), place(again), made.unused_bytes) == (45 * MIB, where, 0)
     del again, third, other
-    assert made.kept == 140 * MIB
+    assert made.unused_bytes == 140 * MIB
 
 
 async def test_no_more_than_twice_of_what_was_asked_for_is_given_out() -> None:
-    made = Rooms()
-    made.room(100 * MIB)
+    made = BufferPool()
+    made.allocate(100 * MIB)
     for size in (49 * MIB, 101 * MIB):
-        other = made.room(size)
-        assert made.kept >= 100 * MIB
+        other = made.allocate(size)
+        assert made.unused_bytes >= 100 * MIB
         del other
-    assert made.kept == 250 * MIB
-    room = made.room(50 * MIB)
-    assert made.kept == 150 * MIB
+    assert made.unused_bytes == 250 * MIB
+    room = made.allocate(50 * MIB)
+    assert made.unused_bytes == 150 * MIB
     del room
 
 
 async def test_only_so_much_is_kept() -> None:
-    made = Rooms()
-    lent = [made.room(200 * MIB) for _ in range(5)]
-    assert made.kept == 0
+    made = BufferPool()
+    lent = [made.allocate(200 * MIB) for _ in range(5)]
+    assert made.unused_bytes == 0
     lent.clear()
-    assert made.kept == 600 * MIB
-    made.room(MOST + 1)
-    assert made.kept == 0
+    assert made.unused_bytes == 600 * MIB
+    made.allocate(MAX_UNUSED_BYTES + 1)
+    assert made.unused_bytes == 0
 
 
 async def test_the_operator_may_want_less() -> None:
-    made = Rooms()
-    made.most = 90 * MIB
-    made.room(100 * MIB)
-    assert made.kept == 0
-    made.room(50 * MIB)
-    assert made.kept == 50 * MIB
+    made = BufferPool()
+    made.max_unused_bytes = 90 * MIB
+    made.allocate(100 * MIB)
+    assert made.unused_bytes == 0
+    made.allocate(50 * MIB)
+    assert made.unused_bytes == 50 * MIB
 
 
 def test_no_more_is_kept_than_may_be_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rooms.ROOMS, "most", MOST)
-    for size, most in ((100 * MIB, 100 * MIB), (2 * MOST, MOST)):
-        rooms.keep_at_most(size)
-        assert rooms.ROOMS.most == most
+    monkeypatch.setattr(buffer_pool.POOL, "max_unused_bytes", MAX_UNUSED_BYTES)
+    for size, most in ((100 * MIB, 100 * MIB), (2 * MAX_UNUSED_BYTES, MAX_UNUSED_BYTES)):
+        buffer_pool.limit_unused_bytes(size)
+        assert buffer_pool.POOL.max_unused_bytes == most
 
 
 async def test_short_ones_are_the_c_librarys() -> None:
-    made = Rooms()
-    assert len(made.room(LEAST - 1)) == LEAST - 1
-    assert made.kept == 0
-    made.room(LEAST)
-    assert made.kept == LEAST
+    made = BufferPool()
+    assert len(made.allocate(MIN_POOLED_BYTES - 1)) == MIN_POOLED_BYTES - 1
+    assert made.unused_bytes == 0
+    made.allocate(MIN_POOLED_BYTES)
+    assert made.unused_bytes == MIN_POOLED_BYTES
 
 
 async def test_a_gateway_at_rest_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rooms, "IDLE", 0.05)
-    made = Rooms()
-    made.room(100 * MIB)
-    assert made.kept == 100 * MIB
-    await until(lambda: made.kept == 0)
+    monkeypatch.setattr(buffer_pool, "IDLE_SECONDS", 0.05)
+    made = BufferPool()
+    made.allocate(100 * MIB)
+    assert made.unused_bytes == 100 * MIB
+    await until(lambda: made.unused_bytes == 0)
 
 
 async def test_what_is_used_meanwhile_is_kept_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(rooms.time, "monotonic", lambda: now)
-    made = Rooms()
-    first, second = made.room(100 * MIB), made.room(50 * MIB)
+    monkeypatch.setattr(buffer_pool.time, "monotonic", lambda: now)
+    made = BufferPool()
+    first, second = made.allocate(100 * MIB), made.allocate(50 * MIB)
     del first, second
     now += 29
-    made.room(100 * MIB)
+    made.allocate(100 * MIB)
     now += 2
-    made.let_go()
-    assert made.kept == 100 * MIB
+    made.drop_idle()
+    assert made.unused_bytes == 100 * MIB
     now += 30
-    made.let_go()
-    assert made.kept == 0
+    made.drop_idle()
+    assert made.unused_bytes == 0
 
 
 def test_nothing_is_kept_where_no_loop_runs() -> None:
-    made = Rooms()
-    made.room(100 * MIB)
-    assert made.kept == 0
+    made = BufferPool()
+    made.allocate(100 * MIB)
+    assert made.unused_bytes == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from infergate.transport.timer import A_TURN, HELD_UP, Timer
+from infergate.transport.net.timer import CATCH_UP_SECONDS, LATE_SECONDS, Timer
 
 
 class Alarm:
@@ -47,7 +47,7 @@ class Loop:
 def made() -> tuple[Any, Timer, list[float]]:
     loop: Any = Loop()
     rung: list[float] = []
-    return loop, Timer(loop, lambda: rung.append(loop.now)), rung
+    return loop, Timer(loop, lambda: rung.append(loop.time)), rung
 
 
 def test_it_rings_when_its_time_has_come() -> None:
@@ -56,8 +56,8 @@ def test_it_rings_when_its_time_has_come() -> None:
     timer.set(2.0)
     loop.went_to(1.0)
     assert rung == []
-    loop.went_to(2.0 + HELD_UP / 2)
-    assert rung == [2.0 + HELD_UP / 2]
+    loop.went_to(2.0 + LATE_SECONDS / 2)
+    assert rung == [2.0 + LATE_SECONDS / 2]
 
 
 def test_where_the_loop_was_held_up_what_came_is_read_first() -> None:
@@ -66,7 +66,7 @@ def test_where_the_loop_was_held_up_what_came_is_read_first() -> None:
     loop.went_to(5.0)
     assert rung == []
     timer.set(1.0)  # what was read
-    loop.went_to(5.0 + A_TURN)
+    loop.went_to(5.0 + CATCH_UP_SECONDS)
     assert rung == []
     loop.went_to(6.0)
     assert rung == [6.0]

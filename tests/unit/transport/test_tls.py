@@ -17,12 +17,12 @@ from transport_kit import RPC_LIMITS as LIMITS
 from transport_kit import HttpSite, RpcSite, fake_backend, read_request
 
 from infergate.core.errors import GatewayError, Kind, Origin
-from infergate.core.wire import HttpRequest, RpcRequest, joined
-from infergate.transport import tls
+from infergate.core.wire import HttpRequest, RpcRequest, join_parts
 from infergate.transport.base import Endpoint, RpcUpstream
-from infergate.transport.grpc_client import GrpcUpstream
-from infergate.transport.h1_client import H1Upstream
-from infergate.transport.h2_client import H2Upstream
+from infergate.transport.compat.grpcio_client import GrpcioUpstream
+from infergate.transport.grpc.client import H2Upstream
+from infergate.transport.http1.client import H1Upstream
+from infergate.transport.tls import client_context
 
 FILES = Path(__file__).parents[2] / "data" / "tls"
 AUTHORITY, STRANGER = FILES / "authority.pem", FILES / "stranger.pem"
@@ -87,7 +87,7 @@ async def ask_https() -> AsyncIterator[Ask]:
 
     async def ask(endpoint: Endpoint) -> bytes:
         answer = await upstream.exchange(HttpRequest("POST", "/", body=(b"x",)), endpoint, 10)
-        return bytes(joined(answer.body))
+        return bytes(join_parts(answer.body))
 
     try:
         yield ask
@@ -96,7 +96,7 @@ async def ask_https() -> AsyncIterator[Ask]:
 
 
 def ask_grpcs() -> AbstractAsyncContextManager[Ask]:
-    return asking(GrpcUpstream(LIMITS))
+    return asking(GrpcioUpstream(LIMITS))
 
 
 def ask_own_grpcs() -> AbstractAsyncContextManager[Ask]:
@@ -107,7 +107,7 @@ def ask_own_grpcs() -> AbstractAsyncContextManager[Ask]:
 async def asking(upstream: RpcUpstream) -> AsyncIterator[Ask]:
     async def ask(endpoint: Endpoint) -> bytes:
         answer = await upstream.exchange(RpcRequest("/t.T/Echo", (b"ok",)), endpoint, 10)
-        return bytes(joined(answer.message))
+        return bytes(join_parts(answer.message))
 
     try:
         yield ask
@@ -125,7 +125,9 @@ CARRIERS = pytest.mark.parametrize(
 OF_GRPCS = pytest.mark.parametrize("client", [ask_grpcs, ask_own_grpcs])
 
 
-async def refused(ask: Ask, endpoint: Endpoint, public: str = tls.NO_TLS) -> GatewayError:
+async def refused(
+    ask: Ask, endpoint: Endpoint, public: str = client_context.NO_TLS
+) -> GatewayError:
     with pytest.raises(GatewayError) as caught:
         await ask(endpoint)
     error = caught.value
@@ -212,7 +214,7 @@ async def test_grpcs_to_a_tls_server_without_http2(
 ) -> None:
     trust(AUTHORITY)
     async with https("server") as endpoint, client() as ask:
-        await refused(ask, endpoint, tls.NO_HTTP2)
+        await refused(ask, endpoint, client_context.NO_HTTP2)
     gc.collect()
     assert not caplog.records, "asyncio reports exceptions that nobody retrieved"
 
@@ -222,7 +224,7 @@ async def test_grpcs_to_a_tls_server_without_http2(
     [
         ("ECDHE-ECDSA-AES256-SHA384:ECDHE-RSA-AES256-SHA384:ECDHE-RSA-AES128-SHA", False),
         ("AES256-GCM-SHA384:AES128-SHA", False),
-        (tls.CIPHERS, True),
+        (client_context.CIPHERS, True),
     ],
 )
 def test_ciphers_of_tls_1_2(ciphers: str, is_good: bool, trust: Trust) -> None:
@@ -232,7 +234,11 @@ def test_ciphers_of_tls_1_2(ciphers: str, is_good: bool, trust: Trust) -> None:
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(ciphers)
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ours = tls.Trust(None).context().wrap_bio(down, up, server_hostname="localhost")
+    ours = (
+        client_context.ClientTlsContext(None)
+        .context()
+        .wrap_bio(down, up, server_hostname="localhost")
+    )
     theirs = context.wrap_bio(up, down, server_side=True)
     refusals = []
     for end in (ours, theirs) * 3:
@@ -255,7 +261,7 @@ def test_authorities_are_those_of_the_context(trust: Trust, tmp_path: Path) -> N
     (tmp_path / "other.pem").write_bytes((FILES / "server.pem").read_bytes())
     (tmp_path / "00000000.0").mkdir()
     trust(AUTHORITY)
-    assert tls.authorities() == one.strip() + b"\n" + two.strip()
+    assert client_context.default_authorities() == one.strip() + b"\n" + two.strip()
     context = ssl.create_default_context()
     assert context.get_ca_certs(binary_form=True) == [ssl.PEM_cert_to_DER_cert(one.decode())]
 
@@ -267,4 +273,4 @@ def test_several_directories(trust: Trust, monkeypatch: pytest.MonkeyPatch, tmp_
         directory.mkdir()
         (directory / "01234567.0").write_bytes(file.read_bytes())
     monkeypatch.setenv("SSL_CERT_DIR", ":".join(map(str, directories)))
-    assert tls.authorities().count(b"BEGIN CERTIFICATE") == 2
+    assert client_context.default_authorities().count(b"BEGIN CERTIFICATE") == 2

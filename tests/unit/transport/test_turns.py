@@ -9,7 +9,7 @@ import pytest
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport.base import Endpoint
-from infergate.transport.turns import Turns
+from infergate.transport.client.concurrency_limit import LimitedUpstream
 
 HERE, THERE = (Endpoint("127.0.0.1", port) for port in (1, 2))
 POST = HttpRequest("POST", "/")
@@ -44,7 +44,7 @@ class Noting:
 @pytest.mark.parametrize("most", [1, 3])
 async def test_no_more_than_that_at_a_time_to_each(most: int) -> None:
     upstream = Noting()
-    turns = Turns(upstream, most)
+    turns = LimitedUpstream(upstream, most)
     asked = [
         asyncio.ensure_future(turns.exchange(HttpRequest("POST", f"/{n}"), endpoint, 10))
         for n in range(10)
@@ -59,7 +59,7 @@ async def test_no_more_than_that_at_a_time_to_each(most: int) -> None:
 
 async def test_who_fails_or_gives_up_makes_room() -> None:
     upstream = Noting()
-    turns = Turns(upstream, 1)
+    turns = LimitedUpstream(upstream, 1)
     first = asyncio.ensure_future(turns.exchange(POST, HERE, 10))
     waits = asyncio.ensure_future(turns.exchange(POST, HERE, 10))
     fails = asyncio.ensure_future(turns.exchange(HttpRequest("POST", "/fail"), HERE, 10))
@@ -76,7 +76,7 @@ async def test_who_fails_or_gives_up_makes_room() -> None:
 
 async def test_the_wait_ends_with_the_deadline() -> None:
     upstream = Noting()
-    turns = Turns(upstream, 1)
+    turns = LimitedUpstream(upstream, 1)
     first = asyncio.ensure_future(turns.exchange(POST, HERE, 10))
     await asyncio.sleep(0)
     with pytest.raises(GatewayError, match="busy") as caught:

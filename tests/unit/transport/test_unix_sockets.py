@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 from transport_kit import LIMITS, QUICK, Engine, HttpEcho, Peer
 
-from infergate.core.wire import HttpRequest, joined
+from infergate.core.wire import HttpRequest, join_parts
 from infergate.transport.base import Address, Endpoint
-from infergate.transport.guard import Admission
-from infergate.transport.h1_client import H1Upstream
-from infergate.transport.http_server import AiohttpServer
-from infergate.transport.listener import Listener
-from infergate.transport.unix_socket import SocketFile
+from infergate.transport.compat.aiohttp_server import AiohttpServer
+from infergate.transport.http1.client import H1Upstream
+from infergate.transport.net.unix_socket import SocketFile
+from infergate.transport.server.admission import Admission
+from infergate.transport.server.listener import HttpAppListener
 
 REQUEST = b"POST /any HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
 
@@ -38,14 +38,14 @@ def server_at(path: Path, mode: int = 0o660) -> AiohttpServer:
 
 
 @pytest.fixture
-async def server(engine: Engine, path: Path) -> AsyncIterator[Listener]:
+async def server(engine: Engine, path: Path) -> AsyncIterator[HttpAppListener]:
     server = engine.http(Address(unix=str(path)), HttpEcho(), LIMITS, Admission(LIMITS))
     await server.start()
     yield server
     await server.stop(0)
 
 
-async def test_http_over_a_unix_socket(server: Listener, path: Path) -> None:
+async def test_http_over_a_unix_socket(server: HttpAppListener, path: Path) -> None:
     assert str(server.address) == f"unix:{path}"
     peer = Peer(*await asyncio.open_unix_connection(str(path)))
     for _ in range(2):
@@ -57,12 +57,12 @@ async def test_http_over_a_unix_socket(server: Listener, path: Path) -> None:
     await peer.close()
 
 
-async def test_the_client_over_a_unix_socket(server: Listener, path: Path) -> None:
+async def test_the_client_over_a_unix_socket(server: HttpAppListener, path: Path) -> None:
     upstream = H1Upstream(QUICK)
     wire = HttpRequest("POST", "/x", body=[b"hi"])
     for _ in range(2):
         answer = await upstream.exchange(wire, Endpoint(unix=str(path), path="/base"), 5)
-        assert joined(answer.body) == b"POST hi"
+        assert join_parts(answer.body) == b"POST hi"
     app = server.app
     assert isinstance(app, HttpEcho)
     assert app.wires[0].path == "/base/x"
@@ -92,7 +92,7 @@ async def test_a_dead_socket_is_replaced(path: Path) -> None:
     await server.stop(0)
 
 
-async def test_a_living_socket_is_an_error(server: Listener, path: Path) -> None:
+async def test_a_living_socket_is_an_error(server: HttpAppListener, path: Path) -> None:
     with pytest.raises(OSError, match="address already in use") as caught:
         await server_at(path).start()
     assert caught.value.errno == errno.EADDRINUSE
@@ -136,7 +136,7 @@ async def test_who_has_bound_but_does_not_listen_yet_keeps_his_file(path: Path) 
 async def test_one_who_died_having_bound_is_replaced(path: Path) -> None:
     """His lock ended with him, though its file is there."""
     code = (
-        "import os, sys; from infergate.transport.unix_socket import SocketFile;"
+        "import os, sys; from infergate.transport.net.unix_socket import SocketFile;"
         "SocketFile(sys.argv[1], 0o660).bind(); os._exit(0)"
     )
     died = await asyncio.create_subprocess_exec(sys.executable, "-c", code, str(path))

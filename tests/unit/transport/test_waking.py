@@ -11,9 +11,9 @@ import pytest
 from transport_kit import Engine, HttpServe, Peer, until
 
 from infergate.core.limits import KIB, MIB, Limits
-from infergate.transport import h1_server
-from infergate.transport.timer import MINIMUM_RATE
-from infergate.transport.waking import Waking
+from infergate.transport.http1 import server
+from infergate.transport.net.receive_watermark import ReceiveWatermark
+from infergate.transport.net.timer import MIN_BODY_RATE
 
 LIMITS = Limits(body=64 * MIB)
 QUICK = dataclasses.replace(LIMITS, idle_body_time=0.3)
@@ -40,13 +40,13 @@ async def test_the_loop_is_told_less_often(
     serve_http: HttpServe, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[int] = []
-    updated = h1_server.Connection.buffer_updated
+    updated = server.H1Connection.buffer_updated
 
-    def counted(self: h1_server.Connection, nbytes: int) -> None:
+    def counted(self: server.H1Connection, nbytes: int) -> None:
         told.append(nbytes)
         updated(self, nbytes)
 
-    monkeypatch.setattr(h1_server.Connection, "buffer_updated", counted)
+    monkeypatch.setattr(server.H1Connection, "buffer_updated", counted)
     site = await serve_http(LIMITS)
     peer = await site.connect()
     for _ in range(3):
@@ -98,10 +98,10 @@ async def test_a_client_that_becomes_slow_is_not_called_late(serve_http: HttpSer
     await peer.send(head())
     await in_pieces(peer, BODY[: len(BODY) // 2])
     rest = BODY[len(BODY) // 2 :]
-    for at in range(0, 10 * MINIMUM_RATE, MINIMUM_RATE):
-        await peer.send(rest[at : at + MINIMUM_RATE])
+    for at in range(0, 10 * MIN_BODY_RATE, MIN_BODY_RATE):
+        await peer.send(rest[at : at + MIN_BODY_RATE])
         await asyncio.sleep(0.1)  # ten of these are three times the longest pause
-    await in_pieces(peer, rest[10 * MINIMUM_RATE :])
+    await in_pieces(peer, rest[10 * MIN_BODY_RATE :])
     await answered(peer, BODY)
     await peer.close()
 
@@ -155,14 +155,14 @@ async def test_sockets_that_do_not_know_it_are_left_alone() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs, socket.socket() as plain:
         for told in ({"socket": ours}, {}, {"socket": plain, "ssl_object": object()}):
-            waking = Waking(Transport(**told))
-            waking.wait_for(1000)
-            assert waking.least == 1
-        waking = Waking(Transport(socket=plain))
-        waking.wait_for(1000)
-        assert waking.least == 1000
+            waking = ReceiveWatermark(Transport(**told))
+            waking.set_min_bytes(1000)
+            assert waking.min_bytes == 1
+        waking = ReceiveWatermark(Transport(socket=plain))
+        waking.set_min_bytes(1000)
+        assert waking.min_bytes == 1000
         assert plain.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1000
-        waking.wait_for(1)
+        waking.set_min_bytes(1)
         assert plain.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1
-    waking.wait_for(1000)  # it is closed
-    assert waking.least == 1
+    waking.set_min_bytes(1000)  # it is closed
+    assert waking.min_bytes == 1

@@ -12,28 +12,22 @@ from contextlib import asynccontextmanager, suppress
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
-from infergate.core.memory import MemoryShare
+from infergate.core.memory import MemoryAccount
 from infergate.core.tensor import Buffer
-from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, joined
-from infergate.runtime.engines import AskGrpc, ServeGrpc, ServeHttp
-from infergate.transport.base import (
-    Address,
-    Conversation,
-    Endpoint,
-    Server,
-    StreamHandler,
-)
-from infergate.transport.grpc_client import GrpcUpstream
-from infergate.transport.grpc_server import GrpcServer
-from infergate.transport.guard import Admission
-from infergate.transport.h1_client import H1Upstream
-from infergate.transport.h1_server import H1Server
-from infergate.transport.h2_client import H2Upstream
-from infergate.transport.h2_server import H2Server
-from infergate.transport.http_aiohttp_client import AiohttpUpstream
-from infergate.transport.http_client import Http1Upstream
-from infergate.transport.http_server import AiohttpServer
-from infergate.transport.listener import Listener
+from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, join_parts
+from infergate.runtime.engines import MakeGrpcServer, MakeGrpcUpstream, MakeHttpServer
+from infergate.transport.base import Address, Endpoint, RequestStream, Server, StreamHandler
+from infergate.transport.compat.aiohttp_client import AiohttpUpstream
+from infergate.transport.compat.aiohttp_server import AiohttpServer
+from infergate.transport.compat.grpcio_client import GrpcioUpstream
+from infergate.transport.compat.grpcio_server import GrpcioServer
+from infergate.transport.grpc.client import H2Upstream
+from infergate.transport.grpc.server import H2Server
+from infergate.transport.http1.client import H1Upstream
+from infergate.transport.http1.server import H1Server
+from infergate.transport.http1.upstream import Http1Upstream
+from infergate.transport.server.admission import Admission
+from infergate.transport.server.listener import HttpAppListener
 
 LOCAL = Address("127.0.0.1", 0)
 LIMITS = Limits(body=1000, headers=2000, header_count=20)
@@ -72,7 +66,7 @@ class HttpEcho:
         if wire.path == "/large":
             return HttpResponse(200, {}, (b"x" * 300, memoryview(b"y" * 5_000_000), b"z"))
         headers = {"content-type": "text/plain", "connection": "upgrade", "x-name": "é"}
-        return HttpResponse(200, headers, (wire.method.encode(), b" ", joined(wire.body)))
+        return HttpResponse(200, headers, (wire.method.encode(), b" ", join_parts(wire.body)))
 
     def refuse(self, error: GatewayError, wire: HttpRequest, call: Call) -> HttpResponse:
         assert wire.body == ()
@@ -86,7 +80,7 @@ class HttpEcho:
 class HttpSite:
     """A listening server and its application."""
 
-    server: Listener
+    server: HttpAppListener
     app: HttpEcho
     admission: Admission
 
@@ -161,7 +155,7 @@ class Fake:
 
     endpoint: Endpoint
     connections: int = 0
-    ended: int = 0
+    unregister: int = 0
     requests: list[bytes] = dataclasses.field(default_factory=list)
 
 
@@ -199,7 +193,7 @@ async def fake_backend(script: Script, tls: ssl.SSLContext | None = None) -> Asy
             writer.close()
             with suppress(ConnectionError, asyncio.CancelledError):
                 await writer.wait_closed()
-            fake.ended += 1
+            fake.unregister += 1
             tasks.discard(task)
 
     server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
@@ -241,8 +235,8 @@ class RpcEcho:
 
     async def respond(self, wire: RpcRequest, call: Call) -> RpcResponse:
         self.calls.append(call)
-        if wire.late is not None:
-            wire.message = (await wire.late.whole(call.memory),)
+        if wire.deferred is not None:
+            wire.message = (await wire.deferred.inflate(call.memory),)
         match wire.method.rsplit("/", 1)[-1]:
             case "Wait":
                 self.entered.set()
@@ -254,7 +248,7 @@ class RpcEcho:
             case "Bug":
                 raise ZeroDivisionError("secret")
             case "Fail":
-                code = int(joined(wire.message))
+                code = int(join_parts(wire.message))
                 return RpcResponse(
                     code=code, details="näh\nso", metadata={"x-why": "because", "x-raw-bin": "AP8"}
                 )
@@ -273,7 +267,7 @@ class RpcEcho:
         return RpcResponse(code=13 if error.kind.name == "INTERNAL" else 14, details=error.public)
 
     @property
-    def conversations(self) -> Mapping[str, Callable[[Call], Conversation]]:
+    def request_streams(self) -> Mapping[str, Callable[[Call], RequestStream]]:
         return {
             "/t.T/Turns": lambda call: Repeating(self, call, 1),
             "/t.T/Talk": lambda call: Repeating(self, call, 3),
@@ -307,21 +301,21 @@ class Repeating:
     def __init__(self, app: RpcEcho, call: Call, at_once: int) -> None:
         self.app = app
         self.call = call
-        self.at_once = at_once
+        self.max_concurrent = at_once
 
-    async def begin(self) -> None:
+    async def open(self) -> None:
         if "x-no-stream" in self.call.headers:
             raise GatewayError(Kind.OVERLOADED, "no stream")
 
-    async def ask(
-        self, message: Buffer, refused: GatewayError | None, memory: MemoryShare
+    async def handle(
+        self, message: Buffer, error: GatewayError | None, memory: MemoryAccount
     ) -> AsyncGenerator[RpcResponse, None]:
         del memory
         message = bytes(message)
         if message == b"badly":
             raise ZeroDivisionError("secret")
         self.app.calls.append(self.call)
-        return self.answers(message, refused)
+        return self.answers(message, error)
 
     async def answers(
         self, message: bytes, refused: GatewayError | None
@@ -333,7 +327,7 @@ class Repeating:
                 return
             word, _, number = message.partition(b" ")
             if word == b"told":
-                self.call.returned = {"x-told": str(number, "ascii"), "x-b-bin": "AP8"}
+                self.call.response_headers = {"x-told": str(number, "ascii"), "x-b-bin": "AP8"}
                 number = b"1"
             if word == b"fail":
                 yield RpcResponse(code=3, details="enough", metadata={"x-why": "because"})
@@ -352,9 +346,9 @@ class Engine:
     """What speaks gRPC, and HTTP to clients."""
 
     name: str
-    server: ServeGrpc
-    upstream: AskGrpc
-    http: ServeHttp
+    server: MakeGrpcServer
+    upstream: MakeGrpcUpstream
+    http: MakeHttpServer
     http_upstream: Callable[[Limits], Http1Upstream]
 
     def __str__(self) -> str:
@@ -362,7 +356,7 @@ class Engine:
 
 
 ENGINES = (
-    Engine("compat", GrpcServer, GrpcUpstream, AiohttpServer, AiohttpUpstream),
+    Engine("compat", GrpcioServer, GrpcioUpstream, AiohttpServer, AiohttpUpstream),
     Engine("own", H2Server, H2Upstream, H1Server, H1Upstream),
 )
 

@@ -39,7 +39,7 @@ MOST = 15_000
 
 
 def message(name: str) -> Any:
-    return SCHEMA.message(f"nvidia.inferenceserver.{name}")
+    return SCHEMA.message_class(f"nvidia.inferenceserver.{name}")
 
 
 MODELS = {
@@ -139,7 +139,7 @@ def place_of(tensor: Any) -> dict[str, Any]:
     if not tensor.HasField("shared_memory"):
         return {}
     told = tensor.shared_memory
-    return {"place": {"region": told.name, "offset": told.offset, "size": told.byte_size}}
+    return {"shared_memory": {"region": told.name, "offset": told.offset, "size": told.byte_size}}
 
 
 def score(value: float, data_type: int) -> str:
@@ -393,7 +393,7 @@ def main() -> None:
         http_case(case)
     for case in cases("client.jsonl"):
         if case["name"].startswith("http_infer"):
-            renamed = {"name": case["name"].replace(".c0", "_")}
+            renamed = {"name": case["name"].replace_members(".c0", "_")}
             exchange = {"request": case["sent"], "response": case["received"]}
             http_case({**exchange, **renamed}, "client-", client=True)
     for case in cases("grpc.jsonl"):

@@ -376,7 +376,7 @@ def shared_memory() -> None:
         tensor("X", "INT32", [1], b"", place=at),
         tensor("Y", "INT32", [1], b"\1\0\0\0"),
     ]
-    outputs = [{"name": "O", "place": {**at, "offset": 0}}, {"name": "P"}]
+    outputs = [{"name": "O", "shared_memory": {**at, "offset": 0}}, {"name": "P"}]
     message = _get_inference_request(
         model_name="m", inputs=[first, second], model_version="", request_id="",
         outputs=[output, InferRequestedOutput("P")], sequence_id=0, sequence_start=False,

@@ -16,18 +16,18 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from infergate.backends.builtin.model import Signature, UnaryModel, invalid
+from infergate.backends.builtin.model import Signature, UnaryModel, invalid_request
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
-from infergate.core.tensor import Parameters, tensor_of
+from infergate.core.tensor import Parameters, tensor_from_array
 
-MOST_SEQUENCES: Final = 1024
+MAX_SEQUENCES: Final = 1024
 """Active sequences (Triton: max_candidate_sequences, set by each model)."""
 IDLE_SECONDS: Final = 60.0
 """Seconds for which a sequence without requests is kept (Triton: max_sequence_idle_microseconds, 1
 s)."""
-LONGEST_ID: Final = 128
+MAX_ID_CHARS: Final = 128
 """Characters of a sequence id that is a string (Triton: 128 bytes)."""
 
 _MODEL: Final = "accumulate"
@@ -35,9 +35,9 @@ SequenceId = int | str
 
 
 @dataclass(slots=True)
-class _Sequence:
+class _SequenceState:
     total: npt.NDArray[np.int32]
-    used: float
+    last_used: float
 
 
 class Accumulate(UnaryModel):
@@ -54,13 +54,13 @@ class Accumulate(UnaryModel):
         (TensorMetadata("OUTPUT", "INT32", (1,)),),
         sequence_batching={
             "max_sequence_idle_microseconds": int(IDLE_SECONDS * 1_000_000),
-            "oldest": {"max_candidate_sequences": MOST_SEQUENCES},
+            "oldest": {"max_candidate_sequences": MAX_SEQUENCES},
         },
     )
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._sequences: OrderedDict[SequenceId, _Sequence] = OrderedDict()
+        self._sequences: OrderedDict[SequenceId, _SequenceState] = OrderedDict()
 
     @property
     def metadata(self) -> ModelMetadata:
@@ -69,45 +69,47 @@ class Accumulate(UnaryModel):
 
     def infer(self, request: InferRequest) -> InferResponse:
         """Add the input to its sequence. Raises OVERLOADED if no further sequence can start."""
-        inputs = self.signature.accept(request)
+        inputs = self.signature.checked_inputs(request)
         sequence_id = _sequence_id(request.parameters)
-        is_start = _flag(request.parameters, "sequence_start")
-        is_end = _flag(request.parameters, "sequence_end")
+        is_start = _bool_parameter(request.parameters, "sequence_start")
+        is_end = _bool_parameter(request.parameters, "sequence_end")
         now = self._clock()
-        self._expire(now)
-        sequence = self._begin(sequence_id) if is_start else self._running(sequence_id)
+        self._drop_idle(now)
+        sequence = (
+            self._start_sequence(sequence_id) if is_start else self._active_sequence(sequence_id)
+        )
         sequence.total = sequence.total + inputs["INPUT"].numpy()
-        sequence.used = now
+        sequence.last_used = now
         self._sequences.move_to_end(sequence_id)
         if is_end:
             del self._sequences[sequence_id]
-        return self.signature.answer(
-            request, (tensor_of("OUTPUT", Datatype.INT32, sequence.total),)
+        return self.signature.build_response(
+            request, (tensor_from_array("OUTPUT", Datatype.INT32, sequence.total),)
         )
 
-    def _expire(self, now: float) -> None:
+    def _drop_idle(self, now: float) -> None:
         while self._sequences:
             oldest = next(iter(self._sequences))
-            if now - self._sequences[oldest].used < IDLE_SECONDS:
+            if now - self._sequences[oldest].last_used < IDLE_SECONDS:
                 return
             del self._sequences[oldest]
 
-    def _begin(self, sequence_id: SequenceId) -> _Sequence:
-        if sequence_id not in self._sequences and len(self._sequences) >= MOST_SEQUENCES:
+    def _start_sequence(self, sequence_id: SequenceId) -> _SequenceState:
+        if sequence_id not in self._sequences and len(self._sequences) >= MAX_SEQUENCES:
             raise GatewayError(
                 Kind.OVERLOADED,
-                f"model '{_MODEL}' already holds {MOST_SEQUENCES} sequences",
+                f"model '{_MODEL}' already holds {MAX_SEQUENCES} sequences",
                 origin=Origin.BACKEND,
                 retry_after=1.0,
             )
-        sequence = _Sequence(np.zeros(1, dtype=np.int32), 0.0)
+        sequence = _SequenceState(np.zeros(1, dtype=np.int32), 0.0)
         self._sequences[sequence_id] = sequence
         return sequence
 
-    def _running(self, sequence_id: SequenceId) -> _Sequence:
+    def _active_sequence(self, sequence_id: SequenceId) -> _SequenceState:
         sequence = self._sequences.get(sequence_id)
         if sequence is None:
-            raise invalid(
+            raise invalid_request(
                 f"inference request for sequence {sequence_id} to model '{_MODEL}' must specify "
                 "the START flag on the first request of the sequence"
             )
@@ -117,21 +119,21 @@ class Accumulate(UnaryModel):
 def _sequence_id(parameters: Parameters) -> SequenceId:
     value: Any = parameters.get("sequence_id", 0)
     if type(value) not in (int, str):
-        raise invalid("parameter 'sequence_id' must be an integer or a string")
+        raise invalid_request("parameter 'sequence_id' must be an integer or a string")
     if value in (0, ""):
-        raise invalid(
+        raise invalid_request(
             f"inference request to model '{_MODEL}' must specify a non-zero or non-empty "
             "correlation ID"
         )
-    if isinstance(value, str) and len(value) > LONGEST_ID:
-        raise invalid(f"parameter 'sequence_id' is longer than {LONGEST_ID} characters")
+    if isinstance(value, str) and len(value) > MAX_ID_CHARS:
+        raise invalid_request(f"parameter 'sequence_id' is longer than {MAX_ID_CHARS} characters")
     if isinstance(value, int) and not 0 < value < 2**64:
-        raise invalid("parameter 'sequence_id' must be from 1 to 2^64-1")
+        raise invalid_request("parameter 'sequence_id' must be from 1 to 2^64-1")
     return value  # type: ignore[no-any-return]  # int or str, checked above
 
 
-def _flag(parameters: Parameters, name: str) -> bool:
+def _bool_parameter(parameters: Parameters, name: str) -> bool:
     value = parameters.get(name, False)
     if type(value) is not bool:
-        raise invalid(f"parameter '{name}' must be true or false")
+        raise invalid_request(f"parameter '{name}' must be true or false")
     return value

@@ -8,10 +8,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from infergate.backends.builtin.model import Signature, UnaryModel, invalid
+from infergate.backends.builtin.model import Signature, UnaryModel, invalid_request
 from infergate.core.datatypes import Datatype
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
-from infergate.core.tensor import Tensor, pack_bytes, tensor_of, unpack_bytes
+from infergate.core.tensor import Tensor, pack_bytes, tensor_from_array, unpack_bytes
 
 _SHAPE: Final = (-1, 16)
 _MAX_BATCH: Final = 8
@@ -38,13 +38,13 @@ class Simple(UnaryModel):
 
     def infer(self, request: InferRequest) -> InferResponse:
         """Return the sum and the difference."""
-        inputs = self.signature.accept(request)
+        inputs = self.signature.checked_inputs(request)
         left, right = inputs["INPUT0"].numpy(), inputs["INPUT1"].numpy()
-        return self.signature.answer(
+        return self.signature.build_response(
             request,
             (
-                tensor_of("OUTPUT0", Datatype.INT32, left + right),
-                tensor_of("OUTPUT1", Datatype.INT32, left - right),
+                tensor_from_array("OUTPUT0", Datatype.INT32, left + right),
+                tensor_from_array("OUTPUT1", Datatype.INT32, left - right),
             ),
         )
 
@@ -62,30 +62,31 @@ class SimpleString(UnaryModel):
     def infer(self, request: InferRequest) -> InferResponse:
         """Return the sum and the difference. Raises BAD_REQUEST naming the element that is not an
         INT32."""
-        inputs = self.signature.accept(request)
-        left, right = _integers(inputs["INPUT0"]), _integers(inputs["INPUT1"])
-        return self.signature.answer(
-            request, (_decimals("OUTPUT0", left + right), _decimals("OUTPUT1", left - right))
+        inputs = self.signature.checked_inputs(request)
+        left, right = _parse_integers(inputs["INPUT0"]), _parse_integers(inputs["INPUT1"])
+        return self.signature.build_response(
+            request,
+            (_format_decimals("OUTPUT0", left + right), _format_decimals("OUTPUT1", left - right)),
         )
 
 
-def _integers(tensor: Tensor) -> npt.NDArray[Any]:
+def _parse_integers(tensor: Tensor) -> npt.NDArray[Any]:
     numbers = [
-        _integer(tensor.name, position, element)
+        _parse_integer(tensor.name, position, element)
         for position, element in enumerate(unpack_bytes(tensor.data))
     ]
     return np.array(numbers, dtype=np.int32).reshape(tensor.shape)
 
 
-def _integer(name: str, position: int, element: bytes) -> int:
+def _parse_integer(name: str, position: int, element: bytes) -> int:
     # int() alone would accept "1_000", spaces and the digits of other scripts.
     digits = _DECIMAL.fullmatch(element)
     number = int(b"".join(digits.groups())) if digits else None
     if number is None or not _INT32.min <= number <= _INT32.max:
-        raise invalid(f"input '{name}': element {position} is not a decimal INT32 number")
+        raise invalid_request(f"input '{name}': element {position} is not a decimal INT32 number")
     return number
 
 
-def _decimals(name: str, numbers: npt.NDArray[Any]) -> Tensor:
+def _format_decimals(name: str, numbers: npt.NDArray[Any]) -> Tensor:
     elements = (str(number).encode() for number in numbers.ravel().tolist())
     return Tensor(name, Datatype.BYTES, numbers.shape, pack_bytes(elements))

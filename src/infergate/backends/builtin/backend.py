@@ -16,16 +16,15 @@ from infergate.backends.builtin.identity import Identity
 from infergate.backends.builtin.model import VERSION, Model
 from infergate.backends.builtin.repeat import Repeat
 from infergate.codecs.base import Profile
-from infergate.core.accounting import are_long, count_tensors
+from infergate.core.accounting import charge_tensors, needs_accounting
 from infergate.core.call import Call
-from infergate.core.classification import PARAMETER as CLASSES
+from infergate.core.classification import CLASSIFICATION as CLASSES
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import KIB
 from infergate.core.messages import (
-    OPERATIONS,
-    Answer,
-    Health,
+    OPERATION_NAMES,
+    HealthStatus,
     InferRequest,
     InferResponse,
     ModelIndex,
@@ -37,15 +36,16 @@ from infergate.core.messages import (
     ModelReadyRequest,
     ModelUnloadRequest,
     Operation,
+    Response,
     ServerLiveRequest,
     ServerMetadata,
     ServerMetadataRequest,
     ServerReadyRequest,
 )
 
-_RANKED_HERE: Final = 64 * KIB
+_MAX_INLINE_CLASSIFY_BYTES: Final = 64 * KIB
 """Bytes of tensors that are classified on the event loop, within 15 ms."""
-_PROFILE: Final = Profile("builtin", classifies=True)
+_PROFILE: Final = Profile("builtin", supports_classification=True)
 EXTENSIONS: Final = ("classification", "sequence")
 
 
@@ -62,7 +62,7 @@ class BuiltinBackend:
 
     protocol = "builtin"
     datatypes = frozenset(Datatype)
-    sequences = True
+    supports_sequences = True
 
     def __init__(
         self, name: str, models: Iterable[Model] | None = None, *, timeout: float = 30.0
@@ -72,12 +72,12 @@ class BuiltinBackend:
         served = embedded_models() if models is None else models
         self._models: Final = {model.metadata.name: model for model in served}
 
-    async def perform(self, operation: Operation, call: Call) -> Answer:
+    async def perform(self, operation: Operation, call: Call) -> Response:
         """Carry out ``operation``. Raises NOT_FOUND, BAD_REQUEST, UNSUPPORTED, OVERLOADED,
         TIMEOUT."""
         match operation:
             case ServerLiveRequest() | ServerReadyRequest():
-                return Health(ok=True)
+                return HealthStatus(ok=True)
             case ServerMetadataRequest():
                 return ServerMetadata("infergate", __version__, EXTENSIONS)
             case ModelIndexRequest():  # every model is always ready
@@ -86,17 +86,17 @@ class BuiltinBackend:
                 )
             case ModelReadyRequest(model, version):
                 self._find(model, version)
-                return Health(ok=True)
+                return HealthStatus(ok=True)
             case ModelMetadataRequest(model, version):
                 return self._find(model, version).metadata
             case InferRequest():
-                if _ranks_much(operation):
+                if _classifies_large_inputs(operation):
                     response = await asyncio.to_thread(self._infer, operation, call)
                 else:
                     response = self._infer(operation, call)
-                if are_long(response.outputs):
+                if needs_accounting(response.outputs):
                     input_data = (tensor.data for tensor in operation.inputs)
-                    count_tensors(response.outputs, input_data, call.memory)
+                    charge_tensors(response.outputs, input_data, call.memory)
                 return response
             case ModelLoadRequest(model) | ModelUnloadRequest(model):
                 raise GatewayError(
@@ -107,7 +107,7 @@ class BuiltinBackend:
             case _:
                 raise GatewayError(
                     Kind.UNSUPPORTED,
-                    f"embedded models do not support {OPERATIONS[type(operation)]}",
+                    f"embedded models do not support {OPERATION_NAMES[type(operation)]}",
                     origin=Origin.BACKEND,
                 )
 
@@ -117,12 +117,12 @@ class BuiltinBackend:
         deadline = self._deadline(call)
         response = self._find(request.model, request.version).infer(request)
         if time.monotonic() >= deadline:
-            raise _late(request)
+            raise _timeout_error(request)
         return response
 
     def _deadline(self, call: Call) -> float:
         """Return the time by which a response requested now must be there."""
-        allowed = self._timeout if call.timeout is None else call.timeout
+        allowed = self._timeout if call.route_timeout is None else call.route_timeout
         latest = time.monotonic() + allowed
         return latest if call.deadline is None else min(latest, call.deadline)
 
@@ -132,20 +132,20 @@ class BuiltinBackend:
         version: str,
         call: Call,  # noqa: ARG002 - instant
         *,
-        newer: bool = False,  # noqa: ARG002 - nothing changes
+        refresh: bool = False,  # noqa: ARG002 - nothing changes
     ) -> ModelMetadata:
         """Return the metadata of a model. Raises NOT_FOUND."""
         return self._find(model, version).metadata
 
-    async def everywhere(self, operation: Operation, call: Call) -> Sequence[Answer]:
+    async def perform_on_all(self, operation: Operation, call: Call) -> Sequence[Response]:
         """Carry out ``operation`` once: this backend has no endpoints."""
         return (await self.perform(operation, call),)
 
-    async def kind(self, call: Call) -> Profile:  # noqa: ARG002 - instant
+    async def server_profile(self, call: Call) -> Profile:  # noqa: ARG002 - instant
         """Return the profile of the embedded models."""
         return _PROFILE
 
-    async def classifies(self, call: Call) -> bool:  # noqa: ARG002 - instant
+    async def supports_classification(self, call: Call) -> bool:  # noqa: ARG002 - instant
         """Return True: every model can classify."""
         return True
 
@@ -166,7 +166,7 @@ class BuiltinBackend:
                     async with asyncio.timeout(self._deadline(call) - time.monotonic()):
                         response = await anext(pulled, None)
                 except TimeoutError:
-                    raise _late(operation) from None
+                    raise _timeout_error(operation) from None
                 if response is None:
                     return
                 yield response
@@ -187,7 +187,7 @@ class BuiltinBackend:
         return model
 
 
-def _late(request: InferRequest) -> GatewayError:
+def _timeout_error(request: InferRequest) -> GatewayError:
     return GatewayError(
         Kind.TIMEOUT,
         f"model '{request.model}' did not answer before the deadline",
@@ -195,7 +195,9 @@ def _late(request: InferRequest) -> GatewayError:
     )
 
 
-def _ranks_much(request: InferRequest) -> bool:
+def _classifies_large_inputs(request: InferRequest) -> bool:
     """Return whether finding the classes that ``request`` wants takes long."""
     size = sum(len(tensor.data) for tensor in request.inputs)
-    return size > _RANKED_HERE and any(CLASSES in tensor.parameters for tensor in request.outputs)
+    return size > _MAX_INLINE_CLASSIFY_BYTES and any(
+        CLASSES in tensor.parameters for tensor in request.outputs
+    )

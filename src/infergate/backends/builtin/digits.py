@@ -31,9 +31,9 @@ import numpy.typing as npt
 from infergate.backends.builtin.model import Signature, UnaryModel
 from infergate.core.datatypes import Datatype
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
-from infergate.core.tensor import tensor_of
+from infergate.core.tensor import tensor_from_array
 
-INK: Final = 16.0
+MAX_PIXEL: Final = 16.0
 """The darkest pixel."""
 LABELS: Final = (
     "zero",
@@ -68,24 +68,26 @@ class Digits(UnaryModel):
 
     def infer(self, request: InferRequest) -> InferResponse:
         """Return the probabilities. Pixels that are not finite give scores that may be NaN."""
-        images = self.signature.accept(request)["IMAGE"].numpy()
-        scores = scores_of(images.reshape(len(images), 64), weights())
-        return self.signature.answer(request, (tensor_of("SCORES", Datatype.FP32, scores),))
+        images = self.signature.checked_inputs(request)["IMAGE"].numpy()
+        scores = class_probabilities(images.reshape(len(images), 64), load_weights())
+        return self.signature.build_response(
+            request, (tensor_from_array("SCORES", Datatype.FP32, scores),)
+        )
 
 
 @cache
-def weights() -> Mapping[str, Floats]:
+def load_weights() -> Mapping[str, Floats]:
     """Return the trained arrays, which are loaded at the first request."""
     path = resources.files(__package__).joinpath("digits.npz")
     with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays.files}
 
 
-def scores_of(pixels: npt.NDArray[Any], trained: Mapping[str, Floats]) -> Floats:
+def class_probabilities(pixels: npt.NDArray[Any], weights: Mapping[str, Floats]) -> Floats:
     """Return the network's probabilities [n,10] for ``pixels`` [n,64] from 0 to MAX_PIXEL."""
     with np.errstate(all="ignore"):  # clients may send NaN or Infinity
-        hidden = pixels / np.float32(INK) @ trained["hidden"] + trained["hidden_bias"]
-        logits = np.maximum(hidden, 0) @ trained["output"] + trained["output_bias"]
+        hidden = pixels / np.float32(MAX_PIXEL) @ weights["hidden"] + weights["hidden_bias"]
+        logits = np.maximum(hidden, 0) @ weights["output"] + weights["output_bias"]
         powers = np.exp(logits - logits.max(axis=1, keepdims=True))
         scores: Floats = powers / powers.sum(axis=1, keepdims=True)
     return scores

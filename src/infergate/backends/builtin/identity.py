@@ -8,9 +8,9 @@ from typing import Final
 from infergate.backends.builtin.model import (
     Signature,
     UnaryModel,
-    by_name,
     check_outputs,
-    invalid,
+    invalid_request,
+    tensors_by_name,
 )
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
 from infergate.core.tensor import Tensor
@@ -42,20 +42,20 @@ class Identity(UnaryModel):
 
     def infer(self, request: InferRequest) -> InferResponse:
         """Return the inputs as outputs. Raises BAD_REQUEST for other names."""
-        inputs = by_name(request.inputs)
+        inputs = tensors_by_name(request.inputs)
         if not inputs:
-            raise invalid(
+            raise invalid_request(
                 f"expected at least 1 input but got 0 inputs for model '{self.signature.model}'. "
                 "Please provide 'INPUT0'."
             )
-        returned = [self._returned(tensor) for tensor in inputs.values()]
+        returned = [self._to_output(tensor) for tensor in inputs.values()]
         check_outputs(self.signature.model, request.outputs, (t.name for t in returned))
-        return self.signature.answer(request, returned)
+        return self.signature.build_response(request, returned)
 
-    def _returned(self, tensor: Tensor) -> Tensor:
+    def _to_output(self, tensor: Tensor) -> Tensor:
         match = _INPUT.fullmatch(tensor.name)
         if match is None:
-            raise invalid(
+            raise invalid_request(
                 f"unexpected inference input '{tensor.name}' for model '{self.signature.model}', "
                 "allowed inputs are: INPUT0, INPUT1 ..."
             )

@@ -58,7 +58,7 @@ class UnaryModel(abc.ABC):
 
     async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
         """Yield the one response to ``request``."""
-        yield replace(self.infer(request), last=True)
+        yield replace(self.infer(request), is_last=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,30 +93,32 @@ class Signature:
             sequence_batching=self.sequence_batching,
         )
 
-    def accept(self, request: InferRequest) -> dict[str, Tensor]:
+    def checked_inputs(self, request: InferRequest) -> dict[str, Tensor]:
         """Return the inputs of ``request`` by name, complete and as declared. Raises
         BAD_REQUEST."""
         check_outputs(self.model, request.outputs, {output.name for output in self.outputs})
-        inputs = by_name(request.inputs)
+        inputs = tensors_by_name(request.inputs)
         declarations = {declared.name: declared for declared in self.inputs}
         for name in inputs:
             if name not in declarations:
-                raise invalid(f"unexpected inference input '{name}' for model '{self.model}'")
+                raise invalid_request(
+                    f"unexpected inference input '{name}' for model '{self.model}'"
+                )
         if missing_names := [name for name in declarations if name not in inputs]:
-            raise invalid(
+            raise invalid_request(
                 f"expected {len(declarations)} inputs but got {len(inputs)} inputs for model "
                 f"'{self.model}'. Got input(s) {list(inputs)}, but missing required input(s) "
                 f"{missing_names}. Please provide all required input(s)."
             )
         for name, declared in declarations.items():
-            self._check_form(inputs[name], declared)
+            self._check_datatype_and_shape(inputs[name], declared)
         if self.max_batch_size:
             self._check_batch(list(inputs.values()))
         return inputs
 
-    def _check_form(self, tensor: Tensor, declared: TensorMetadata) -> None:
+    def _check_datatype_and_shape(self, tensor: Tensor, declared: TensorMetadata) -> None:
         if tensor.datatype.value != declared.datatype:
-            raise invalid(
+            raise invalid_request(
                 f"inference input '{tensor.name}' data-type is '{tensor.datatype.value}', but "
                 f"model '{self.model}' expects '{declared.datatype}'"
             )
@@ -124,26 +126,26 @@ class Signature:
             expected not in (-1, actual)
             for actual, expected in zip(tensor.shape, declared.shape, strict=True)
         ):
-            raise invalid(
+            raise invalid_request(
                 f"unexpected shape for input '{tensor.name}' for model '{self.model}'. "
-                f"Expected {_spelled(declared.shape)}, got {_spelled(tensor.shape)}"
+                f"Expected {_format_shape(declared.shape)}, got {_format_shape(tensor.shape)}"
             )
 
     def _check_batch(self, tensors: Sequence[Tensor]) -> None:
         batch = tensors[0].shape[0]
         for tensor in tensors:
             if tensor.shape[0] > self.max_batch_size:
-                raise invalid(
+                raise invalid_request(
                     f"inference request batch-size must be <= {self.max_batch_size} for "
                     f"'{self.model}', input '{tensor.name}' has {tensor.shape[0]}"
                 )
             if tensor.shape[0] != batch:
-                raise invalid(
+                raise invalid_request(
                     f"input '{tensor.name}' batch size does not match other inputs for "
                     f"'{self.model}': expected {batch}, got {tensor.shape[0]}"
                 )
 
-    def answer(self, request: InferRequest, outputs: Iterable[Tensor]) -> InferResponse:
+    def build_response(self, request: InferRequest, outputs: Iterable[Tensor]) -> InferResponse:
         """Return the response to ``request``, which was checked, with those of ``outputs`` that it
         wants."""
         batch_rank = 1 if self.max_batch_size else 0
@@ -151,11 +153,13 @@ class Signature:
             model=self.model,
             version=VERSION,
             id=request.id,
-            outputs=select(request.outputs, by_name(outputs), batch_rank, self.labels),
+            outputs=select_outputs(
+                request.outputs, tensors_by_name(outputs), batch_rank, self.labels
+            ),
         )
 
 
-def select(
+def select_outputs(
     wanted: Sequence[RequestedOutput],
     outputs: Mapping[str, Tensor],
     batch_rank: int,
@@ -175,34 +179,38 @@ def select(
     return tuple(chosen)
 
 
-def check_outputs(model: str, wanted: Sequence[RequestedOutput], known: Iterable[str]) -> None:
+def check_outputs(
+    model: str, wanted: Sequence[RequestedOutput], known_outputs: Iterable[str]
+) -> None:
     """Raise BAD_REQUEST for an output that is unknown, requested twice or requested with wrong
     parameters."""
-    known = frozenset(known)
+    known_outputs = frozenset(known_outputs)
     seen = set()
     for output in wanted:
-        if output.name not in known:
-            raise invalid(f"unexpected inference output '{output.name}' for model '{model}'")
+        if output.name not in known_outputs:
+            raise invalid_request(
+                f"unexpected inference output '{output.name}' for model '{model}'"
+            )
         if output.name in seen:
-            raise invalid(f"output '{output.name}' is requested twice of model '{model}'")
+            raise invalid_request(f"output '{output.name}' is requested twice of model '{model}'")
         seen.add(output.name)
         class_count(output)
 
 
-def by_name(tensors: Iterable[Tensor]) -> dict[str, Tensor]:
+def tensors_by_name(tensors: Iterable[Tensor]) -> dict[str, Tensor]:
     """Return ``tensors`` by name. Raises BAD_REQUEST for a name that occurs twice."""
     result: dict[str, Tensor] = {}
     for tensor in tensors:
         if tensor.name in result:
-            raise invalid(f"input '{tensor.name}' already exists in request")
+            raise invalid_request(f"input '{tensor.name}' already exists in request")
         result[tensor.name] = tensor
     return result
 
 
-def invalid(public: str) -> GatewayError:
+def invalid_request(public: str) -> GatewayError:
     """Return the error for a client's mistake, as coming from a model."""
     return GatewayError(Kind.BAD_REQUEST, public, origin=Origin.BACKEND)
 
 
-def _spelled(shape: Sequence[int]) -> str:
+def _format_shape(shape: Sequence[int]) -> str:
     return f"[{','.join(map(str, shape))}]"

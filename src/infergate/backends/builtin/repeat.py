@@ -8,11 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from infergate.backends.builtin.model import Signature, invalid
+from infergate.backends.builtin.model import Signature, invalid_request
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
-from infergate.core.tensor import tensor_of
+from infergate.core.tensor import tensor_from_array
 
 Sleep = Callable[[float], Awaitable[object]]
 """Sleeps for the given number of seconds."""
@@ -49,19 +49,19 @@ class Repeat:
 
     async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
         """Yield one response per element. Raises BAD_REQUEST if IN and DELAY differ in length."""
-        inputs = self.signature.accept(request)
+        inputs = self.signature.checked_inputs(request)
         values, delays = inputs["IN"].numpy(), inputs["DELAY"].numpy()
         if len(values) != len(delays):
-            raise invalid(
+            raise invalid_request(
                 f"input 'DELAY' must have as many elements as input 'IN' for model 'repeat': "
                 f"expected {len(values)}, got {len(delays)}"
             )
         for index in range(len(values)):
             await self._sleep(int(delays[index]) / 1000)
-            yield self.signature.answer(
+            yield self.signature.build_response(
                 request,
                 (
-                    tensor_of("OUT", Datatype.INT32, values[index : index + 1]),
-                    tensor_of("IDX", Datatype.UINT32, np.array([index])),
+                    tensor_from_array("OUT", Datatype.INT32, values[index : index + 1]),
+                    tensor_from_array("IDX", Datatype.UINT32, np.array([index])),
                 ),
             )

@@ -15,15 +15,15 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from infergate.backends.builtin.digits import INK, Floats, scores_of
+from infergate.backends.builtin.digits import MAX_PIXEL, Floats, class_probabilities
 
 SEED: Final = 20
 HIDDEN: Final = 48
 EPOCHS: Final = 120
 BATCH: Final = 32
-RATE: Final = 2e-3
-DECAY: Final = 1e-4
-SHIPPED: Final = 40
+LEARNING_RATE: Final = 2e-3
+WEIGHT_DECAY: Final = 1e-4
+TEST_IMAGES: Final = 40
 """Held-out images that are written for the test."""
 
 
@@ -44,26 +44,28 @@ def train(pixels: Floats, labels: npt.NDArray[Any]) -> dict[str, Floats]:
         for start in range(0, len(order), BATCH):
             batch = order[start : start + BATCH]
             step += 1
-            for name, gradient in slopes(pixels[batch], labels[batch], fitted).items():
+            for name, gradient in gradients(pixels[batch], labels[batch], fitted).items():
                 first_moment[name] += 0.1 * (gradient - first_moment[name])
                 second_moment[name] += 0.001 * (gradient**2 - second_moment[name])
                 mean = first_moment[name] / (1 - 0.9**step)
                 deviation = np.sqrt(second_moment[name] / (1 - 0.999**step)) + 1e-8
-                fitted[name] -= RATE * (mean / deviation + DECAY * fitted[name])
+                fitted[name] -= LEARNING_RATE * (mean / deviation + WEIGHT_DECAY * fitted[name])
     return fitted
 
 
-def slopes(
-    pixels: Floats, labels: npt.NDArray[Any], fitted: dict[str, Floats]
+def gradients(
+    pixels: Floats, labels: npt.NDArray[Any], weights: dict[str, Floats]
 ) -> dict[str, Floats]:
     """Return the gradient of the mean cross-entropy."""
-    active = np.maximum(pixels / np.float32(INK) @ fitted["hidden"] + fitted["hidden_bias"], 0)
-    error = scores_of(pixels, fitted)
+    active = np.maximum(
+        pixels / np.float32(MAX_PIXEL) @ weights["hidden"] + weights["hidden_bias"], 0
+    )
+    error = class_probabilities(pixels, weights)
     error[np.arange(len(labels)), labels] -= 1
     error /= len(labels)
-    hidden_error = (error @ fitted["output"].T) * (active > 0)
+    hidden_error = (error @ weights["output"].T) * (active > 0)
     return {
-        "hidden": (pixels / np.float32(INK)).T @ hidden_error,
+        "hidden": (pixels / np.float32(MAX_PIXEL)).T @ hidden_error,
         "hidden_bias": hidden_error.sum(axis=0),
         "output": active.T @ error,
         "output_bias": error.sum(axis=0),
@@ -78,10 +80,10 @@ def main(weights_path: Path, held_out_path: Path) -> None:
     order = np.random.default_rng(SEED).permutation(len(labels))
     held_out, training = order[: len(order) // 5], order[len(order) // 5 :]
     fitted = train(pixels[training], labels[training])
-    is_correct = scores_of(pixels[held_out], fitted).argmax(axis=1) == labels[held_out]
+    is_correct = class_probabilities(pixels[held_out], fitted).argmax(axis=1) == labels[held_out]
     print(f"held out: {is_correct.mean():.2%} of {len(held_out)} correct")  # noqa: T201
     np.savez_compressed(weights_path, allow_pickle=False, **fitted)
-    shipped = held_out[:SHIPPED]
+    shipped = held_out[:TEST_IMAGES]
     images = pixels[shipped].astype(np.uint8).reshape(-1, 8, 8)
     np.savez_compressed(
         held_out_path, allow_pickle=False, images=images, labels=labels[shipped].astype(np.uint8)

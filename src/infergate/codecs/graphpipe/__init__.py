@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from infergate.codecs.base import Carrier, CodecPlugin
+from infergate.codecs.base import CodecPlugin, TransportKind
 from infergate.codecs.graphpipe import codec
-from infergate.codecs.graphpipe.paths import CLAIM
+from infergate.codecs.graphpipe.paths import PATH_PREFIX
 
-PLUGIN: Final = CodecPlugin("graphpipe", Carrier.HTTP, (CLAIM,), codec.make, framed=True)
+PLUGIN: Final = CodecPlugin(
+    "graphpipe", TransportKind.HTTP, (PATH_PREFIX,), codec.create, supports_framing=True
+)

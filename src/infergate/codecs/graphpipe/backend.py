@@ -15,31 +15,31 @@ import flatbuffers
 
 from infergate.codecs.graphpipe import metadata
 from infergate.codecs.graphpipe.errors import error_of_status
+from infergate.codecs.graphpipe.flatbuffer_reader import FlatbufferMessage
 from infergate.codecs.graphpipe.infer_request import write_request
 from infergate.codecs.graphpipe.infer_response import read_response
-from infergate.codecs.graphpipe.reading import Message
 from infergate.codecs.graphpipe.schema import MetadataRequest, Req, Request
-from infergate.core.errors import GatewayError, Kind, Origin, garbage
-from infergate.core.limits import Limits, check_loop
+from infergate.core.errors import GatewayError, Kind, Origin, backend_garbage
+from infergate.core.limits import Limits, check_loop_cost
 from infergate.core.messages import (
-    Answer,
-    Health,
+    HealthStatus,
     InferRequest,
     ModelMetadata,
     ModelMetadataRequest,
     ModelReadyRequest,
     Operation,
+    Response,
     ServerLiveRequest,
     ServerMetadataRequest,
     ServerReadyRequest,
 )
-from infergate.core.wire import HttpRequest, HttpResponse, joined
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 _JSON: Final = "application/json"
-_ABSENT: Final = frozenset({401, 403, 404})
+_NOT_SERVED_STATUSES: Final = frozenset({401, 403, 404})
 """Statuses of a proxy that has no server at this address, or that denies access to it."""
 
-_NO_GET: Final = 501
+_GET_NOT_IMPLEMENTED: Final = 501
 """The response of graphpipe-py's servers to a GET; it shows that they are alive."""
 
 
@@ -74,7 +74,7 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequ
     raise GatewayError(Kind.UNSUPPORTED, f"GraphPipe has no request for {type(operation).__name__}")
 
 
-def by_get() -> HttpRequest:
+def metadata_get_request() -> HttpRequest:
     """Return the GET that replaces a MetadataRequest; graphpipe-go's servers answer it with
     JSON."""
     return HttpRequest("GET", "")
@@ -82,14 +82,14 @@ def by_get() -> HttpRequest:
 
 def parse_response(
     wire: HttpResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
-) -> Answer:
+) -> Response:
     """Raises the backend's error, or BACKEND_GARBAGE."""
     if isinstance(operation, ServerLiveRequest | ServerReadyRequest | ModelReadyRequest):
-        if wire.status in _ABSENT:
-            raise _error(wire)
-        return Health(ok=wire.status < 500 or wire.status == _NO_GET)
+        if wire.status in _NOT_SERVED_STATUSES:
+            raise _backend_error(wire)
+        return HealthStatus(ok=wire.status < 500 or wire.status == _GET_NOT_IMPLEMENTED)
     if wire.status != 200:
-        raise _error(wire)
+        raise _backend_error(wire)
     try:
         return _read(wire, operation, limits, model)
     except GatewayError as error:
@@ -98,28 +98,30 @@ def parse_response(
         public = f"invalid response from the backend: {error.public}"
         if error.kind is Kind.TOO_LARGE:
             raise GatewayError(Kind.TOO_LARGE, public, origin=Origin.BACKEND) from None
-        raise garbage(public) from None
+        raise backend_garbage(public) from None
 
 
-def _error(wire: HttpResponse) -> GatewayError:
+def _backend_error(wire: HttpResponse) -> GatewayError:
     headers = {name.lower(): value for name, value in wire.headers.items()}
-    return error_of_status(wire.status, headers, bytes(joined(wire.body)))
+    return error_of_status(wire.status, headers, bytes(join_parts(wire.body)))
 
 
 def _read(
     wire: HttpResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
-) -> Answer:
-    body = joined(wire.body)
+) -> Response:
+    body = join_parts(wire.body)
     if isinstance(operation, InferRequest):
         assert model is not None
-        return read_response(Message(body).root("InferResponse"), operation, model, limits)
+        return read_response(
+            FlatbufferMessage(body).root("InferResponse"), operation, model, limits
+        )
     if _is_json(wire):
         document = metadata.read_json(bytes(body), limits)
         if isinstance(operation, ModelMetadataRequest):
-            return metadata.metadata_of_json(document, operation.model, limits)
-        return metadata.server_of_json(document)
-    check_loop(limits, len(body), metadata.BYTES_ON_LOOP)
-    table = Message(body).root("MetadataResponse")
+            return metadata.metadata_from_json(document, operation.model, limits)
+        return metadata.server_from_json(document)
+    check_loop_cost(limits, len(body), metadata.MAX_BYTES_ON_LOOP)
+    table = FlatbufferMessage(body).root("MetadataResponse")
     if isinstance(operation, ModelMetadataRequest):
         return metadata.read_metadata(table, operation.model, limits)
     return metadata.read_server(table)

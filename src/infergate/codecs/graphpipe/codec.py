@@ -17,147 +17,163 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from infergate.codecs.base import Capabilities, Parsed, Peek, Profile, Unfinished
+from infergate.codecs.base import (
+    Capabilities,
+    ParsedRequest,
+    PartialInferRequest,
+    Profile,
+    RequestSummary,
+)
 from infergate.codecs.graphpipe import backend
 from infergate.codecs.graphpipe.config_text import PROTOCOL
-from infergate.codecs.graphpipe.datatypes import NUMBERS
+from infergate.codecs.graphpipe.datatypes import TYPE_NUMBERS
 from infergate.codecs.graphpipe.errors import (
-    BINARY,
-    TEXT,
-    refuse_by_response,
-    refuse_by_status,
+    BINARY_HEADERS,
+    TEXT_HEADERS,
+    infer_error_response,
+    status_error_response,
 )
 from infergate.codecs.graphpipe.fields import INFER, METADATA, REQ, REQ_TYPE
+from infergate.codecs.graphpipe.flatbuffer_reader import FlatbufferMessage, FlatbufferTable
 from infergate.codecs.graphpipe.infer_request import read_request
 from infergate.codecs.graphpipe.infer_response import write_response
 from infergate.codecs.graphpipe.metadata import write_json, write_metadata
-from infergate.codecs.graphpipe.options import Errors, Options, read_options
-from infergate.codecs.graphpipe.paths import Place, locate
-from infergate.codecs.graphpipe.reading import Message, Table
+from infergate.codecs.graphpipe.options import ErrorStyle, Options, read_options
+from infergate.codecs.graphpipe.paths import GraphPipePathMatch, match_path
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import (
-    Answer,
-    Health,
+    HealthStatus,
     InferRequest,
     InferResponse,
     ModelMetadata,
     ModelMetadataRequest,
     Operation,
+    Response,
     ServerLiveRequest,
 )
 from infergate.core.tensor import Tensor
-from infergate.core.wire import HttpRequest, HttpResponse, joined
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
-_STRING: Final = 4
+_STRING_COST_BYTES: Final = 4
 """The cost of writing a string, as the number of JSON bytes that cost the same."""
-_TOLD: Final = 512
+_TENSOR_METADATA_COST_BYTES: Final = 512
 """The cost of writing one input or output of the metadata (30 µs), as the number of JSON bytes that
 cost the same."""
-_JSON: Final = {"content-type": "application/json"}
+_JSON_HEADERS: Final = {"content-type": "application/json"}
 
 
-class Form(enum.Enum):
+class MetadataFormat(enum.Enum):
     """The encoding of a metadata response."""
 
     FLATBUFFER = "flatbuffer"
     JSON = "json"
 
 
-class GraphPipe:
+class GraphPipeCodec:
     """The GraphPipe codec."""
 
     name: str = PROTOCOL
-    caps: Capabilities = Capabilities(datatypes=frozenset(NUMBERS), sequences=False)
-    profiled: bool = False
-    described: bool = True
-    streams: frozenset[str] = frozenset()
+    capabilities: Capabilities = Capabilities(
+        datatypes=frozenset(TYPE_NUMBERS), supports_sequences=False
+    )
+    needs_profile: bool = False
+    needs_metadata: bool = True
+    streaming_methods: frozenset[str] = frozenset()
 
     def __init__(self, options: Options) -> None:
         self._options: Final = options
 
     # ---- towards clients
 
-    def peek(self, wire: HttpRequest) -> Peek:
+    def summarize(self, wire: HttpRequest) -> RequestSummary:
         """Raises NOT_FOUND for an unknown path, BAD_REQUEST for a body that is not a request."""
-        match = locate(wire.path, self._options.model)
-        if match.question is not None:
-            return Peek(type(match.question), getattr(match.question, "model", ""))
-        if wire.method == "GET" or _request(wire)[0] == METADATA:
-            return Peek(ModelMetadataRequest, match.model, match.version)
-        return Peek(InferRequest, match.model, match.version)
+        match = match_path(wire.path, self._options.model)
+        if match.operation is not None:
+            return RequestSummary(type(match.operation), getattr(match.operation, "model", ""))
+        if wire.method == "GET" or _read_envelope(wire)[0] == METADATA:
+            return RequestSummary(ModelMetadataRequest, match.model, match.version)
+        return RequestSummary(InferRequest, match.model, match.version)
 
-    def parse_request(self, wire: HttpRequest, limits: Limits) -> Parsed | Unfinished[Parsed]:
+    def parse_request(
+        self, wire: HttpRequest, limits: Limits
+    ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
         """Raises NOT_FOUND for an unknown path, and errors in the body."""
-        match = locate(wire.path, self._options.model)
-        if match.question is not None:
-            return Parsed(match.question, match.question)
+        match = match_path(wire.path, self._options.model)
+        if match.operation is not None:
+            return ParsedRequest(match.operation, match.operation)
         if wire.method == "GET":
-            return Parsed(ModelMetadataRequest(match.model, match.version), Form.JSON)
-        request_type, request = _request(wire)
+            return ParsedRequest(
+                ModelMetadataRequest(match.model, match.version), MetadataFormat.JSON
+            )
+        request_type, request = _read_envelope(wire)
         if request_type == METADATA:
-            return Parsed(ModelMetadataRequest(match.model, match.version), Form.FLATBUFFER)
+            return ParsedRequest(
+                ModelMetadataRequest(match.model, match.version), MetadataFormat.FLATBUFFER
+            )
         table = request.table(REQ)
         if table is None:
             raise bad_request("the Request has no req; expected an InferRequest")
         return read_request(table, match.model, match.version, limits)
 
-    def build_response(self, answer: Answer, parsed: Parsed) -> HttpResponse:
+    def build_response(self, response: Response, parsed: ParsedRequest) -> HttpResponse:
         """Write the response in the format that the request selected."""
-        match answer:
+        match response:
             case InferResponse():
-                return HttpResponse(200, BINARY, write_response(answer, parsed.reply))
-            case ModelMetadata() if parsed.reply is Form.JSON:
-                return HttpResponse(200, _JSON, [write_json(answer)])
+                return HttpResponse(
+                    200, BINARY_HEADERS, write_response(response, parsed.response_options)
+                )
+            case ModelMetadata() if parsed.response_options is MetadataFormat.JSON:
+                return HttpResponse(200, _JSON_HEADERS, [write_json(response)])
             case ModelMetadata():
-                return HttpResponse(200, BINARY, [write_metadata(answer)])
-            case Health(ok):
-                return _health(ok, parsed.reply)
-        raise GatewayError(Kind.UNSUPPORTED, f"GraphPipe cannot express {type(answer).__name__}")
+                return HttpResponse(200, BINARY_HEADERS, [write_metadata(response)])
+            case HealthStatus(ok):
+                return _health_response(ok, parsed.response_options)
+        raise GatewayError(Kind.UNSUPPORTED, f"GraphPipe cannot express {type(response).__name__}")
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
         """Write the error as text, or as an InferResponse if the option selects that and ``wire``
         is a GraphPipe message. A request without a method is one whose head could not be parsed."""
-        if self._options.errors is Errors.STATUS or wire is None or wire.method in ("", "GET"):
-            return refuse_by_status(error)
+        if self._options.errors is ErrorStyle.STATUS or wire is None or wire.method in ("", "GET"):
+            return status_error_response(error)
         try:
-            match = locate(wire.path, self._options.model)
+            match = match_path(wire.path, self._options.model)
         except GatewayError:
-            match = Place()
-        return refuse_by_status(error) if match.question else refuse_by_response(error)
+            match = GraphPipePathMatch()
+        return status_error_response(error) if match.operation else infer_error_response(error)
 
-    def text_in(self, wire: HttpRequest) -> int:  # noqa: ARG002
+    def request_text_bytes(self, wire: HttpRequest) -> int:  # noqa: ARG002
         """Return 0: the cost is known only after parsing."""
         return 0
 
-    def json_in(self, wire: HttpRequest | HttpResponse, most: int) -> int:  # noqa: ARG002
+    def json_bytes(self, wire: HttpRequest | HttpResponse, max_bytes: int) -> int:  # noqa: ARG002
         """Return 0: requests contain no JSON."""
         return 0
 
-    def text_forwarded(self, wire: HttpResponse, asked: HttpRequest) -> int:  # noqa: ARG002
+    def rewrite_bytes(self, wire: HttpResponse, request: HttpRequest) -> int:  # noqa: ARG002
         """Return 0: nothing is compressed."""
         return 0
 
-    def text_out(self, answer: Answer, parsed: Parsed) -> int:  # noqa: ARG002
+    def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:  # noqa: ARG002
         """Count strings, each of which needs an offset, and the inputs and outputs of metadata."""
-        if isinstance(answer, ModelMetadata):
-            return _TOLD * (len(answer.inputs) + len(answer.outputs))
-        return _strings(answer.outputs) if isinstance(answer, InferResponse) else 0
+        if isinstance(response, ModelMetadata):
+            return _TENSOR_METADATA_COST_BYTES * (len(response.inputs) + len(response.outputs))
+        return _string_cost(response.outputs) if isinstance(response, InferResponse) else 0
 
-    def size_out(self, answer: InferResponse, parsed: Parsed) -> tuple[int, int]:  # noqa: ARG002
+    def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:  # noqa: ARG002
         """Return the size of the strings, which are copied; numeric data is not."""
-        return 0, _written(answer.outputs)
+        return 0, _max_string_bytes(response.outputs)
 
-    def text_to_backend(self, operation: InferRequest, profile: Profile) -> int:
+    def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
         """Count strings, as in ``response_text_bytes``."""
         del profile
-        return _strings(operation.inputs)
+        return _string_cost(operation.inputs)
 
-    def size_to_backend(self, operation: InferRequest, profile: Profile) -> int:
+    def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
         """Return the size of the strings, as in ``response_size``."""
         del profile
-        return _written(operation.inputs)
+        return _max_string_bytes(operation.inputs)
 
     # ---- towards backends
 
@@ -168,9 +184,11 @@ class GraphPipe:
         del profile
         return backend.build_request(operation, model)
 
-    def rephrase(self, operation: Operation, told: Kind) -> HttpRequest | None:  # noqa: ARG002
+    def build_alternative_request(
+        self, operation: Operation, error_kind: Kind
+    ) -> HttpRequest | None:
         """Return a GET for every operation except an inference."""
-        return None if isinstance(operation, InferRequest) else backend.by_get()
+        return None if isinstance(operation, InferRequest) else backend.metadata_get_request()
 
     def parse_response(
         self,
@@ -178,12 +196,12 @@ class GraphPipe:
         operation: Operation,
         limits: Limits,
         model: ModelMetadata | None = None,
-    ) -> Answer:
+    ) -> Response:
         """Raises the backend's error, or BACKEND_GARBAGE."""
         return backend.parse_response(wire, operation, limits, model)
 
 
-def _request(wire: HttpRequest) -> tuple[int, Table]:
+def _read_envelope(wire: HttpRequest) -> tuple[int, FlatbufferTable]:
     """Return the type and the table of the Request in the body.
 
     Raises BAD_REQUEST, also for an unknown type (as the specification requires; graphpipe-go
@@ -195,10 +213,10 @@ def _request(wire: HttpRequest) -> tuple[int, Table]:
             Kind.UNSUPPORTED_ENCODING,
             f"content-encoding '{encoding[:40]}' is not supported by GraphPipe",
         )
-    body = joined(wire.body)
+    body = join_parts(wire.body)
     wire.body = (body,)  # joined only once, because a request is summarized and then parsed
-    request = Message(body).root("Request")
-    request_type = request.byte(REQ_TYPE)
+    request = FlatbufferMessage(body).root("Request")
+    request_type = request.uint8(REQ_TYPE)
     if request_type not in (INFER, METADATA):
         raise bad_request(
             f"req_type is {request_type}, neither {INFER} (InferRequest) nor {METADATA} "
@@ -207,26 +225,26 @@ def _request(wire: HttpRequest) -> tuple[int, Table]:
     return request_type, request
 
 
-def _strings(tensors: Sequence[Tensor]) -> int:
+def _string_cost(tensors: Sequence[Tensor]) -> int:
     """Return the cost of writing the strings in ``tensors``, in bytes of JSON that cost the
     same."""
     counts = [math.prod(tensor.shape) for tensor in tensors if tensor.datatype is Datatype.BYTES]
-    return _STRING * sum(counts)
+    return _STRING_COST_BYTES * sum(counts)
 
 
-def _written(tensors: Sequence[Tensor]) -> int:
+def _max_string_bytes(tensors: Sequence[Tensor]) -> int:
     """Return the maximum size of the offsets and strings that are written for ``tensors``."""
     return 3 * sum(len(tensor.data) for tensor in tensors if tensor.datatype is Datatype.BYTES)
 
 
-def _health(ok: bool, question: Operation) -> HttpResponse:  # noqa: FBT001
+def _health_response(ok: bool, operation: Operation) -> HttpResponse:  # noqa: FBT001
     """Write a health response like those of graphpipe-go's control paths."""
     if ok:
-        return HttpResponse(200, TEXT, [b"ok\n"])
-    word = b"alive" if isinstance(question, ServerLiveRequest) else b"ready"
-    return HttpResponse(503, TEXT, [b"not " + word + b"\n"])
+        return HttpResponse(200, TEXT_HEADERS, [b"ok\n"])
+    word = b"alive" if isinstance(operation, ServerLiveRequest) else b"ready"
+    return HttpResponse(503, TEXT_HEADERS, [b"not " + word + b"\n"])
 
 
-def make(options: Mapping[str, Any]) -> GraphPipe:
+def create(options: Mapping[str, Any]) -> GraphPipeCodec:
     """Create the codec from the options ``model`` and ``errors``. Raises ValueError."""
-    return GraphPipe(read_options(options))
+    return GraphPipeCodec(read_options(options))

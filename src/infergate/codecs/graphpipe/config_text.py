@@ -20,13 +20,13 @@ from infergate.core.tensor import NO_PARAMETERS, OpaqueParameters, Parameters
 
 PROTOCOL: Final = "graphpipe"
 PARAMETER: Final = "graphpipe_config"
-LONGEST: Final = 64 * 1024
+MAX_CONFIG_BYTES: Final = 64 * 1024
 """Maximum size of a config in bytes. Parsing it blocks the event loop."""
-DEEPEST: Final = 100
+MAX_DEPTH: Final = 100
 """Maximum nesting depth, as in V2 REST."""
 _INTEGERS: Final = range(-(2**63), 2**64)
 """The integers that the other protocols can express."""
-_LONGEST_INTEGER: Final = 20
+_MAX_INTEGER_CHARACTERS: Final = 20
 """Maximum number of characters of such an integer. Parsing longer ones takes disproportionate
 time."""
 
@@ -41,21 +41,21 @@ def read_config(config: memoryview) -> Parameters:
     if not text:
         return {}
     try:
-        return OpaqueParameters(_told(text), PROTOCOL, text)
+        return OpaqueParameters(_decode_config(text), PROTOCOL, text)
     except GatewayError as error:
         return OpaqueParameters(NO_PARAMETERS, PROTOCOL, text, (error.kind, error.public))
 
 
-def _told(config: bytes) -> Parameters:
-    if len(config) > LONGEST:
+def _decode_config(config: bytes) -> Parameters:
+    if len(config) > MAX_CONFIG_BYTES:
         raise GatewayError(
-            Kind.TOO_LARGE, f"config has {len(config)} bytes, the limit is {LONGEST}"
+            Kind.TOO_LARGE, f"config has {len(config)} bytes, the limit is {MAX_CONFIG_BYTES}"
         )
     try:
         text = config.decode()
     except UnicodeError:
         raise bad_request("config is not UTF-8") from None
-    return _parameters(text)
+    return _parse_parameters(text)
 
 
 def write_config(parameters: Parameters) -> bytes:
@@ -65,41 +65,41 @@ def write_config(parameters: Parameters) -> bytes:
     if not parameters:
         return b""
     try:
-        text = _alone(parameters)
+        text = _plain_text(parameters)
         if text is None:
             text = json.dumps(dict(parameters), ensure_ascii=False, allow_nan=False)
         config = text.encode()
     except (ValueError, TypeError, RecursionError) as error:
         raise bad_request(f"the parameters cannot be expressed in JSON: {error}") from None
-    if len(config) > LONGEST:
+    if len(config) > MAX_CONFIG_BYTES:
         raise GatewayError(
             Kind.TOO_LARGE,
-            f"the parameters take {len(config)} bytes of config, the limit is {LONGEST}",
+            f"the parameters take {len(config)} bytes of config, the limit is {MAX_CONFIG_BYTES}",
         )
     return config
 
 
-def _alone(parameters: Parameters) -> str | None:
+def _plain_text(parameters: Parameters) -> str | None:
     """Return the plain text that parses as ``parameters``, or None if there is none."""
     text = parameters.get(PARAMETER)
     if not isinstance(text, str):
         return None
     try:
-        return text if _parameters(text) == parameters else None
+        return text if _parse_parameters(text) == parameters else None
     except GatewayError:
         return None
 
 
-def _parameters(text: str) -> Parameters:
+def _parse_parameters(text: str) -> Parameters:
     if not text:
         return {}
     try:
         parameters = json.loads(
             text,
-            object_pairs_hook=_members,
-            parse_int=_integer,
-            parse_float=_float,
-            parse_constant=_constant,
+            object_pairs_hook=_parse_object,
+            parse_int=_parse_integer,
+            parse_float=_parse_float,
+            parse_constant=_reject_constant,
         )
     except ValueError:
         return {PARAMETER: text}
@@ -112,33 +112,33 @@ def _parameters(text: str) -> Parameters:
     return parameters
 
 
-def _members(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def _parse_object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
         raise bad_request("config is a JSON object with a duplicate name")
     return members
 
 
-def _integer(digits: str) -> int:
-    if len(digits) > _LONGEST_INTEGER or (number := int(digits)) not in _INTEGERS:
+def _parse_integer(digits: str) -> int:
+    if len(digits) > _MAX_INTEGER_CHARACTERS or (number := int(digits)) not in _INTEGERS:
         raise bad_request(f"config has the number {digits[:40]}, which exceeds 64 bits")
     return number
 
 
-def _float(digits: str) -> float:
+def _parse_float(digits: str) -> float:
     number = float(digits)
     if not math.isfinite(number):
         raise bad_request(f"config has the number {digits[:40]}, which exceeds 64 bits")
     return number
 
 
-def _constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
+def _reject_constant(literal: str) -> Any:
+    raise ValueError(f"{literal} is not JSON")
 
 
-def _check_depth(told: Any) -> None:
-    level = [told]
-    for _ in range(DEEPEST):
+def _check_depth(parameters: Any) -> None:
+    level = [parameters]
+    for _ in range(MAX_DEPTH):
         level = [
             child
             for container in level
@@ -150,14 +150,14 @@ def _check_depth(told: Any) -> None:
     raise _too_deep()
 
 
-def _check_text(told: dict[str, Any]) -> None:
+def _check_text(parameters: dict[str, Any]) -> None:
     """Reject a lone surrogate from an escape: UTF-8, and so the other protocols, cannot express
     it."""
     try:
-        json.dumps(told, ensure_ascii=False).encode()
+        json.dumps(parameters, ensure_ascii=False).encode()
     except UnicodeError:
         raise bad_request("config has a lone surrogate, which is not Unicode text") from None
 
 
 def _too_deep() -> GatewayError:
-    return bad_request(f"config is nested deeper than {DEEPEST} levels")
+    return bad_request(f"config is nested deeper than {MAX_DEPTH} levels")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from infergate.core.datatypes import BY_NAME, Datatype
+from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind
 
-NUMBERS: Final[dict[Datatype, int]] = {
+TYPE_NUMBERS: Final[dict[Datatype, int]] = {
     Datatype.UINT8: 1,
     Datatype.INT8: 2,
     Datatype.UINT16: 3,
@@ -22,14 +22,14 @@ NUMBERS: Final[dict[Datatype, int]] = {
     Datatype.BYTES: 12,
 }
 """BOOL and BF16 have no number."""
-BY_NUMBER: Final = {number: datatype for datatype, number in NUMBERS.items()}
-_NULL: Final = 0
+BY_NUMBER: Final = {number: datatype for datatype, number in TYPE_NUMBERS.items()}
+_NULL_TYPE: Final = 0
 """The type number of a datatype that is unknown or that GraphPipe lacks."""
 
 
-def number_of(name: str, datatype: Datatype) -> int:
+def type_number(name: str, datatype: Datatype) -> int:
     """Return the type number of a tensor's datatype. Raises UNSUPPORTED naming the tensor."""
-    number = NUMBERS.get(datatype)
+    number = TYPE_NUMBERS.get(datatype)
     if number is None:
         raise GatewayError(
             Kind.UNSUPPORTED, f"tensor '{name}' is {datatype.value}, which GraphPipe lacks"
@@ -37,13 +37,13 @@ def number_of(name: str, datatype: Datatype) -> int:
     return number
 
 
-def told_number(datatype: str) -> int:
+def metadata_type_number(datatype: str) -> int:
     """Return the type number for a datatype in metadata, Null for one that GraphPipe lacks."""
-    known = BY_NAME.get(datatype)
-    return _NULL if known is None else NUMBERS.get(known, _NULL)
+    known = DATATYPES_BY_NAME.get(datatype)
+    return _NULL_TYPE if known is None else TYPE_NUMBERS.get(known, _NULL_TYPE)
 
 
-def told_name(number: int) -> str:
+def metadata_datatype(number: int) -> str:
     """Return the datatype for a type number in metadata, empty if the number is unknown."""
     datatype = BY_NUMBER.get(number)
     return "" if datatype is None else datatype.value

@@ -9,21 +9,21 @@ from typing import Final
 import flatbuffers
 
 from infergate.codecs.graphpipe.fields import CODE, MESSAGE
-from infergate.codecs.graphpipe.reading import Table
+from infergate.codecs.graphpipe.flatbuffer_reader import FlatbufferTable
 from infergate.codecs.graphpipe.schema import Error, InferResponse
-from infergate.core.errors import GatewayError, Kind, Origin, refusal_headers, retry_seconds
+from infergate.core.errors import GatewayError, Kind, Origin, error_headers, parse_retry_after
 from infergate.core.wire import HttpResponse
 
-LONGEST: Final = 2000
+MAX_MESSAGE_CHARACTERS: Final = 2000
 """Maximum number of characters of a message sent to a client."""
-TEXT: Final[Mapping[str, str]] = {
+TEXT_HEADERS: Final[Mapping[str, str]] = {
     "content-type": "text/plain; charset=utf-8",
     "x-content-type-options": "nosniff",
 }
 """The headers of graphpipe-go's text responses."""
-BINARY: Final[Mapping[str, str]] = {"content-type": "application/octet-stream"}
+BINARY_HEADERS: Final[Mapping[str, str]] = {"content-type": "application/octet-stream"}
 
-STATUS: Final[Mapping[Kind, int]] = {
+STATUS_BY_KIND: Final[Mapping[Kind, int]] = {
     Kind.BAD_REQUEST: 400,
     Kind.UNAUTHENTICATED: 401,
     Kind.FORBIDDEN: 403,
@@ -49,20 +49,22 @@ kind is missing."""
 # ---- towards clients
 
 
-def refuse_by_status(error: GatewayError) -> HttpResponse:
+def status_error_response(error: GatewayError) -> HttpResponse:
     """Return the message as text that ends in a line feed, as graphpipe-go writes it. Never
     raises."""
     return HttpResponse(
-        STATUS[error.kind], {**TEXT, **refusal_headers(error)}, [_told(error) + b"\n"]
+        STATUS_BY_KIND[error.kind],
+        {**TEXT_HEADERS, **error_headers(error)},
+        [_public_text(error) + b"\n"],
     )
 
 
-def refuse_by_response(error: GatewayError) -> HttpResponse:
+def infer_error_response(error: GatewayError) -> HttpResponse:
     """Return an InferResponse with one Error and no outputs. Never raises."""
     builder = flatbuffers.Builder(256)
-    message = builder.CreateString(_told(error))
+    message = builder.CreateString(_public_text(error))
     Error.Start(builder)
-    Error.AddCode(builder, STATUS[error.kind])
+    Error.AddCode(builder, STATUS_BY_KIND[error.kind])
     Error.AddMessage(builder, message)
     error_table = Error.End(builder)
     InferResponse.StartErrorsVector(builder, 1)
@@ -74,16 +76,16 @@ def refuse_by_response(error: GatewayError) -> HttpResponse:
     InferResponse.AddOutputTensors(builder, tensors)
     InferResponse.AddErrors(builder, errors)
     builder.Finish(InferResponse.End(builder))
-    return HttpResponse(200, BINARY, [bytes(builder.Output())])
+    return HttpResponse(200, BINARY_HEADERS, [bytes(builder.Output())])
 
 
-def _told(error: GatewayError) -> bytes:
-    return error.public[:LONGEST].encode("utf-8", "replace")
+def _public_text(error: GatewayError) -> bytes:
+    return error.public[:MAX_MESSAGE_CHARACTERS].encode("utf-8", "replace")
 
 
 # ---- from backends
 
-KIND: Final[Mapping[int, Kind]] = {
+KIND_BY_STATUS: Final[Mapping[int, Kind]] = {
     401: Kind.UNAUTHENTICATED,
     403: Kind.FORBIDDEN,
     404: Kind.NOT_FOUND,
@@ -99,9 +101,9 @@ KIND: Final[Mapping[int, Kind]] = {
 returns 400 for everything), other 5xx BACKEND_ERROR, and the rest BACKEND_GARBAGE."""
 
 
-def kind_of(status: int) -> Kind:
+def kind_of_status(status: int) -> Kind:
     """Return the kind of a backend's ``status`` other than 200."""
-    known = KIND.get(status)
+    known = KIND_BY_STATUS.get(status)
     if known is not None:
         return known
     if 400 <= status < 500:
@@ -112,38 +114,38 @@ def kind_of(status: int) -> Kind:
 def error_of_status(status: int, headers: Mapping[str, str], body: bytes) -> GatewayError:
     """Return the error in a response with a status other than 200, with its text unless that is an
     HTML page."""
-    text = body[: 4 * LONGEST].decode("utf-8", "replace").strip()
+    text = body[: 4 * MAX_MESSAGE_CHARACTERS].decode("utf-8", "replace").strip()
     line = text.partition("\n")[0].strip()
     readable = line.isprintable() and not line.startswith("<")
     return GatewayError(
-        kind_of(status),
-        (readable and line[:LONGEST]) or f"the backend answered HTTP {status}",
+        kind_of_status(status),
+        (readable and line[:MAX_MESSAGE_CHARACTERS]) or f"the backend answered HTTP {status}",
         origin=Origin.BACKEND,
-        detail=f"HTTP {status}: {text[:LONGEST]}",
-        retry_after=retry_seconds(headers),
+        detail=f"HTTP {status}: {text[:MAX_MESSAGE_CHARACTERS]}",
+        retry_after=parse_retry_after(headers),
     )
 
 
-def _message(error: Table) -> str:
+def _error_text(error: FlatbufferTable) -> str:
     """Return the message of ``error``, truncated if it is long."""
     data = error.data(MESSAGE)
-    if len(data) <= 4 * LONGEST:
+    if len(data) <= 4 * MAX_MESSAGE_CHARACTERS:
         return error.text(MESSAGE)
-    return str(data[: 4 * LONGEST], "utf-8", "ignore")
+    return str(data[: 4 * MAX_MESSAGE_CHARACTERS], "utf-8", "ignore")
 
 
-def error_of_response(errors: Sequence[Table]) -> GatewayError:
+def error_of_response(errors: Sequence[FlatbufferTable]) -> GatewayError:
     """Return the error in a response's ``errors``: the kind of the first one's code, which servers
     set to an HTTP status or omit, and the messages of all. Raises BAD_REQUEST if one cannot be
     parsed."""
-    code = errors[0].long(CODE)
+    code = errors[0].int64(CODE)
     messages = ""
     for error in errors:
-        if len(messages) < LONGEST and (message := _message(error)):
+        if len(messages) < MAX_MESSAGE_CHARACTERS and (message := _error_text(error)):
             messages = f"{messages}; {message}" if messages else message
-    messages = messages[:LONGEST]
+    messages = messages[:MAX_MESSAGE_CHARACTERS]
     return GatewayError(
-        kind_of(code) if 400 <= code < 600 else Kind.BACKEND_ERROR,
+        kind_of_status(code) if 400 <= code < 600 else Kind.BACKEND_ERROR,
         messages or "the backend returned an error without a message",
         origin=Origin.BACKEND,
         detail=f"code {code}",

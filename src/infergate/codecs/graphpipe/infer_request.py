@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from infergate.codecs.base import Parsed, Unfinished
-from infergate.codecs.graphpipe import layout
+from infergate.codecs.base import ParsedRequest, PartialInferRequest
+from infergate.codecs.graphpipe import flatbuffer_writer
 from infergate.codecs.graphpipe.config_text import read_config, write_config
 from infergate.codecs.graphpipe.fields import CONFIG, INPUT_NAMES, INPUT_TENSORS, OUTPUT_NAMES
-from infergate.codecs.graphpipe.names import resolve_inputs, resolve_outputs
-from infergate.codecs.graphpipe.reading import Table
+from infergate.codecs.graphpipe.flatbuffer_reader import FlatbufferTable
+from infergate.codecs.graphpipe.name_resolution import resolve_inputs, resolve_outputs
 from infergate.codecs.graphpipe.tensors import read_tensors
 from infergate.core.errors import bad_request
 from infergate.core.limits import Limits
@@ -32,32 +32,34 @@ from infergate.core.tensor import Buffer, Parameters, Tensor
 
 
 @record
-class Reply:
+class OutputSelection:
     """The outputs that a client wants, in order: those it named if ``is_explicit``, else those of
     the model."""
 
     outputs: tuple[str, ...]
-    asked: bool
+    is_explicit: bool
 
 
 # ---- towards clients
 
 
-def read_request(table: Table, model: str, version: str, limits: Limits) -> Unfinished[Parsed]:
+def read_request(
+    table: FlatbufferTable, model: str, version: str, limits: Limits
+) -> PartialInferRequest[ParsedRequest]:
     """Parse an inference of ``model`` and ``version``. Raises BAD_REQUEST, also on completion, and
     TOO_LARGE."""
     parameters = read_config(table.data(CONFIG))
     tables = table.tables(INPUT_TENSORS, limits.tensors)
-    inputs = table.texts(INPUT_NAMES, len(tables), cut=True)
+    inputs = table.texts(INPUT_NAMES, len(tables), truncate=True)
     inputs += [""] * (len(tables) - len(inputs))
     labels = (name or f"input {index}" for index, name in enumerate(inputs))
     tensors = read_tensors(zip(labels, tables, strict=True), limits)
     outputs = table.texts(OUTPUT_NAMES, limits.tensors)
-    complete = partial(_finish, model, version, parameters, tensors, inputs, outputs)
-    return Unfinished(model, version, complete)
+    complete = partial(_complete, model, version, parameters, tensors, inputs, outputs)
+    return PartialInferRequest(model, version, complete)
 
 
-def _finish(  # noqa: PLR0913, PLR0917
+def _complete(  # noqa: PLR0913, PLR0917
     model: str,
     version: str,
     parameters: Parameters,
@@ -65,7 +67,7 @@ def _finish(  # noqa: PLR0913, PLR0917
     inputs: Sequence[str],
     outputs: Sequence[str],
     metadata: ModelMetadata,
-) -> Parsed:
+) -> ParsedRequest:
     names = resolve_inputs(inputs, metadata)
     wanted = resolve_outputs(outputs, metadata)
     request = InferRequest(
@@ -81,13 +83,13 @@ def _finish(  # noqa: PLR0913, PLR0917
         outputs=tuple(map(RequestedOutput, dict.fromkeys(wanted))),
     )
     all_names = tuple(output.name for output in metadata.outputs)
-    return Parsed(request, Reply(wanted or all_names, asked=bool(wanted)))
+    return ParsedRequest(request, OutputSelection(wanted or all_names, is_explicit=bool(wanted)))
 
 
 # ---- towards backends
 
 
-def asked_outputs(request: InferRequest, model: ModelMetadata) -> list[str]:
+def backend_outputs(request: InferRequest, model: ModelMetadata) -> list[str]:
     """Return the output names that the backend is asked for, or none if it chooses."""
     known = [tensor.name for tensor in model.outputs]
     if request.outputs:
@@ -114,6 +116,6 @@ def write_request(request: InferRequest, model: ModelMetadata) -> list[Buffer]:
     """Write the Request. Raises UNSUPPORTED for datatypes that GraphPipe lacks, BAD_REQUEST for
     parameters that config cannot express and for outputs that the model lacks, TOO_LARGE."""
     _check_outputs(request, model)
-    return layout.write_request(
-        write_config(request.parameters), request.inputs, asked_outputs(request, model)
+    return flatbuffer_writer.write_request(
+        write_config(request.parameters), request.inputs, backend_outputs(request, model)
     )

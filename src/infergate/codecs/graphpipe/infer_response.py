@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from infergate.codecs.graphpipe import layout
+from infergate.codecs.graphpipe import flatbuffer_writer
 from infergate.codecs.graphpipe.errors import error_of_response
 from infergate.codecs.graphpipe.fields import ERRORS, OUTPUT_TENSORS
-from infergate.codecs.graphpipe.infer_request import Reply, asked_outputs
-from infergate.codecs.graphpipe.reading import Table
+from infergate.codecs.graphpipe.flatbuffer_reader import FlatbufferTable
+from infergate.codecs.graphpipe.infer_request import OutputSelection, backend_outputs
 from infergate.codecs.graphpipe.tensors import read_tensors
-from infergate.core.errors import GatewayError, Kind, garbage
+from infergate.core.errors import GatewayError, Kind, backend_garbage
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 from infergate.core.tensor import Buffer, Tensor
@@ -32,71 +32,75 @@ from infergate.core.tensor import Buffer, Tensor
 # ---- towards clients
 
 
-def write_response(answer: InferResponse, reply: Reply) -> list[Buffer]:
+def write_response(response: InferResponse, selection: OutputSelection) -> list[Buffer]:
     """Write the InferResponse. Raises BACKEND_GARBAGE if the response lacks an output, UNSUPPORTED
     for datatypes that GraphPipe lacks, TOO_LARGE."""
-    if not reply.asked:
-        positions = {name: position for position, name in enumerate(reply.outputs)}
+    if not selection.is_explicit:
+        positions = {name: position for position, name in enumerate(selection.outputs)}
         ordered = sorted(
-            answer.outputs, key=lambda tensor: positions.get(tensor.name, len(positions))
+            response.outputs, key=lambda tensor: positions.get(tensor.name, len(positions))
         )
-        return layout.write_response(ordered)
-    tensors = {tensor.name: tensor for tensor in answer.outputs}
-    for name in reply.outputs:
+        return flatbuffer_writer.write_response(ordered)
+    tensors = {tensor.name: tensor for tensor in response.outputs}
+    for name in selection.outputs:
         if name not in tensors:
-            raise garbage(f"the response lacks output '{name}'")
-    return layout.write_response([tensors[name] for name in reply.outputs])
+            raise backend_garbage(f"the response lacks output '{name}'")
+    return flatbuffer_writer.write_response([tensors[name] for name in selection.outputs])
 
 
 # ---- from backends
 
 
 def read_response(
-    table: Table, request: InferRequest, model: ModelMetadata, limits: Limits
+    table: FlatbufferTable, request: InferRequest, model: ModelMetadata, limits: Limits
 ) -> InferResponse:
     """Parse the response to ``request``. Raises the backend's error, BACKEND_GARBAGE for a response
     that does not match the request, BAD_REQUEST and TOO_LARGE for one that cannot be parsed."""
     tables = table.tables(OUTPUT_TENSORS, limits.tensors)
-    if error := _error(table, limits, beside_outputs=bool(tables)):
+    if error := _read_error(table, limits, has_outputs=bool(tables)):
         raise error
-    names = _names(len(tables), request, model)
+    names = _output_names(len(tables), request, model)
     tensors = read_tensors(zip(names, tables, strict=True), limits)
     return InferResponse(
-        request.model, request.version, request.id, outputs=_wanted(tensors, request)
+        request.model, request.version, request.id, outputs=_select_outputs(tensors, request)
     )
 
 
-def _error(table: Table, limits: Limits, *, beside_outputs: bool) -> GatewayError | None:
+def _read_error(
+    table: FlatbufferTable, limits: Limits, *, has_outputs: bool
+) -> GatewayError | None:
     try:
         errors = table.tables(ERRORS, limits.tensors)
         return error_of_response(errors) if errors else None
     except GatewayError as unreadable:
-        if beside_outputs and unreadable.kind is Kind.BAD_REQUEST:
+        if has_outputs and unreadable.kind is Kind.BAD_REQUEST:
             return None
         raise
 
 
-def _names(count: int, request: InferRequest, model: ModelMetadata) -> Sequence[str]:
+def _output_names(count: int, request: InferRequest, model: ModelMetadata) -> Sequence[str]:
     """Return the names of ``count`` outputs (Rule 2)."""
-    requested = asked_outputs(request, model)
+    requested = backend_outputs(request, model)
     known = [output.name for output in model.outputs]
     if known and not count:
-        raise garbage("the backend's response has no outputs")
+        raise backend_garbage("the backend's response has no outputs")
     if len(requested) == count and (len(known) != count or set(requested) == set(known)):
         return requested
     if len(known) == count:
         return known
     if request.outputs:
-        raise garbage(f"{len(requested)} outputs were requested, but the backend returned {count}")
+        raise backend_garbage(
+            f"{len(requested)} outputs were requested, but the backend returned {count}"
+        )
     return [f"output{index}" for index in range(count)]
 
 
-def _wanted(tensors: Sequence[Tensor], request: InferRequest) -> tuple[Tensor, ...]:
+def _select_outputs(tensors: Sequence[Tensor], request: InferRequest) -> tuple[Tensor, ...]:
     """Return the requested outputs in order, or all if none were requested."""
     if not request.outputs:
         return tuple(tensors)
     tensor_by_name = {tensor.name: tensor for tensor in tensors}
     for output in request.outputs:
         if output.name not in tensor_by_name:
-            raise garbage(f"the backend's response lacks output '{output.name}'")
+            raise backend_garbage(f"the backend's response lacks output '{output.name}'")
     return tuple(tensor_by_name[output.name] for output in request.outputs)

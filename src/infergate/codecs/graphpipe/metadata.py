@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import flatbuffers
 
-from infergate.codecs.graphpipe.datatypes import told_name, told_number
+from infergate.codecs.graphpipe.datatypes import metadata_datatype, metadata_type_number
 from infergate.codecs.graphpipe.fields import (
     DESCRIPTION,
     INPUTS,
@@ -27,37 +27,37 @@ from infergate.codecs.graphpipe.fields import (
     SERVER,
     VERSION,
 )
-from infergate.codecs.graphpipe.reading import Field, Table
+from infergate.codecs.graphpipe.flatbuffer_reader import FlatbufferTable, TableField
 from infergate.codecs.graphpipe.schema import IOMetadata, MetadataResponse
-from infergate.core.errors import garbage
-from infergate.core.limits import KIB, MIB, Limits, check_loop
+from infergate.core.errors import backend_garbage
+from infergate.core.limits import KIB, MIB, Limits, check_loop_cost
 from infergate.core.messages import ModelMetadata, ServerMetadata, TensorMetadata
 
-_SERVER: Final = "infergate"
-MOST: Final = 8192
+_SERVER_NAME: Final = "infergate"
+MAX_TENSORS: Final = 8192
 """Maximum number of inputs or outputs in a backend's metadata. graphpipe-tf lists every node of a
 graph. Each takes the event loop 1 µs even if a helper process parsed the message."""
-TOLD_ON_LOOP: Final = 1024
+MAX_TENSORS_ON_LOOP: Final = 1024
 """Maximum number of inputs and outputs that the event loop parses. Each takes 10 µs."""
-BYTES_ON_LOOP: Final = 1 * MIB
+MAX_BYTES_ON_LOOP: Final = 1 * MIB
 """Maximum size of a MetadataResponse that the event loop parses. Its bytes may be referred to
 several times."""
-JSON_ON_LOOP: Final = 64 * KIB
+MAX_JSON_ON_LOOP: Final = 64 * KIB
 """Maximum size of metadata as JSON that the event loop parses."""
-MAX_JSON: Final = 4 * MIB
+MAX_JSON_BYTES: Final = 4 * MIB
 """Maximum size of metadata as JSON: each value becomes a Python object that the event loop
 reads."""
 
 # ---- towards clients
 
 
-def write_metadata(answer: ModelMetadata) -> bytes:
+def write_metadata(metadata: ModelMetadata) -> bytes:
     """Write the MetadataResponse."""
     builder = flatbuffers.Builder(1024)
-    outputs = _write_ios(builder, answer.outputs)
-    inputs = _write_ios(builder, answer.inputs)
-    texts = (answer.name, *_about(answer))
-    name, version, server, description = (_text(builder, text) for text in texts)
+    outputs = _write_tensors(builder, metadata.outputs)
+    inputs = _write_tensors(builder, metadata.inputs)
+    texts = (metadata.name, *_server_info(metadata))
+    name, version, server, description = (_write_text(builder, text) for text in texts)
     MetadataResponse.Start(builder)
     MetadataResponse.AddName(builder, name)
     MetadataResponse.AddVersion(builder, version)
@@ -69,78 +69,78 @@ def write_metadata(answer: ModelMetadata) -> bytes:
     return bytes(builder.Output())
 
 
-def _write_ios(builder: Any, ios: Sequence[TensorMetadata]) -> int:
-    tables = [_write_io(builder, told) for told in ios]
-    return _vector(builder, tables)
+def _write_tensors(builder: Any, tensors: Sequence[TensorMetadata]) -> int:
+    tables = [_write_tensor(builder, told) for told in tensors]
+    return _write_vector(builder, tables)
 
 
-def _write_io(builder: Any, told: TensorMetadata) -> int:
-    name = _text(builder, told.name)
-    description = _text(builder, told.description)
-    IOMetadata.StartShapeVector(builder, len(told.shape))
-    for dimension in reversed(told.shape):
+def _write_tensor(builder: Any, tensor: TensorMetadata) -> int:
+    name = _write_text(builder, tensor.name)
+    description = _write_text(builder, tensor.description)
+    IOMetadata.StartShapeVector(builder, len(tensor.shape))
+    for dimension in reversed(tensor.shape):
         builder.PrependInt64(dimension)
     shape = builder.EndVector()
     IOMetadata.Start(builder)
     IOMetadata.AddName(builder, name)
     IOMetadata.AddDescription(builder, description)
     IOMetadata.AddShape(builder, shape)
-    IOMetadata.AddType(builder, told_number(told.datatype))
+    IOMetadata.AddType(builder, metadata_type_number(tensor.datatype))
     return int(IOMetadata.End(builder))
 
 
-def _vector(builder: Any, tables: Sequence[int]) -> int:
+def _write_vector(builder: Any, tables: Sequence[int]) -> int:
     MetadataResponse.StartInputsVector(builder, len(tables))
     for table in reversed(tables):
         builder.PrependUOffsetTRelative(table)
     return int(builder.EndVector())
 
 
-def _text(builder: Any, text: str) -> int:
+def _write_text(builder: Any, text: str) -> int:
     return int(builder.CreateString(text.encode("utf-8", "replace")))
 
 
-def write_json(answer: ModelMetadata) -> bytes:
+def write_json(metadata: ModelMetadata) -> bytes:
     """Write the JSON with which graphpipe-go answers a GET."""
-    version, server, description = _about(answer)
+    version, server, description = _server_info(metadata)
     document = {
-        "Name": answer.name,
+        "Name": metadata.name,
         "Version": version,
         "Server": server,
         "Description": description,
-        "Inputs": [_io_json(tensor) for tensor in answer.inputs],
-        "Outputs": [_io_json(tensor) for tensor in answer.outputs],
+        "Inputs": [_tensor_object(tensor) for tensor in metadata.inputs],
+        "Outputs": [_tensor_object(tensor) for tensor in metadata.outputs],
     }
     return json.dumps(document, indent=4, ensure_ascii=False).encode("utf-8", "replace")
 
 
-def _io_json(told: TensorMetadata) -> dict[str, Any]:
+def _tensor_object(tensor: TensorMetadata) -> dict[str, Any]:
     return {
-        "Name": told.name,
-        "Description": told.description,
-        "Shape": list(told.shape),
-        "Type": told_number(told.datatype),
+        "Name": tensor.name,
+        "Description": tensor.description,
+        "Shape": list(tensor.shape),
+        "Type": metadata_type_number(tensor.datatype),
     }
 
 
-def _about(answer: ModelMetadata) -> tuple[str, str, str]:
+def _server_info(metadata: ModelMetadata) -> tuple[str, str, str]:
     """Return version, server and description (Rule 2)."""
-    if answer.server or answer.server_version or answer.description:
-        return answer.server_version, answer.server, answer.description
-    return ", ".join(answer.versions), _SERVER, answer.platform
+    if metadata.server or metadata.server_version or metadata.description:
+        return metadata.server_version, metadata.server, metadata.description
+    return ", ".join(metadata.versions), _SERVER_NAME, metadata.platform
 
 
 # ---- from backends
 
 
-def read_metadata(table: Table, model: str, limits: Limits) -> ModelMetadata:
+def read_metadata(table: FlatbufferTable, model: str, limits: Limits) -> ModelMetadata:
     """Read a MetadataResponse as the metadata of ``model``, which the server may call otherwise.
     Raises BAD_REQUEST for an invalid message, and NeedsOffloadError on the event loop."""
-    check_loop(limits, table.length(INPUTS) + table.length(OUTPUTS), TOLD_ON_LOOP)
+    check_loop_cost(limits, table.length(INPUTS) + table.length(OUTPUTS), MAX_TENSORS_ON_LOOP)
     return ModelMetadata(
         model,
-        inputs=_read_ios(table, INPUTS, limits),
-        outputs=_read_ios(table, OUTPUTS, limits),
+        inputs=_read_tensors(table, INPUTS, limits),
+        outputs=_read_tensors(table, OUTPUTS, limits),
         max_batch_size=0,
         description=table.text(DESCRIPTION),
         server=table.text(SERVER),
@@ -148,75 +148,79 @@ def read_metadata(table: Table, model: str, limits: Limits) -> ModelMetadata:
     )
 
 
-def read_server(table: Table) -> ServerMetadata:
+def read_server(table: FlatbufferTable) -> ServerMetadata:
     """Read a MetadataResponse as the metadata of the server. Raises BAD_REQUEST."""
     return ServerMetadata(table.text(SERVER), table.text(VERSION))
 
 
-def _read_ios(table: Table, field: Field, limits: Limits) -> tuple[TensorMetadata, ...]:
+def _read_tensors(
+    table: FlatbufferTable, field: TableField, limits: Limits
+) -> tuple[TensorMetadata, ...]:
     return tuple(
         TensorMetadata(
             tensor.text(IO_NAME),
-            told_name(tensor.byte(IO_TYPE)),
-            tensor.longs(IO_SHAPE, limits.rank),
+            metadata_datatype(tensor.uint8(IO_TYPE)),
+            tensor.int64s(IO_SHAPE, limits.rank),
             description=tensor.text(IO_DESCRIPTION),
         )
-        for tensor in table.tables(field, MOST)
+        for tensor in table.tables(field, MAX_TENSORS)
     )
 
 
 def read_json(body: bytes, limits: Limits) -> dict[str, Any]:
     """Parse the response to a GET. Raises BACKEND_GARBAGE, and NeedsOffloadError on the event
     loop."""
-    check_loop(limits, len(body), JSON_ON_LOOP)
+    check_loop_cost(limits, len(body), MAX_JSON_ON_LOOP)
     try:
-        document = json.loads(body) if len(body) <= min(limits.json, MAX_JSON) else None
+        document = json.loads(body) if len(body) <= min(limits.json, MAX_JSON_BYTES) else None
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise garbage("the backend's metadata is not a JSON object")
+        raise backend_garbage("the backend's metadata is not a JSON object")
     return document
 
 
-def metadata_of_json(told: dict[str, Any], model: str, limits: Limits) -> ModelMetadata:
+def metadata_from_json(document: dict[str, Any], model: str, limits: Limits) -> ModelMetadata:
     """Read JSON like :func:`read_metadata`. Raises BACKEND_GARBAGE."""
     return ModelMetadata(
         model,
-        inputs=_ios_of_json(told.get("Inputs"), limits),
-        outputs=_ios_of_json(told.get("Outputs"), limits),
+        inputs=_tensors_from_json(document.get("Inputs"), limits),
+        outputs=_tensors_from_json(document.get("Outputs"), limits),
         max_batch_size=0,
-        description=_text_of_json(told, "Description"),
-        server=_text_of_json(told, "Server"),
-        server_version=_text_of_json(told, "Version"),
+        description=_text_from_json(document, "Description"),
+        server=_text_from_json(document, "Server"),
+        server_version=_text_from_json(document, "Version"),
     )
 
 
-def server_of_json(told: dict[str, Any]) -> ServerMetadata:
+def server_from_json(document: dict[str, Any]) -> ServerMetadata:
     """Read JSON like :func:`read_server`."""
-    return ServerMetadata(_text_of_json(told, "Server"), _text_of_json(told, "Version"))
+    return ServerMetadata(_text_from_json(document, "Server"), _text_from_json(document, "Version"))
 
 
-def _text_of_json(told: dict[str, Any], key: str) -> str:
-    text = told.get(key)
+def _text_from_json(document: dict[str, Any], key: str) -> str:
+    text = document.get(key)
     return text if isinstance(text, str) else ""
 
 
-def _ios_of_json(told: Any, limits: Limits) -> tuple[TensorMetadata, ...]:
-    match told:
+def _tensors_from_json(items: Any, limits: Limits) -> tuple[TensorMetadata, ...]:
+    match items:
         case None:  # Go writes an empty list as null
             return ()
         case list():
-            return tuple(_io_of_json(item, limits) for item in told)
-    raise garbage("the backend's metadata has no list of inputs or outputs")
+            return tuple(_tensor_from_json(item, limits) for item in items)
+    raise backend_garbage("the backend's metadata has no list of inputs or outputs")
 
 
-def _io_of_json(told: Any, limits: Limits) -> TensorMetadata:
-    match told:
+def _tensor_from_json(item: Any, limits: Limits) -> TensorMetadata:
+    match item:
         case {"Name": str(name), "Shape": list() | None as shape, "Type": int(number)}:
             dimensions = tuple(shape or ())
             if len(dimensions) <= limits.rank and all(
                 type(dimension) is int for dimension in dimensions
             ):
-                description = _text_of_json(told, "Description")
-                return TensorMetadata(name, told_name(number), dimensions, description=description)
-    raise garbage("the backend's metadata has an invalid input or output")
+                description = _text_from_json(item, "Description")
+                return TensorMetadata(
+                    name, metadata_datatype(number), dimensions, description=description
+                )
+    raise backend_garbage("the backend's metadata has an invalid input or output")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 
-class Errors(enum.Enum):
+class ErrorStyle(enum.Enum):
     """The form of an error response to an inference or a metadata request."""
 
     STATUS = "status"
@@ -18,7 +18,7 @@ class Errors(enum.Enum):
     that a raw socket can carry. Of the known clients only Python's detects it."""
 
 
-_KNOWN: Final = ("model", "errors")
+_OPTION_NAMES: Final = ("model", "errors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +26,21 @@ class Options:
     """``model`` is the model that every path means; if empty, paths name models."""
 
     model: str = ""
-    errors: Errors = Errors.STATUS
+    errors: ErrorStyle = ErrorStyle.STATUS
 
 
 def read_options(options: Mapping[str, Any]) -> Options:
     """Raises ValueError."""
     for name in options:
-        if name not in _KNOWN:
-            raise ValueError(f"{name!r} is not an option; the options are {', '.join(_KNOWN)}")
+        if name not in _OPTION_NAMES:
+            raise ValueError(
+                f"{name!r} is not an option; the options are {', '.join(_OPTION_NAMES)}"
+            )
     model = options.get("model", "")
     if not isinstance(model, str):
         raise ValueError(f"model is {model!r}, not text")  # noqa: TRY004
-    errors = options.get("errors", Errors.STATUS.value)
-    choices = [choice.value for choice in Errors]
+    errors = options.get("errors", ErrorStyle.STATUS.value)
+    choices = [choice.value for choice in ErrorStyle]
     if errors not in choices:
         raise ValueError(f"errors is {errors!r}, not one of {choices}")
-    return Options(model, Errors(errors))
+    return Options(model, ErrorStyle(errors))

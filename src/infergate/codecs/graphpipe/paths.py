@@ -17,62 +17,64 @@ from typing import Final
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import ModelReadyRequest, Operation, ServerLiveRequest
-from infergate.core.paths import decoded
+from infergate.core.path_segments import decode_segment
 from infergate.core.records import record
 
-CLAIM: Final = "graphpipe"
-_MODEL: Final = re.compile(rf"/{CLAIM}/([^/]+)(?:/versions/([^/]+))?")
-_CONTROL: Final = "/control/"
+PATH_PREFIX: Final = "graphpipe"
+_MODEL_PATH: Final = re.compile(rf"/{PATH_PREFIX}/([^/]+)(?:/versions/([^/]+))?")
+_CONTROL_PREFIX: Final = "/control/"
 _READY: Final = "is_ready"
 _ALIVE: Final = "is_alive"
-_OTHERS: Final = ("client_count", "shutdown")
-_SHOWN: Final = 200
+_UNSUPPORTED_CONTROLS: Final = ("client_count", "shutdown")
+_MAX_SHOWN_CHARACTERS: Final = 200
 
 
 @record
-class Place:
+class GraphPipePathMatch:
     """A model or, if it is not None, the ``operation`` that the path names."""
 
     model: str = ""
     version: str = ""
-    question: Operation | None = None
+    operation: Operation | None = None
 
 
-def locate(path: str, model: str) -> Place:
+def match_path(path: str, model: str) -> GraphPipePathMatch:
     """Match ``path`` on a listener for ``model`` (empty: a shared port). Raises NOT_FOUND, or
     BAD_REQUEST for a name that cannot be decoded."""
     if model:
         return (
-            _control(path.removeprefix(_CONTROL), model)
-            if path.startswith(_CONTROL)
-            else (Place(model))
+            _match_control(path.removeprefix(_CONTROL_PREFIX), model)
+            if path.startswith(_CONTROL_PREFIX)
+            else (GraphPipePathMatch(model))
         )
-    return _remembered(path) if len(path) <= _SHOWN else _located(path)
+    return _cached_match(path) if len(path) <= _MAX_SHOWN_CHARACTERS else _match_path(path)
 
 
-def _located(path: str) -> Place:
+def _match_path(path: str) -> GraphPipePathMatch:
     """Match a path on a shared port."""
-    match = _MODEL.fullmatch(path)
+    match = _MODEL_PATH.fullmatch(path)
     if match is None:
-        raise _no_such(path)
+        raise _no_such_path(path)
     name, version = match.groups()
-    return Place(decoded(name, "model name"), decoded(version or "", "model version"))
+    return GraphPipePathMatch(
+        decode_segment(name, "model name"), decode_segment(version or "", "model version")
+    )
 
 
-_remembered: Final = functools.lru_cache(maxsize=1024)(_located)
+_cached_match: Final = functools.lru_cache(maxsize=1024)(_match_path)
 """A cache, because a request's path is matched several times and clients use few paths."""
 
 
-def _control(word: str, model: str) -> Place:
+def _match_control(word: str, model: str) -> GraphPipePathMatch:
     if word == _READY:
-        return Place(question=ModelReadyRequest(model))
+        return GraphPipePathMatch(operation=ModelReadyRequest(model))
     if word == _ALIVE:
-        return Place(question=ServerLiveRequest())
-    if word in _OTHERS:
-        raise _no_such(_CONTROL + word)
-    return Place(model)
+        return GraphPipePathMatch(operation=ServerLiveRequest())
+    if word in _UNSUPPORTED_CONTROLS:
+        raise _no_such_path(_CONTROL_PREFIX + word)
+    return GraphPipePathMatch(model)
 
 
-def _no_such(path: str) -> GatewayError:
-    shown = path if len(path) <= _SHOWN else path[:_SHOWN] + "…"
+def _no_such_path(path: str) -> GatewayError:
+    shown = path if len(path) <= _MAX_SHOWN_CHARACTERS else path[:_MAX_SHOWN_CHARACTERS] + "…"
     return GatewayError(Kind.NOT_FOUND, f"no such path: {shown}")

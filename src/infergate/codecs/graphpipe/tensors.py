@@ -8,14 +8,16 @@ from typing import Final
 
 from infergate.codecs.graphpipe.datatypes import BY_NUMBER
 from infergate.codecs.graphpipe.fields import DATA, SHAPE, STRING_VAL, TYPE
-from infergate.codecs.graphpipe.reading import Table
+from infergate.codecs.graphpipe.flatbuffer_reader import FlatbufferTable
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import bad_request
 from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data, check_shape
 
 
-def read_tensors(tables: Iterable[tuple[str, Table]], limits: Limits) -> tuple[Tensor, ...]:
+def read_tensors(
+    tables: Iterable[tuple[str, FlatbufferTable]], limits: Limits
+) -> tuple[Tensor, ...]:
     """Return each table as a tensor of the given name. Only strings are copied.
 
     The type determines whether ``data`` or ``string_val`` is read, as in all servers. Raises
@@ -24,11 +26,11 @@ def read_tensors(tables: Iterable[tuple[str, Table]], limits: Limits) -> tuple[T
     tensors: list[Tensor] = []
     elements = 0
     for name, table in tables:
-        datatype = _datatype(name, table.byte(TYPE))
-        shape = check_shape(name, table.longs(SHAPE, limits.rank), limits)
+        datatype = _read_datatype(name, table.uint8(TYPE))
+        shape = check_shape(name, table.int64s(SHAPE, limits.rank), limits)
         if datatype is Datatype.BYTES:
             elements = add_bytes_elements(name, shape, elements, limits)
-            data: Buffer = _strings(name, shape, table)
+            data: Buffer = _read_strings(name, shape, table)
         else:
             data = table.data(DATA)
             check_data(name, datatype, shape, data)
@@ -36,21 +38,21 @@ def read_tensors(tables: Iterable[tuple[str, Table]], limits: Limits) -> tuple[T
     return tuple(tensors)
 
 
-def _strings(name: str, shape: tuple[int, ...], table: Table) -> Buffer:
+def _read_strings(name: str, shape: tuple[int, ...], table: FlatbufferTable) -> Buffer:
     count, expected = table.length(STRING_VAL), math.prod(shape)
     if count != expected:
         raise bad_request(
             f"tensor '{name}': shape {list(shape)} requires {expected} strings, there are {count}"
         )
-    return table.packed(STRING_VAL)
+    return table.packed_strings(STRING_VAL)
 
 
-_NULL: Final = 0
+_NULL_TYPE: Final = 0
 
 
-def _datatype(name: str, number: int) -> Datatype:
+def _read_datatype(name: str, number: int) -> Datatype:
     datatype = BY_NUMBER.get(number)
     if datatype is None:
-        problem = "Null, which has no elements" if number == _NULL else "not a GraphPipe type"
+        problem = "Null, which has no elements" if number == _NULL_TYPE else "not a GraphPipe type"
         raise bad_request(f"tensor '{name}': type {number} is {problem}")
     return datatype

@@ -20,7 +20,7 @@ from google.protobuf import descriptor_pb2, message_factory
 from google.protobuf.descriptor_pool import DescriptorPool
 
 
-class Schema:
+class ProtoSchema:
     """A descriptor set in its own pool: message classes, and files for server reflection."""
 
     def __init__(self, descriptor_set: bytes) -> None:
@@ -30,19 +30,19 @@ class Schema:
             self._files[file.name] = file.SerializeToString(deterministic=True)
             self._pool.AddSerializedFile(self._files[file.name])
 
-    def message(self, full_name: str) -> Any:
+    def message_class(self, full_name: str) -> Any:
         """Return a message class. Raises KeyError if the schema does not have it."""
         descriptor = self._pool.FindMessageTypeByName(full_name)
         return message_factory.GetMessageClass(descriptor)
 
-    def messages_of(self, method: str) -> tuple[Any, Any]:
+    def method_classes(self, method: str) -> tuple[Any, Any]:
         """Return the request and response classes of ``method`` (``/package.Service/Method``).
         Raises KeyError if the schema does not have it."""
         descriptor = self._pool.FindMethodByName(method[1:].replace("/", "."))
         message_class = message_factory.GetMessageClass
         return message_class(descriptor.input_type), message_class(descriptor.output_type)
 
-    def files_named(self, filename: str) -> tuple[bytes, ...]:
+    def files_by_name(self, filename: str) -> tuple[bytes, ...]:
         """Return the serialized file of this name and all files that it imports. Raises
         KeyError."""
         found: dict[str, bytes] = {}
@@ -54,15 +54,15 @@ class Schema:
                 wanted += [d.name for d in self._pool.FindFileByName(name).dependencies]
         return tuple(found.values())
 
-    def files_declaring(self, symbol: str) -> tuple[bytes, ...]:
+    def files_by_symbol(self, symbol: str) -> tuple[bytes, ...]:
         """Return the file that declares ``symbol`` and all files that it imports. Raises
         KeyError."""
         try:
             file = self._pool.FindFileContainingSymbol(symbol)
         except KeyError:  # the pool's C implementation does not find methods by symbol
             file = self._pool.FindMethodByName(symbol).containing_service.file
-        return self.files_named(file.name)
+        return self.files_by_name(file.name)
 
 
-SCHEMA: Final = Schema(files(__name__).joinpath("schema.binpb").read_bytes())
+SCHEMA: Final = ProtoSchema(files(__name__).joinpath("schema.binpb").read_bytes())
 """The V2 and legacy inference services, grpc.health.v1, grpc.reflection.v1 and v1alpha."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Final, NoReturn
 
-from infergate.codecs.profiles import kind_by_words
-from infergate.core.errors import GatewayError, Kind, Origin, retry_seconds
+from infergate.codecs.profiles import corrected_kind
+from infergate.core.errors import GatewayError, Kind, Origin, parse_retry_after
 from infergate.core.wire import RpcResponse
 
-KINDS: Final[dict[int, Kind]] = {
+KIND_BY_CODE: Final[dict[int, Kind]] = {
     1: Kind.CANCELLED,  # CANCELLED
     2: Kind.BACKEND_ERROR,  # UNKNOWN
     3: Kind.BAD_REQUEST,  # INVALID_ARGUMENT
@@ -37,12 +37,12 @@ grpc-core, Go ("received message larger than max"), Java ("gRPC message exceeds 
 
 def raise_status(wire: RpcResponse) -> NoReturn:
     """Raise the error of a backend's status, with the backend's own message."""
-    kind = KINDS.get(wire.code, Kind.BACKEND_ERROR)
+    kind = KIND_BY_CODE.get(wire.code, Kind.BACKEND_ERROR)
     if kind is Kind.OVERLOADED and _TOO_LARGE.search(wire.details):
         kind = Kind.TOO_LARGE
     raise GatewayError(
-        kind_by_words(kind, wire.details),
+        corrected_kind(kind, wire.details),
         wire.details or f"the backend answered with gRPC status {wire.code} and no message",
         origin=Origin.BACKEND,
-        retry_after=retry_seconds(wire.metadata),
+        retry_after=parse_retry_after(wire.metadata),
     )

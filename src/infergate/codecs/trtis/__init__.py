@@ -15,20 +15,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from infergate.codecs.base import Carrier, CodecPlugin
+from infergate.codecs.base import CodecPlugin, TransportKind
 from infergate.codecs.trtis import grpc_codec, http_codec, http_frontend
 from infergate.codecs.trtis.messages import SERVICE
 from infergate.core.limits import KIB
 
 HTTP: Final = CodecPlugin(
     "trtis-http",
-    Carrier.HTTP,
+    TransportKind.HTTP,
     ("api",),
-    http_codec.make,
-    shares_memory=True,
-    headers=64 * KIB,  # NV-InferRequest describes every tensor
-    response_header=http_frontend.MAX_RESPONSE_HEADER,  # NV-InferResponse contains all classes
+    http_codec.create,
+    supports_shared_memory=True,
+    min_header_bytes=64 * KIB,  # NV-InferRequest describes every tensor
+    max_response_header_bytes=http_frontend.MAX_RESPONSE_HEADER,  # NV-InferResponse contains all classes
 )
 GRPC: Final = CodecPlugin(
-    "trtis-grpc", Carrier.GRPC, (SERVICE,), grpc_codec.make, shares_memory=True
+    "trtis-grpc", TransportKind.GRPC, (SERVICE,), grpc_codec.create, supports_shared_memory=True
 )

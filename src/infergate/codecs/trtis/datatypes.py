@@ -6,7 +6,7 @@ from typing import Final
 
 from infergate.core.datatypes import INTEGERS, Datatype
 
-NUMBERS: Final[dict[Datatype, int]] = {
+DATATYPE_NUMBERS: Final[dict[Datatype, int]] = {
     Datatype.BOOL: 1,
     Datatype.UINT8: 2,
     Datatype.UINT16: 3,
@@ -22,10 +22,10 @@ NUMBERS: Final[dict[Datatype, int]] = {
     Datatype.BYTES: 13,
 }
 """BF16 has no number."""
-BY_NUMBER: Final = {number: datatype for datatype, number in NUMBERS.items()}
-INVALID: Final = "TYPE_INVALID"
+DATATYPES_BY_NUMBER: Final = {number: datatype for datatype, number in DATATYPE_NUMBERS.items()}
+INVALID_TYPE: Final = "TYPE_INVALID"
 """The name for a datatype without a number (0)."""
-CLASSIFIED: Final = INTEGERS | {Datatype.FP32, Datatype.FP64}
+CLASSIFIABLE: Final = INTEGERS | {Datatype.FP32, Datatype.FP64}
 """The datatypes whose values the servers classify."""
 
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from infergate.codecs.protos.parsing import parse
-from infergate.codecs.protos.scan import Malformed
+from infergate.codecs.protos.bounded_parser import parse
 from infergate.codecs.protos.statuses import raise_status
+from infergate.codecs.protos.wire_scanner import MalformedMessageError
 from infergate.codecs.trtis import grpc_infer
 from infergate.codecs.trtis import messages as pb
-from infergate.codecs.trtis.infer_request import version_number, write_request
-from infergate.codecs.trtis.infer_response import read_response
-from infergate.codecs.trtis.methods import (
+from infergate.codecs.trtis.grpc_methods import (
     HEALTH,
     INFER,
     LOAD,
@@ -23,14 +21,15 @@ from infergate.codecs.trtis.methods import (
     SHARED_MEMORY,
     STATUS,
 )
-from infergate.codecs.trtis.status import MOST_BYTES, as_asked, parse_status
-from infergate.codecs.trtis.statuses import check_status
-from infergate.core.errors import GatewayError, Kind, bad_request, garbage
+from infergate.codecs.trtis.infer_request import version_number, write_request
+from infergate.codecs.trtis.infer_response import read_response
+from infergate.codecs.trtis.request_status import check_status
+from infergate.codecs.trtis.server_status import MAX_BYTES, parse_status, response_from_status
+from infergate.core.errors import GatewayError, Kind, backend_garbage, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import (
-    Answer,
-    Done,
-    Health,
+    Acknowledgement,
+    HealthStatus,
     InferRequest,
     ModelConfigRequest,
     ModelIndexRequest,
@@ -41,6 +40,7 @@ from infergate.core.messages import (
     ModelStatisticsRequest,
     ModelUnloadRequest,
     Operation,
+    Response,
     ServerLiveRequest,
     ServerMetadataRequest,
     ServerReadyRequest,
@@ -48,11 +48,11 @@ from infergate.core.messages import (
     SharedMemoryRegisterRequest,
     SharedMemoryUnregisterRequest,
 )
-from infergate.core.repository import name_alone
+from infergate.core.repository import require_name_only
 from infergate.core.tensor import Buffer
-from infergate.core.wire import RpcRequest, RpcResponse, joined
+from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 
-MOST_FIELDS: Final = 4096
+MAX_FIELDS: Final = 4096
 """The most fields of a response that contains little more than its status. It has about ten."""
 
 
@@ -62,14 +62,14 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> RpcReque
     try:
         if isinstance(operation, InferRequest):
             assert model is not None
-            return RpcRequest(INFER, _infer(operation, model))
-        method, message = _asked(operation)
+            return RpcRequest(INFER, _infer_parts(operation, model))
+        method, message = _method_and_message(operation)
         return RpcRequest(method, (message.SerializeToString(deterministic=True),))
     except ValueError:
         raise bad_request("a name in the request is not valid Unicode") from None
 
 
-def _asked(operation: Operation) -> tuple[str, Any]:
+def _method_and_message(operation: Operation) -> tuple[str, Any]:
     match operation:
         case ServerLiveRequest():
             return HEALTH, pb.HealthRequest(mode="live")
@@ -93,19 +93,21 @@ def _asked(operation: Operation) -> tuple[str, Any]:
         ):
             return STATUS, pb.StatusRequest(model_name=model)
         case ModelLoadRequest():
-            name = name_alone(operation).model
+            name = require_name_only(operation).model
             return MODEL_CONTROL, pb.ModelControlRequest(model_name=name, type=LOAD)
         case ModelUnloadRequest():
-            name = name_alone(operation).model
+            name = require_name_only(operation).model
             return MODEL_CONTROL, pb.ModelControlRequest(model_name=name)
         case SharedMemoryRegisterRequest() | SharedMemoryUnregisterRequest():
-            return SHARED_MEMORY, _memory(operation)
+            return SHARED_MEMORY, _shared_memory_message(operation)
     raise GatewayError(
         Kind.UNSUPPORTED, f"the legacy gRPC API has no request for {type(operation).__name__}"
     )
 
 
-def _memory(operation: SharedMemoryRegisterRequest | SharedMemoryUnregisterRequest) -> Any:
+def _shared_memory_message(
+    operation: SharedMemoryRegisterRequest | SharedMemoryUnregisterRequest,
+) -> Any:
     message = pb.SharedMemoryControlRequest()
     match operation:
         case SharedMemoryUnregisterRequest(""):
@@ -124,7 +126,7 @@ def _memory(operation: SharedMemoryRegisterRequest | SharedMemoryUnregisterReque
     return message
 
 
-def _infer(operation: InferRequest, model: ModelMetadata) -> Sequence[Buffer]:
+def _infer_parts(operation: InferRequest, model: ModelMetadata) -> Sequence[Buffer]:
     head = pb.InferRequest(
         model_name=operation.model,
         model_version=version_number(operation.model, operation.version),
@@ -134,13 +136,13 @@ def _infer(operation: InferRequest, model: ModelMetadata) -> Sequence[Buffer]:
     return grpc_infer.message_parts(
         head,
         grpc_infer.RAW_INPUT,
-        [tensor.data for tensor in operation.inputs if tensor.place is None],
+        [tensor.data for tensor in operation.inputs if tensor.shared_memory is None],
     )
 
 
 def parse_response(
     wire: RpcResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
-) -> Answer:
+) -> Response:
     """Return the response in ``wire``. Raises the backend's error, or BACKEND_GARBAGE."""
     if wire.code:
         raise_status(wire)
@@ -148,32 +150,34 @@ def parse_response(
         case InferRequest():
             try:
                 head, raw = grpc_infer.read_response(wire.message, limits)
-            except Malformed as error:
-                raise garbage("the backend's InferResponse cannot be parsed", str(error)) from None
+            except MalformedMessageError as error:
+                raise backend_garbage(
+                    "the backend's InferResponse cannot be parsed", str(error)
+                ) from None
             check_status(head.request_status, wire.metadata)
             assert model is not None
-            allot = grpc_infer.allot_outputs(raw)
+            allot = grpc_infer.output_splitter(raw)
             return read_response(head.meta_data, allot, operation, model, limits)
         case ServerLiveRequest() | ServerReadyRequest():
-            return Health(ok=_read(pb.HealthResponse, wire).health)
+            return HealthStatus(ok=_parse_successful(pb.HealthResponse, wire).health)
         case ModelLoadRequest() | ModelUnloadRequest():
-            _read(pb.ModelControlResponse, wire)
-            return Done()
+            _parse_successful(pb.ModelControlResponse, wire)
+            return Acknowledgement()
         case SharedMemoryRegisterRequest() | SharedMemoryUnregisterRequest():
-            _read(pb.SharedMemoryControlResponse, wire)
-            return Done()
-    response = parse_status(pb.StatusResponse, joined(wire.message), limits)
+            _parse_successful(pb.SharedMemoryControlResponse, wire)
+            return Acknowledgement()
+    response = parse_status(pb.StatusResponse, join_parts(wire.message), limits)
     check_status(response.request_status, wire.metadata)
-    return as_asked(response.server_status, operation)
+    return response_from_status(response.server_status, operation)
 
 
-def _read(kind: Any, wire: RpcResponse) -> Any:
+def _parse_successful(message_class: Any, wire: RpcResponse) -> Any:
     """Return the message. Raises the backend's error unless its status is SUCCESS."""
     try:
-        message = parse(kind, joined(wire.message), MOST_FIELDS, MOST_BYTES)
-    except Malformed as error:
-        raise garbage(
-            f"the backend's {kind.DESCRIPTOR.name} cannot be parsed", str(error)
+        message = parse(message_class, join_parts(wire.message), MAX_FIELDS, MAX_BYTES)
+    except MalformedMessageError as error:
+        raise backend_garbage(
+            f"the backend's {message_class.DESCRIPTOR.name} cannot be parsed", str(error)
         ) from None
     check_status(message.request_status, wire.metadata)
     return message

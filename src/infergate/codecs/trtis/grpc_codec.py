@@ -16,189 +16,197 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from infergate.codecs.base import Capabilities, Parsed, Peek, Profile, Unfinished
-from infergate.codecs.protos.scan import Malformed
-from infergate.codecs.trtis import grpc_backend, grpc_forwarding, grpc_infer
-from infergate.codecs.trtis import messages as pb
-from infergate.codecs.trtis.checked import CheckedHeaders
-from infergate.codecs.trtis.datatypes import NUMBERS
-from infergate.codecs.trtis.infer_request import read_request
-from infergate.codecs.trtis.infer_response import write_response, written_text
-from infergate.codecs.trtis.methods import BY_PATH, INFER, STREAM_INFER, Method
-from infergate.codecs.trtis.options import Options, read_options
-from infergate.codecs.trtis.status import unknown_is_not_ready
-from infergate.codecs.trtis.statuses import Statuses
-from infergate.core.errors import GatewayError, Kind, retry_headers
-from infergate.core.limits import KIB, Limits
-from infergate.core.messages import (
-    Answer,
-    InferRequest,
-    InferResponse,
-    ModelMetadata,
-    Operation,
+from infergate.codecs.base import (
+    Capabilities,
+    ParsedRequest,
+    PartialInferRequest,
+    Profile,
+    RequestSummary,
 )
+from infergate.codecs.protos.wire_scanner import MalformedMessageError
+from infergate.codecs.trtis import grpc_backend, grpc_infer, grpc_pass_through
+from infergate.codecs.trtis import messages as pb
+from infergate.codecs.trtis.datatypes import DATATYPE_NUMBERS
+from infergate.codecs.trtis.grpc_methods import INFER, METHODS, STREAM_INFER, TrtisMethod
+from infergate.codecs.trtis.infer_request import read_request
+from infergate.codecs.trtis.infer_response import header_cost, write_response
+from infergate.codecs.trtis.options import TrtisOptions, read_options
+from infergate.codecs.trtis.request_status import RequestStatusFactory
+from infergate.codecs.trtis.server_status import not_ready_if_unknown
+from infergate.codecs.trtis.validated_headers import ValidatedHeaderCache
+from infergate.core.errors import GatewayError, Kind, retry_after_headers
+from infergate.core.limits import KIB, Limits
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.sequences import SequenceId
-from infergate.core.wire import RpcRequest, RpcResponse, joined, size
+from infergate.core.wire import RpcRequest, RpcResponse, join_parts, total_size
 
-_SHOWN: Final = 200
+_MAX_SHOWN: Final = 200
 _INFERENCES: Final = (INFER, STREAM_INFER)
-_LATEST: Final = -1
-_MOST_ASKED: Final = 64 * KIB
+_LATEST_VERSION: Final = -1
+_MAX_OTHER_BYTES: Final = 64 * KIB
 """The largest request other than an inference: it contains a name or two."""
 _INTERNAL: Final = 13
 _UNIMPLEMENTED: Final = 12
 
 
-class _Unreadable(GatewayError):  # noqa: N818
+class _UnreadableMessageError(GatewayError):
     """The bytes are not a message of the method: the only error that is reported as a gRPC
     status."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(Kind.BAD_REQUEST, f"the message cannot be parsed: {why}")
+    def __init__(self, reason: str) -> None:
+        super().__init__(Kind.BAD_REQUEST, f"the message cannot be parsed: {reason}")
 
 
-class TrtisGrpc:
+class TrtisGrpcCodec:
     """The codec of the legacy gRPC API."""
 
     name: str = "trtis-grpc"
-    caps: Capabilities = Capabilities(
-        datatypes=frozenset(NUMBERS), classifies=True, tells_config=True, tells_statistics=True
+    capabilities: Capabilities = Capabilities(
+        datatypes=frozenset(DATATYPE_NUMBERS),
+        supports_classification=True,
+        reports_config=True,
+        reports_statistics=True,
     )
-    profiled: bool = False
-    described: bool = True
-    streams: frozenset[str] = frozenset({STREAM_INFER})
+    needs_profile: bool = False
+    needs_metadata: bool = True
+    streaming_methods: frozenset[str] = frozenset({STREAM_INFER})
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: TrtisOptions) -> None:
         self._options: Final = options
-        self._statuses: Final = Statuses(options)
-        self._checked: Final = CheckedHeaders()
+        self._status_factory: Final = RequestStatusFactory(options)
+        self._header_cache: Final = ValidatedHeaderCache()
         # No legacy server reports the datatypes of outputs, so `data_type` needs translation.
-        self.forwards: bool = not options.data_type
+        self.can_pass_through: bool = not options.data_type
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TrtisGrpc, (self._options,)  # without the cache
+        return TrtisGrpcCodec, (self._options,)  # without the cache
 
     # ---- towards clients
 
-    def peek(self, wire: RpcRequest) -> Peek:
+    def summarize(self, wire: RpcRequest) -> RequestSummary:
         """Return the operation and names, from the top-level fields alone."""
         if wire.method in _INFERENCES:
             try:
-                target = _asked(*grpc_infer.read_names(wire.message))
-            except Malformed as error:
-                raise _Unreadable(str(error)) from None
-            return Peek(InferRequest, target.model, target.version)
-        operation = _other(wire)[0]
-        return Peek(type(operation), getattr(operation, "model", ""))
+                target = _requested_model(*grpc_infer.read_names(wire.message))
+            except MalformedMessageError as error:
+                raise _UnreadableMessageError(str(error)) from None
+            return RequestSummary(InferRequest, target.model, target.version)
+        operation = _parse_other(wire)[0]
+        return RequestSummary(type(operation), getattr(operation, "model", ""))
 
-    def parse_request(self, wire: RpcRequest, limits: Limits) -> Parsed | Unfinished[Parsed]:
+    def parse_request(
+        self, wire: RpcRequest, limits: Limits
+    ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
         """Parse a request. Raises UNSUPPORTED for an unknown method, and errors of the message."""
         if wire.method not in _INFERENCES:
-            return Parsed(*_other(wire))
+            return ParsedRequest(*_parse_other(wire))
         try:
             head, raw = grpc_infer.read_request(wire.message, limits)
-        except Malformed as error:
-            raise _Unreadable(str(error)) from None
-        target = _asked(head.model_name, head.model_version)
+        except MalformedMessageError as error:
+            raise _UnreadableMessageError(str(error)) from None
+        target = _requested_model(head.model_name, head.model_version)
         return read_request(
-            head.meta_data, target, grpc_infer.allot(raw), self._options.level, limits
+            head.meta_data, target, grpc_infer.input_splitter(raw), self._options.level, limits
         )
 
-    def build_response(self, answer: Answer, parsed: Parsed) -> RpcResponse:
+    def build_response(self, response: Response, parsed: ParsedRequest) -> RpcResponse:
         """Build a response whose ``request_status`` is SUCCESS."""
-        if isinstance(answer, InferResponse):
+        if isinstance(response, InferResponse):
             assert isinstance(parsed.operation, InferRequest)
             header, raw = write_response(
-                answer, parsed.operation, parsed.reply, data_type=self._options.data_type
+                response,
+                parsed.operation,
+                parsed.response_options,
+                data_type=self._options.data_type,
             )
-            head = pb.InferResponse(request_status=self._statuses.success(), meta_data=header)
+            head = pb.InferResponse(request_status=self._status_factory.success(), meta_data=header)
             return RpcResponse(grpc_infer.message_parts(head, grpc_infer.RAW_OUTPUT, raw))
-        method: Method = parsed.reply
-        if not isinstance(answer, method.answers):
+        method: TrtisMethod = parsed.response_options
+        if not isinstance(response, method.response_types):
             raise GatewayError(
                 Kind.UNSUPPORTED,
-                f"the legacy gRPC API has no such response here: {type(answer).__name__}",
+                f"the legacy gRPC API has no such response here: {type(response).__name__}",
             )
-        message = method.response()
-        method.write(message, answer, self._options.server_id)
-        message.request_status.CopyFrom(self._statuses.success())
+        message = method.response_class()
+        method.write(message, response, self._options.server_id)
+        message.request_status.CopyFrom(self._status_factory.success())
         return RpcResponse((message.SerializeToString(deterministic=True),))
 
     def build_error(self, error: GatewayError, wire: RpcRequest | None = None) -> RpcResponse:
         """Build the response for ``error``: with a ``request_status``, or, for an unknown method or
         an unreadable message, with a gRPC status. The response to an inference has its id. The
         Retry-After value is sent as metadata."""
-        if isinstance(error, _Unreadable):
+        if isinstance(error, _UnreadableMessageError):
             return RpcResponse(code=_INTERNAL, details="Unable to parse request")
         if wire is None:
-            head = pb.InferResponse(request_status=self._statuses.error(error, None))
+            head = pb.InferResponse(request_status=self._status_factory.error(error, None))
         elif wire.method in _INFERENCES:
-            head = self._refused(error, wire)
-        elif wire.method in BY_PATH:
+            head = self._infer_error(error, wire)
+        elif wire.method in METHODS:
             try:
-                operation: Operation | None = _other(wire)[0]
+                operation: Operation | None = _parse_other(wire)[0]
             except GatewayError:
                 operation = None
-            head = BY_PATH[wire.method].response(
-                request_status=self._statuses.error(error, operation)
+            head = METHODS[wire.method].response_class(
+                request_status=self._status_factory.error(error, operation)
             )
         else:
             return RpcResponse(code=_UNIMPLEMENTED)
         message = head.SerializeToString(deterministic=True)
-        return RpcResponse((message,), metadata=retry_headers(error))
+        return RpcResponse((message,), metadata=retry_after_headers(error))
 
-    def _refused(self, error: GatewayError, wire: RpcRequest) -> Any:
+    def _infer_error(self, error: GatewayError, wire: RpcRequest) -> Any:
         """Return an InferResponse to as much of ``wire`` as can be parsed."""
         try:
             model, version = grpc_infer.read_names(wire.message)
             number = grpc_infer.read_id(wire.message)
-        except (Malformed, GatewayError):
-            model, version, number = "", _LATEST, 0
-        target = InferRequest(model, _version(version))
-        head = pb.InferResponse(request_status=self._statuses.error(error, target))
+        except (MalformedMessageError, GatewayError):
+            model, version, number = "", _LATEST_VERSION, 0
+        target = InferRequest(model, _version_text(version))
+        head = pb.InferResponse(request_status=self._status_factory.error(error, target))
         head.meta_data.id = number
         head.meta_data.SetInParent()
         return head
 
-    def numbered(self, wire: RpcResponse) -> RpcResponse:
+    def number_response(self, wire: RpcResponse) -> RpcResponse:
         """Return ``wire`` with the next request number. The status is appended once more: protobuf
         merges it with the first."""
         status = pb.InferResponse()
-        status.request_status.request_id = self._statuses.number()
+        status.request_status.request_id = self._status_factory.next_number()
         return RpcResponse(
             (*wire.message, status.SerializeToString()), wire.code, wire.details, wire.metadata
         )
 
-    def text_in(self, wire: RpcRequest) -> int:  # noqa: ARG002
+    def request_text_bytes(self, wire: RpcRequest) -> int:  # noqa: ARG002
         """Return 0: the cost is known only while the message is read."""
         return 0
 
-    def json_in(self, wire: RpcRequest | RpcResponse, most: int) -> int:  # noqa: ARG002
+    def json_bytes(self, wire: RpcRequest | RpcResponse, max_bytes: int) -> int:  # noqa: ARG002
         """Return 0: there is no JSON."""
         return 0
 
-    def text_forwarded(self, wire: RpcResponse, asked: RpcRequest) -> int:  # noqa: ARG002
+    def rewrite_bytes(self, wire: RpcResponse, request: RpcRequest) -> int:  # noqa: ARG002
         """Return 0: nothing is compressed."""
         return 0
 
-    def text_out(self, answer: Answer, parsed: Parsed) -> int:
+    def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
         """Return the cost of classes and shapes, in bytes of JSON that cost as much."""
-        if not isinstance(answer, InferResponse):
+        if not isinstance(response, InferResponse):
             return 0
-        return written_text(answer.outputs, parsed.reply.outputs)
+        return header_cost(response.outputs, parsed.response_options.outputs)
 
-    def size_out(self, answer: InferResponse, parsed: Parsed) -> tuple[int, int]:
+    def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
         """Return the bounds: headers are short, and tensors are not copied."""
-        return 0, self.text_out(answer, parsed)
+        return 0, self.response_text_bytes(response, parsed)
 
-    def text_to_backend(self, operation: InferRequest, profile: Profile) -> int:
+    def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
         """Return the cost of shapes, in bytes of JSON that cost as much."""
         del profile
-        return written_text(operation.inputs, ())
+        return header_cost(operation.inputs, ())
 
-    def size_to_backend(self, operation: InferRequest, profile: Profile) -> int:
+    def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
         """Return the same as ``backend_text_bytes``."""
-        return self.text_to_backend(operation, profile)
+        return self.backend_text_bytes(operation, profile)
 
     # ---- towards backends
 
@@ -215,82 +223,86 @@ class TrtisGrpc:
         operation: Operation,
         limits: Limits,
         model: ModelMetadata | None = None,
-    ) -> Answer:
+    ) -> Response:
         """Parse a backend's response. Raises the backend's error, or BACKEND_GARBAGE."""
         try:
             return grpc_backend.parse_response(wire, operation, limits, model)
         except GatewayError as error:
-            return unknown_is_not_ready(error, operation)
+            return not_ready_if_unknown(error, operation)
 
     # ---- pass-through
 
-    def shield(self, wire: RpcRequest, limits: Limits) -> RpcRequest | Unfinished[RpcRequest]:
+    def validate(
+        self, wire: RpcRequest, limits: Limits
+    ) -> RpcRequest | PartialInferRequest[RpcRequest]:
         """Validate an inference; any other request is only parsed."""
         if wire.method not in _INFERENCES:
             self.parse_request(wire, limits)
             return wire
         try:
-            target = _asked(*grpc_infer.read_names(wire.message))
-            return grpc_forwarding.check(wire, target, self._checked, self._options.level, limits)
-        except Malformed as error:
-            raise _Unreadable(str(error)) from None
+            target = _requested_model(*grpc_infer.read_names(wire.message))
+            return grpc_pass_through.validate(
+                wire, target, self._header_cache, self._options.level, limits
+            )
+        except MalformedMessageError as error:
+            raise _UnreadableMessageError(str(error)) from None
 
-    def sequence(self, wire: RpcRequest, limits: Limits) -> SequenceId | None:
+    def sequence_of(self, wire: RpcRequest, limits: Limits) -> SequenceId | None:
         """Return the correlation id."""
         try:
-            return grpc_forwarding.sequence(wire, limits)
-        except Malformed as error:
-            raise _Unreadable(str(error)) from None
+            return grpc_pass_through.sequence_of(wire, limits)
+        except MalformedMessageError as error:
+            raise _UnreadableMessageError(str(error)) from None
 
-    def readdress(
+    def rewrite_request(
         self, wire: RpcRequest, model: str, version: str, profile: Profile
     ) -> RpcRequest | None:
         """Return the request for the backend; None if server releases interpret the message
         differently."""
         del profile
         try:
-            return grpc_forwarding.readdress(wire, model, version)
-        except Malformed as error:
-            raise _Unreadable(str(error)) from None
+            return grpc_pass_through.rewrite_request(wire, model, version)
+        except MalformedMessageError as error:
+            raise _UnreadableMessageError(str(error)) from None
 
-    def relabel(
-        self, wire: RpcResponse, asked: RpcRequest, model: str, version: str, limits: Limits
+    def rewrite_response(
+        self, wire: RpcResponse, request: RpcRequest, model: str, version: str, limits: Limits
     ) -> RpcResponse:
         """Return the response for the client. Raises the backend's error, or BACKEND_GARBAGE."""
-        success = self._statuses.success
-        return grpc_forwarding.relabel(wire, asked, model, version, limits, success)
+        success = self._status_factory.success
+        return grpc_pass_through.rewrite_response(wire, request, model, version, limits, success)
 
 
-def _asked(model: str, version: int) -> InferRequest:
+def _requested_model(model: str, version: int) -> InferRequest:
     """Return the requested model and version. Raises NOT_FOUND for a version that cannot exist. The
     servers treat 0, the value of an unset field, as such a version."""
-    if version < 1 and version != _LATEST:
+    if version < 1 and version != _LATEST_VERSION:
         raise GatewayError(
             Kind.NOT_FOUND,
-            f"model '{model[:_SHOWN]}' has no version {version}; use -1 for the latest",
+            f"model '{model[:_MAX_SHOWN]}' has no version {version}; use -1 for the latest",
         )
-    return InferRequest(model, _version(version))
+    return InferRequest(model, _version_text(version))
 
 
-def _version(number: int) -> str:
-    return "" if number == _LATEST else str(number)
+def _version_text(number: int) -> str:
+    return "" if number == _LATEST_VERSION else str(number)
 
 
-def _other(wire: RpcRequest) -> tuple[Operation, Method]:
-    method = BY_PATH.get(wire.method)
+def _parse_other(wire: RpcRequest) -> tuple[Operation, TrtisMethod]:
+    method = METHODS.get(wire.method)
     if method is None:
         raise GatewayError(Kind.UNSUPPORTED, f"method {wire.method} is not supported")
-    if size(wire.message) > _MOST_ASKED:
+    if total_size(wire.message) > _MAX_OTHER_BYTES:
         raise GatewayError(
-            Kind.TOO_LARGE, f"the message to {wire.method} is larger than {_MOST_ASKED} bytes"
+            Kind.TOO_LARGE, f"the message to {wire.method} is larger than {_MAX_OTHER_BYTES} bytes"
         )
     try:
-        return method.read(method.request.FromString(joined(wire.message))), method
+        return method.read(method.request_class.FromString(join_parts(wire.message))), method
     except DecodeError as error:
-        raise _Unreadable(str(error)) from None
+        raise _UnreadableMessageError(str(error)) from None
 
 
-def make(options: Mapping[str, Any]) -> TrtisGrpc:
+def create(options: Mapping[str, Any]) -> TrtisGrpcCodec:
     """Return the codec for the options ``level``, ``server_id`` and ``data_type``. Raises
     ValueError."""
-    return TrtisGrpc(read_options(options))
+    return TrtisGrpcCodec(read_options(options))

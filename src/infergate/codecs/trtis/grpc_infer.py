@@ -12,53 +12,53 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from infergate.codecs.protos.parsing import loop_bound, parse
-from infergate.codecs.protos.scan import (
+from infergate.codecs.protos.bounded_parser import max_fields_on_loop, parse
+from infergate.codecs.protos.wire_scanner import (
     DELIMITED,
-    MAX_NAME,
+    MAX_NAME_BYTES,
+    MAX_VARINT_BYTES,
     VARINT,
-    VARINT_BYTES,
-    Allowance,
-    Malformed,
-    counted,
-    fields,
-    prefix,
-    split,
-    varint,
+    FieldBudget,
+    MalformedMessageError,
+    budgeted_fields,
+    field_prefix,
+    read_varint,
+    scan_fields,
+    split_raw_fields,
 )
 from infergate.codecs.trtis import infer_response
-from infergate.codecs.trtis.checks import Input
-from infergate.codecs.trtis.infer_request import Allot
+from infergate.codecs.trtis.header_checks import CheckedInput
+from infergate.codecs.trtis.infer_request import InputSplitter
 from infergate.codecs.trtis.messages import InferRequest, InferResponse
-from infergate.core.classification import MOST_CLASSES
-from infergate.core.errors import bad_request, garbage
+from infergate.core.classification import MAX_CLASSES
+from infergate.core.errors import backend_garbage, bad_request
 from infergate.core.limits import KIB, MIB, Limits
 from infergate.core.tensor import Buffer
-from infergate.core.wire import joined
+from infergate.core.wire import join_parts
 
 RAW_INPUT: Final = 4
 RAW_OUTPUT: Final = 3
-MOST_HEAD: Final = 4 * MIB
+MAX_HEAD_BYTES: Final = 4 * MIB
 """The largest message without raw data. Parsing it holds the interpreter for about 6 ms per MiB."""
-MOST_FIELDS: Final = 24 * KIB
+MAX_REQUEST_FIELDS: Final = 24 * KIB
 """The most fields of a request that are scanned. Scanning them takes up to 50 ms of interpreter
 time."""
-MOST_ANSWER_FIELDS: Final = MOST_FIELDS + 4 * MOST_CLASSES
+MAX_RESPONSE_FIELDS: Final = MAX_REQUEST_FIELDS + 4 * MAX_CLASSES
 """The most fields of a response that are scanned. A class takes four: itself and its three
 fields."""
-_FEW: Final = 16
+_OTHER_FIELDS: Final = 16
 """Fields besides raw data. There are three."""
 
 
 def read_names(message: Sequence[Buffer]) -> tuple[str, int]:
     """Return ``model_name`` and ``model_version`` (fields 1 and 2); of a repeated field, the last.
     Raises MalformedMessageError, and BAD_REQUEST for a name longer than ``MAX_NAME_BYTES``."""
-    data = joined(message)
+    data = join_parts(message)
     model, version = "", 0
-    for number, wire_type, _, value, end in fields(data, MOST_FIELDS):
+    for number, wire_type, _, value, end in scan_fields(data, MAX_REQUEST_FIELDS):
         if number == 1 and wire_type == DELIMITED:
-            if end - value > MAX_NAME:
-                raise bad_request(f"model_name is longer than {MAX_NAME} bytes")
+            if end - value > MAX_NAME_BYTES:
+                raise bad_request(f"model_name is longer than {MAX_NAME_BYTES} bytes")
             model = _text(data[value:end])
         elif number == 2 and wire_type == VARINT:
             version = _uint64(data, value)
@@ -68,14 +68,14 @@ def read_names(message: Sequence[Buffer]) -> tuple[str, int]:
 def read_id(message: Sequence[Buffer]) -> int:
     """Return ``meta_data.id`` (field 5 of field 3). Raises MalformedMessageError."""
     id_ = 0
-    data = memoryview(joined(message))
-    allowance = Allowance(MOST_FIELDS)
-    for field in counted(data, allowance):
+    data = memoryview(join_parts(message))
+    allowance = FieldBudget(MAX_REQUEST_FIELDS)
+    for field in budgeted_fields(data, allowance):
         if field.number == 3 and field.wire_type == DELIMITED:
-            header = data[field.value : field.end]
-            for header_field in counted(header, allowance):
+            header = data[field.value_start : field.end]
+            for header_field in budgeted_fields(header, allowance):
                 if header_field.number == 5 and header_field.wire_type == VARINT:
-                    id_ = _uint64(header, header_field.value)
+                    id_ = _uint64(header, header_field.value_start)
     return id_
 
 
@@ -83,11 +83,11 @@ def _text(value: Buffer) -> str:
     try:
         return str(value, "utf-8")
     except UnicodeDecodeError:
-        raise Malformed("a string is not UTF-8") from None
+        raise MalformedMessageError("a string is not UTF-8") from None
 
 
 def _uint64(data: Buffer, position: int) -> int:
-    return varint(data, position, VARINT_BYTES)[0] % 2**64
+    return read_varint(data, position, MAX_VARINT_BYTES)[0] % 2**64
 
 
 def read_request(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
@@ -105,14 +105,14 @@ def split_request(message: Sequence[Buffer], limits: Limits) -> tuple[Buffer, li
 
 def parse_head(head: Buffer) -> Any:
     """Parse an InferRequest without raw data. Raises MalformedMessageError."""
-    return parse(InferRequest, head, MOST_FIELDS, MOST_HEAD)
+    return parse(InferRequest, head, MAX_REQUEST_FIELDS, MAX_HEAD_BYTES)
 
 
 def read_response(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
     """Return an InferResponse without its raw data, and the raw data. Raises
     MalformedMessageError."""
     head, raw = split_response(message, limits)
-    return parse_answer_head(head, limits), raw
+    return parse_response_head(head, limits), raw
 
 
 def split_response(message: Sequence[Buffer], limits: Limits) -> tuple[Buffer, list[memoryview]]:
@@ -121,42 +121,52 @@ def split_response(message: Sequence[Buffer], limits: Limits) -> tuple[Buffer, l
     return _split(message, RAW_OUTPUT, limits)
 
 
-def parse_answer_head(head: Buffer, limits: Limits) -> Any:
+def parse_response_head(head: Buffer, limits: Limits) -> Any:
     """Parse an InferResponse without raw data. Raises MalformedMessageError, NeedsOffloadError."""
-    return parse(InferResponse, head, MOST_ANSWER_FIELDS, MOST_HEAD, loop_bound(limits))
+    return parse(
+        InferResponse, head, MAX_RESPONSE_FIELDS, MAX_HEAD_BYTES, max_fields_on_loop(limits)
+    )
 
 
-def _split(message: Sequence[Buffer], raw: int, limits: Limits) -> tuple[Buffer, list[memoryview]]:
-    rest, entries = split(joined(message), raw, 2 * limits.tensors + _FEW)
-    if len(rest) > MOST_HEAD:
-        raise Malformed(f"it has {len(rest)} bytes besides raw data, the limit is {MOST_HEAD}")
+def _split(
+    message: Sequence[Buffer], raw_number: int, limits: Limits
+) -> tuple[Buffer, list[memoryview]]:
+    rest, entries = split_raw_fields(
+        join_parts(message), raw_number, 2 * limits.tensors + _OTHER_FIELDS
+    )
+    if len(rest) > MAX_HEAD_BYTES:
+        raise MalformedMessageError(
+            f"it has {len(rest)} bytes besides raw data, the limit is {MAX_HEAD_BYTES}"
+        )
     return rest, entries
 
 
-def message_parts(head: Any, number: int, raw: Iterable[Buffer]) -> list[Buffer]:
+def message_parts(head: Any, raw_number: int, raw: Iterable[Buffer]) -> list[Buffer]:
     """Return the parts of a message, without copying: ``head``, then a field ``raw_number`` for
     each of ``raw``."""
-    return add_raw([head.SerializeToString(deterministic=True)], number, raw)
+    return add_raw([head.SerializeToString(deterministic=True)], raw_number, raw)
 
 
-def add_raw(parts: list[Buffer], number: int, raw: Iterable[Buffer]) -> list[Buffer]:
+def add_raw(parts: list[Buffer], raw_number: int, raw: Iterable[Buffer]) -> list[Buffer]:
     """Append a field ``raw_number`` for each of ``raw`` to ``parts``, without copying. Return
     ``parts``."""
     for entry in raw:
-        parts.append(prefix(number, len(entry)))
+        parts.append(field_prefix(raw_number, len(entry)))
         if len(entry):
             parts.append(entry)
     return parts
 
 
-def allot(raw: Sequence[Buffer]) -> Allot:
+def input_splitter(raw: Sequence[Buffer]) -> InputSplitter:
     """Return a splitter that assigns an entry to each input that is not in shared memory. Excess
     entries are ignored, as by the servers."""
-    return partial(_allotted, raw)
+    return partial(_split_inputs, raw)
 
 
-def _allotted(raw: Sequence[Buffer], inputs: Sequence[Input], model: str) -> Sequence[Buffer]:
-    in_message = [tensor for tensor in inputs if tensor.place is None]
+def _split_inputs(
+    raw: Sequence[Buffer], inputs: Sequence[CheckedInput], model: str
+) -> Sequence[Buffer]:
+    in_message = [tensor for tensor in inputs if tensor.shared_memory is None]
     for index, tensor in enumerate(in_message):
         if index >= len(raw):
             raise bad_request(
@@ -169,16 +179,16 @@ def _allotted(raw: Sequence[Buffer], inputs: Sequence[Input], model: str) -> Seq
                 f"{tensor.size} for model '{model}'"
             )
     entries = iter(raw)
-    return [next(entries) if tensor.place is None else b"" for tensor in inputs]
+    return [next(entries) if tensor.shared_memory is None else b"" for tensor in inputs]
 
 
-def allot_outputs(raw: Sequence[Buffer]) -> infer_response.Allot:
+def output_splitter(raw: Sequence[Buffer]) -> infer_response.OutputSplitter:
     """Return a splitter that assigns an entry to each output. The entry of an output whose classes
     are in the header is empty."""
 
     def entries(sizes: Sequence[int | None]) -> Sequence[Buffer]:
         if len(raw) != len(sizes):
-            raise garbage(f"{len(raw)} raw_output for {len(sizes)} outputs")
+            raise backend_garbage(f"{len(raw)} raw_output for {len(sizes)} outputs")
         return raw
 
     return entries

@@ -15,24 +15,28 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from infergate.codecs.protos.parsing import loop_bound, parse
-from infergate.codecs.protos.scan import Malformed
-from infergate.codecs.trtis import text
-from infergate.codecs.trtis.grpc_infer import MOST_ANSWER_FIELDS, MOST_HEAD
-from infergate.codecs.trtis.http_frontend import ANSWERS, ASKS, STATUS, Form
+from infergate.codecs.protos.bounded_parser import max_fields_on_loop, parse
+from infergate.codecs.protos.wire_scanner import MalformedMessageError
+from infergate.codecs.trtis import text_format
+from infergate.codecs.trtis.grpc_infer import MAX_HEAD_BYTES, MAX_RESPONSE_FIELDS
+from infergate.codecs.trtis.http_frontend import (
+    REQUEST_HEADER,
+    RESPONSE_HEADER,
+    STATUS_HEADER,
+    BodyFormat,
+)
+from infergate.codecs.trtis.http_paths import LIVE, READY, memory_path, model_path
+from infergate.codecs.trtis.http_paths import STATUS as STATUS_PATH
 from infergate.codecs.trtis.infer_request import version_number, write_request
-from infergate.codecs.trtis.infer_response import Allot, read_response
+from infergate.codecs.trtis.infer_response import OutputSplitter, read_response
 from infergate.codecs.trtis.messages import InferResponseHeader, RequestStatus, ServerStatus
-from infergate.codecs.trtis.paths import LIVE, READY, memory_path, model_path
-from infergate.codecs.trtis.paths import STATUS as STATUS_PATH
-from infergate.codecs.trtis.status import as_asked, parse_status
-from infergate.codecs.trtis.statuses import check_status
-from infergate.core.errors import GatewayError, Kind, Origin, garbage, retry_seconds
-from infergate.core.limits import Limits, check_loop
+from infergate.codecs.trtis.request_status import check_status
+from infergate.codecs.trtis.server_status import parse_status, response_from_status
+from infergate.core.errors import GatewayError, Kind, Origin, backend_garbage, parse_retry_after
+from infergate.core.limits import Limits, check_loop_cost
 from infergate.core.messages import (
-    Answer,
-    Done,
-    Health,
+    Acknowledgement,
+    HealthStatus,
     InferRequest,
     InferResponse,
     ModelConfigRequest,
@@ -44,6 +48,7 @@ from infergate.core.messages import (
     ModelStatisticsRequest,
     ModelUnloadRequest,
     Operation,
+    Response,
     ServerLiveRequest,
     ServerMetadataRequest,
     ServerReadyRequest,
@@ -51,23 +56,23 @@ from infergate.core.messages import (
     SharedMemoryRegisterRequest,
     SharedMemoryUnregisterRequest,
 )
-from infergate.core.repository import name_alone
+from infergate.core.repository import require_name_only
 from infergate.core.tensor import Buffer
-from infergate.core.wire import HttpRequest, HttpResponse, joined
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
-LONGEST_HEADER: Final = 8190
+MAX_REQUEST_HEADER: Final = 8190
 """The longest NV-InferRequest that servers accept, in bytes (8192 is too long)."""
-LONGEST_TEXT: Final = 128 * 1024
+MAX_TEXT: Final = 128 * 1024
 """The longest header that is parsed as text, in characters. Parsing holds the interpreter for about
 1 ms per KiB."""
-_SIZES: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|batch_byte_size: (\d{1,20}+)')
-BINARY: Final = "format=binary"
-_SHOWN: Final = 200
-_STATUS: Final = STATUS.lower()
+_BYTE_SIZES: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|batch_byte_size: (\d{1,20}+)')
+BINARY_QUERY: Final = "format=binary"
+_MAX_SHOWN: Final = 200
+_STATUS_KEY: Final = STATUS_HEADER.lower()
 _SUCCESS: Final = re.compile(r'code: SUCCESS(?: server_id: "[^"\\]*+")?+(?: request_id: \d++)?+')
 """NV-Status as servers print it for success. Its number differs each time, so parsing it would not
 be cached."""
-_KINDS: Final = {
+_KIND_BY_STATUS: Final = {
     401: Kind.UNAUTHENTICATED,
     403: Kind.FORBIDDEN,
     413: Kind.TOO_LARGE,
@@ -85,13 +90,13 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequ
     match operation:
         case InferRequest():
             assert model is not None
-            return _infer(operation, model)
+            return _infer_request(operation, model)
         case ServerLiveRequest():
             return HttpRequest("GET", LIVE)
         case ServerReadyRequest():
             return HttpRequest("GET", READY)
         case ServerMetadataRequest() | ModelIndexRequest() | ServerStatusRequest(""):
-            return HttpRequest("GET", STATUS_PATH, BINARY)
+            return HttpRequest("GET", STATUS_PATH, BINARY_QUERY)
         case (
             ModelMetadataRequest()
             | ModelReadyRequest()
@@ -99,12 +104,12 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequ
             | ModelStatisticsRequest()
             | ServerStatusRequest()
         ):
-            return HttpRequest("GET", model_path(STATUS_PATH, operation.model), BINARY)
+            return HttpRequest("GET", model_path(STATUS_PATH, operation.model), BINARY_QUERY)
         case ModelLoadRequest():
-            name = name_alone(operation).model
+            name = require_name_only(operation).model
             return HttpRequest("POST", model_path("/api/modelcontrol/load", name))
         case ModelUnloadRequest():
-            name = name_alone(operation).model
+            name = require_name_only(operation).model
             return HttpRequest("POST", model_path("/api/modelcontrol/unload", name))
         case SharedMemoryRegisterRequest() | SharedMemoryUnregisterRequest():
             return HttpRequest(
@@ -115,38 +120,40 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequ
     )
 
 
-def _infer(operation: InferRequest, model: ModelMetadata) -> HttpRequest:
+def _infer_request(operation: InferRequest, model: ModelMetadata) -> HttpRequest:
     path = model_path(
         "/api/infer", operation.model, version_number(operation.model, operation.version)
     )
-    header = text.line(write_request(operation, model, schedules=model.schedules))
-    if len(header) > LONGEST_HEADER:
+    header = text_format.to_line(
+        write_request(operation, model, schedules=model.supports_scheduling)
+    )
+    if len(header) > MAX_REQUEST_HEADER:
         raise GatewayError(
             Kind.TOO_LARGE,
             f"the names and shapes of this inference take {len(header)} bytes of the header "
-            f"NV-InferRequest; the backend's servers accept {LONGEST_HEADER}",
+            f"NV-InferRequest; the backend's servers accept {MAX_REQUEST_HEADER}",
         )
     return HttpRequest(
         "POST",
         path,
-        BINARY,
-        {"content-type": "application/octet-stream", ASKS: header},
+        BINARY_QUERY,
+        {"content-type": "application/octet-stream", REQUEST_HEADER: header},
         [tensor.data for tensor in operation.inputs if len(tensor.data)],
     )
 
 
 def parse_response(
     wire: HttpResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
-) -> Answer:
+) -> Response:
     """Return the response in ``wire``. Raises the backend's error, or BACKEND_GARBAGE."""
     if isinstance(operation, InferRequest):
-        header = check_inference(wire)
+        header = infer_header_text(wire)
         assert model is not None
-        return _inference(wire, header, operation, model, limits)
+        return _parse_inference(wire, header, operation, model, limits)
     headers = {name.lower(): value for name, value in wire.headers.items()}
     if isinstance(operation, ServerLiveRequest | ServerReadyRequest):
-        return _health(wire, headers)
-    _check(wire, headers)
+        return _parse_health(wire, headers)
+    _check_success(wire, headers)
     match operation:
         case (
             ModelLoadRequest()
@@ -154,131 +161,143 @@ def parse_response(
             | SharedMemoryRegisterRequest()
             | SharedMemoryUnregisterRequest()
         ):
-            return Done()
-    status = parse_status(ServerStatus, joined(wire.body), limits)
-    return as_asked(status, operation)
+            return Acknowledgement()
+    status = parse_status(ServerStatus, join_parts(wire.body), limits)
+    return response_from_status(status, operation)
 
 
-def check_inference(wire: HttpResponse) -> str:
+def infer_header_text(wire: HttpResponse) -> str:
     """Return NV-InferResponse of a successful response. Raises the backend's error, or
     BACKEND_GARBAGE."""
     headers = {name.lower(): value for name, value in wire.headers.items()}
-    if wire.status == 400 and _STATUS not in headers:
+    if wire.status == 400 and _STATUS_KEY not in headers:
         raise GatewayError(
             Kind.BAD_REQUEST,
             "the legacy server cannot parse the request",
             origin=Origin.BACKEND,
         )
-    if wire.status != 200 or _SUCCESS.fullmatch(headers.get(_STATUS, "")) is None:
-        _check(wire, headers)
-    header_text = headers.get(ANSWERS.lower())
+    if wire.status != 200 or _SUCCESS.fullmatch(headers.get(_STATUS_KEY, "")) is None:
+        _check_success(wire, headers)
+    header_text = headers.get(RESPONSE_HEADER.lower())
     if header_text is None:
-        raise garbage(f"the backend's response has no {ANSWERS}")
+        raise backend_garbage(f"the backend's response has no {RESPONSE_HEADER}")
     return header_text
 
 
-def _health(wire: HttpResponse, headers: dict[str, str]) -> Health:
+def _parse_health(wire: HttpResponse, headers: dict[str, str]) -> HealthStatus:
     """Parse a health response: not ready is HTTP 400 with an NV-Status of SUCCESS."""
     if wire.status != 200:
-        check_status(_status(wire, headers), headers)
-    return Health(ok=wire.status == 200)
+        check_status(_parse_nv_status(wire, headers), headers)
+    return HealthStatus(ok=wire.status == 200)
 
 
-def _check(wire: HttpResponse, headers: dict[str, str]) -> None:
-    check_status(_status(wire, headers), headers)
+def _check_success(wire: HttpResponse, headers: dict[str, str]) -> None:
+    check_status(_parse_nv_status(wire, headers), headers)
     if wire.status != 200:
-        raise garbage(f"the backend answered HTTP {wire.status} with NV-Status SUCCESS")
+        raise backend_garbage(f"the backend answered HTTP {wire.status} with NV-Status SUCCESS")
 
 
-def _status(wire: HttpResponse, headers: dict[str, str]) -> Any:
-    value = headers.get(_STATUS)
+def _parse_nv_status(wire: HttpResponse, headers: dict[str, str]) -> Any:
+    value = headers.get(_STATUS_KEY)
     if value is None:
-        body = bytes(joined(wire.body)[: 4 * _SHOWN]).decode("utf-8", "replace")
+        body = bytes(join_parts(wire.body)[: 4 * _MAX_SHOWN]).decode("utf-8", "replace")
         raise GatewayError(
-            _kind(wire.status),
+            _kind_of(wire.status),
             f"the backend answered HTTP {wire.status} without NV-Status",
             origin=Origin.BACKEND,
-            detail=body[:_SHOWN],
-            retry_after=retry_seconds(headers),
+            detail=body[:_MAX_SHOWN],
+            retry_after=parse_retry_after(headers),
         )
-    return _read(RequestStatus, STATUS, value)
+    return _parse_text(RequestStatus, STATUS_HEADER, value)
 
 
-def _kind(status: int) -> Kind:
-    if status in _KINDS:
-        return _KINDS[status]
+def _kind_of(status: int) -> Kind:
+    if status in _KIND_BY_STATUS:
+        return _KIND_BY_STATUS[status]
     return Kind.BACKEND_ERROR if status >= 500 else Kind.BACKEND_GARBAGE
 
 
-def _read(kind: Any, name: str, told: str) -> Any:
-    if len(told) > LONGEST_TEXT:
-        raise garbage(f"the backend's {name} has {len(told)} bytes, the limit is {LONGEST_TEXT}")
+def _parse_text(message_class: Any, name: str, value: str) -> Any:
+    if len(value) > MAX_TEXT:
+        raise backend_garbage(
+            f"the backend's {name} has {len(value)} bytes, the limit is {MAX_TEXT}"
+        )
     try:
-        return text.read(kind, told)
+        return text_format.parse(message_class, value)
     except ValueError as error:
-        raise garbage(f"the backend's {name} cannot be parsed", str(error)[:_SHOWN]) from None
+        raise backend_garbage(
+            f"the backend's {name} cannot be parsed", str(error)[:_MAX_SHOWN]
+        ) from None
 
 
-def _inference(
+def _parse_inference(
     wire: HttpResponse,
-    told: str,
+    header_text: str,
     operation: InferRequest,
     model: ModelMetadata,
     limits: Limits,
 ) -> InferResponse:
-    header, _ = read_answer(told, wire.body, Form.BINARY, limits)
-    return read_response(header, allot(memoryview(joined(wire.body))), operation, model, limits)
+    header, _ = parse_infer_header(header_text, wire.body, BodyFormat.BINARY, limits)
+    return read_response(
+        header, output_splitter(memoryview(join_parts(wire.body))), operation, model, limits
+    )
 
 
-def read_answer(told: str, body: Sequence[Buffer], form: Form, limits: Limits) -> tuple[Any, int]:
+def parse_infer_header(
+    header_text: str, body: Sequence[Buffer], body_format: BodyFormat, limits: Limits
+) -> tuple[Any, int]:
     """Parse NV-InferResponse. Return the header, which must not be modified, and how many bytes of
     ``body`` are tensors.
 
     Classes that NV-InferResponse omits (v1.0 to 1.4) are in the header after the tensors, which is
     in ``body_format``. Raises BACKEND_GARBAGE, and NeedsOffloadError on the event loop.
     """
-    if form is Form.BINARY and len(told) > text.LONGEST_REMEMBERED:
-        parsed = _repeated(told, memoryview(joined(body)), limits)
+    if body_format is BodyFormat.BINARY and len(header_text) > text_format.MAX_CACHED:
+        parsed = _parse_binary_copy(header_text, memoryview(join_parts(body)), limits)
         if parsed is not None:
             return parsed
-    check_loop(limits, len(told), text.LONGEST_ON_LOOP)
-    header = _read(InferResponseHeader, ANSWERS, told)
+    check_loop_cost(limits, len(header_text), text_format.MAX_ON_LOOP)
+    header = _parse_text(InferResponseHeader, RESPONSE_HEADER, header_text)
     length = sum(output.raw.batch_byte_size for output in header.output)
     if any(not output.HasField("raw") and not output.batch_classes for output in header.output):
-        header = _trailer(memoryview(joined(body))[length:], header, form, limits)
+        header = _parse_trailer(memoryview(join_parts(body))[length:], header, body_format, limits)
     return header, length
 
 
-def _repeated(told: str, body: memoryview, limits: Limits) -> tuple[Any, int] | None:
+def _parse_binary_copy(
+    header_text: str, body: memoryview, limits: Limits
+) -> tuple[Any, int] | None:
     """Parse the binary copy of ``header_text`` after the tensors in ``body``, in a thousandth of
     the time. Return the same as ``parse_infer_header``; None if there is no such copy."""
-    length = sum(int(number) for number in _SIZES.findall(told) if number)
+    length = sum(int(number) for number in _BYTE_SIZES.findall(header_text) if number)
     try:
         header = _parse(body[length:], limits)
-    except Malformed:
+    except MalformedMessageError:
         return None
     total = sum(output.raw.batch_byte_size for output in header.output)
     return (header, length) if header.output and total == length else None
 
 
-def _trailer(data: memoryview, header: Any, form: Form, limits: Limits) -> Any:
+def _parse_trailer(data: memoryview, header: Any, body_format: BodyFormat, limits: Limits) -> Any:
     """Return the header that follows the tensors, or ``header`` if there is none."""
     if not len(data):
         return header
     try:
-        if form is Form.TEXT:
-            check_loop(limits, len(data), text.LONGEST_ON_LOOP)
-            return text.read(InferResponseHeader, str(data[:LONGEST_TEXT], "utf-8"))
+        if body_format is BodyFormat.TEXT:
+            check_loop_cost(limits, len(data), text_format.MAX_ON_LOOP)
+            return text_format.parse(InferResponseHeader, str(data[:MAX_TEXT], "utf-8"))
         return _parse(data, limits)
-    except (Malformed, ValueError):
+    except (MalformedMessageError, ValueError):
         return header
 
 
 def _parse(data: memoryview, limits: Limits) -> Any:
-    return parse(InferResponseHeader, data, MOST_ANSWER_FIELDS, MOST_HEAD, loop_bound(limits))
+    return parse(
+        InferResponseHeader, data, MAX_RESPONSE_FIELDS, MAX_HEAD_BYTES, max_fields_on_loop(limits)
+    )
 
 
-def allot(body: memoryview) -> Allot:
+def output_splitter(body: memoryview) -> OutputSplitter:
     """Return a splitter that takes the data of the outputs one after another from ``body``, without
     copying."""
 
@@ -288,7 +307,9 @@ def allot(body: memoryview) -> Allot:
         for size in sizes:
             end = position + (size or 0)
             if end > len(body):
-                raise garbage(f"{ANSWERS} describes at least {end} bytes, the body has {len(body)}")
+                raise backend_garbage(
+                    f"{RESPONSE_HEADER} describes at least {end} bytes, the body has {len(body)}"
+                )
             outputs.append(body[position:end])
             position = end
         return outputs

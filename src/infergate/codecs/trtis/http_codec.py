@@ -15,29 +15,35 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from infergate.codecs.base import Capabilities, Parsed, Peek, Profile, Unfinished
-from infergate.codecs.trtis import answers, http_backend, http_forwarding, http_frontend
-from infergate.codecs.trtis.checked import CheckedHeaders
-from infergate.codecs.trtis.datatypes import NUMBERS
-from infergate.codecs.trtis.http_frontend import Form
+from infergate.codecs.base import (
+    Capabilities,
+    ParsedRequest,
+    PartialInferRequest,
+    Profile,
+    RequestSummary,
+)
+from infergate.codecs.trtis import http_backend, http_frontend, http_pass_through, response_messages
+from infergate.codecs.trtis.datatypes import DATATYPE_NUMBERS
+from infergate.codecs.trtis.http_frontend import BodyFormat
+from infergate.codecs.trtis.http_paths import parse_path
 from infergate.codecs.trtis.infer_request import read_request
-from infergate.codecs.trtis.infer_response import write_response, written_text
+from infergate.codecs.trtis.infer_response import header_cost, write_response
 from infergate.codecs.trtis.messages import SharedMemoryStatus as Regions
-from infergate.codecs.trtis.options import Options, read_options
-from infergate.codecs.trtis.paths import find
-from infergate.codecs.trtis.status import unknown_is_not_ready
-from infergate.codecs.trtis.statuses import Statuses
-from infergate.core.errors import GatewayError, Kind, refusal_headers
+from infergate.codecs.trtis.options import TrtisOptions, read_options
+from infergate.codecs.trtis.request_status import RequestStatusFactory
+from infergate.codecs.trtis.server_status import not_ready_if_unknown
+from infergate.codecs.trtis.validated_headers import ValidatedHeaderCache
+from infergate.core.errors import GatewayError, Kind, error_headers
 from infergate.core.limits import Limits
 from infergate.core.messages import (
-    Answer,
-    Done,
-    Health,
+    Acknowledgement,
+    HealthStatus,
     InferRequest,
     InferResponse,
     ModelIndex,
     ModelMetadata,
     Operation,
+    Response,
     ServerStatus,
     ServerStatusRequest,
     SharedMemoryRegisterRequest,
@@ -45,143 +51,154 @@ from infergate.core.messages import (
 )
 from infergate.core.records import record
 from infergate.core.sequences import SequenceId
-from infergate.core.wire import HttpRequest, HttpResponse, joined
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 
-class TrtisHttp:
+class TrtisHttpCodec:
     """The codec of the legacy HTTP API."""
 
     name: str = "trtis-http"
-    caps: Capabilities = Capabilities(
-        datatypes=frozenset(NUMBERS), classifies=True, tells_config=True, tells_statistics=True
+    capabilities: Capabilities = Capabilities(
+        datatypes=frozenset(DATATYPE_NUMBERS),
+        supports_classification=True,
+        reports_config=True,
+        reports_statistics=True,
     )
-    profiled: bool = False
-    described: bool = True
-    streams: frozenset[str] = frozenset()
+    needs_profile: bool = False
+    needs_metadata: bool = True
+    streaming_methods: frozenset[str] = frozenset()
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: TrtisOptions) -> None:
         self._options: Final = options
-        self._statuses: Final = Statuses(options)
-        self._checked: Final = CheckedHeaders()
+        self._status_factory: Final = RequestStatusFactory(options)
+        self._header_cache: Final = ValidatedHeaderCache()
         # No legacy server reports the datatypes of outputs, so `data_type` needs translation.
-        self.forwards: bool = not options.data_type
+        self.can_pass_through: bool = not options.data_type
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TrtisHttp, (self._options,)  # without the cache
+        return TrtisHttpCodec, (self._options,)  # without the cache
 
     # ---- towards clients
 
-    def peek(self, wire: HttpRequest) -> Peek:
+    def summarize(self, wire: HttpRequest) -> RequestSummary:
         """Return the operation and names, which are all in the path. The header is not parsed: if
         it is invalid, ``build_error`` ignores every other error."""
-        operation = find(wire.method, wire.path)
-        return Peek(
+        operation = parse_path(wire.method, wire.path)
+        return RequestSummary(
             type(operation), getattr(operation, "model", ""), getattr(operation, "version", "")
         )
 
-    def parse_request(self, wire: HttpRequest, limits: Limits) -> Parsed | Unfinished[Parsed]:
+    def parse_request(
+        self, wire: HttpRequest, limits: Limits
+    ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
         """Parse a request. Raises NOT_FOUND for an unknown path, METHOD_NOT_ALLOWED, and errors of
         the inference."""
-        operation = find(wire.method, wire.path)
+        operation = parse_path(wire.method, wire.path)
         match operation:
             case InferRequest():
-                header = http_frontend.read_header(wire, limits)
+                header = http_frontend.parse_header(wire, limits)
                 unfinished = read_request(
-                    header, operation, http_frontend.allot(wire.body), self._options.level, limits
+                    header,
+                    operation,
+                    http_frontend.input_splitter(wire.body),
+                    self._options.level,
+                    limits,
                 )
-                return _with_form(unfinished, http_frontend.form_of(wire))
+                return _with_format(unfinished, http_frontend.body_format_of(wire))
             case ServerStatusRequest():
-                return Parsed(operation, http_frontend.status_form_of(wire, self._options.level))
+                return ParsedRequest(
+                    operation, http_frontend.status_format_of(wire, self._options.level)
+                )
             case SharedMemoryRegisterRequest(device=int()):
-                return Parsed(replace(operation, handle=bytes(joined(wire.body))))
-        return Parsed(operation, http_frontend.form_of(wire))
+                return ParsedRequest(replace(operation, handle=bytes(join_parts(wire.body))))
+        return ParsedRequest(operation, http_frontend.body_format_of(wire))
 
-    def build_response(self, answer: Answer, parsed: Parsed) -> HttpResponse:
+    def build_response(self, response: Response, parsed: ParsedRequest) -> HttpResponse:
         """Build a response in the format that the request asked for."""
-        status = self._statuses.success
-        match answer:
+        status = self._status_factory.success
+        match response:
             case InferResponse():
-                reply: _Reply = parsed.reply
+                reply: _HttpResponseOptions = parsed.response_options
                 assert isinstance(parsed.operation, InferRequest)
                 header, raw = write_response(
-                    answer,
+                    response,
                     parsed.operation,
-                    reply.inference,
+                    reply.infer_options,
                     data_type=self._options.data_type,
                 )
-                return http_frontend.inference(header, raw, reply.form, status())
-            case Health(ok):
-                return http_frontend.empty(status(), ok=ok)
-            case Done():
-                return http_frontend.empty(status(), ok=True)
+                return http_frontend.infer_response(header, raw, reply.body_format, status())
+            case HealthStatus(ok):
+                return http_frontend.status_response(status(), ok=ok)
+            case Acknowledgement():
+                return http_frontend.status_response(status(), ok=True)
             case ServerStatus():
-                message = answers.status(answer, self._options.server_id)
+                message = response_messages.status_message(response, self._options.server_id)
             case ModelIndex():
-                message = answers.index(answer)
+                message = response_messages.index_message(response)
             case SharedMemoryStatus():
                 message = Regions()
-                answers.add_regions(message.shared_memory_region, answer)
+                response_messages.add_regions(message.shared_memory_region, response)
             case _:
                 raise GatewayError(
                     Kind.UNSUPPORTED,
-                    f"the legacy HTTP API has no such response: {type(answer).__name__}",
+                    f"the legacy HTTP API has no such response: {type(response).__name__}",
                 )
-        return http_frontend.told(message, parsed.reply, status())
+        return http_frontend.message_response(message, parsed.response_options, status())
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
         """Build the response for ``error``: a bare 400 or 405 if a server would have reached no
         handler, else one with NV-Status."""
-        error_response = self._refused(error, wire)
-        return replace(error_response, headers={**error_response.headers, **refusal_headers(error)})
+        error_response = self._error_response(error, wire)
+        return replace(error_response, headers={**error_response.headers, **error_headers(error)})
 
-    def _refused(self, error: GatewayError, wire: HttpRequest | None) -> HttpResponse:
+    def _error_response(self, error: GatewayError, wire: HttpRequest | None) -> HttpResponse:
         operation: Operation | None = None
         if wire is not None:
             try:
-                operation = find(wire.method, wire.path)
+                operation = parse_path(wire.method, wire.path)
             except GatewayError as path_error:
                 not_allowed = path_error.kind is Kind.METHOD_NOT_ALLOWED
-                return http_frontend.bare(405 if not_allowed else 400)
+                return http_frontend.bare_response(405 if not_allowed else 400)
             if isinstance(operation, InferRequest):
-                return http_frontend.refused_inference(
-                    wire, error, lambda: self._statuses.error(error, operation)
+                return http_frontend.infer_error(
+                    wire, error, lambda: self._status_factory.error(error, operation)
                 )
-        return http_frontend.empty(self._statuses.error(error, operation), ok=False)
+        return http_frontend.status_response(self._status_factory.error(error, operation), ok=False)
 
-    def numbered(self, wire: HttpResponse) -> HttpResponse:
+    def number_response(self, wire: HttpResponse) -> HttpResponse:
         """Return ``wire`` with the next request number."""
-        return http_frontend.numbered(wire, self._statuses.number())
+        return http_frontend.with_number(wire, self._status_factory.next_number())
 
-    def text_in(self, wire: HttpRequest) -> int:  # noqa: ARG002
+    def request_text_bytes(self, wire: HttpRequest) -> int:  # noqa: ARG002
         """Return 0: the cost is known only while the header is read."""
         return 0
 
-    def json_in(self, wire: HttpRequest | HttpResponse, most: int) -> int:  # noqa: ARG002
+    def json_bytes(self, wire: HttpRequest | HttpResponse, max_bytes: int) -> int:  # noqa: ARG002
         """Return 0: there is no JSON."""
         return 0
 
-    def text_forwarded(self, wire: HttpResponse, asked: HttpRequest) -> int:  # noqa: ARG002
+    def rewrite_bytes(self, wire: HttpResponse, request: HttpRequest) -> int:  # noqa: ARG002
         """Return 0: nothing is compressed."""
         return 0
 
-    def text_out(self, answer: Answer, parsed: Parsed) -> int:
+    def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
         """Return the cost of classes and shapes, in bytes of JSON that cost as much."""
-        if not isinstance(answer, InferResponse):
+        if not isinstance(response, InferResponse):
             return 0
-        return written_text(answer.outputs, parsed.reply.inference.outputs)
+        return header_cost(response.outputs, parsed.response_options.infer_options.outputs)
 
-    def size_out(self, answer: InferResponse, parsed: Parsed) -> tuple[int, int]:
+    def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
         """Return the bounds: headers are short, and tensors are not copied."""
-        return 0, self.text_out(answer, parsed)
+        return 0, self.response_text_bytes(response, parsed)
 
-    def text_to_backend(self, operation: InferRequest, profile: Profile) -> int:
+    def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
         """Return the cost of shapes, in bytes of JSON that cost as much."""
         del profile
-        return written_text(operation.inputs, ())
+        return header_cost(operation.inputs, ())
 
-    def size_to_backend(self, operation: InferRequest, profile: Profile) -> int:
+    def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
         """Return the same as ``backend_text_bytes``."""
-        return self.text_to_backend(operation, profile)
+        return self.backend_text_bytes(operation, profile)
 
     # ---- towards backends
 
@@ -199,65 +216,73 @@ class TrtisHttp:
         operation: Operation,
         limits: Limits,
         model: ModelMetadata | None = None,
-    ) -> Answer:
+    ) -> Response:
         """Parse a backend's response. Raises the backend's error, or BACKEND_GARBAGE."""
         try:
             return http_backend.parse_response(wire, operation, limits, model)
         except GatewayError as error:
-            return unknown_is_not_ready(error, operation)
+            return not_ready_if_unknown(error, operation)
 
     # ---- pass-through
 
-    def shield(self, wire: HttpRequest, limits: Limits) -> HttpRequest | Unfinished[HttpRequest]:
+    def validate(
+        self, wire: HttpRequest, limits: Limits
+    ) -> HttpRequest | PartialInferRequest[HttpRequest]:
         """Validate an inference; any other request is only parsed."""
-        operation = find(wire.method, wire.path)
+        operation = parse_path(wire.method, wire.path)
         if isinstance(operation, InferRequest):
             level = self._options.level
-            return http_forwarding.check(wire, operation, self._checked, level, limits)
+            return http_pass_through.validate(wire, operation, self._header_cache, level, limits)
         self.parse_request(wire, limits)
         return wire
 
-    def sequence(self, wire: HttpRequest, limits: Limits) -> SequenceId | None:
+    def sequence_of(self, wire: HttpRequest, limits: Limits) -> SequenceId | None:
         """Return the correlation id."""
-        return http_forwarding.sequence(wire, limits)
+        return http_pass_through.sequence_of(wire, limits)
 
-    def readdress(
+    def rewrite_request(
         self, wire: HttpRequest, model: str, version: str, profile: Profile
     ) -> HttpRequest | None:
         """Return the request for the backend; None if server releases interpret the message
         differently."""
         del profile
-        return http_forwarding.readdress(wire, model, version)
+        return http_pass_through.rewrite_request(wire, model, version)
 
-    def relabel(
-        self, wire: HttpResponse, asked: HttpRequest, model: str, version: str, limits: Limits
+    def rewrite_response(
+        self, wire: HttpResponse, request: HttpRequest, model: str, version: str, limits: Limits
     ) -> HttpResponse:
         """Return the response for the client. Raises the backend's error, or BACKEND_GARBAGE."""
-        status = self._statuses.success
-        return http_forwarding.relabel(wire, asked, model, version, status, limits)
+        status = self._status_factory.success
+        return http_pass_through.rewrite_response(wire, request, model, version, status, limits)
 
 
 @record
-class _Reply:
+class _HttpResponseOptions:
     """The response options of an inference, and the format of the header after its data."""
 
-    inference: Any
-    form: Form
+    infer_options: Any
+    body_format: BodyFormat
 
 
-def _with_form(unfinished: Unfinished[Parsed], form: Form) -> Unfinished[Parsed]:
-    finish = partial(_finish, unfinished.finish, form)
-    return Unfinished(unfinished.model, unfinished.version, finish)
+def _with_format(
+    unfinished: PartialInferRequest[ParsedRequest], body_format: BodyFormat
+) -> PartialInferRequest[ParsedRequest]:
+    finish = partial(_complete, unfinished.complete, body_format)
+    return PartialInferRequest(unfinished.model, unfinished.version, finish)
 
 
-def _finish(
-    finish: Callable[[ModelMetadata], Parsed], form: Form, metadata: ModelMetadata
-) -> Parsed:
-    parsed = finish(metadata)
-    return Parsed(parsed.operation, _Reply(parsed.reply, form))
+def _complete(
+    complete: Callable[[ModelMetadata], ParsedRequest],
+    body_format: BodyFormat,
+    metadata: ModelMetadata,
+) -> ParsedRequest:
+    parsed = complete(metadata)
+    return ParsedRequest(
+        parsed.operation, _HttpResponseOptions(parsed.response_options, body_format)
+    )
 
 
-def make(options: Mapping[str, Any]) -> TrtisHttp:
+def create(options: Mapping[str, Any]) -> TrtisHttpCodec:
     """Return the codec for the options ``level``, ``server_id`` and ``data_type``. Raises
     ValueError."""
-    return TrtisHttp(read_options(options))
+    return TrtisHttpCodec(read_options(options))

@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from infergate.codecs.base import Parsed, Unfinished
-from infergate.codecs.trtis.checks import (
-    Input,
-    Output,
+from infergate.codecs.base import ParsedRequest, PartialInferRequest
+from infergate.codecs.trtis.header_checks import (
+    CheckedInput,
+    CheckedOutput,
     check_batch,
     check_classes,
     check_counts,
@@ -28,122 +28,133 @@ from infergate.codecs.trtis.checks import (
     datatype_of,
     is_batched,
 )
-from infergate.codecs.trtis.messages import Carried, InferRequestHeader
-from infergate.codecs.trtis.options import Level
+from infergate.codecs.trtis.messages import InferRequestHeader, PicklableMessage
+from infergate.codecs.trtis.options import CompatibilityLevel
 from infergate.codecs.trtis.parameters import read_id, read_parameters, write_parameters
-from infergate.codecs.trtis.statuses import Refusal
-from infergate.core.classification import PARAMETER, class_count
+from infergate.codecs.trtis.request_status import TrtisStatusError
+from infergate.core.classification import CLASSIFICATION, class_count
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, ModelMetadata, RequestedOutput
-from infergate.core.places import Place
 from infergate.core.records import record
+from infergate.core.region_ref import RegionRef
 from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data
 
-Allot = Callable[[Sequence[Input], str], Sequence[Buffer]]
+InputSplitter = Callable[[Sequence[CheckedInput], str], Sequence[Buffer]]
 """Assigns the raw data to the inputs; the second argument is the name of the model for errors.
 Raises BAD_REQUEST if there is too little or too much."""
 
 
 @record
-class Reply:
+class TrtisResponseOptions:
     """How to answer a client's inference. ``batch`` is the first dimension of every shape, or empty
     if the model does not batch."""
 
     id: int
     batch_size: int
     batch: tuple[int, ...]
-    outputs: tuple[Output, ...]
+    outputs: tuple[CheckedOutput, ...]
 
 
 # ---- from clients
 
 
 def read_request(
-    header: Any, asked: InferRequest, allot: Allot, level: Level, limits: Limits
-) -> Unfinished[Parsed]:
+    header: Any,
+    target: InferRequest,
+    split_inputs: InputSplitter,
+    level: CompatibilityLevel,
+    limits: Limits,
+) -> PartialInferRequest[ParsedRequest]:
     """Return the inference in ``header``, for the model and version of ``target``.
 
     Raises BAD_REQUEST, as does its ``complete``.
     """
     check_counts(header, limits)
-    finish = partial(_finish, Carried(header), asked, allot, level, limits)
-    return Unfinished(asked.model, asked.version, finish)
+    finish = partial(_complete, PicklableMessage(header), target, split_inputs, level, limits)
+    return PartialInferRequest(target.model, target.version, finish)
 
 
-def _finish(  # noqa: PLR0913, PLR0917 - the parts of a request
-    carried: Carried,
-    asked: InferRequest,
-    allot: Allot,
-    level: Level,
+def _complete(  # noqa: PLR0913, PLR0917 - the parts of a request
+    carried: PicklableMessage,
+    target: InferRequest,
+    split_inputs: InputSplitter,
+    level: CompatibilityLevel,
     limits: Limits,
     metadata: ModelMetadata,
-) -> Parsed:
+) -> ParsedRequest:
     if metadata.unavailable:
-        text = level.unavailable_model(asked.model, asked.version)
-        raise Refusal("UNAVAILABLE", text, Kind.NO_BACKEND)
+        text = level.unavailable_model_text(target.model, target.version)
+        raise TrtisStatusError("UNAVAILABLE", text, Kind.NO_BACKEND)
     header = carried.message
     check_batch(header, metadata)
     outputs = check_outputs(header, metadata, level)
     inputs = check_inputs(header, metadata, limits)
     batch = (header.batch_size,) if is_batched(metadata) else ()
-    tensors = _tensors(inputs, batch, allot(inputs, metadata.name), limits)
+    tensors = _tensors(inputs, batch, split_inputs(inputs, metadata.name), limits)
     check_classes(outputs)
     request = InferRequest(
-        asked.model,
-        asked.version,
+        target.model,
+        target.version,
         read_id(header),
         read_parameters(header),
         tensors,
         tuple([_requested(output) for output in dict.fromkeys(outputs)]),
     )
-    return Parsed(request, Reply(header.id, header.batch_size, batch, outputs))
+    return ParsedRequest(
+        request, TrtisResponseOptions(header.id, header.batch_size, batch, outputs)
+    )
 
 
 def _tensors(
-    inputs: Sequence[Input], batch: tuple[int, ...], datas: Sequence[Buffer], limits: Limits
+    inputs: Sequence[CheckedInput],
+    batch: tuple[int, ...],
+    buffers: Sequence[Buffer],
+    limits: Limits,
 ) -> tuple[Tensor, ...]:
     tensors: list[Tensor] = []
     elements = 0
-    for checked, data in zip(inputs, datas, strict=True):
+    for checked, data in zip(inputs, buffers, strict=True):
         shape = (*batch, *checked.dims)
         if checked.datatype is Datatype.BYTES:
             elements = add_bytes_elements(checked.name, shape, elements, limits)
-        if checked.place is None:
+        if checked.shared_memory is None:
             check_data(checked.name, checked.datatype, shape, data)
-        tensors.append(Tensor(checked.name, checked.datatype, shape, data, place=checked.place))
+        tensors.append(
+            Tensor(checked.name, checked.datatype, shape, data, shared_memory=checked.shared_memory)
+        )
     return tuple(tensors)
 
 
-def _requested(output: Output) -> RequestedOutput:
+def _requested(output: CheckedOutput) -> RequestedOutput:
     if not output.classes:
-        return RequestedOutput(output.name, place=output.place)
-    return RequestedOutput(output.name, {PARAMETER: output.classes}, output.place)
+        return RequestedOutput(output.name, shared_memory=output.shared_memory)
+    return RequestedOutput(output.name, {CLASSIFICATION: output.classes}, output.shared_memory)
 
 
 # ---- to backends
 
-_LATEST: Final = -1
-LARGEST_UINT32: Final = 2**32 - 1
-_LARGEST_VERSION: Final = 2**63 - 1
+_LATEST_VERSION: Final = -1
+MAX_UINT32: Final = 2**32 - 1
+_MAX_VERSION: Final = 2**63 - 1
 
 
 def version_number(model: str, version: str) -> int:
     """Return ``version`` as the API has it, -1 for the latest. Raises BAD_REQUEST if it is not a
     number."""
     if not version:
-        return _LATEST
-    if version.isascii() and version.isdecimal() and len(version) <= len(str(_LARGEST_VERSION)):
+        return _LATEST_VERSION
+    if version.isascii() and version.isdecimal() and len(version) <= len(str(_MAX_VERSION)):
         number = int(version)
-        if number <= _LARGEST_VERSION:
+        if number <= _MAX_VERSION:
             return number
     raise bad_request(
         f"version '{version}' of model '{model}' is not found; the backend's versions are integers"
     )
 
 
-def wanted_outputs(
+def requested_outputs(
     operation: InferRequest, model: ModelMetadata
 ) -> list[tuple[RequestedOutput, Datatype]]:
     """Return each output to request from the backend, with its datatype. Raises BAD_REQUEST."""
@@ -166,7 +177,9 @@ def write_request(operation: InferRequest, model: ModelMetadata, *, schedules: b
     """
     if model.unavailable:
         raise GatewayError(
-            Kind.NO_BACKEND, _unavailable(operation.model, operation.version), origin=Origin.BACKEND
+            Kind.NO_BACKEND,
+            _unavailable_text(operation.model, operation.version),
+            origin=Origin.BACKEND,
         )
     header = InferRequestHeader(batch_size=batch_size(operation, model))
     write_parameters(header, operation.id, operation.parameters, schedules=schedules)
@@ -183,32 +196,36 @@ def write_request(operation: InferRequest, model: ModelMetadata, *, schedules: b
                 f"tensor '{tensor.name}' is {tensor.datatype.value}, "
                 f"model '{operation.model}' expects {metadata.datatype}"
             )
-        size = len(tensor.data) if tensor.place is None else tensor.place.size
+        size = len(tensor.data) if tensor.shared_memory is None else tensor.shared_memory.size
         input_header = header.input.add(
             name=tensor.name,
             dims=tensor.shape[1:] if batched else tensor.shape,
             batch_byte_size=size if tensor.datatype is Datatype.BYTES else 0,
         )
-        if tensor.place is not None:
-            _write_place(input_header.shared_memory, tensor.place)
-    for output, _ in wanted_outputs(operation, model):
+        if tensor.shared_memory is not None:
+            _write_region_ref(input_header.shared_memory, tensor.shared_memory)
+    for output, _ in requested_outputs(operation, model):
         output_header = header.output.add(name=output.name)
         if (count := class_count(output)) is not None:
             output_header.cls.count = count
-        if output.place is not None:
-            _write_place(output_header.shared_memory, output.place)
+        if output.shared_memory is not None:
+            _write_region_ref(output_header.shared_memory, output.shared_memory)
     return header
 
 
-def _unavailable(model: str, version: str) -> str:
+def _unavailable_text(model: str, version: str) -> str:
     """Return the text that later server releases use."""
     if version:
         return f"Request for unknown model: '{model}' version {version} is not at ready state"
     return f"Request for unknown model: '{model}' has no available versions"
 
 
-def _write_place(memory: Any, place: Place) -> None:
-    memory.name, memory.offset, memory.byte_size = place.region, place.offset, place.size
+def _write_region_ref(memory: Any, region_ref: RegionRef) -> None:
+    memory.name, memory.offset, memory.byte_size = (
+        region_ref.region,
+        region_ref.offset,
+        region_ref.size,
+    )
 
 
 def batch_size(operation: InferRequest, model: ModelMetadata) -> int:
@@ -228,6 +245,6 @@ def batch_size(operation: InferRequest, model: ModelMetadata) -> int:
                 f"tensor '{tensor.name}': batch size {tensor.shape[0]}, another input has {size}"
             )
         size = tensor.shape[0]
-    if size is not None and size > LARGEST_UINT32:
-        raise bad_request(f"batch size {size} exceeds {LARGEST_UINT32}, the maximum of the API")
+    if size is not None and size > MAX_UINT32:
+        raise bad_request(f"batch size {size} exceeds {MAX_UINT32}, the maximum of the API")
     return 1 if size is None else size

@@ -12,17 +12,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from infergate.codecs.trtis.checks import Output, is_batched
-from infergate.codecs.trtis.classes import read_classes, write_classes
-from infergate.codecs.trtis.datatypes import NUMBERS
-from infergate.codecs.trtis.infer_request import Reply, batch_size, wanted_outputs
+from infergate.codecs.trtis.batch_classes import read_classes, write_classes
+from infergate.codecs.trtis.datatypes import DATATYPE_NUMBERS
+from infergate.codecs.trtis.header_checks import CheckedOutput, is_batched
+from infergate.codecs.trtis.infer_request import TrtisResponseOptions, batch_size, requested_outputs
 from infergate.codecs.trtis.messages import InferResponseHeader
 from infergate.core.classification import class_count
 from infergate.core.datatypes import Datatype
-from infergate.core.errors import GatewayError, blamed, garbage
+from infergate.core.errors import GatewayError, as_backend_error, backend_garbage
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
-from infergate.core.places import Place
+from infergate.core.region_ref import RegionRef
 from infergate.core.tensor import (
     Buffer,
     Tensor,
@@ -35,7 +35,11 @@ from infergate.core.tensor import (
 
 
 def write_response(
-    answer: InferResponse, asked: InferRequest, reply: Reply, *, data_type: bool
+    response: InferResponse,
+    request: InferRequest,
+    options: TrtisResponseOptions,
+    *,
+    data_type: bool,
 ) -> tuple[Any, Sequence[Buffer]]:
     """Return the header, and the raw data of each output, which is empty for classes and for
     outputs in shared memory.
@@ -43,57 +47,59 @@ def write_response(
     Raises BACKEND_GARBAGE if the response does not match the request.
     """
     header = InferResponseHeader(
-        model_name=asked.model,
-        model_version=model_version(answer.version),
-        batch_size=reply.batch_size,
-        id=reply.id,
+        model_name=request.model,
+        model_version=model_version(response.version),
+        batch_size=options.batch_size,
+        id=options.id,
     )
-    tensors = {tensor.name: tensor for tensor in answer.outputs}
+    tensors = {tensor.name: tensor for tensor in response.outputs}
     raw: list[Buffer] = []
-    for output in reply.outputs:
+    for output in options.outputs:
         tensor = tensors.get(output.name)
         if tensor is None:
-            raise garbage(f"the response lacks output '{output.name}'")
+            raise backend_garbage(f"the response lacks output '{output.name}'")
         output_header = header.output.add(name=output.name)
         if data_type:
-            output_header.data_type = NUMBERS[output.datatype]
+            output_header.data_type = DATATYPE_NUMBERS[output.datatype]
         if output.classes:
-            write_classes(output_header.batch_classes, tensor, reply.batch_size)
+            write_classes(output_header.batch_classes, tensor, options.batch_size)
             raw.append(b"")
             continue
         if tensor.datatype is not output.datatype:
-            raise garbage(
+            raise backend_garbage(
                 f"output '{output.name}' is {tensor.datatype.value}; the model's metadata says "
                 f"{output.datatype.value}"
             )
-        rank = len(reply.batch)
-        if tensor.shape[:rank] != reply.batch:
-            raise garbage(
+        rank = len(options.batch)
+        if tensor.shape[:rank] != options.batch:
+            raise backend_garbage(
                 f"output '{output.name}' has shape {list(tensor.shape)}, "
-                f"not batch size {reply.batch_size}"
+                f"not batch size {options.batch_size}"
             )
         output_header.raw.dims.extend(tensor.shape[rank:])
-        size = len(tensor.data) if tensor.place is None else tensor.place.size
+        size = len(tensor.data) if tensor.shared_memory is None else tensor.shared_memory.size
         output_header.raw.batch_byte_size = size
         output_header.raw.SetInParent()
         raw.append(tensor.data)
     return header, raw
 
 
-def written_text(tensors: Sequence[Tensor], outputs: Sequence[Output]) -> int:
+def header_cost(tensors: Sequence[Tensor], outputs: Sequence[CheckedOutput]) -> int:
     """Return the cost of writing the header of ``tensors``, in bytes of JSON that cost as much:
     some microseconds for a dimension, nearly one for a byte of a class."""
     cost = 0
     for tensor in tensors:
-        cost += _DIMENSION * len(tensor.shape)
+        cost += _DIMENSION_COST * len(tensor.shape)
     for output in outputs:
         if output.classes:
-            cost += sum(_CLASS * len(entry.data) for entry in tensors if entry.name == output.name)
+            cost += sum(
+                _CLASS_BYTE_COST * len(entry.data) for entry in tensors if entry.name == output.name
+            )
     return cost
 
 
-_DIMENSION: Final = 64
-_CLASS: Final = 8
+_DIMENSION_COST: Final = 64
+_CLASS_BYTE_COST: Final = 8
 
 
 def model_version(version: str) -> int:
@@ -106,13 +112,17 @@ def model_version(version: str) -> int:
 
 # ---- from backends
 
-Allot = Callable[[Sequence[int | None]], Sequence[Buffer]]
+OutputSplitter = Callable[[Sequence[int | None]], Sequence[Buffer]]
 """Splits the raw data into outputs of these sizes in bytes; None for an output without raw data.
 Raises BACKEND_GARBAGE."""
 
 
 def read_response(
-    header: Any, allot: Allot, operation: InferRequest, model: ModelMetadata, limits: Limits
+    header: Any,
+    split_outputs: OutputSplitter,
+    operation: InferRequest,
+    model: ModelMetadata,
+    limits: Limits,
 ) -> InferResponse:
     """Return the response to ``operation`` in ``header`` and the raw data, with the id of
     ``operation``.
@@ -120,9 +130,9 @@ def read_response(
     Raises BACKEND_GARBAGE, TOO_LARGE.
     """
     try:
-        outputs = _read_outputs(header, allot, operation, model, limits)
+        outputs = _read_outputs(header, split_outputs, operation, model, limits)
     except GatewayError as error:
-        raise blamed(error) from None
+        raise as_backend_error(error) from None
     return InferResponse(
         model=header.model_name or operation.model,
         version=str(header.model_version) if header.model_version > 0 else "",
@@ -131,43 +141,57 @@ def read_response(
     )
 
 
-def _raw_size(told: Any) -> int | None:
-    return told.raw.batch_byte_size if told.HasField("raw") else None
+def _raw_size(output: Any) -> int | None:
+    return output.raw.batch_byte_size if output.HasField("raw") else None
 
 
 def _tensor(
-    told: Any, datatype: Datatype, shape: tuple[int, ...], data: Buffer, place: Place | None
+    output: Any,
+    datatype: Datatype,
+    shape: tuple[int, ...],
+    data: Buffer,
+    region_ref: RegionRef | None,
 ) -> Tensor:
-    if not told.HasField("raw"):
-        raise garbage(f"output '{told.name}' has no raw data")
-    if place is None:
-        check_data(told.name, datatype, shape, data)
-        return Tensor(told.name, datatype, shape, data)
-    written = replace(place, size=told.raw.batch_byte_size)
-    return Tensor(told.name, datatype, shape, b"", place=written)
+    if not output.HasField("raw"):
+        raise backend_garbage(f"output '{output.name}' has no raw data")
+    if region_ref is None:
+        check_data(output.name, datatype, shape, data)
+        return Tensor(output.name, datatype, shape, data)
+    written = replace(region_ref, size=output.raw.batch_byte_size)
+    return Tensor(output.name, datatype, shape, b"", shared_memory=written)
 
 
 def _read_outputs(
-    header: Any, allot: Allot, operation: InferRequest, model: ModelMetadata, limits: Limits
+    header: Any,
+    split_outputs: OutputSplitter,
+    operation: InferRequest,
+    model: ModelMetadata,
+    limits: Limits,
 ) -> tuple[Tensor, ...]:
     requested = {
-        output.name: (output, datatype) for output, datatype in wanted_outputs(operation, model)
+        output.name: (output, datatype) for output, datatype in requested_outputs(operation, model)
     }
     batch = (batch_size(operation, model),) if is_batched(model) else ()
     if batch and header.batch_size != batch[0]:
-        raise garbage(f"it has batch size {header.batch_size}, not {batch[0]}")
+        raise backend_garbage(f"it has batch size {header.batch_size}, not {batch[0]}")
     if len(header.output) > limits.tensors:
-        raise garbage(f"there are {len(header.output)} outputs, the limit is {limits.tensors}")
-    in_shared_memory = {output.name for output, _ in requested.values() if output.place is not None}
+        raise backend_garbage(
+            f"there are {len(header.output)} outputs, the limit is {limits.tensors}"
+        )
+    in_shared_memory = {
+        output.name for output, _ in requested.values() if output.shared_memory is not None
+    }
     sizes = [
         None if output_header.name in in_shared_memory else _raw_size(output_header)
         for output_header in header.output
     ]
     tensors: dict[str, Tensor] = {}
     elements = 0
-    for output_header, data in zip(header.output, allot(sizes), strict=True):
+    for output_header, data in zip(header.output, split_outputs(sizes), strict=True):
         if output_header.name not in requested or output_header.name in tensors:
-            raise garbage(f"output '{output_header.name}' was not requested, or occurs twice")
+            raise backend_garbage(
+                f"output '{output_header.name}' was not requested, or occurs twice"
+            )
         output, datatype = requested[output_header.name]
         if class_count(output) is not None:
             tensor = read_classes(output_header.name, output_header.batch_classes, batch, datatype)
@@ -175,9 +199,9 @@ def _read_outputs(
             shape = check_shape(output_header.name, (*batch, *output_header.raw.dims), limits)
             if datatype is Datatype.BYTES:
                 elements = add_bytes_elements(output_header.name, shape, elements, limits)
-            tensor = _tensor(output_header, datatype, shape, data, output.place)
+            tensor = _tensor(output_header, datatype, shape, data, output.shared_memory)
         tensors[output_header.name] = tensor
     for name in requested:
         if name not in tensors:
-            raise garbage(f"it lacks output '{name}'")
+            raise backend_garbage(f"it lacks output '{name}'")
     return tuple(tensors[name] for name in requested)

@@ -11,7 +11,7 @@ SERVICE: Final = "nvidia.inferenceserver.GRPCService"
 
 
 def _message(name: str) -> Any:
-    return SCHEMA.message(f"nvidia.inferenceserver.{name}")
+    return SCHEMA.message_class(f"nvidia.inferenceserver.{name}")
 
 
 InferRequestHeader: Final = _message("InferRequestHeader")
@@ -38,7 +38,7 @@ CODES: Final[dict[str, int]] = {name: value.number for name, value in _CODE.valu
 """The numbers of the enum RequestStatusCode, by name."""
 
 
-class Carried:
+class PicklableMessage:
     """A ``message`` that can be pickled, for a helper process."""
 
     __slots__ = ("message",)
@@ -48,8 +48,8 @@ class Carried:
 
     def __reduce__(self) -> tuple[Any, ...]:
         name = self.message.DESCRIPTOR.full_name
-        return _carried, (name, self.message.SerializeToString())
+        return _unpickle, (name, self.message.SerializeToString())
 
 
-def _carried(name: str, data: bytes) -> Carried:
-    return Carried(SCHEMA.message(name).FromString(data))
+def _unpickle(name: str, data: bytes) -> PicklableMessage:
+    return PicklableMessage(SCHEMA.message_class(name).FromString(data))

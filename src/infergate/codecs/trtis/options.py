@@ -12,52 +12,58 @@ from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class CompatibilityLevel:
     """The behaviour of one release."""
 
-    tells_json: bool
+    has_json_status: bool
     """Status as JSON, if the query or the Accept header asks for it (since 1.10)."""
-    repeats_outputs: bool
+    allows_repeated_outputs: bool
     """Returns an output as often as it is requested; otherwise such a request is rejected."""
-    names_versions: bool
+    names_unknown_versions: bool
     """The error for an unknown model version names the version."""
 
-    def unknown_model(self, model: str, version: str) -> str:
+    def unknown_model_text(self, model: str, version: str) -> str:
         """Return the error text for an inference on an unknown model."""
-        if not self.names_versions:
+        if not self.names_unknown_versions:
             return f"Inference request for unknown model '{model}'"
         where = f" version {version}" if version else ""
         return f"Request for unknown model: '{model}'{where} is not found"
 
-    def unavailable_model(self, model: str, version: str) -> str:
+    def unavailable_model_text(self, model: str, version: str) -> str:
         """Return the error text for an inference on a model that is not ready."""
-        if version or not self.names_versions:
-            return self.unknown_model(model, version)
+        if version or not self.names_unknown_versions:
+            return self.unknown_model_text(model, version)
         return f"Request for unknown model: '{model}' has no available versions"
 
 
 LEVELS: Final = {
-    "1.9": Level(tells_json=False, repeats_outputs=True, names_versions=False),
-    "1.15": Level(tells_json=True, repeats_outputs=False, names_versions=True),
+    "1.9": CompatibilityLevel(
+        has_json_status=False, allows_repeated_outputs=True, names_unknown_versions=False
+    ),
+    "1.15": CompatibilityLevel(
+        has_json_status=True, allows_repeated_outputs=False, names_unknown_versions=True
+    ),
 }
-_KNOWN: Final = ("level", "server_id", "data_type")
+_OPTION_NAMES: Final = ("level", "server_id", "data_type")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class TrtisOptions:
     """The options. Every status contains ``server_id``. ``data_type`` adds the datatype to outputs,
     which breaks clients older than 1.12."""
 
-    level: Level
+    level: CompatibilityLevel
     server_id: str
     data_type: bool
 
 
-def read_options(options: Mapping[str, Any]) -> Options:
+def read_options(options: Mapping[str, Any]) -> TrtisOptions:
     """Check and return the options. Raises ValueError."""
     for name in options:
-        if name not in _KNOWN:
-            raise ValueError(f"{name!r} is not an option; the options are {', '.join(_KNOWN)}")
+        if name not in _OPTION_NAMES:
+            raise ValueError(
+                f"{name!r} is not an option; the options are {', '.join(_OPTION_NAMES)}"
+            )
     level = options.get("level", "1.9")
     if level not in LEVELS:
         raise ValueError(f"level is {level!r}, expected one of {list(LEVELS)}")
@@ -67,4 +73,4 @@ def read_options(options: Mapping[str, Any]) -> Options:
     data_type = options.get("data_type", False)
     if not isinstance(data_type, bool):
         raise ValueError(f"data_type is {data_type!r}, expected true or false")  # noqa: TRY004
-    return Options(LEVELS[level], server_id, data_type)
+    return TrtisOptions(LEVELS[level], server_id, data_type)

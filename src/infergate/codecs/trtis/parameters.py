@@ -25,14 +25,14 @@ _START: Final = 1
 _END: Final = 2
 _SEQUENCE: Final = "sequence_id"
 _FLAGS: Final = {"sequence_start": _START, "sequence_end": _END}
-_NUMBERS: Final = {
+_NUMERIC_FIELDS: Final = {
     # parameter: field, its bits
     _SEQUENCE: ("correlation_id", 64),
     "priority": ("priority", 32),
     "timeout": ("timeout_microseconds", 64),
 }
 _SCHEDULING: Final = frozenset({"priority", "timeout"})
-_DIGITS: Final = 20
+_MAX_DIGITS: Final = 20
 """The digits of the largest uint64."""
 
 
@@ -44,7 +44,7 @@ def read_id(header: Any) -> str:
 def read_parameters(header: Any) -> Parameters:
     """Return the canonical parameters."""
     parameters: dict[str, Any] = {}
-    for name, (field, _) in _NUMBERS.items():
+    for name, (field, _) in _NUMERIC_FIELDS.items():
         if value := getattr(header, field):
             parameters[name] = value
     for name, flag in _FLAGS.items():
@@ -56,12 +56,12 @@ def read_parameters(header: Any) -> Parameters:
 def write_parameters(header: Any, id_: str, parameters: Parameters, *, schedules: bool) -> None:
     """Write the id and parameters to ``header``; priority and timeout only if the server
     ``schedules``. Raises BAD_REQUEST for values that do not fit."""
-    number = _number(id_)
+    number = _parse_number(id_)
     if number is not None and number < 2**64:
         header.id = number
-    for name, (field, bits) in _NUMBERS.items():
+    for name, (field, bits) in _NUMERIC_FIELDS.items():
         if name in parameters:
-            number = _fitting(name, parameters[name], bits)
+            number = _checked_number(name, parameters[name], bits)
             if schedules or name not in _SCHEDULING:
                 setattr(header, field, number)
     for name, flag in _FLAGS.items():
@@ -71,10 +71,10 @@ def write_parameters(header: Any, id_: str, parameters: Parameters, *, schedules
         header.flags |= flag * value
 
 
-def _fitting(name: str, value: Any, bits: int) -> int:
+def _checked_number(name: str, value: Any, bits: int) -> int:
     number = value
     if name == _SEQUENCE and isinstance(value, str):  # V2 allows strings as sequence ids
-        number = _number(value)
+        number = _parse_number(value)
         if number is None:
             raise bad_request(
                 f"parameter '{name}' is {value[:40]!r}: the backend only supports numbers"
@@ -84,7 +84,7 @@ def _fitting(name: str, value: Any, bits: int) -> int:
     return number
 
 
-def _number(text: str) -> int | None:
-    if text.isascii() and text.isdecimal() and len(text) <= _DIGITS:
+def _parse_number(text: str) -> int | None:
+    if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS:
         return int(text)
     return None

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from infergate.core.tensor import Parameters
 
-_NUMBERS: Final = range(2**64)
-_ALL: Final = 1
+_UINT64: Final = range(2**64)
+_ALL_SIZES: Final = 1
 """The batch size that stands for all sizes (Rule 2 of ``server_status``)."""
-_SAME: Final = {
+_DURATIONS: Final = {
     "success": "success",
     "fail": "failed",
     "queue": "queue",
@@ -24,31 +24,33 @@ _COMPUTE: Final = ("compute_input", "compute_infer", "compute_output")
 _BATCH_SIZE: Final = "batch_size"
 
 
-def write_statistics(version: Any, counted: Parameters) -> None:
+def write_statistics(version: Any, statistics: Parameters) -> None:
     """Fill a ModelVersionStatus from ``statistics``, which has the names of Triton's extension. It
     comes from a server, so any value that is not a valid count becomes 0."""
-    version.model_execution_count = _number(counted.get("execution_count"))
-    version.model_inference_count = _number(counted.get("inference_count"))
-    version.last_inference_timestamp_milliseconds = _number(counted.get("last_inference"))
-    batch_stats = counted.get("batch_stats")
+    version.model_execution_count = _as_uint64(statistics.get("execution_count"))
+    version.model_inference_count = _as_uint64(statistics.get("inference_count"))
+    version.last_inference_timestamp_milliseconds = _as_uint64(statistics.get("last_inference"))
+    batch_stats = statistics.get("batch_stats")
     by_size = {
-        _number(entry.get(_BATCH_SIZE)): entry
+        _as_uint64(entry.get(_BATCH_SIZE)): entry
         for entry in (batch_stats if isinstance(batch_stats, list) else [])
         if isinstance(entry, dict) and ("success" in entry or "fail" in entry)
     }
-    for size, stats in by_size.items() or ((_ALL, _members(counted.get("inference_stats"))),):
+    for size, stats in by_size.items() or (
+        (_ALL_SIZES, _as_object(statistics.get("inference_stats"))),
+    ):
         # like the servers, list only the sizes of requests so far
         if size < 2**32 and any(_count(stats, name) for name in ("success", "fail")):
             _write_size(version.infer_stats[size], stats)
 
 
-def _write_size(told: Any, stats: Parameters) -> None:
-    for v2_name, api_name in _SAME.items():
+def _write_size(entry: Any, stats: Parameters) -> None:
+    for v2_name, api_name in _DURATIONS.items():
         if _count(stats, v2_name):
-            _write(getattr(told, api_name), _count(stats, v2_name), _time(stats, v2_name))
+            _write_duration(getattr(entry, api_name), _count(stats, v2_name), _time(stats, v2_name))
     if count := _count(stats, "compute_infer"):
         time = sum(_time(stats, name) for name in _COMPUTE)
-        _write(told.compute, count, min(time, _NUMBERS[-1]))
+        _write_duration(entry.compute, count, min(time, _UINT64[-1]))
 
 
 def read_statistics(model: str, name: str, version: Any) -> Parameters:
@@ -57,8 +59,8 @@ def read_statistics(model: str, name: str, version: Any) -> Parameters:
     their size."""
     sizes = {
         size: {
-            v2_name: _read(version.infer_stats[size], api_name)
-            for v2_name, api_name in _SAME.items()
+            v2_name: _read_duration(version.infer_stats[size], api_name)
+            for v2_name, api_name in _DURATIONS.items()
         }
         for size in sorted(version.infer_stats)
     }
@@ -71,16 +73,16 @@ def read_statistics(model: str, name: str, version: Any) -> Parameters:
         "execution_count": version.model_execution_count,
         "inference_stats": {
             key: {
-                part: min(sum(stats[key][part] for stats in sizes.values()), _NUMBERS[-1])
+                part: min(sum(stats[key][part] for stats in sizes.values()), _UINT64[-1])
                 for part in ("count", "ns")
             }
-            for key in _SAME
+            for key in _DURATIONS
         },
         "batch_stats": [{_BATCH_SIZE: size, **stats} for size, stats in sizes.items()],
     }
 
 
-def _read(stats: Any, name: str) -> dict[str, int]:
+def _read_duration(stats: Any, name: str) -> dict[str, int]:
     """Read a duration. Before v1.13 there is no ``compute_infer``, only the sum of all compute
     parts."""
     duration = getattr(stats, name)
@@ -89,22 +91,22 @@ def _read(stats: Any, name: str) -> dict[str, int]:
     return {"count": duration.count, "ns": duration.total_time_ns}
 
 
-def _write(duration: Any, count: int, time: int) -> None:
+def _write_duration(duration: Any, count: int, time: int) -> None:
     duration.count = count
     duration.total_time_ns = time
 
 
 def _count(stats: Parameters, name: str) -> int:
-    return _number(_members(stats.get(name)).get("count"))
+    return _as_uint64(_as_object(stats.get(name)).get("count"))
 
 
 def _time(stats: Parameters, name: str) -> int:
-    return _number(_members(stats.get(name)).get("ns"))
+    return _as_uint64(_as_object(stats.get(name)).get("ns"))
 
 
-def _members(value: Any) -> Parameters:
+def _as_object(value: Any) -> Parameters:
     return value if isinstance(value, dict) else {}
 
 
-def _number(value: Any) -> int:
-    return value if type(value) is int and value in _NUMBERS else 0
+def _as_uint64(value: Any) -> int:
+    return value if type(value) is int and value in _UINT64 else 0

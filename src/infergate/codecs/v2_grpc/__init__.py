@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from infergate.codecs.base import Carrier, CodecPlugin
+from infergate.codecs.base import CodecPlugin, TransportKind
 from infergate.codecs.v2_grpc.codec import make
 from infergate.codecs.v2_grpc.methods import SERVICE
 
 PLUGIN: Final = CodecPlugin(
     name="v2-grpc",
-    carrier=Carrier.GRPC,
+    transport_kind=TransportKind.GRPC,
     claims=(SERVICE,),
-    make=make,
-    answers_rest=True,
-    shares_memory=True,
+    create=make,
+    is_fallback=True,
+    supports_shared_memory=True,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from infergate.core.errors import GatewayError, Kind, retry_headers
+from infergate.core.errors import GatewayError, Kind, retry_after_headers
 from infergate.core.memory import IN_FLIGHT_BYTES
 from infergate.core.wire import RpcResponse
 
@@ -45,5 +45,5 @@ def build_error(error: GatewayError) -> RpcResponse:
     return RpcResponse(
         code=_RESOURCE_EXHAUSTED if error.limit == IN_FLIGHT_BYTES else CODES[error.kind],
         details=details.decode("utf-8", "ignore"),
-        metadata=retry_headers(error),
+        metadata=retry_after_headers(error),
     )

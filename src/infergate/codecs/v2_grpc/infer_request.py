@@ -13,84 +13,94 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from infergate.codecs.protos.parsing import parse
-from infergate.codecs.protos.scan import (
+from infergate.codecs.protos.bounded_parser import parse
+from infergate.codecs.protos.wire_scanner import (
+    DECODE_ERROR,
     DELIMITED,
-    UNDECODABLE,
-    Allowance,
-    Malformed,
-    counted,
-    fields,
-    prefix,
-    split,
+    FieldBudget,
+    MalformedMessageError,
+    budgeted_fields,
+    field_prefix,
+    scan_fields,
+    split_raw_fields,
 )
-from infergate.codecs.v2_grpc.contents import Typed
-from infergate.codecs.v2_grpc.descriptions import MOST_FIELDS, MOST_HEAD, cut_contents, most_fields
+from infergate.codecs.v2_grpc.head_limits import (
+    MAX_FIELDS,
+    MAX_HEAD_BYTES,
+    cut_contents,
+    max_fields,
+)
+from infergate.codecs.v2_grpc.head_parts import build_head
 from infergate.codecs.v2_grpc.messages import ModelInferRequest
 from infergate.codecs.v2_grpc.parameters import read_parameters, write_parameters
-from infergate.codecs.v2_grpc.parts import plain_head
 from infergate.codecs.v2_grpc.tensors import (
     raw_parts,
     read_datatype,
     read_tensors,
     write_description,
 )
-from infergate.core.classification import PARAMETER, class_count
+from infergate.codecs.v2_grpc.typed_contents import TypedContents
+from infergate.core.classification import CLASSIFICATION, class_count
 from infergate.core.errors import bad_request
 from infergate.core.limits import KIB, Limits
 from infergate.core.messages import InferRequest, RequestedOutput
-from infergate.core.names import tensor_name_problem
-from infergate.core.places import REGION, Place, read_place, write_place
+from infergate.core.name_rules import find_tensor_name_problem
 from infergate.core.records import record
-from infergate.core.sequences import PARAMETER as SEQUENCE
+from infergate.core.region_ref import (
+    REGION_PARAMETER,
+    RegionRef,
+    parse_region_ref,
+    region_parameters,
+)
+from infergate.core.sequences import SEQUENCE_ID as SEQUENCE
 from infergate.core.sequences import SequenceId, sequence_id
 from infergate.core.tensor import Buffer
-from infergate.core.wire import joined
+from infergate.core.wire import join_parts
 
-RAW: Final = 7
+RAW_FIELD: Final = 7
 """ModelInferRequest.raw_input_contents"""
 _OUTPUTS: Final = 6
 """ModelInferRequest.outputs"""
-_OWN_PARAMETERS: Final = 4
+_REQUEST_PARAMETERS: Final = 4
 """ModelInferRequest.parameters"""
 _PARAMETERS: Final = 2
 """InferRequestedOutputTensor.parameters"""
 _KEY: Final = 1
 """The key of a map entry."""
-_CLASSIFICATION: Final = PARAMETER.encode()
+_CLASSIFICATION: Final = CLASSIFICATION.encode()
 _SEQUENCE: Final = SEQUENCE.encode()
-_SHORT: Final = 16 * KIB
+_MAX_SEARCHED: Final = 16 * KIB
 """Messages up to this size are searched faster than their fields are found."""
 
 
 @record
-class Checked:
+class ValidatedRequest:
     """A validated request and its parts: the protobuf `head`, the `raw` entries, and the typed
     contents, if any."""
 
     request: InferRequest
     head: Any
     raw: Sequence[memoryview]
-    typed: Sequence[Typed]
+    typed: Sequence[TypedContents]
 
 
-def read_request(message: Sequence[Buffer], limits: Limits) -> Checked:
+def read_request(message: Sequence[Buffer], limits: Limits) -> ValidatedRequest:
     """Parse and validate the inference request in `message`. Raises BAD_REQUEST, UNSUPPORTED and
     TOO_LARGE."""
     try:
-        rest, raw = split(joined(message), RAW, most_fields(limits))
+        rest, raw = split_raw_fields(join_parts(message), RAW_FIELD, max_fields(limits))
         described, typed = cut_contents(rest, limits)
         head = ModelInferRequest.FromString(described)
-        return Checked(_read(head, raw, typed, limits), head, raw, typed)
-    except Malformed as error:
+        return ValidatedRequest(_read(head, raw, typed, limits), head, raw, typed)
+    except MalformedMessageError as error:
         public = f"the ModelInferRequest cannot be read: {error}"
-        raise bad_request(public, limit=error.limit) from None
+        raise bad_request(public, limit=error.limit_name) from None
     except DecodeError:
-        raise bad_request(f"the ModelInferRequest cannot be read: {UNDECODABLE}") from None
+        raise bad_request(f"the ModelInferRequest cannot be read: {DECODE_ERROR}") from None
 
 
 def _read(
-    head: Any, raw: Sequence[memoryview], typed: Sequence[Typed], limits: Limits
+    head: Any, raw: Sequence[memoryview], typed: Sequence[TypedContents], limits: Limits
 ) -> InferRequest:
     if not head.model_name:
         raise bad_request("model_name is missing")
@@ -101,7 +111,7 @@ def _read(
         class_count(output)
     parameters = read_parameters(head.parameters)
     sequence_id(parameters)
-    datas = _datas(head.inputs, raw, typed)
+    datas = _input_data(head.inputs, raw, typed)
     return InferRequest(
         model=head.model_name,
         version=head.model_version,
@@ -119,23 +129,27 @@ def _read(
 
 
 def _output(output: Any) -> RequestedOutput:
-    place, parameters = read_place(read_parameters(output.parameters), f"output '{output.name}'")
+    place, parameters = parse_region_ref(
+        read_parameters(output.parameters), f"output '{output.name}'"
+    )
     return RequestedOutput(output.name, parameters, place)
 
 
-def _datas(
-    inputs: Sequence[Any], raw: Sequence[memoryview], typed: Sequence[Typed]
-) -> Sequence[Buffer | Typed | Place]:
+def _input_data(
+    inputs: Sequence[Any], raw: Sequence[memoryview], typed: Sequence[TypedContents]
+) -> Sequence[Buffer | TypedContents | RegionRef]:
     """Return the data of each input. Inputs in shared memory have no raw entry."""
-    datas: list[Buffer | Typed | Place] = list(typed)
+    datas: list[Buffer | TypedContents | RegionRef] = list(typed)
     local: list[int] = []
     for index, message in enumerate(inputs):
         place = None
-        if REGION in message.parameters:
-            place, _ = read_place(read_parameters(message.parameters), f"input '{message.name}'")
+        if REGION_PARAMETER in message.parameters:
+            place, _ = parse_region_ref(
+                read_parameters(message.parameters), f"input '{message.name}'"
+            )
         if place is None:
             local.append(index)
-        elif typed[index].hold_elements():
+        elif typed[index].has_elements():
             raise bad_request(f"tensor '{message.name}': it has contents and lies in shared memory")
         else:
             datas[index] = place
@@ -146,25 +160,27 @@ def _datas(
     return datas
 
 
-def _check_names(what: str, names: Sequence[str], limits: Limits) -> None:
+def _check_names(kind: str, names: Sequence[str], limits: Limits) -> None:
     if len(names) > limits.tensors:
         raise bad_request(
-            f"there are {len(names)} {what}s, the limit is {limits.tensors}", limit="tensors"
+            f"there are {len(names)} {kind}s, the limit is {limits.tensors}", limit="tensors"
         )
     known_names: set[str] = set()
     for index, name in enumerate(names):
         if not name:
-            raise bad_request(f"{what} {index} has no name")
+            raise bad_request(f"{kind} {index} has no name")
         if name in known_names:
-            raise bad_request(f"{what} '{name}' is given twice")
-        if problem := tensor_name_problem(name):
-            raise bad_request(f"the name of {what} {index} {problem}")
+            raise bad_request(f"{kind} '{name}' is given twice")
+        if problem := find_tensor_name_problem(name):
+            raise bad_request(f"the name of {kind} {index} {problem}")
         known_names.add(name)
 
 
-def _check_raw(inputs: Sequence[Any], raw: Sequence[memoryview], typed: Sequence[Typed]) -> None:
+def _check_raw(
+    inputs: Sequence[Any], raw: Sequence[memoryview], typed: Sequence[TypedContents]
+) -> None:
     for message, contents in zip(inputs, typed, strict=True):
-        if contents.hold_elements():
+        if contents.has_elements():
             raise bad_request(
                 f"tensor '{message.name}': contents are set although the request has "
                 "raw_input_contents"
@@ -179,64 +195,66 @@ def _check_raw(inputs: Sequence[Any], raw: Sequence[memoryview], typed: Sequence
         raise bad_request(f"raw_input_contents has {len(raw)} entries for {len(inputs)} inputs")
 
 
-def shield_request(message: Sequence[Buffer], checked: Checked) -> tuple[Sequence[Buffer], bool]:
+def pass_through_parts(
+    message: Sequence[Buffer], validated: ValidatedRequest
+) -> tuple[Sequence[Buffer], bool]:
     """Return the validated `message`, and whether a tensor is in shared memory. The message is the
     same object unless empty typed contents had to be dropped."""
-    request = checked.request
-    uses_shared_memory = any(tensor.place for tensor in request.inputs) or any(
-        tensor.place for tensor in request.outputs
+    request = validated.request
+    uses_shared_memory = any(tensor.shared_memory for tensor in request.inputs) or any(
+        tensor.shared_memory for tensor in request.outputs
     )
-    if not checked.raw or not any(typed.pieces for typed in checked.typed):
+    if not validated.raw or not any(typed.pieces for typed in validated.typed):
         return message, uses_shared_memory
-    parts: list[Buffer] = [checked.head.SerializeToString(deterministic=True)]
-    for entry in checked.raw:
-        parts += (prefix(RAW, len(entry)), entry)
+    parts: list[Buffer] = [validated.head.SerializeToString(deterministic=True)]
+    for entry in validated.raw:
+        parts += (field_prefix(RAW_FIELD, len(entry)), entry)
     return parts, uses_shared_memory
 
 
 def read_sequence(message: Buffer, limits: Limits) -> SequenceId | None:
     """Return the sequence id of `message`, read from its parameters alone. Raises
     MalformedMessageError."""
-    if len(message) <= _SHORT and _SEQUENCE not in bytes(message):
+    if len(message) <= _MAX_SEARCHED and _SEQUENCE not in bytes(message):
         return None
     view = memoryview(message)
     parts = [
         view[field.start : field.end]
-        for field in fields(message, most_fields(limits))
-        if field.number == _OWN_PARAMETERS and field.wire_type == DELIMITED
+        for field in scan_fields(message, max_fields(limits))
+        if field.number == _REQUEST_PARAMETERS and field.wire_type == DELIMITED
     ]
-    if sum(map(len, parts)) > MOST_HEAD:
-        raise Malformed(f"its parameters have over {MOST_HEAD} bytes, the limit")
-    head = parse(ModelInferRequest, b"".join(parts), MOST_FIELDS, MOST_HEAD)
+    if sum(map(len, parts)) > MAX_HEAD_BYTES:
+        raise MalformedMessageError(f"its parameters have over {MAX_HEAD_BYTES} bytes, the limit")
+    head = parse(ModelInferRequest, b"".join(parts), MAX_FIELDS, MAX_HEAD_BYTES)
     return sequence_id(read_parameters(head.parameters))
 
 
-def asks_for_classes(message: Buffer) -> bool:
+def requests_classes(message: Buffer) -> bool:
     """Return whether classes are requested for an output, read from the requested outputs alone.
     Raises MalformedMessageError."""
-    if len(message) <= _SHORT and _CLASSIFICATION not in bytes(message):
+    if len(message) <= _MAX_SEARCHED and _CLASSIFICATION not in bytes(message):
         return False
     view = memoryview(message)
-    allowance = Allowance(MOST_FIELDS)
+    allowance = FieldBudget(MAX_FIELDS)
     return any(
-        _is_classified(view[field.value : field.end], allowance)
-        for field in counted(message, allowance)
+        _is_classified(view[field.value_start : field.end], allowance)
+        for field in budgeted_fields(message, allowance)
         if field.number == _OUTPUTS and field.wire_type == DELIMITED
     )
 
 
-def _is_classified(output: memoryview, allowance: Allowance) -> bool:
+def _is_classified(output: memoryview, allowance: FieldBudget) -> bool:
     """Return whether an InferRequestedOutputTensor has the classification parameter. A map entry's
     key is the last key field in it."""
     if _CLASSIFICATION not in bytes(output):
         return False
-    for field in counted(output, allowance):
+    for field in budgeted_fields(output, allowance):
         if field.number == _PARAMETERS and field.wire_type == DELIMITED:
-            entry = output[field.value : field.end]
+            entry = output[field.value_start : field.end]
             key = b""
-            for inner in counted(entry, allowance):
+            for inner in budgeted_fields(entry, allowance):
                 if inner.number == _KEY and inner.wire_type == DELIMITED:
-                    key = bytes(entry[inner.value : inner.end])
+                    key = bytes(entry[inner.value_start : inner.end])
             if key == _CLASSIFICATION:
                 return True
     return False
@@ -245,11 +263,13 @@ def _is_classified(output: memoryview, allowance: Allowance) -> bool:
 def write_request(request: InferRequest) -> Sequence[Buffer]:
     """Build the message parts of `request` with raw contents. Raises ValueError for values that
     protobuf cannot hold."""
-    head = plain_head(request, request.inputs, request.outputs)
+    head = build_head(request, request.inputs, request.outputs)
     if head is not None:
-        return raw_parts(head, RAW, request.inputs)
+        return raw_parts(head, RAW_FIELD, request.inputs)
     head = _head(request).SerializeToString(deterministic=True)
-    return raw_parts(head, RAW, [tensor for tensor in request.inputs if tensor.place is None])
+    return raw_parts(
+        head, RAW_FIELD, [tensor for tensor in request.inputs if tensor.shared_memory is None]
+    )
 
 
 def _head(request: InferRequest) -> Any:
@@ -260,6 +280,6 @@ def _head(request: InferRequest) -> Any:
     for output in request.outputs:
         entries = head.outputs.add(name=output.name).parameters
         write_parameters(entries, output.parameters)
-        if output.place is not None:
-            write_parameters(entries, write_place(output.place))
+        if output.shared_memory is not None:
+            write_parameters(entries, region_parameters(output.shared_memory))
     return head

@@ -15,14 +15,13 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from infergate.codecs.protos.scan import Malformed, split
-from infergate.codecs.v2_grpc.contents import Typed
-from infergate.codecs.v2_grpc.descriptions import cut_contents, most_fields
+from infergate.codecs.protos.wire_scanner import MalformedMessageError, split_raw_fields
+from infergate.codecs.v2_grpc.head_limits import cut_contents, max_fields
+from infergate.codecs.v2_grpc.head_parts import build_head
 from infergate.codecs.v2_grpc.messages import ModelInferResponse
 from infergate.codecs.v2_grpc.parameters import read_parameters, write_parameters
-from infergate.codecs.v2_grpc.parts import plain_head
 from infergate.codecs.v2_grpc.tensors import (
-    Described,
+    DescribedTensor,
     can_be_typed,
     raw_parts,
     read_datatype,
@@ -30,32 +29,37 @@ from infergate.codecs.v2_grpc.tensors import (
     write_description,
     write_typed,
 )
-from infergate.core.errors import GatewayError, blamed, garbage
+from infergate.codecs.v2_grpc.typed_contents import TypedContents
+from infergate.core.errors import GatewayError, as_backend_error, backend_garbage
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse
-from infergate.core.places import Place, written_place
+from infergate.core.region_ref import RegionRef, written_region
 from infergate.core.tensor import Buffer
-from infergate.core.wire import joined
+from infergate.core.wire import join_parts
 
-RAW: Final = 6
+RAW_FIELD: Final = 6
 """ModelInferResponse.raw_output_contents"""
 
 
 def read_response(
-    message: Sequence[Buffer], limits: Limits, asked: InferRequest | None = None
+    message: Sequence[Buffer], limits: Limits, request: InferRequest | None = None
 ) -> InferResponse:
     """Parse the response in a backend's `message`. Outputs that `request` wants in shared memory
     have no data. Raises BACKEND_GARBAGE."""
     try:
-        rest, raw = split(joined(message), RAW, most_fields(limits))
+        rest, raw = split_raw_fields(join_parts(message), RAW_FIELD, max_fields(limits))
         described, typed = cut_contents(rest, limits)
         head = ModelInferResponse.FromString(described)
-        regions = {output.name: output.place for output in asked.outputs} if asked else {}
-        outputs = read_tensors(_described(head.outputs, raw, typed, regions), limits)
-    except (Malformed, DecodeError) as error:
-        raise garbage("the backend's ModelInferResponse cannot be read", str(error)) from None
+        regions = (
+            {output.name: output.shared_memory for output in request.outputs} if request else {}
+        )
+        outputs = read_tensors(_describe(head.outputs, raw, typed, regions), limits)
+    except (MalformedMessageError, DecodeError) as error:
+        raise backend_garbage(
+            "the backend's ModelInferResponse cannot be read", str(error)
+        ) from None
     except GatewayError as error:
-        raise blamed(error) from None
+        raise as_backend_error(error) from None
     return InferResponse(
         model=head.model_name,
         version=head.model_version,
@@ -65,40 +69,40 @@ def read_response(
     )
 
 
-def _described(
+def _describe(
     outputs: Sequence[Any],
     raw: Sequence[memoryview],
-    typed: Sequence[Typed],
-    places: Mapping[str, Place | None],
-) -> Iterator[Described]:
+    typed: Sequence[TypedContents],
+    regions: Mapping[str, RegionRef | None],
+) -> Iterator[DescribedTensor]:
     """Pair each output with its contents. In mixed messages, the raw entries belong, in order, to
     the outputs without typed contents. If there is one entry per output, an output's own entry
     takes precedence unless it is empty."""
     if len(raw) == len(outputs):
-        contents: list[Buffer | Typed] = [
-            entry if len(entry) or not typed_contents.hold_elements() else typed_contents
+        contents: list[Buffer | TypedContents] = [
+            entry if len(entry) or not typed_contents.has_elements() else typed_contents
             for entry, typed_contents in zip(raw, typed, strict=True)
         ]
     else:
         contents = list(typed)
         untyped = [
-            index
-            for index, typed_contents in enumerate(typed)
-            if not typed_contents.hold_elements()
+            index for index, typed_contents in enumerate(typed) if not typed_contents.has_elements()
         ]
         if len(raw) not in (0, len(untyped)):
-            raise garbage(f"{len(raw)} raw_output_contents for {len(outputs)} outputs")
+            raise backend_garbage(f"{len(raw)} raw_output_contents for {len(outputs)} outputs")
         for index, entry in zip(untyped, raw, strict=False):
             contents[index] = entry
     for message, content in zip(outputs, contents, strict=True):
         datatype = read_datatype(message.name, message.datatype.upper())
-        region = places.get(message.name)
+        region = regions.get(message.name)
         if region is None:
             yield message, datatype, content
-        elif content.hold_elements() if isinstance(content, Typed) else len(content):
-            raise garbage(f"output '{message.name}' has data and was to be in shared memory")
+        elif content.has_elements() if isinstance(content, TypedContents) else len(content):
+            raise backend_garbage(
+                f"output '{message.name}' has data and was to be in shared memory"
+            )
         else:
-            yield message, datatype, written_place(region, datatype, message.shape)
+            yield message, datatype, written_region(region, datatype, message.shape)
 
 
 def _head(response: InferResponse) -> Any:
@@ -115,10 +119,10 @@ def _head(response: InferResponse) -> Any:
 def write_raw(response: InferResponse) -> Sequence[Buffer]:
     """Build `response` with raw contents. Raises ValueError for values that protobuf cannot
     hold."""
-    head = plain_head(response, response.outputs)
+    head = build_head(response, response.outputs)
     if head is None:
         head = _head(response).SerializeToString(deterministic=True)
-    return raw_parts(head, RAW, response.outputs)
+    return raw_parts(head, RAW_FIELD, response.outputs)
 
 
 def write_typed_where_possible(response: InferResponse) -> Sequence[Buffer]:

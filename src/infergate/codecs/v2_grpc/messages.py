@@ -8,14 +8,14 @@ from infergate.codecs.protos import SCHEMA
 
 
 def _message(name: str) -> Any:
-    return SCHEMA.message(f"inference.{name}")
+    return SCHEMA.message_class(f"inference.{name}")
 
 
 ServerLiveRequest: Final = _message("ServerLiveRequest")
 ServerLiveResponse: Final = _message("ServerLiveResponse")
 ServerReadyRequest: Final = _message("ServerReadyRequest")
 ServerReadyResponse: Final = _message("ServerReadyResponse")
-HealthCheckResponse: Final = SCHEMA.message("grpc.health.v1.HealthCheckResponse")
+HealthCheckResponse: Final = SCHEMA.message_class("grpc.health.v1.HealthCheckResponse")
 ModelReadyRequest: Final = _message("ModelReadyRequest")
 ModelReadyResponse: Final = _message("ModelReadyResponse")
 ServerMetadataRequest: Final = _message("ServerMetadataRequest")

@@ -12,8 +12,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from infergate.codecs.protos.plain import MAX_VALUES, told, written
-from infergate.codecs.protos.scan import Allowance
+from infergate.codecs.protos.plain_values import MAX_VALUES, from_plain, to_plain
+from infergate.codecs.protos.wire_scanner import FieldBudget
 from infergate.codecs.v2_grpc.messages import (
     InferParameter,
     ModelConfigResponse,
@@ -28,7 +28,7 @@ from infergate.codecs.v2_grpc.parameters import (
     write_parameter,
     write_parameters,
 )
-from infergate.core.errors import garbage
+from infergate.core.errors import backend_garbage
 from infergate.core.messages import (
     ModelConfig,
     ModelIndex,
@@ -77,14 +77,14 @@ def write_model_index(answer: ModelIndex) -> Any:
 def read_model_config(message: Any) -> ModelConfig:
     """Read a ModelConfigResponse. Raises MalformedMessageError."""
     config = message.config
-    return ModelConfig(config.name, told(config), config.SerializeToString(deterministic=True))
+    return ModelConfig(config.name, to_plain(config), config.SerializeToString(deterministic=True))
 
 
 def write_model_config(answer: ModelConfig) -> Any:
     """Build a ModelConfigResponse: the message sent by a server, if there is one, with the current
     names; otherwise from the settings. Raises ValueError for settings that do not fit the
     message."""
-    config = written(ModelConfigMessage, answer.settings)
+    config = from_plain(ModelConfigMessage, answer.settings)
     if answer.message:
         names = [[tensor.name for tensor in tensors] for tensors in (config.input, config.output)]
         config = ModelConfigMessage.FromString(answer.message)
@@ -97,13 +97,13 @@ def write_model_config(answer: ModelConfig) -> Any:
 
 def read_statistics(message: Any) -> ModelStatistics:
     """Read a ModelStatisticsResponse. Raises MalformedMessageError."""
-    allowance = Allowance(MAX_VALUES)
-    return ModelStatistics(tuple([told(model, allowance) for model in message.model_stats]))
+    allowance = FieldBudget(MAX_VALUES)
+    return ModelStatistics(tuple([to_plain(model, allowance) for model in message.model_stats]))
 
 
 def write_statistics(answer: ModelStatistics) -> Any:
     """Build a ModelStatisticsResponse. Raises ValueError for values that do not fit the message."""
-    return written(ModelStatisticsResponse, {"model_stats": list(answer.models)})
+    return from_plain(ModelStatisticsResponse, {"model_stats": list(answer.models)})
 
 
 def read_model_metadata(message: Any) -> ModelMetadata:
@@ -119,7 +119,7 @@ def read_model_metadata(message: Any) -> ModelMetadata:
         elif text is not None:
             properties[entry.key] = text
         else:
-            raise garbage(
+            raise backend_garbage(
                 f"metadata of model '{message.name}': the value of '{entry.key}' is neither text "
                 "nor a parameter"
             )

@@ -26,9 +26,8 @@ from infergate.codecs.v2_grpc.metadata import (
 )
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.messages import (
-    Answer,
-    Done,
-    Health,
+    Acknowledgement,
+    HealthStatus,
     InferRequest,
     LogSettingsRequest,
     ModelConfig,
@@ -43,6 +42,7 @@ from infergate.core.messages import (
     ModelStatisticsRequest,
     ModelUnloadRequest,
     Operation,
+    Response,
     ServerLiveRequest,
     ServerMetadata,
     ServerMetadataRequest,
@@ -67,14 +67,14 @@ class Method:
 
     path: str
     operation: type[Operation]
-    answer: type[Answer]
+    answer: type[Response]
     request: Any
     response: Any
     read_request: Callable[[Any], Operation]
     write_request: Callable[..., Any]
-    read_response: Callable[[Any], Answer]
+    read_response: Callable[[Any], Response]
     write_response: Callable[[Any], Any]
-    profiled: bool = False
+    needs_profile: bool = False
     """Whether `write_request` also takes the server's profile."""
     reply: Callable[[Any], Any] = lambda _: None
     """Returns the response message that a request's form calls for, or None for that of
@@ -99,36 +99,36 @@ METHODS: Final = (
     Method(
         path=f"/{SERVICE}/ServerLive",
         operation=ServerLiveRequest,
-        answer=Health,
+        answer=HealthStatus,
         request=pb.ServerLiveRequest,
         response=pb.ServerLiveResponse,
         read_request=lambda _: ServerLiveRequest(),
         write_request=lambda _: pb.ServerLiveRequest(),
-        read_response=lambda message: Health(message.live),
+        read_response=lambda message: HealthStatus(message.live),
         write_response=lambda answer: pb.ServerLiveResponse(live=answer.ok),
     ),
     Method(
         path=f"/{SERVICE}/ServerReady",
         operation=ServerReadyRequest,
-        answer=Health,
+        answer=HealthStatus,
         request=pb.ServerReadyRequest,
         response=pb.HealthCheckResponse,  # SERVING has the encoding of ``ready``; see HEALTH
         read_request=lambda _: ServerReadyRequest(),
         write_request=lambda _: pb.ServerReadyRequest(),
-        read_response=lambda message: Health(message.status == _SERVING),
+        read_response=lambda message: HealthStatus(message.status == _SERVING),
         write_response=lambda answer: pb.ServerReadyResponse(ready=answer.ok),
     ),
     Method(
         path=f"/{SERVICE}/ModelReady",
         operation=ModelReadyRequest,
-        answer=Health,
+        answer=HealthStatus,
         request=pb.ModelReadyRequest,
         response=pb.ModelReadyResponse,
         read_request=lambda message: ModelReadyRequest(*_read_model(message)),
         write_request=lambda operation: pb.ModelReadyRequest(
             name=operation.model, version=operation.version
         ),
-        read_response=lambda message: Health(message.ready),
+        read_response=lambda message: HealthStatus(message.ready),
         write_response=lambda answer: pb.ModelReadyResponse(ready=answer.ok),
     ),
     Method(
@@ -169,29 +169,29 @@ METHODS: Final = (
     Method(
         path=f"/{SERVICE}/RepositoryModelLoad",
         operation=ModelLoadRequest,
-        answer=Done,
+        answer=Acknowledgement,
         request=pb.RepositoryModelLoadRequest,
         response=pb.KServeModelResponse,
         read_request=repository.read_load,
         write_request=repository.write_request,
-        profiled=True,
+        needs_profile=True,
         read_response=repository.read_done,
         write_response=lambda _: pb.RepositoryModelLoadResponse(),
-        reply=repository.reply,
+        reply=repository.kserve_reply,
         holds_files=True,
     ),
     Method(
         path=f"/{SERVICE}/RepositoryModelUnload",
         operation=ModelUnloadRequest,
-        answer=Done,
+        answer=Acknowledgement,
         request=pb.RepositoryModelUnloadRequest,
         response=pb.KServeModelResponse,
         read_request=repository.read_unload,
         write_request=repository.write_request,
-        profiled=True,
+        needs_profile=True,
         read_response=repository.read_done,
         write_response=lambda _: pb.RepositoryModelUnloadResponse(),
-        reply=repository.reply,
+        reply=repository.kserve_reply,
     ),
     Method(
         path=f"/{SERVICE}/ModelConfig",
@@ -255,7 +255,7 @@ METHODS: Final = (
     Method(
         path=f"/{SERVICE}/SystemSharedMemoryRegister",
         operation=SharedMemoryRegisterRequest,
-        answer=Done,
+        answer=Acknowledgement,
         request=pb.SystemSharedMemoryRegisterRequest,
         response=pb.SystemSharedMemoryRegisterResponse,
         read_request=shared_memory.read_register,
@@ -266,7 +266,7 @@ METHODS: Final = (
     Method(
         path=f"/{SERVICE}/SystemSharedMemoryUnregister",
         operation=SharedMemoryUnregisterRequest,
-        answer=Done,
+        answer=Acknowledgement,
         request=pb.SystemSharedMemoryUnregisterRequest,
         response=pb.SystemSharedMemoryUnregisterResponse,
         read_request=lambda message: SharedMemoryUnregisterRequest(message.name, cuda=False),
@@ -275,7 +275,7 @@ METHODS: Final = (
         write_response=lambda _: pb.SystemSharedMemoryUnregisterResponse(),
     ),
 )
-_CUDA: Final = (
+_CUDA_METHODS: Final = (
     Method(
         path=f"/{SERVICE}/CudaSharedMemoryStatus",
         operation=SharedMemoryStatusRequest,
@@ -290,7 +290,7 @@ _CUDA: Final = (
     Method(
         path=f"/{SERVICE}/CudaSharedMemoryRegister",
         operation=SharedMemoryRegisterRequest,
-        answer=Done,
+        answer=Acknowledgement,
         request=pb.CudaSharedMemoryRegisterRequest,
         response=pb.CudaSharedMemoryRegisterResponse,
         read_request=shared_memory.read_cuda_register,
@@ -301,7 +301,7 @@ _CUDA: Final = (
     Method(
         path=f"/{SERVICE}/CudaSharedMemoryUnregister",
         operation=SharedMemoryUnregisterRequest,
-        answer=Done,
+        answer=Acknowledgement,
         request=pb.CudaSharedMemoryUnregisterRequest,
         response=pb.CudaSharedMemoryUnregisterResponse,
         read_request=lambda message: SharedMemoryUnregisterRequest(message.name, cuda=True),
@@ -311,9 +311,9 @@ _CUDA: Final = (
     ),
 )
 """The shared memory operations of METHODS for memory on GPUs."""
-BY_PATH: Final = {method.path: method for method in (*METHODS, *_CUDA)}
+BY_PATH: Final = {method.path: method for method in (*METHODS, *_CUDA_METHODS)}
 _BY_OPERATION: Final = {method.operation: method for method in METHODS}
-_CUDA_BY_OPERATION: Final = {method.operation: method for method in _CUDA}
+_CUDA_BY_OPERATION: Final = {method.operation: method for method in _CUDA_METHODS}
 INFER: Final = f"/{SERVICE}/ModelInfer"
 STREAM: Final = f"/{SERVICE}/ModelStreamInfer"
 OPERATIONS: Final[dict[str, type[Operation]]] = {

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from infergate.codecs.base import Profile
-from infergate.codecs.protos.scan import MAX_NAME, strings
+from infergate.codecs.protos.wire_scanner import MAX_NAME_BYTES, read_strings
 from infergate.codecs.v2_grpc import messages as pb
 from infergate.core.errors import GatewayError, Kind, Origin, bad_request
-from infergate.core.messages import Done, ModelLoadRequest, ModelUnloadRequest
-from infergate.core.repository import name_alone
+from infergate.core.messages import Acknowledgement, ModelLoadRequest, ModelUnloadRequest
+from infergate.core.repository import require_name_only
 from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters
 
 _MESSAGES: Final = {
@@ -27,10 +27,10 @@ _SECOND: Final = 2
 _INT64: Final = range(-(2**63), 2**63)
 
 
-def read_name(message: Buffer, most: int) -> str:
+def read_name(message: Buffer, max_fields: int) -> str:
     """Return the model's name from a message that may hold files, without parsing these. Raises
     MalformedMessageError if the bytes are not a message, or have more than `max_fields` fields."""
-    names = strings(message, frozenset({_FIRST, _SECOND}), most, MAX_NAME)
+    names = read_strings(message, frozenset({_FIRST, _SECOND}), max_fields, MAX_NAME_BYTES)
     return names.get(_SECOND) or names.get(_FIRST, "")
 
 
@@ -45,7 +45,7 @@ def read_unload(message: Any) -> ModelUnloadRequest:
 
 
 def _read(message: Any) -> tuple[str, str, Parameters]:
-    if _is_kserves(message):
+    if _is_kserve_request(message):
         return message.repository_name, "", NO_PARAMETERS
     if not message.model_name:
         raise bad_request("model_name is missing")
@@ -57,13 +57,13 @@ def _read(message: Any) -> tuple[str, str, Parameters]:
     return message.model_name, message.repository_name, parameters or NO_PARAMETERS
 
 
-def _is_kserves(message: Any) -> bool:
+def _is_kserve_request(message: Any) -> bool:
     return bool(message.repository_name) and not message.model_name and not message.parameters
 
 
-def reply(message: Any) -> Any:
+def kserve_reply(message: Any) -> Any:
     """Return the response to one of KServe's requests, or None for other requests."""
-    if not _is_kserves(message):
+    if not _is_kserve_request(message):
         return None
     return pb.KServeModelResponse(model_name=message.repository_name, is_done=True)
 
@@ -72,8 +72,8 @@ def write_request(operation: ModelLoadRequest | ModelUnloadRequest, profile: Pro
     """Build a request for a server of `profile`. Raises BAD_REQUEST for a parameter of a type that
     the message cannot hold, UNSUPPORTED for values that the server does not accept."""
     if profile.loads_by_name:
-        operation = name_alone(operation)
-    if profile.loads_by_first_field:
+        operation = require_name_only(operation)
+    if profile.loads_by_field_1:
         return pb.KServeModelRequest(model_name=operation.model)
     message = _MESSAGES[type(operation)](
         repository_name=operation.repository, model_name=operation.model
@@ -95,7 +95,7 @@ def write_request(operation: ModelLoadRequest | ModelUnloadRequest, profile: Pro
     return message
 
 
-def read_done(message: Any) -> Done:
+def read_done(message: Any) -> Acknowledgement:
     """Read an empty response, or KServe's. Raises BACKEND_ERROR if KServe reports failure."""
     if message.model_name and not message.is_done:
         raise GatewayError(
@@ -103,4 +103,4 @@ def read_done(message: Any) -> Done:
             f"model '{message.model_name}' could not be changed",
             origin=Origin.BACKEND,
         )
-    return Done()
+    return Acknowledgement()

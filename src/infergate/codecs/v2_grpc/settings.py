@@ -15,10 +15,10 @@ def read_trace_request(message: Any) -> TraceSettingsRequest:
     return TraceSettingsRequest(message.model_name, _read_lists(message.settings))
 
 
-def write_trace_request(asked: TraceSettingsRequest) -> Any:
+def write_trace_request(operation: TraceSettingsRequest) -> Any:
     """Build a TraceSettingRequest. Raises BAD_REQUEST for a value that is not a list of strings."""
-    message = pb.TraceSettingRequest(model_name=asked.model)
-    _write_lists(message.settings, asked.settings)
+    message = pb.TraceSettingRequest(model_name=operation.model)
+    _write_lists(message.settings, operation.settings)
     return message
 
 
@@ -50,11 +50,11 @@ def read_log_request(message: Any) -> LogSettingsRequest:
     return LogSettingsRequest(_read_values(message.settings))
 
 
-def write_log_request(asked: LogSettingsRequest) -> Any:
+def write_log_request(operation: LogSettingsRequest) -> Any:
     """Build a LogSettingsRequest. Raises BAD_REQUEST for a value that is not a boolean, integer or
     string."""
     message = pb.LogSettingsRequest()
-    _write_values(message.settings, asked.settings)
+    _write_values(message.settings, operation.settings)
     return message
 
 

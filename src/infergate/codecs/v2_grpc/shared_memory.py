@@ -7,7 +7,7 @@ from typing import Any
 from infergate.codecs.v2_grpc import messages as pb
 from infergate.core.errors import bad_request
 from infergate.core.messages import (
-    Done,
+    Acknowledgement,
     Operation,
     SharedMemoryRegion,
     SharedMemoryRegisterRequest,
@@ -45,17 +45,20 @@ def read_cuda_register(message: Any) -> Operation:
     )
 
 
-def write_register(asked: SharedMemoryRegisterRequest) -> Any:
+def write_register(operation: SharedMemoryRegisterRequest) -> Any:
     """Build a SystemSharedMemoryRegisterRequest. Raises ValueError."""
     return pb.SystemSharedMemoryRegisterRequest(
-        name=asked.name, key=asked.key, offset=asked.offset, byte_size=asked.size
+        name=operation.name, key=operation.key, offset=operation.offset, byte_size=operation.size
     )
 
 
-def write_cuda_register(asked: SharedMemoryRegisterRequest) -> Any:
+def write_cuda_register(operation: SharedMemoryRegisterRequest) -> Any:
     """Build a CudaSharedMemoryRegisterRequest. Raises ValueError."""
     return pb.CudaSharedMemoryRegisterRequest(
-        name=asked.name, raw_handle=asked.handle, device_id=asked.device, byte_size=asked.size
+        name=operation.name,
+        raw_handle=operation.handle,
+        device_id=operation.device,
+        byte_size=operation.size,
     )
 
 
@@ -94,6 +97,6 @@ def write_cuda_status(answer: SharedMemoryStatus) -> Any:
     return message
 
 
-def read_done(_: Any) -> Done:
+def read_done(_: Any) -> Acknowledgement:
     """Read an empty response."""
-    return Done()
+    return Acknowledgement()

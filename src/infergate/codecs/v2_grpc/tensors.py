@@ -11,35 +11,40 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from infergate.codecs.protos.scan import prefix
-from infergate.codecs.v2_grpc.contents import FORMS, Typed, read_contents, write_contents
+from infergate.codecs.protos.wire_scanner import field_prefix
 from infergate.codecs.v2_grpc.parameters import read_parameters, write_parameters
-from infergate.core.datatypes import BY_NAME, Datatype
+from infergate.codecs.v2_grpc.typed_contents import (
+    TYPED_FIELDS,
+    TypedContents,
+    read_contents,
+    write_contents,
+)
+from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
 from infergate.core.errors import bad_request
-from infergate.core.limits import MIB, Limits, check_loop
-from infergate.core.places import Place, without_place, write_place
+from infergate.core.limits import MIB, Limits, check_loop_cost
+from infergate.core.region_ref import RegionRef, region_parameters, without_region_parameters
 from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data, check_shape
 
-_SHOWN: Final = 80
-_AS_THEY_LIE: Final = frozenset({Datatype.FP32, Datatype.FP64})
-_FLOAT: Final = 64
+_MAX_SHOWN: Final = 80
+_IN_PLACE: Final = frozenset({Datatype.FP32, Datatype.FP64})
+_FLOAT_DISCOUNT: Final = 64
 """How many times cheaper a byte of floats is to write than a byte of integers."""
 TYPED_ON_LOOP: Final = MIB
 """Bytes of typed contents of other datatypes that are read on the event loop: 15 ms."""
 
-Described = tuple[Any, Datatype, Buffer | Typed | Place]
+DescribedTensor = tuple[Any, Datatype, Buffer | TypedContents | RegionRef]
 """A description, its datatype, and its raw or typed contents or its region in shared memory."""
 
 
 def read_datatype(name: str, spelled: str) -> Datatype:
     """Return the datatype with the name `spelled`. Raises BAD_REQUEST."""
-    datatype = BY_NAME.get(spelled)
+    datatype = DATATYPES_BY_NAME.get(spelled)
     if datatype is None:
         raise bad_request(f"tensor '{name}': unknown datatype {spelled!r}")
     return datatype
 
 
-def read_tensors(described: Iterable[Described], limits: Limits) -> tuple[Tensor, ...]:
+def read_tensors(described: Iterable[DescribedTensor], limits: Limits) -> tuple[Tensor, ...]:
     """Read and validate the tensors of one message.
 
     Raises MalformedMessageError, BAD_REQUEST and TOO_LARGE.
@@ -51,14 +56,14 @@ def read_tensors(described: Iterable[Described], limits: Limits) -> tuple[Tensor
         shape = check_shape(name, message.shape, limits)
         if datatype is Datatype.BYTES:
             elements = add_bytes_elements(name, shape, elements, limits)
-        if isinstance(contents, Place):
-            parameters = without_place(read_parameters(message.parameters))
+        if isinstance(contents, RegionRef):
+            parameters = without_region_parameters(read_parameters(message.parameters))
             tensors.append(Tensor(name, datatype, shape, b"", parameters, contents))
             continue
-        if isinstance(contents, Typed):
-            if datatype not in _AS_THEY_LIE:
-                check_loop(limits, sum(map(len, contents.pieces)), TYPED_ON_LOOP)
-            data = _typed(name, datatype, shape, contents)
+        if isinstance(contents, TypedContents):
+            if datatype not in _IN_PLACE:
+                check_loop_cost(limits, sum(map(len, contents.pieces)), TYPED_ON_LOOP)
+            data = _read_typed(name, datatype, shape, contents)
         else:
             data = contents
         check_data(name, datatype, shape, data)
@@ -66,9 +71,11 @@ def read_tensors(described: Iterable[Described], limits: Limits) -> tuple[Tensor
     return tuple(tensors)
 
 
-def _typed(name: str, datatype: Datatype, shape: tuple[int, ...], typed: Typed) -> Buffer:
+def _read_typed(
+    name: str, datatype: Datatype, shape: tuple[int, ...], typed: TypedContents
+) -> Buffer:
     expected = math.prod(shape)
-    if not typed.hold_elements():
+    if not typed.has_elements():
         if expected:
             raise bad_request(f"tensor '{name}': it has neither raw nor typed contents")
         return b""
@@ -80,8 +87,8 @@ def write_description(messages: Any, tensor: Tensor) -> None:
     message = messages.add(name=tensor.name, datatype=tensor.datatype.value, shape=tensor.shape)
     if tensor.parameters:
         write_parameters(message.parameters, tensor.parameters)
-    if tensor.place is not None:
-        write_parameters(message.parameters, write_place(tensor.place))
+    if tensor.shared_memory is not None:
+        write_parameters(message.parameters, region_parameters(tensor.shared_memory))
 
 
 def raw_parts(head: bytes, number: int, tensors: Iterable[Tensor]) -> Sequence[Buffer]:
@@ -89,7 +96,7 @@ def raw_parts(head: bytes, number: int, tensors: Iterable[Tensor]) -> Sequence[B
     copying data."""
     parts: list[Buffer] = []
     for tensor in tensors:
-        head += prefix(number, len(tensor.data))
+        head += field_prefix(number, len(tensor.data))
         if len(tensor.data):
             parts += (head, tensor.data)
             head = b""
@@ -100,7 +107,7 @@ def raw_parts(head: bytes, number: int, tensors: Iterable[Tensor]) -> Sequence[B
 
 def can_be_typed(tensors: Iterable[Tensor]) -> bool:
     """Return whether every tensor's datatype has a typed form."""
-    return all(tensor.datatype in FORMS for tensor in tensors)
+    return all(tensor.datatype in TYPED_FIELDS for tensor in tensors)
 
 
 def typed_cost(tensors: Iterable[Tensor]) -> int:
@@ -108,7 +115,7 @@ def typed_cost(tensors: Iterable[Tensor]) -> int:
     with the same cost: each integer or string takes some tenths of a microsecond."""
     cost = 0
     for tensor in tensors:
-        cost += len(tensor.data) // (_FLOAT if tensor.datatype in _AS_THEY_LIE else 1)
+        cost += len(tensor.data) // (_FLOAT_DISCOUNT if tensor.datatype in _IN_PLACE else 1)
     return cost
 
 
@@ -118,9 +125,9 @@ def write_typed(message: Any, tensor: Tensor) -> None:
         message.contents.MergeFrom(write_contents(tensor.datatype, tensor.data))
 
 
-def explain(error: ValueError) -> str:
+def describe_error(error: ValueError) -> str:
     """Describe a value that protobuf cannot hold: text with lone surrogates, or a number out of
     range."""
     if isinstance(error, UnicodeEncodeError):
-        return f"{error.object[:_SHOWN]!r} is not Unicode text"
+        return f"{error.object[:_MAX_SHOWN]!r} is not Unicode text"
     return str(error)

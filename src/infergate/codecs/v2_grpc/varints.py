@@ -12,10 +12,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from infergate.codecs.protos.scan import VARINT_BYTES, Malformed
+from infergate.codecs.protos.wire_scanner import MAX_VARINT_BYTES, MalformedMessageError
 from infergate.core.tensor import Buffer
 
-_LAST: Final = 0x80
+_CONTINUED: Final = 0x80
 _SLICE: Final = 1 << 14
 """Bytes read at a time."""
 
@@ -27,22 +27,22 @@ def count(run: Buffer) -> int:
     one."""
     if not len(run):
         return 0
-    if run[-1] >= _LAST:
-        raise Malformed("the last integer of a packed field does not end")
-    return int(np.count_nonzero(np.frombuffer(run, dtype=np.uint8) < _LAST))
+    if run[-1] >= _CONTINUED:
+        raise MalformedMessageError("the last integer of a packed field does not end")
+    return int(np.count_nonzero(np.frombuffer(run, dtype=np.uint8) < _CONTINUED))
 
 
-def read(run: Buffer, counted: int, dtype: str) -> npt.NDArray[Any]:
+def read(run: Buffer, expected_count: int, dtype: str) -> npt.NDArray[Any]:
     """Return the `expected_count` integers of `run`. Excess high bits are dropped, as in protobuf.
     Raises MalformedMessageError for an integer of too many bytes."""
     octets = np.frombuffer(run, dtype=np.uint8)
-    if counted == len(octets):
+    if expected_count == len(octets):
         return octets  # all are below 128, so they fit any type
-    values = np.empty(counted, dtype=dtype)
+    values = np.empty(expected_count, dtype=dtype)
     filled = start = 0
     while start < len(octets):
         chunk = octets[start : start + _SLICE]
-        stops = np.flatnonzero(chunk < _LAST) + 1
+        stops = np.flatnonzero(chunk < _CONTINUED) + 1
         if not stops.size:
             raise _too_long()
         values[filled : filled + len(stops)] = _read(chunk, stops)
@@ -56,7 +56,7 @@ def _read(octets: Octets, stops: npt.NDArray[np.intp]) -> npt.NDArray[np.uint64]
     starts = np.concatenate((np.zeros(1, dtype=np.intp), stops[:-1]))
     lengths = stops - starts
     longest = int(lengths.max())
-    if longest > VARINT_BYTES:
+    if longest > MAX_VARINT_BYTES:
         raise _too_long()
     values = (octets[starts] & 0x7F).astype(np.uint64)
     unfinished = np.arange(len(starts))
@@ -67,5 +67,7 @@ def _read(octets: Octets, stops: npt.NDArray[np.intp]) -> npt.NDArray[np.uint64]
     return values
 
 
-def _too_long() -> Malformed:
-    return Malformed(f"an integer of a packed field has more than {VARINT_BYTES} bytes")
+def _too_long() -> MalformedMessageError:
+    return MalformedMessageError(
+        f"an integer of a packed field has more than {MAX_VARINT_BYTES} bytes"
+    )

@@ -10,6 +10,6 @@ lists how they are sent to servers. ``small_json_reader`` and ``small_data`` are
 short messages.
 """
 
-from infergate.codecs.v2_rest.codec import PLUGIN, V2Rest
+from infergate.codecs.v2_rest.codec import PLUGIN, V2RestCodec
 
-__all__ = ["PLUGIN", "V2Rest"]
+__all__ = ["PLUGIN", "V2RestCodec"]

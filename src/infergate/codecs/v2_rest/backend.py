@@ -8,18 +8,17 @@ from typing import Any, Final
 
 from infergate.codecs.base import Profile
 from infergate.codecs.v2_rest import metadata, repository, settings, shared_memory
-from infergate.codecs.v2_rest.document import SLOW_ON_LOOP, Node, read_tolerantly
 from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.infer_request import write_request
-from infergate.codecs.v2_rest.infer_response import answer_body, blamed
-from infergate.codecs.v2_rest.paths import INDEX, NAMES, STATISTICS, model_path
+from infergate.codecs.v2_rest.infer_response import read_response_body, unusable_response
+from infergate.codecs.v2_rest.json_document import MAX_SLOW_BYTES_ON_LOOP, Node, parse_backend_json
+from infergate.codecs.v2_rest.paths import INDEX_PATH, MODEL_LIST_PATH, STATISTICS_PATH, model_path
 from infergate.codecs.v2_rest.tensors import check_json_size
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.limits import MIB, Limits, check_loop
+from infergate.core.limits import MIB, Limits, check_loop_cost
 from infergate.core.messages import (
-    Answer,
-    Done,
-    Health,
+    Acknowledgement,
+    HealthStatus,
     InferRequest,
     LogSettingsRequest,
     ModelConfigRequest,
@@ -31,6 +30,7 @@ from infergate.core.messages import (
     ModelStatisticsRequest,
     ModelUnloadRequest,
     Operation,
+    Response,
     ServerLiveRequest,
     ServerMetadataRequest,
     ServerReadyRequest,
@@ -45,7 +45,7 @@ from infergate.core.wire import HttpRequest, HttpResponse
 
 def build_request(operation: Operation, profile: Profile) -> HttpRequest:
     """Raises UNSUPPORTED for an operation that V2 REST or the server does not have."""
-    build = _BUILD.get(type(operation))
+    build = _BUILDERS.get(type(operation))
     if build is None:
         raise GatewayError(
             Kind.UNSUPPORTED, f"V2 REST has no request for {type(operation).__name__}"
@@ -53,43 +53,43 @@ def build_request(operation: Operation, profile: Profile) -> HttpRequest:
     return build(operation, profile)
 
 
-def _server(path: str) -> Callable[[Operation, Profile], HttpRequest]:
+def _server_get(path: str) -> Callable[[Operation, Profile], HttpRequest]:
     return lambda _, __: HttpRequest("GET", path)
 
 
-def _model(rest: str) -> Callable[[ModelOperation, Profile], HttpRequest]:
+def _model_get(suffix: str) -> Callable[[ModelOperation, Profile], HttpRequest]:
     def build(operation: ModelOperation, profile: Profile) -> HttpRequest:
-        version = operation.version if profile.versions else ""
-        return HttpRequest("GET", model_path(operation.model, version, rest))
+        version = operation.version if profile.accepts_versions else ""
+        return HttpRequest("GET", model_path(operation.model, version, suffix))
 
     return build
 
 
-def _index(operation: ModelIndexRequest, profile: Profile) -> HttpRequest:
+def _index_request(operation: ModelIndexRequest, profile: Profile) -> HttpRequest:
     """Request the repository extension's index (Triton, MLServer, infergate), or KServe's model
     list."""
-    if profile.lists_models:
-        return HttpRequest("GET", NAMES)
+    if profile.has_model_list:
+        return HttpRequest("GET", MODEL_LIST_PATH)
     body = b'{"ready":true}' if operation.ready_only else b"{}"  # MLServer: 422 without a body
-    return HttpRequest("POST", INDEX, "", {"content-type": JSON_TYPE}, [body])
+    return HttpRequest("POST", INDEX_PATH, "", {"content-type": JSON_TYPE}, [body])
 
 
-def _statistics(operation: ModelStatisticsRequest, profile: Profile) -> HttpRequest:
+def _statistics_request(operation: ModelStatisticsRequest, profile: Profile) -> HttpRequest:
     if not operation.model:
-        return HttpRequest("GET", STATISTICS)
-    return _model("/stats")(operation, profile)
+        return HttpRequest("GET", STATISTICS_PATH)
+    return _model_get("/stats")(operation, profile)
 
 
-_BUILD: Final[Mapping[type[Operation], Callable[[Any, Profile], HttpRequest]]] = {
+_BUILDERS: Final[Mapping[type[Operation], Callable[[Any, Profile], HttpRequest]]] = {
     InferRequest: write_request,
-    ServerLiveRequest: _server("/v2/health/live"),
-    ServerReadyRequest: _server("/v2/health/ready"),
-    ServerMetadataRequest: _server("/v2"),
-    ModelReadyRequest: _model("/ready"),
-    ModelMetadataRequest: _model(""),
-    ModelConfigRequest: _model("/config"),
-    ModelStatisticsRequest: _statistics,
-    ModelIndexRequest: _index,
+    ServerLiveRequest: _server_get("/v2/health/live"),
+    ServerReadyRequest: _server_get("/v2/health/ready"),
+    ServerMetadataRequest: _server_get("/v2"),
+    ModelReadyRequest: _model_get("/ready"),
+    ModelMetadataRequest: _model_get(""),
+    ModelConfigRequest: _model_get("/config"),
+    ModelStatisticsRequest: _statistics_request,
+    ModelIndexRequest: _index_request,
     ModelLoadRequest: repository.write_request,
     ModelUnloadRequest: repository.write_request,
     TraceSettingsRequest: lambda operation, _: settings.write_request(operation),
@@ -107,21 +107,21 @@ MAX_VALUES: Final = 1 << 19
 # ---- responses ----------------------------------------------------------------------------------
 
 
-def parse_response(wire: HttpResponse, operation: Operation, limits: Limits) -> Answer:
+def parse_response(wire: HttpResponse, operation: Operation, limits: Limits) -> Response:
     """Parse the response to any operation except an inference. Raises the backend's error, or
     BACKEND_GARBAGE."""
-    if _says_no(wire.status, operation):
-        return Health(ok=False)
-    body = bytes(answer_body(wire, limits))
+    if _is_negative(wire.status, operation):
+        return HealthStatus(ok=False)
+    body = bytes(read_response_body(wire, limits))
     try:
-        if isinstance(operation, _HEALTH):
-            return metadata.read_ready(body)
+        if isinstance(operation, _HEALTH_REQUESTS):
+            return metadata.read_health(body)
         _check_size(body, limits)
-        if isinstance(operation, _CHANGES):  # some servers return a body of their own
-            return Done()
-        return _READ[type(operation)](read_tolerantly(body, limits), operation)
+        if isinstance(operation, _STATE_CHANGES):  # some servers return a body of their own
+            return Acknowledgement()
+        return _READERS[type(operation)](parse_backend_json(body, limits), operation)
     except GatewayError as error:
-        raise blamed(error) from None
+        raise unusable_response(error) from None
 
 
 def _check_size(body: bytes, limits: Limits) -> None:
@@ -132,10 +132,10 @@ def _check_size(body: bytes, limits: Limits) -> None:
         raise GatewayError(
             Kind.TOO_LARGE, f"it exceeds the limit of {MAX_BYTES} bytes or {MAX_VALUES} values"
         )
-    check_loop(limits, len(body), SLOW_ON_LOOP)
+    check_loop_cost(limits, len(body), MAX_SLOW_BYTES_ON_LOOP)
 
 
-def _says_no(status: int, operation: Operation) -> bool:
+def _is_negative(status: int, operation: Operation) -> bool:
     """Whether ``status`` is the negative answer to a health request. For a model that does not
     exist, MLServer and KServe return an error (404); Triton reports only that it is not ready
     (400)."""
@@ -148,19 +148,19 @@ def _says_no(status: int, operation: Operation) -> bool:
             return False
 
 
-_HEALTH: Final = (ServerLiveRequest, ServerReadyRequest, ModelReadyRequest)
-_CHANGES: Final = (
+_HEALTH_REQUESTS: Final = (ServerLiveRequest, ServerReadyRequest, ModelReadyRequest)
+_STATE_CHANGES: Final = (
     ModelLoadRequest,
     ModelUnloadRequest,
     SharedMemoryRegisterRequest,
     SharedMemoryUnregisterRequest,
 )
-_READ: Final[Mapping[type[Operation], Callable[[Node, Operation], Answer]]] = {
+_READERS: Final[Mapping[type[Operation], Callable[[Node, Operation], Response]]] = {
     ServerMetadataRequest: lambda document, _: metadata.read_server(document),
     ModelMetadataRequest: lambda document, _: metadata.read_model(document),
     ModelConfigRequest: lambda document, _: metadata.read_config(document),
     ModelStatisticsRequest: lambda document, _: metadata.read_statistics(document),
     ModelIndexRequest: lambda document, _: metadata.read_index(document),
-    TraceSettingsRequest: settings.read_answer,
-    LogSettingsRequest: settings.read_answer,
+    TraceSettingsRequest: settings.read_response,
+    LogSettingsRequest: settings.read_response,
 }

@@ -16,45 +16,50 @@ from typing import Any, Final
 
 from infergate.codecs.base import (
     Capabilities,
-    Carrier,
     CodecPlugin,
-    Parsed,
-    Peek,
+    ParsedRequest,
+    PartialInferRequest,
     Profile,
-    Unfinished,
+    RequestSummary,
+    TransportKind,
 )
 from infergate.codecs.v2_rest import (
     backend,
     errors,
-    forwarding,
     metadata,
+    pass_through,
     repository,
     settings,
     shared_memory,
     streams,
 )
-from infergate.codecs.v2_rest.elements import NON_FINITE
-from infergate.codecs.v2_rest.encodings import accepted, body_most, decoded, inflated_size, is_plain
+from infergate.codecs.v2_rest.encodings import (
+    decode_body,
+    is_unencoded,
+    max_decoded_bytes,
+    measure_body,
+    preferred_encoding,
+)
 from infergate.codecs.v2_rest.errors import JSON_TYPE
-from infergate.codecs.v2_rest.generate import Flat, write_generated
+from infergate.codecs.v2_rest.generate_frontend import GenerateFormat, write_generate_response
 from infergate.codecs.v2_rest.infer_request import read_request
 from infergate.codecs.v2_rest.infer_response import (
     read_response,
-    text_size,
+    response_size,
+    response_text_bytes,
     write_response,
-    written_size,
 )
-from infergate.codecs.v2_rest.paths import NAMES, Place, find
-from infergate.codecs.v2_rest.tensors import HEADER
+from infergate.codecs.v2_rest.json_data import NON_FINITE_SPELLINGS
+from infergate.codecs.v2_rest.paths import MODEL_LIST_PATH, V2PathMatch, match_request
+from infergate.codecs.v2_rest.tensors import JSON_LENGTH_HEADER
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.inflation import RATIO
-from infergate.core.json_size import json_size
+from infergate.core.inflation import MAX_RATIO
+from infergate.core.json_size import json_size_bounds
 from infergate.core.limits import Limits
 from infergate.core.messages import (
-    Answer,
-    Done,
-    Health,
+    Acknowledgement,
+    HealthStatus,
     InferRequest,
     InferResponse,
     LogSettingsRequest,
@@ -70,6 +75,7 @@ from infergate.core.messages import (
     ModelStatisticsRequest,
     ModelUnloadRequest,
     Operation,
+    Response,
     ServerMetadata,
     Settings,
     SharedMemoryRegisterRequest,
@@ -79,15 +85,15 @@ from infergate.core.messages import (
     TraceSettingsRequest,
 )
 from infergate.core.sequences import SequenceId
-from infergate.core.wire import HttpRequest, HttpResponse, size
+from infergate.core.wire import HttpRequest, HttpResponse, total_size
 
 _DEFAULT_COMPRESS_MIN: Final = 256
-_JSON: Final = {"content-type": JSON_TYPE}
-_LONG_NUMBER: Final = 19
+_JSON_HEADERS: Final = {"content-type": JSON_TYPE}
+_OVERLONG_DIGITS: Final = 19
 """A length header of this many digits or more is ignored."""
 
 
-class V2Rest:
+class V2RestCodec:
     """The V2 REST codec.
 
     Options: ``non_finite`` (``literal``, ``string``, ``null``): how NaN and infinity, which JSON
@@ -96,103 +102,124 @@ class V2Rest:
     """
 
     name: str = "v2-rest"
-    caps: Capabilities = Capabilities(datatypes=frozenset(Datatype), streaming=True)
-    profiled: bool = True
-    described: bool = False
-    streams: frozenset[str] = frozenset()
-    stream: str = ""
+    capabilities: Capabilities = Capabilities(
+        datatypes=frozenset(Datatype), supports_streaming=True
+    )
+    needs_profile: bool = True
+    needs_metadata: bool = False
+    streaming_methods: frozenset[str] = frozenset()
+    streaming_method: str = ""
 
     def __init__(
         self, non_finite: str = "literal", compress_min: int = _DEFAULT_COMPRESS_MIN
     ) -> None:
-        if non_finite not in NON_FINITE:
-            raise ValueError(f"non_finite is {non_finite!r}, not one of {sorted(NON_FINITE)}")
-        self._spelling: Final = NON_FINITE[non_finite]
+        if non_finite not in NON_FINITE_SPELLINGS:
+            raise ValueError(
+                f"non_finite is {non_finite!r}, not one of {sorted(NON_FINITE_SPELLINGS)}"
+            )
+        self._spelling: Final = NON_FINITE_SPELLINGS[non_finite]
         self._compress_min: Final = compress_min
         # a response that is passed through spells NaN as the backend does
-        self.forwards: bool = non_finite == "literal"
+        self.can_pass_through: bool = non_finite == "literal"
 
     # ---- towards clients
 
-    def peek(self, wire: HttpRequest) -> Peek:
+    def summarize(self, wire: HttpRequest) -> RequestSummary:
         """Read operation, model and version from the path."""
-        match = find(wire.method, wire.path)
-        return Peek(match.operation, match.model, match.version, match.verb not in streams.OURS)
+        match = match_request(wire.method, wire.path)
+        return RequestSummary(
+            match.operation,
+            match.model,
+            match.version,
+            match.action not in streams.TRANSLATED_ACTIONS,
+        )
 
-    def parse_request(self, wire: HttpRequest, limits: Limits) -> Parsed | Unfinished[Parsed]:
+    def parse_request(
+        self, wire: HttpRequest, limits: Limits
+    ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
         """Raises NOT_FOUND for an unknown path, METHOD_NOT_ALLOWED, and errors in the body."""
-        match = find(wire.method, wire.path)
+        match = match_request(wire.method, wire.path)
         operation = match.operation
         if operation is InferRequest:
-            if match.verb in streams.OURS:
+            if match.action in streams.TRANSLATED_ACTIONS:
                 return streams.read_request(wire, match, limits)
             return read_request(wire, match.model, match.version, limits)
-        if (operation_class := _OF_A_MODEL.get(operation)) is not None:
-            return Parsed(operation_class(match.model, match.version))
-        if operation is ModelIndexRequest and wire.path == NAMES:
-            return Parsed(ModelIndexRequest(), _write_names)
+        if (operation_class := _MODEL_OPERATIONS.get(operation)) is not None:
+            return ParsedRequest(operation_class(match.model, match.version))
+        if operation is ModelIndexRequest and wire.path == MODEL_LIST_PATH:
+            return ParsedRequest(ModelIndexRequest(), _write_model_list)
         if operation is SharedMemoryStatusRequest:
-            return Parsed(SharedMemoryStatusRequest(match.region, cuda=match.cuda))
+            return ParsedRequest(SharedMemoryStatusRequest(match.region, cuda=match.cuda))
         if match.method == "POST":
             is_post = wire.method == "POST"
-            body = bytes(decoded(wire.headers, wire.body, limits)) if is_post else b""
-            return Parsed(_READ[operation](match, body, limits))
-        return Parsed(operation())  # type: ignore[call-arg]  # all other operations have no fields
+            body = bytes(decode_body(wire.headers, wire.body, limits)) if is_post else b""
+            return ParsedRequest(_POST_READERS[operation](match, body, limits))
+        return ParsedRequest(operation())  # type: ignore[call-arg]  # all other operations have no fields
 
-    def build_response(self, answer: Answer, parsed: Parsed) -> HttpResponse:
+    def build_response(self, response: Response, parsed: ParsedRequest) -> HttpResponse:
         """Write the response in the format that the request asked for."""
-        if isinstance(answer, InferResponse):
-            if isinstance(parsed.reply, Flat):
-                return HttpResponse(200, _JSON, [write_generated(answer, self._spelling)])
-            return write_response(answer, parsed, self._spelling, self._compress_min)
-        write = parsed.reply or _WRITE.get(type(answer))
+        if isinstance(response, InferResponse):
+            if isinstance(parsed.response_options, GenerateFormat):
+                return HttpResponse(
+                    200, _JSON_HEADERS, [write_generate_response(response, self._spelling)]
+                )
+            return write_response(response, parsed, self._spelling, self._compress_min)
+        write = parsed.response_options or _WRITERS.get(type(response))
         if write is None:
-            raise GatewayError(Kind.UNSUPPORTED, f"V2 REST cannot express {type(answer).__name__}")
-        http_response: HttpResponse = write(answer, parsed.operation)
+            raise GatewayError(
+                Kind.UNSUPPORTED, f"V2 REST cannot express {type(response).__name__}"
+            )
+        http_response: HttpResponse = write(response, parsed.operation)
         return http_response
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
         """Write ``{"error": …}`` under the status of the error's kind."""
         return errors.build_error(error, wire)
 
-    def text_in(self, wire: HttpRequest) -> int:
+    def request_text_bytes(self, wire: HttpRequest) -> int:
         """For a compressed body: the maximum inflated size. A body that inflates to little is
         replaced in ``wire`` by its inflated form."""
-        max_bytes = inflated_size(wire)
-        if not is_plain(wire.headers):
+        max_bytes = measure_body(wire)
+        if not is_unencoded(wire.headers):
             return max_bytes
-        return _json_of(wire, max_bytes)
+        return _max_json_bytes(wire, max_bytes)
 
-    def json_in(self, wire: HttpRequest | HttpResponse, most: int) -> int:
+    def json_bytes(self, wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
         """Return the length of the JSON from the length header; without one, that of the whole
         body."""
-        json_bytes = _json_of(wire, most)
-        return json_bytes if json_bytes < most else min(body_most(wire.headers, wire.body), most)
+        json_bytes = _max_json_bytes(wire, max_bytes)
+        return (
+            json_bytes
+            if json_bytes < max_bytes
+            else min(max_decoded_bytes(wire.headers, wire.body), max_bytes)
+        )
 
-    def text_forwarded(self, wire: HttpResponse, asked: HttpRequest) -> int:
+    def rewrite_bytes(self, wire: HttpResponse, request: HttpRequest) -> int:
         """Count a compressed response as inflated, and a plain one if the client accepts
         compression."""
-        if not is_plain(wire.headers):
-            return size(wire.body) * RATIO
-        accept = asked.headers.get("accept-encoding", "")
-        return size(wire.body) if accept and accepted(accept) else 0
+        if not is_unencoded(wire.headers):
+            return total_size(wire.body) * MAX_RATIO
+        accept = request.headers.get("accept-encoding", "")
+        return total_size(wire.body) if accept and preferred_encoding(accept) else 0
 
-    def text_out(self, answer: Answer, parsed: Parsed) -> int:
+    def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
         """Count the outputs not requested in binary, or all outputs if they are compressed."""
-        return text_size(answer, parsed) if isinstance(answer, InferResponse) else 0
+        return response_text_bytes(response, parsed) if isinstance(response, InferResponse) else 0
 
-    def size_out(self, answer: InferResponse, parsed: Parsed) -> tuple[int, int]:
+    def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
         """Return the bounds of the JSON text; binary outputs are not copied unless they are
         compressed."""
-        return written_size(answer, parsed)
+        return response_size(response, parsed)
 
-    def size_to_backend(self, operation: InferRequest, profile: Profile) -> int:
+    def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
         """Return the maximum length of the JSON for a server that accepts no binary data."""
-        return 0 if profile.binary else json_size(operation.inputs)[1]
+        return 0 if profile.supports_binary else json_size_bounds(operation.inputs)[1]
 
-    def text_to_backend(self, operation: InferRequest, profile: Profile) -> int:
+    def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
         """Count the inputs for a server that accepts no binary data."""
-        return 0 if profile.binary else sum(len(tensor.data) for tensor in operation.inputs)
+        return (
+            0 if profile.supports_binary else sum(len(tensor.data) for tensor in operation.inputs)
+        )
 
     # ---- towards backends
 
@@ -209,7 +236,7 @@ class V2Rest:
         operation: Operation,
         limits: Limits,
         model: ModelMetadata | None = None,
-    ) -> Answer:
+    ) -> Response:
         """Raises the backend's error, or BACKEND_GARBAGE."""
         del model
         if isinstance(operation, InferRequest):
@@ -218,21 +245,23 @@ class V2Rest:
 
     # ---- streams
 
-    def build_stream_response(self, answer: InferResponse, parsed: Parsed) -> HttpResponse:
+    def build_stream_response(self, response: InferResponse, parsed: ParsedRequest) -> HttpResponse:
         """Write one event."""
-        return streams.event(self.build_response(answer, streams.plainly(parsed)).body)
+        return streams.event_response(
+            self.build_response(response, streams.with_json_outputs(parsed)).body
+        )
 
-    def build_stream_end(self, parsed: Parsed) -> HttpResponse:  # noqa: ARG002
+    def build_stream_end(self, parsed: ParsedRequest) -> HttpResponse:  # noqa: ARG002
         """Return a response without events."""
-        return streams.event(())
+        return streams.event_response(())
 
     def build_stream_error(self, error: GatewayError, wire: HttpRequest) -> HttpResponse:
         """Write one event; the status was already sent."""
-        return streams.event(errors.build_error(error, wire).body)
+        return streams.event_response(errors.build_error(error, wire).body)
 
-    def describes_streams(self, profile: Profile) -> bool:
+    def streams_need_metadata(self, profile: Profile) -> bool:
         """Triton's configuration says whether a model is decoupled."""
-        return profile.generates
+        return profile.has_generate_stream
 
     def build_stream_request(
         self, operation: InferRequest, profile: Profile, model: ModelMetadata | None = None
@@ -252,44 +281,52 @@ class V2Rest:
 
     # ---- V2 REST on both sides
 
-    def shield(self, wire: HttpRequest, limits: Limits) -> HttpRequest:
+    def validate(self, wire: HttpRequest, limits: Limits) -> HttpRequest:
         """Raises what ``parse_request`` raises, because it runs the same function."""
-        if find(wire.method, wire.path).operation is InferRequest:
-            return forwarding.shield_inference(wire, limits)
+        if match_request(wire.method, wire.path).operation is InferRequest:
+            return pass_through.validate_inference(wire, limits)
         self.parse_request(wire, limits)
         return wire
 
-    def sequence(self, wire: HttpRequest, limits: Limits) -> SequenceId | None:
+    def sequence_of(self, wire: HttpRequest, limits: Limits) -> SequenceId | None:
         """Return the sequence found by ``validate``; reads a request that was not validated."""
-        return forwarding.sequence(wire, limits)
+        return pass_through.sequence_of(wire, limits)
 
-    def readdress(
+    def rewrite_request(
         self, wire: HttpRequest, model: str, version: str, profile: Profile
     ) -> HttpRequest | None:
         """Returns None if the server does not accept the request in its present form."""
-        return forwarding.readdress(wire, model, version, profile)
+        return pass_through.rewrite_request(wire, model, version, profile)
 
-    def relabel(
-        self, wire: HttpResponse, asked: HttpRequest, model: str, version: str, limits: Limits
+    def rewrite_response(
+        self, wire: HttpResponse, request: HttpRequest, model: str, version: str, limits: Limits
     ) -> HttpResponse:
         """Replace names and id in place; compress the response as ``request`` accepts."""
         names = {"model": model, "version": version}
-        return forwarding.Relabel(asked, names, limits, self._compress_min).answer(wire)
+        return pass_through.ResponseRewriter(request, names, limits, self._compress_min).rewrite(
+            wire
+        )
 
 
-def _json_of(wire: HttpRequest | HttpResponse, most: int) -> int:
+def _max_json_bytes(wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
     """Return the length of the JSON from the headers, at most ``max_bytes``."""
-    header = wire.headers.get(HEADER, "")
-    return min(int(header), most) if header.isdecimal() and len(header) < _LONG_NUMBER else most
+    header = wire.headers.get(JSON_LENGTH_HEADER, "")
+    return (
+        min(int(header), max_bytes)
+        if header.isdecimal() and len(header) < _OVERLONG_DIGITS
+        else max_bytes
+    )
 
 
-def _read_index(place: Place, body: bytes, limits: Limits) -> Operation:
-    if place.repository:  # Triton rejects unknown repositories; here none is known
+def _read_index(match: V2PathMatch, body: bytes, limits: Limits) -> Operation:
+    if match.repository:  # Triton rejects unknown repositories; here none is known
         raise GatewayError(Kind.UNSUPPORTED, "an index of one repository is not supported")
     return metadata.read_index_request(body, limits)
 
 
-_READ: Final[Mapping[type[Operation], Callable[[Place, bytes, Limits], Operation]]] = {
+_POST_READERS: Final[
+    Mapping[type[Operation], Callable[[V2PathMatch, bytes, Limits], Operation]]
+] = {
     ModelIndexRequest: _read_index,
     ModelLoadRequest: repository.read_request,
     ModelUnloadRequest: repository.read_request,
@@ -299,7 +336,7 @@ _READ: Final[Mapping[type[Operation], Callable[[Place, bytes, Limits], Operation
     SharedMemoryUnregisterRequest: shared_memory.read_unregister,
 }
 """Readers of POSTed operations other than inferences."""
-_OF_A_MODEL: Final[Mapping[type[Operation], Callable[[str, str], Operation]]] = {
+_MODEL_OPERATIONS: Final[Mapping[type[Operation], Callable[[str, str], Operation]]] = {
     ModelReadyRequest: ModelReadyRequest,
     ModelMetadataRequest: ModelMetadataRequest,
     ModelConfigRequest: ModelConfigRequest,
@@ -308,33 +345,33 @@ _OF_A_MODEL: Final[Mapping[type[Operation], Callable[[str, str], Operation]]] = 
 """Operations that consist of a model's name and version."""
 
 
-def _write_names(answer: ModelIndex, _: Operation) -> HttpResponse:
-    return metadata.write_names(answer)
+def _write_model_list(response: ModelIndex, _: Operation) -> HttpResponse:
+    return metadata.write_model_list(response)
 
 
-_WRITE: Final[Mapping[type[Answer], Callable[[Any, Operation], HttpResponse]]] = {
-    Health: metadata.write_health,
+_WRITERS: Final[Mapping[type[Response], Callable[[Any, Operation], HttpResponse]]] = {
+    HealthStatus: metadata.write_health,
     ServerMetadata: lambda answer, _: metadata.write_server(answer),
     ModelMetadata: lambda answer, _: metadata.write_model(answer),
-    ModelIndex: lambda answer, _: metadata.write_entries(answer),
+    ModelIndex: lambda answer, _: metadata.write_index(answer),
     ModelConfig: lambda answer, _: metadata.write_config(answer),
     ModelStatistics: lambda answer, _: metadata.write_statistics(answer),
-    Settings: settings.write_answer,
+    Settings: settings.write_response,
     SharedMemoryStatus: lambda answer, _: shared_memory.write_status(answer),
-    Done: lambda _, __: HttpResponse(200),
+    Acknowledgement: lambda _, __: HttpResponse(200),
 }
 """Writers of responses, except for inferences and for requests that asked for another format."""
 
 
-def _make(options: Mapping[str, Any]) -> V2Rest:
-    return V2Rest(**options)
+def _create(options: Mapping[str, Any]) -> V2RestCodec:
+    return V2RestCodec(**options)
 
 
 PLUGIN: Final = CodecPlugin(
     name="v2-rest",
-    carrier=Carrier.HTTP,
+    transport_kind=TransportKind.HTTP,
     claims=("v2",),
-    make=_make,
-    answers_rest=True,
-    shares_memory=True,
+    create=_create,
+    is_fallback=True,
+    supports_shared_memory=True,
 )

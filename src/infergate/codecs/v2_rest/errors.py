@@ -11,17 +11,17 @@ from typing import Any, Final
 
 import orjson
 
-from infergate.codecs.base import OutputsNeedTranslation
-from infergate.codecs.profiles import kind_by_words
-from infergate.codecs.v2_rest.paths import locate
-from infergate.core.errors import GatewayError, Kind, Origin, refusal_headers, retry_seconds
+from infergate.codecs.base import OutputsNeedTranslationError
+from infergate.codecs.profiles import corrected_kind
+from infergate.codecs.v2_rest.paths import match_path
+from infergate.core.errors import GatewayError, Kind, Origin, error_headers, parse_retry_after
 from infergate.core.wire import HttpRequest, HttpResponse
 
 JSON_TYPE: Final = "application/json"
-LONGEST: Final = 2000
+MAX_MESSAGE_CHARACTERS: Final = 2000
 """Maximum number of characters of a message sent to a client."""
 
-STATUS: Final[Mapping[Kind, int]] = {
+STATUS_BY_KIND: Final[Mapping[Kind, int]] = {
     Kind.BAD_REQUEST: 400,
     Kind.UNAUTHENTICATED: 401,
     Kind.FORBIDDEN: 403,
@@ -46,19 +46,19 @@ STATUS: Final[Mapping[Kind, int]] = {
 
 def build_error(error: GatewayError, wire: HttpRequest | None) -> HttpResponse:
     """Write ``{"error": …}``, for any error and any request. Never raises."""
-    headers = {"content-type": JSON_TYPE, **refusal_headers(error)}
+    headers = {"content-type": JSON_TYPE, **error_headers(error)}
     if error.kind is Kind.METHOD_NOT_ALLOWED and wire is not None:
         # the path may be unknown if the transport rejected the request
         with contextlib.suppress(GatewayError):
-            headers["allow"] = locate(wire.path).allow
+            headers["allow"] = match_path(wire.path).allowed_methods
     # names in the message may be as long as a body, and paths may hold what UTF-8 cannot encode
-    public = error.public[:LONGEST].encode("utf-8", "replace").decode()
-    return HttpResponse(STATUS[error.kind], headers, [orjson.dumps({"error": public})])
+    public = error.public[:MAX_MESSAGE_CHARACTERS].encode("utf-8", "replace").decode()
+    return HttpResponse(STATUS_BY_KIND[error.kind], headers, [orjson.dumps({"error": public})])
 
 
 # ---- a backend's error ------------------------------------------------------------------------
 
-KIND: Final[Mapping[int, Kind]] = {
+KIND_BY_STATUS: Final[Mapping[int, Kind]] = {
     401: Kind.UNAUTHENTICATED,
     403: Kind.FORBIDDEN,
     404: Kind.NOT_FOUND,
@@ -73,25 +73,27 @@ KIND: Final[Mapping[int, Kind]] = {
 """The error kind of a backend's status other than 200. All other 4xx are BAD_REQUEST (Triton 400,
 FastAPI 422, KServe 409), other 5xx BACKEND_ERROR, and the rest BACKEND_GARBAGE."""
 
-_NOT_IN_JSON: Final = re.compile("[sS]ending (?:FP16|BF16) data via JSON is not supported")
+_NEEDS_BINARY_OUTPUT: Final = re.compile("[sS]ending (?:FP16|BF16) data via JSON is not supported")
 """The error of Triton and KServe, after the model has run, for an output that they cannot write as
 JSON."""
-_TOO_LATE: Final = "RuntimeError: Caught handled exception, but response already started."
-_CAUSE: Final = "The above exception was the direct cause of the following exception:"
+_STREAM_STARTED_ERROR: Final = (
+    "RuntimeError: Caught handled exception, but response already started."
+)
+_CAUSE_SEPARATOR: Final = "The above exception was the direct cause of the following exception:"
 """The text around an error that occurs after Starlette started a stream (MLServer's
 ``infer_stream``)."""
-_EVENT: Final = "data:"
+_EVENT_PREFIX: Final = "data:"
 """The prefix of an error in a stream of events (SSE)."""
-_MOST_DETAIL: Final = 20_000
-_HEAD: Final = 4096
+_MAX_DETAIL_CHARACTERS: Final = 20_000
+_MAX_HTML_CHARACTERS: Final = 4096
 """Maximum number of characters of an HTML page that are searched for a title. Without a limit, a
 title that is opened repeatedly and never closed makes the search quadratic."""
 _TITLE: Final = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 
 
-def kind_of(status: int) -> Kind:
+def kind_of_status(status: int) -> Kind:
     """Return the kind of a backend's ``status`` other than 200."""
-    known = KIND.get(status)
+    known = KIND_BY_STATUS.get(status)
     if known is not None:
         return known
     if 400 <= status < 500:
@@ -101,42 +103,44 @@ def kind_of(status: int) -> Kind:
 
 def backend_error(status: int, headers: Mapping[str, str], body: bytes) -> GatewayError:
     """Return the error in a backend's response, judged by its body instead of its Content-Type."""
-    text = body[: 4 * _MOST_DETAIL].decode("utf-8", "replace").strip()
-    message = _message(text) or f"the backend answered HTTP {status}"
-    error = OutputsNeedTranslation if _NOT_IN_JSON.match(message) else GatewayError
+    text = body[: 4 * _MAX_DETAIL_CHARACTERS].decode("utf-8", "replace").strip()
+    message = _error_line(text) or f"the backend answered HTTP {status}"
+    error = OutputsNeedTranslationError if _NEEDS_BINARY_OUTPUT.match(message) else GatewayError
     return error(
-        kind_by_words(kind_of(status), message),
-        message[:LONGEST],
+        corrected_kind(kind_of_status(status), message),
+        message[:MAX_MESSAGE_CHARACTERS],
         origin=Origin.BACKEND,
-        detail=f"HTTP {status}" if message == text else f"HTTP {status}: {text[:_MOST_DETAIL]}",
-        retry_after=retry_seconds(headers),
+        detail=f"HTTP {status}"
+        if message == text
+        else f"HTTP {status}: {text[:_MAX_DETAIL_CHARACTERS]}",
+        retry_after=parse_retry_after(headers),
     )
 
 
-def _message(text: str) -> str:
+def _error_line(text: str) -> str:
     """Return the meaningful line of an error body in any of the formats that servers use."""
-    text = text.removeprefix(_EVENT).lstrip()
+    text = text.removeprefix(_EVENT_PREFIX).lstrip()
     if text.startswith("{"):
         try:
-            message = told_error(json.loads(text))
+            message = error_message(json.loads(text))
         except (ValueError, RecursionError):
             message = ""
         if message:
             return message
     if text.startswith("<"):
-        title = _TITLE.search(text[:_HEAD])
+        title = _TITLE.search(text[:_MAX_HTML_CHARACTERS])
         return " ".join(title.group(1).split()) if title else ""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         return ""
     if not any(line.startswith("Traceback (") for line in lines):
         return lines[0]
-    if lines[-1] == _TOO_LATE and _CAUSE in lines[1:]:
-        return lines[lines.index(_CAUSE) - 1]
+    if lines[-1] == _STREAM_STARTED_ERROR and _CAUSE_SEPARATOR in lines[1:]:
+        return lines[lines.index(_CAUSE_SEPARATOR) - 1]
     return lines[-1]
 
 
-def told_error(document: dict[str, Any]) -> str:
+def error_message(document: dict[str, Any]) -> str:
     """Return the message of an error object: ``error`` (V2), ``detail`` (FastAPI: MLServer, KServe)
     or ``message`` (rest-proxy). If that is an object (proxies, OpenAI's format), return its
     ``message``."""
@@ -145,7 +149,7 @@ def told_error(document: dict[str, Any]) -> str:
         if isinstance(value, str) and value:
             return value
         if isinstance(value, list) and value:
-            return "; ".join(map(_complaint, value))
+            return "; ".join(map(_validation_message, value))
         if isinstance(value, dict) and isinstance(value.get("message"), str):
             return str(value["message"])
         if value:
@@ -153,7 +157,7 @@ def told_error(document: dict[str, Any]) -> str:
     return ""
 
 
-def _complaint(item: Any) -> str:
+def _validation_message(item: Any) -> str:
     """Format one entry of FastAPI's ``detail`` list."""
     if isinstance(item, dict) and isinstance(item.get("msg"), str):
         location = item.get("loc")

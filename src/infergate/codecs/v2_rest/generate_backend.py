@@ -17,150 +17,165 @@ from typing import Any, Final
 
 import numpy as np
 
-from infergate.codecs.v2_rest.document import Node, every, is_array, read_tolerantly, string
-from infergate.codecs.v2_rest.elements import (
-    ANSWER,
-    NON_FINITE,
-    read_elements,
+from infergate.codecs.v2_rest.errors import JSON_TYPE, MAX_MESSAGE_CHARACTERS
+from infergate.codecs.v2_rest.generate_frontend import ID, PARAMETERS, known_datatype, resolve_shape
+from infergate.codecs.v2_rest.infer_response import unusable_response
+from infergate.codecs.v2_rest.json_data import (
+    NON_FINITE_SPELLINGS,
+    RESPONSE_RULES,
+    read_data,
     write_numbers,
     write_strings,
 )
-from infergate.codecs.v2_rest.errors import JSON_TYPE, LONGEST
-from infergate.codecs.v2_rest.generate import ID, NESTED, known, spread
-from infergate.codecs.v2_rest.infer_response import blamed
+from infergate.codecs.v2_rest.json_document import (
+    Node,
+    is_array,
+    parse_backend_json,
+    read_all_members,
+    read_string,
+)
 from infergate.codecs.v2_rest.paths import model_path
-from infergate.codecs.v2_rest.tensors import check_json_size, dump, write_parameters
-from infergate.core import events
-from infergate.core.classification import PARAMETER
-from infergate.core.datatypes import NUMPY, Datatype
-from infergate.core.errors import GatewayError, Kind, Origin, bad_request, garbage
+from infergate.codecs.v2_rest.tensors import check_json_size, encode_json, write_parameters
+from infergate.core import server_sent_events
+from infergate.core.classification import CLASSIFICATION
+from infergate.core.datatypes import NUMPY_DTYPES, Datatype
+from infergate.core.errors import GatewayError, Kind, Origin, backend_garbage, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
 from infergate.core.tensor import Tensor, add_bytes_elements
-from infergate.core.wire import HttpRequest, HttpResponse, joined
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
-_MEANT: Final = frozenset(
+_INFER_ONLY_PARAMETERS: Final = frozenset(
     {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output"}
 )
 """Parameters with a meaning in ``infer``; ``generate_stream`` passes them to the model."""
 _FLOATS: Final = frozenset({Datatype.FP32, Datatype.FP64})
-_NOT_IN_JSON: Final = frozenset({Datatype.FP16, Datatype.BF16})
+_BINARY_ONLY_DATATYPES: Final = frozenset({Datatype.FP16, Datatype.BF16})
 """Datatypes that Triton rejects in JSON."""
-_NAMES: Final = ("model_name", "model_version", ID)
-EVENTS: Final = {"content-type": JSON_TYPE, "accept": events.TYPE}
+_RESPONSE_FIELDS: Final = ("model_name", "model_version", ID)
+EVENT_STREAM_HEADERS: Final = {
+    "content-type": JSON_TYPE,
+    "accept": server_sent_events.EVENT_STREAM_TYPE,
+}
 
 # ---- requests -----------------------------------------------------------------------------------
 
 
-def write_generate(operation: InferRequest, model: ModelMetadata) -> HttpRequest:
+def write_generate_request(operation: InferRequest, model: ModelMetadata) -> HttpRequest:
     """Write the request. Raises UNSUPPORTED naming the feature that it cannot express."""
     inputs = {tensor_metadata.name: tensor_metadata for tensor_metadata in model.inputs}
     members: dict[str, Any] = {ID: operation.id} if operation.id else {}
     for tensor in operation.inputs:
-        members[tensor.name] = _written(tensor, inputs.get(tensor.name))
+        members[tensor.name] = _input_value(tensor, inputs.get(tensor.name))
     parameters = write_parameters(operation.parameters, "request")
     for name, value in parameters.items():
-        if name in inputs or (name in _MEANT and value):
-            raise _untold(f"parameter '{name}'")
+        if name in inputs or (name in _INFER_ONLY_PARAMETERS and value):
+            raise _unsupported(f"parameter '{name}'")
     if parameters:
-        members[NESTED] = parameters
+        members[PARAMETERS] = parameters
     for output in operation.outputs:
-        if output.place is not None or PARAMETER in output.parameters:
-            raise _untold(f"the requested format of output '{output.name}'")
+        if output.shared_memory is not None or CLASSIFICATION in output.parameters:
+            raise _unsupported(f"the requested format of output '{output.name}'")
     for output_metadata in model.outputs:
-        if _free(_dimensions(output_metadata, operation, model)) > 1:
-            raise _untold(f"output '{output_metadata.name}' of shape {list(output_metadata.shape)}")
+        if _count_free(_output_dimensions(output_metadata, operation, model)) > 1:
+            raise _unsupported(
+                f"output '{output_metadata.name}' of shape {list(output_metadata.shape)}"
+            )
     path = model_path(operation.model, operation.version, "/generate_stream")
-    return HttpRequest("POST", path, "", EVENTS, [dump(members)])
+    return HttpRequest("POST", path, "", EVENT_STREAM_HEADERS, [encode_json(members)])
 
 
-def _written(tensor: Tensor, described: TensorMetadata | None) -> Any:
+def _input_value(tensor: Tensor, input_metadata: TensorMetadata | None) -> Any:
     subject = f"input '{tensor.name}'"
-    if described is None or tensor.name in (ID, NESTED):
-        raise _untold(f"{subject}, which the model's metadata lacks,")
-    if tensor.place is not None or tensor.datatype in _NOT_IN_JSON:
-        raise _untold(f"{subject} of datatype {tensor.datatype.value}")
+    if input_metadata is None or tensor.name in (ID, PARAMETERS):
+        raise _unsupported(f"{subject}, which the model's metadata lacks,")
+    if tensor.shared_memory is not None or tensor.datatype in _BINARY_ONLY_DATATYPES:
+        raise _unsupported(f"{subject} of datatype {tensor.datatype.value}")
     if tensor.datatype is Datatype.BYTES:
         data: Any = write_strings(tensor)
         if data is None:
-            raise _untold(f"{subject}, whose BYTES are not UTF-8,")
+            raise _unsupported(f"{subject}, whose BYTES are not UTF-8,")
         count = len(data)
     else:
         count = len(tensor.data) // tensor.datatype.itemsize
         if tensor.datatype in _FLOATS:
-            values = np.frombuffer(tensor.data, NUMPY[tensor.datatype])
+            values = np.frombuffer(tensor.data, NUMPY_DTYPES[tensor.datatype])
             if not np.isfinite(values).all():
-                raise _untold(f"{subject}, which holds NaN or infinity,")
-        data = write_numbers(tensor, NON_FINITE["literal"])
+                raise _unsupported(f"{subject}, which holds NaN or infinity,")
+        data = write_numbers(tensor, NON_FINITE_SPELLINGS["literal"])
     try:
-        has_model_shape = spread(tensor.name, count, described.shape) == tensor.shape
+        has_model_shape = resolve_shape(tensor.name, count, input_metadata.shape) == tensor.shape
     except GatewayError:  # the elements do not fit the model's shape
         has_model_shape = False
     if not has_model_shape:
-        raise _untold(
-            f"{subject} of shape {list(tensor.shape)}, not {list(described.shape)} as in the model,"
+        raise _unsupported(
+            f"{subject} of shape {list(tensor.shape)}, not {list(input_metadata.shape)} as in the model,"
         )
     return data
 
 
-def _untold(what: str) -> GatewayError:
+def _unsupported(subject: str) -> GatewayError:
     return GatewayError(
         Kind.UNSUPPORTED,
-        f"{what} cannot be sent to a decoupled model over REST (generate_stream); use gRPC",
+        f"{subject} cannot be sent to a decoupled model over REST (generate_stream); use gRPC",
     )
 
 
-def _dimensions(
-    described: TensorMetadata, operation: InferRequest, model: ModelMetadata
+def _output_dimensions(
+    output: TensorMetadata, operation: InferRequest, model: ModelMetadata
 ) -> Sequence[int]:
     """Return the shape of an output as far as it is known. Its batch dimension is that of the
     inputs."""
-    shape = described.shape
+    shape = output.shape
     first = next((tensor.shape for tensor in operation.inputs), ())
     if model.max_batch_size and shape and first:
         return (first[0], *shape[1:])
     return shape
 
 
-def _free(dimensions: Sequence[int]) -> int:
+def _count_free(dimensions: Sequence[int]) -> int:
     return sum(dimension < 0 for dimension in dimensions)
 
 
 # ---- responses ----------------------------------------------------------------------------------
 
 
-def read_generated(
+def read_generate_response(
     wire: HttpResponse, operation: InferRequest, limits: Limits, model: ModelMetadata
 ) -> InferResponse:
     """Parse one response. Raises the backend's error, or BACKEND_GARBAGE."""
-    body = bytes(joined(wire.body))
+    body = bytes(join_parts(wire.body))
     try:
         check_json_size(len(body), limits)
-        members = every(read_tolerantly(body, limits), "the answer")
+        members = read_all_members(parse_backend_json(body, limits), "the answer")
         if "error" in members and "model_name" not in members:
-            raise _told_error(members["error"], wire.status)
-        names = [string(members.pop(name, ""), name) for name in _NAMES]
-        outputs = _outputs(members, operation, model)
-        parameters = {name: _plain(name, node) for name, node in members.items()}
+            raise _event_error(members["error"], wire.status)
+        names = [read_string(members.pop(name, ""), name) for name in _RESPONSE_FIELDS]
+        outputs = _read_outputs(members, operation, model)
+        parameters = {name: _read_parameter(name, node) for name, node in members.items()}
     except GatewayError as error:
         if error.origin is Origin.BACKEND:
             raise
-        raise blamed(error) from None
+        raise unusable_response(error) from None
     model_name, version, response_id = names
     return InferResponse(model_name or operation.model, version, response_id, parameters, outputs)
 
 
-def _told_error(said: Node, status: int) -> GatewayError:
+def _event_error(message: Node, status: int) -> GatewayError:
     """Return the error in an event. Triton reports all errors of a model with status 400 or, after
     the first response, 200."""
     public = (
-        said if type(said) is str and said else "the backend returned an error without a message"
+        message
+        if type(message) is str and message
+        else "the backend returned an error without a message"
     )
     detail = f"in a stream of events under HTTP {status}"
-    return GatewayError(Kind.BACKEND_ERROR, public[:LONGEST], origin=Origin.BACKEND, detail=detail)
+    return GatewayError(
+        Kind.BACKEND_ERROR, public[:MAX_MESSAGE_CHARACTERS], origin=Origin.BACKEND, detail=detail
+    )
 
 
-def _outputs(
+def _read_outputs(
     top: dict[str, Node], operation: InferRequest, model: ModelMetadata
 ) -> tuple[Tensor, ...]:
     """Return the requested outputs. All outputs of the model are removed from ``top``, which then
@@ -171,24 +186,26 @@ def _outputs(
         if output_metadata.name not in top:
             continue
         node = top.pop(output_metadata.name)
-        name, datatype = output_metadata.name, known(output_metadata)
+        name, datatype = output_metadata.name, known_datatype(output_metadata)
         elements = node if is_array(node) else [node]
-        shape = spread(name, len(elements), _dimensions(output_metadata, operation, model))
+        shape = resolve_shape(
+            name, len(elements), _output_dimensions(output_metadata, operation, model)
+        )
         if datatype is Datatype.BYTES:
             bytes_elements = add_bytes_elements(name, shape, bytes_elements)
-        data = read_elements(name, datatype, shape, elements, ANSWER)
+        data = read_data(name, datatype, shape, elements, RESPONSE_RULES)
         tensors[name] = Tensor(name, datatype, shape, data)
     if not operation.outputs:
         return tuple(tensors.values())
     for output in operation.outputs:
         if output.name not in tensors:
-            raise garbage(f"the backend's response lacks output '{output.name}'")
+            raise backend_garbage(f"the backend's response lacks output '{output.name}'")
     return tuple(tensors[output.name] for output in operation.outputs)
 
 
-def _plain(name: str, node: Node) -> Any:
+def _read_parameter(name: str, node: Node) -> Any:
     if type(node) is str:
-        return string(node, name)
+        return read_string(node, name)
     if type(node) not in (int, float, bool):
         raise bad_request(f"'{name}' is neither an output of the model nor a parameter")
     return node

@@ -19,126 +19,134 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from infergate.codecs.base import Parsed, Profile, Unfinished
-from infergate.codecs.v2_rest.document import (
-    Node,
-    check_length,
-    items,
-    kind,
-    read,
-    shown,
-    string,
-)
-from infergate.codecs.v2_rest.elements import (
-    BASE64,
-    NON_FINITE,
-    REQUEST,
+from infergate.codecs.base import ParsedRequest, PartialInferRequest, Profile
+from infergate.codecs.v2_rest.encodings import decode_body
+from infergate.codecs.v2_rest.errors import JSON_TYPE
+from infergate.codecs.v2_rest.json_data import (
+    BASE64_PARAMETERS,
+    NON_FINITE_SPELLINGS,
+    REQUEST_RULES,
     write_base64,
     write_numbers,
     write_strings,
 )
-from infergate.codecs.v2_rest.encodings import decoded
-from infergate.codecs.v2_rest.errors import JSON_TYPE
-from infergate.codecs.v2_rest.forms import Form
+from infergate.codecs.v2_rest.json_document import (
+    Node,
+    abbreviated,
+    check_text_length,
+    json_kind,
+    parse_json,
+    read_items,
+    read_string,
+)
 from infergate.codecs.v2_rest.paths import model_path
-from infergate.codecs.v2_rest.raw import only_input
-from infergate.codecs.v2_rest.small import Told, read_small
+from infergate.codecs.v2_rest.raw_request import read_only_input
+from infergate.codecs.v2_rest.small_json_reader import RequestFields, read_small
 from infergate.codecs.v2_rest.tensors import (
-    BINARY,
-    BINARY_OUTPUT,
-    BINARY_SIZE,
+    BINARY_DATA,
+    BINARY_DATA_OUTPUT,
+    BINARY_DATA_SIZE,
     BINARY_TYPE,
-    HEADER,
-    Blobs,
-    Body,
-    Side,
-    Source,
-    dump,
-    json_length,
+    JSON_LENGTH_HEADER,
+    BinaryDataReader,
+    MessageBody,
+    TensorReader,
+    TensorRules,
+    encode_json,
+    parse_json_length,
     read_parameters,
     read_tensor,
+    read_tensor_name,
     read_tensors,
-    required_name,
-    split,
+    split_body,
     write_parameters,
     write_tensor,
 )
+from infergate.codecs.v2_rest.wire_features import WireFeature
 from infergate.core.classification import class_count
-from infergate.core.datatypes import BY_NAME, Datatype
+from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, ModelMetadata, RequestedOutput
-from infergate.core.places import read_place, write_place
+from infergate.core.region_ref import parse_region_ref, region_parameters
 from infergate.core.sequences import SequenceId, sequence_id
 from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters, Tensor
 from infergate.core.wire import HttpRequest
 
-STREAM: Final = "stream"
+STREAM_PARAMETER: Final = "stream"
 _FIELDS: Final = ("id", "parameters", "inputs", "outputs")
 
 
 @dataclass(slots=True)
-class Wanted:
+class ResponseFormat:
     """The response format that a client requested. ``binary_by_output`` holds the choice for single
     outputs, ``binary_by_default`` that for all others; ``accept_encoding`` is the header."""
 
-    named: Mapping[str, bool]
-    otherwise: bool
+    binary_by_output: Mapping[str, bool]
+    binary_by_default: bool
     accept_encoding: str
 
     def is_binary(self, output: str) -> bool:
         """Whether ``output`` is wanted as binary data (Rule 1)."""
-        return self.named.get(output, self.otherwise)
+        return self.binary_by_output.get(output, self.binary_by_default)
 
 
 # ---- read -------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class Read:
+class InferRequestReading:
     """A request, its response format, its id, and the features of its message."""
 
-    parsed: Parsed | Unfinished[Parsed]
-    wanted: Wanted
+    parsed: ParsedRequest | PartialInferRequest[ParsedRequest]
+    response_format: ResponseFormat
     id: str = ""
-    forms: frozenset[Form] = frozenset()
-    outputs: tuple[RequestedOutput, ...] = ()
+    features: frozenset[WireFeature] = frozenset()
+    shared_memory_outputs: tuple[RequestedOutput, ...] = ()
     """The requested outputs, if any tensor is in shared memory."""
-    sequence: SequenceId | None = None
+    sequence_id: SequenceId | None = None
 
 
 def read_request(
     wire: HttpRequest, model: str, version: str, limits: Limits
-) -> Parsed | Unfinished[Parsed]:
+) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
     """Parse an inference of ``model``. Raises the client's errors."""
-    return read_body(wire, decoded(wire.headers, wire.body, limits), model, version, limits).parsed
+    return read_body(
+        wire, decode_body(wire.headers, wire.body, limits), model, version, limits
+    ).parsed
 
 
-def read_body(wire: HttpRequest, body: Buffer, model: str, version: str, limits: Limits) -> Read:
+def read_body(
+    wire: HttpRequest, body: Buffer, model: str, version: str, limits: Limits
+) -> InferRequestReading:
     """Parse an inference whose body's content encoding is undone."""
     accept = wire.headers.get("accept-encoding", "")
-    header = wire.headers.get(HEADER)
-    if header is not None and json_length(header) == 0:
-        response_format = Wanted({}, otherwise=True, accept_encoding=accept)
-        complete = partial(_finish_raw, model, version, body, response_format)
-        return Read(Unfinished(model, version, complete), response_format)
+    header = wire.headers.get(JSON_LENGTH_HEADER)
+    if header is not None and parse_json_length(header) == 0:
+        response_format = ResponseFormat({}, binary_by_default=True, accept_encoding=accept)
+        complete = partial(_complete_raw, model, version, body, response_format)
+        return InferRequestReading(PartialInferRequest(model, version, complete), response_format)
     if not body:
         raise bad_request("the body is empty")
-    features: frozenset[Form] = frozenset()
+    features: frozenset[WireFeature] = frozenset()
     fields = read_small(body, limits) if header is None else None
     if fields is None:
-        fields, features = _read_long(split(wire.headers, body, limits), limits)
+        fields, features = _read_fields(split_body(wire.headers, body, limits), limits)
     parameters = fields.parameters
-    wants_stream = parameters.get(STREAM) is True
+    wants_stream = parameters.get(STREAM_PARAMETER) is True
     if wants_stream:
-        parameters = {name: value for name, value in parameters.items() if name != STREAM}
-        features |= {Form.STREAM}
+        parameters = {name: value for name, value in parameters.items() if name != STREAM_PARAMETER}
+        features |= {WireFeature.STREAM}
     request = InferRequest(model, version, fields.id, parameters, fields.inputs, fields.outputs)
-    response_format = Wanted(fields.binary, fields.otherwise or False, accept)
-    shared_memory_outputs = request.outputs if features and Form.SHARED in features else ()
+    response_format = ResponseFormat(
+        fields.binary_by_output, fields.binary_by_default or False, accept
+    )
+    shared_memory_outputs = (
+        request.outputs if features and WireFeature.SHARED_MEMORY in features else ()
+    )
     sequence = sequence_id(parameters)
-    return Read(
-        Parsed(request, response_format, wants_stream),
+    return InferRequestReading(
+        ParsedRequest(request, response_format, wants_stream),
         response_format,
         fields.id,
         features,
@@ -147,76 +155,80 @@ def read_body(wire: HttpRequest, body: Buffer, model: str, version: str, limits:
     )
 
 
-def _read_long(cut: Body, limits: Limits) -> tuple[Told, frozenset[Form]]:
+def _read_fields(body: MessageBody, limits: Limits) -> tuple[RequestFields, frozenset[WireFeature]]:
     """Read the JSON of any request, and the features of its message."""
-    reader = Source(_SIDE, Blobs(cut.binary), limits)
-    members = reader.members(read(cut.json, limits), "the body", _FIELDS)
+    reader = TensorReader(_TENSOR_RULES, BinaryDataReader(body.binary), limits)
+    members = reader.read_members(parse_json(body.json, limits), "the body", _FIELDS)
     if "inputs" not in members:
         raise bad_request("inputs is missing")
     inputs = read_tensors(
         members["inputs"], "inputs", lambda node, path: read_tensor(node, path, reader), limits
     )
-    reader.blobs.finish()
+    reader.binary_data.check_consumed()
     parameters = read_parameters(members, "", reader)
-    binary_by_default, parameters = _flag(parameters, BINARY_OUTPUT, "parameters")
+    binary_by_default, parameters = _pop_flag(parameters, BINARY_DATA_OUTPUT, "parameters")
     outputs: dict[str, RequestedOutput] = {}
     binary_by_output: dict[str, bool] = {}
-    for index, item in enumerate(items(members.get("outputs", []), "outputs", limits.tensors)):
+    for index, item in enumerate(read_items(members.get("outputs", []), "outputs", limits.tensors)):
         output, binary = _read_output(item, f"outputs[{index}]", reader)
         if output.name in outputs:
-            raise bad_request(f"outputs has '{shown(output.name)}' twice")
+            raise bad_request(f"outputs has '{abbreviated(output.name)}' twice")
         outputs[output.name] = output
         if binary is not None:
             binary_by_output[output.name] = binary
     if outputs and binary_by_default is not None:
-        reader.forms.add(Form.TWO_PLACES)
-    identity = string(members.get("id", ""), "id")
-    check_length(len(identity), "id")
-    fields = Told(
+        reader.features.add(WireFeature.BINARY_OUTPUT_CONFLICT)
+    identity = read_string(members.get("id", ""), "id")
+    check_text_length(len(identity), "id")
+    fields = RequestFields(
         identity, parameters, inputs, tuple(outputs.values()), binary_by_output, binary_by_default
     )
-    return fields, frozenset(reader.forms)
+    return fields, frozenset(reader.features)
 
 
-def _finish_raw(
-    model: str, version: str, data: Buffer, wanted: Wanted, metadata: ModelMetadata
-) -> Parsed:
+def _complete_raw(
+    model: str, version: str, data: Buffer, response_format: ResponseFormat, metadata: ModelMetadata
+) -> ParsedRequest:
     """Complete a raw request (Rule 2)."""
-    return Parsed(InferRequest(model, version, inputs=(only_input(data, metadata),)), wanted)
+    return ParsedRequest(
+        InferRequest(model, version, inputs=(read_only_input(data, metadata),)), response_format
+    )
 
 
-def _known_datatype(spelt: str) -> Datatype | None:
-    return BY_NAME.get(spelt)
+def _parse_datatype(name: str) -> Datatype | None:
+    return DATATYPES_BY_NAME.get(name)
 
 
-def _no_data(name: str, shape: tuple[int, ...], parameters: Parameters) -> Buffer:
+def _missing_data(name: str, shape: tuple[int, ...], parameters: Parameters) -> Buffer:
     del shape, parameters
-    raise bad_request(f"tensor '{shown(name)}' has neither data nor {BINARY_SIZE}")
+    raise bad_request(f"tensor '{abbreviated(name)}' has neither data nor {BINARY_DATA_SIZE}")
 
 
-_SIDE: Final = Side(REQUEST, _known_datatype, _no_data)
+_TENSOR_RULES: Final = TensorRules(REQUEST_RULES, _parse_datatype, _missing_data)
 
 
-def _read_output(node: Node, path: str, source: Source) -> tuple[RequestedOutput, bool | None]:
-    members = source.members(node, path, ("name", "parameters"))
-    parameters = read_parameters(members, path, source)
-    region, parameters = read_place(parameters, path)
+def _read_output(
+    node: Node, path: str, reader: TensorReader
+) -> tuple[RequestedOutput, bool | None]:
+    members = reader.read_members(node, path, ("name", "parameters"))
+    parameters = read_parameters(members, path, reader)
+    region, parameters = parse_region_ref(parameters, path)
     if region is not None:
-        source.forms.add(Form.SHARED)
-    binary, parameters = _flag(parameters, BINARY, f"{path}.parameters")
-    output = RequestedOutput(required_name(members, path), parameters, region)
+        reader.features.add(WireFeature.SHARED_MEMORY)
+    binary, parameters = _pop_flag(parameters, BINARY_DATA, f"{path}.parameters")
+    output = RequestedOutput(read_tensor_name(members, path), parameters, region)
     if class_count(output) is not None:
-        source.forms.add(Form.CLASSES)
+        reader.features.add(WireFeature.CLASSIFICATION)
     return output, binary
 
 
-def _flag(parameters: Parameters, key: str, path: str) -> tuple[bool | None, Parameters]:
+def _pop_flag(parameters: Parameters, key: str, path: str) -> tuple[bool | None, Parameters]:
     """Return the boolean ``key`` (None if absent) and the other parameters."""
     if key not in parameters:
         return None, parameters
     value = parameters[key]
     if not isinstance(value, bool):
-        raise bad_request(f"{path}.{key} must be a boolean, not {kind(value)}")
+        raise bad_request(f"{path}.{key} must be a boolean, not {json_kind(value)}")
     return value, {name: parameter for name, parameter in parameters.items() if name != key}
 
 
@@ -230,29 +242,29 @@ def write_request(operation: InferRequest, profile: Profile) -> HttpRequest:
     if operation.id:
         head["id"] = operation.id
     parameters = write_parameters(operation.parameters, "request")
-    wants_all_binary = profile.binary and not operation.outputs
+    wants_all_binary = profile.supports_binary and not operation.outputs
     if wants_all_binary:
-        parameters[BINARY_OUTPUT] = True
+        parameters[BINARY_DATA_OUTPUT] = True
     if parameters:
         head["parameters"] = parameters
     parts: list[Buffer] = []
     inputs: list[dict[str, Any]] = []
     for tensor in operation.inputs:
-        if tensor.place is not None:
+        if tensor.shared_memory is not None:
             inputs.append(write_tensor(tensor, NO_PARAMETERS))
-        elif profile.binary:
-            inputs.append(write_tensor(tensor, {BINARY_SIZE: len(tensor.data)}))
+        elif profile.supports_binary:
+            inputs.append(write_tensor(tensor, {BINARY_DATA_SIZE: len(tensor.data)}))
             parts.append(tensor.data)
         else:
-            inputs.append(_in_json(tensor, profile))
+            inputs.append(_write_json_tensor(tensor, profile))
     head["inputs"] = inputs
     if operation.outputs:
-        wire_parameters = {BINARY: True} if profile.binary else {}
+        wire_parameters = {BINARY_DATA: True} if profile.supports_binary else {}
         head["outputs"] = [_write_output(output, wire_parameters) for output in operation.outputs]
-    text = dump(head)
-    headers = {"content-type": BINARY_TYPE if profile.binary else JSON_TYPE}
-    if profile.binary:
-        headers[HEADER] = str(len(text))
+    text = encode_json(head)
+    headers = {"content-type": BINARY_TYPE if profile.supports_binary else JSON_TYPE}
+    if profile.supports_binary:
+        headers[JSON_LENGTH_HEADER] = str(len(text))
     return HttpRequest(
         "POST", infer_path(operation.model, operation.version, profile), "", headers, [text, *parts]
     )
@@ -260,29 +272,31 @@ def write_request(operation: InferRequest, profile: Profile) -> HttpRequest:
 
 def infer_path(model: str, version: str, profile: Profile) -> str:
     """Return the path of inferences of ``model`` on a server of ``profile``."""
-    return model_path(model, version if profile.versions else "", "/infer")
+    return model_path(model, version if profile.accepts_versions else "", "/infer")
 
 
-def _write_output(output: RequestedOutput, extra: Parameters) -> dict[str, Any]:
+def _write_output(output: RequestedOutput, wire_parameters: Parameters) -> dict[str, Any]:
     members: dict[str, Any] = {"name": output.name}
-    if output.place is not None:
-        extra = write_place(output.place)
-    parameters = {**write_parameters(output.parameters, output.name), **extra}
+    if output.shared_memory is not None:
+        wire_parameters = region_parameters(output.shared_memory)
+    parameters = {**write_parameters(output.parameters, output.name), **wire_parameters}
     if parameters:
         members["parameters"] = parameters
     return members
 
 
-def _in_json(tensor: Tensor, profile: Profile) -> dict[str, Any]:
+def _write_json_tensor(tensor: Tensor, profile: Profile) -> dict[str, Any]:
     """Return the object of ``tensor`` with its data, for a server that accepts no binary data."""
     if tensor.datatype is not Datatype.BYTES:
-        spelling = _NUMPY_WORDS if profile.content_types else NON_FINITE["literal"]
+        spelling = (
+            _NUMPY_SPELLINGS if profile.supports_content_type else NON_FINITE_SPELLINGS["literal"]
+        )
         return write_tensor(tensor, NO_PARAMETERS) | {"data": write_numbers(tensor, spelling)}
     texts = write_strings(tensor)
     if texts is not None:
         return write_tensor(tensor, NO_PARAMETERS) | {"data": texts}
-    if profile.content_types:
-        return write_tensor(tensor, BASE64) | {"data": write_base64(tensor)}
+    if profile.supports_content_type:
+        return write_tensor(tensor, BASE64_PARAMETERS) | {"data": write_base64(tensor)}
     raise GatewayError(
         Kind.UNSUPPORTED,
         f"tensor '{tensor.name}': BYTES that are not UTF-8 cannot be expressed in JSON, and this "
@@ -290,5 +304,5 @@ def _in_json(tensor: Tensor, profile: Profile) -> dict[str, Any]:
     )
 
 
-_NUMPY_WORDS: Final = (b"null", b'"Infinity"', b'"-Infinity"')
+_NUMPY_SPELLINGS: Final = (b"null", b'"Infinity"', b'"-Infinity"')
 """NaN, Infinity and -Infinity for MLServer, which rejects bare words; numpy parses these values."""

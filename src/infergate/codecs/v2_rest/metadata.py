@@ -14,24 +14,24 @@ from typing import Any, Final
 
 import orjson
 
-from infergate.codecs.v2_rest.document import (
-    Node,
-    is_array,
-    items,
-    kind,
-    members,
-    parameters,
-    read,
-    shown,
-    string,
-)
 from infergate.codecs.v2_rest.errors import JSON_TYPE
+from infergate.codecs.v2_rest.json_document import (
+    Node,
+    abbreviated,
+    is_array,
+    json_kind,
+    parse_json,
+    read_items,
+    read_members,
+    read_plain_object,
+    read_string,
+)
 from infergate.codecs.v2_rest.tensors import check_json_size
-from infergate.core.datatypes import BY_NAME
+from infergate.core.datatypes import DATATYPES_BY_NAME
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import KIB, Limits
 from infergate.core.messages import (
-    Health,
+    HealthStatus,
     ModelConfig,
     ModelIndex,
     ModelIndexEntry,
@@ -46,12 +46,12 @@ from infergate.core.messages import (
 )
 from infergate.core.wire import HttpResponse
 
-_MOST: Final = 32_768
+_MAX_ENTRIES: Final = 32_768
 """Maximum number of entries of a list in a server's response, far more models than a server
 holds."""
-LONGEST_HEALTH: Final = 16 * KIB
+MAX_HEALTH_BYTES: Final = 16 * KIB
 """Maximum size in bytes of a health response, which usually has 15."""
-_ENUM: Final = "State."
+_STATE_PREFIX: Final = "State."
 """The name of MLServer 1.7's enumeration, with which it begins a state."""
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 
@@ -59,52 +59,52 @@ _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 # ---- towards clients ----------------------------------------------------------------------------
 
 
-def write_health(answer: Health, operation: Operation) -> HttpResponse:
+def write_health(response: HealthStatus, operation: Operation) -> HttpResponse:
     """Write status 200, or 400: "a 4xx status code indicates false".
 
     The body repeats the result, as the Open Inference Protocol defines and KServe's clients read
     it. For a model that is not ready it also has an ``error``, which clients display.
     """
-    status = 200 if answer.ok else 400
+    status = 200 if response.ok else 400
     if not isinstance(operation, ModelReadyRequest):
         key = "live" if isinstance(operation, ServerLiveRequest) else "ready"
-        return _json(status, {key: answer.ok})
-    members: dict[str, Any] = {"name": operation.model, "ready": answer.ok}
-    if not answer.ok:
+        return _json_response(status, {key: response.ok})
+    members: dict[str, Any] = {"name": operation.model, "ready": response.ok}
+    if not response.ok:
         version = f" version '{operation.version}'" if operation.version else ""
         members["error"] = f"model '{operation.model}'{version} is not ready"
-    return _json(status, members)
+    return _json_response(status, members)
 
 
-def write_server(answer: ServerMetadata) -> HttpResponse:
+def write_server(response: ServerMetadata) -> HttpResponse:
     """Write the metadata_server_response object."""
-    return _json(
+    return _json_response(
         200,
         {
-            "name": answer.name,
-            "version": answer.version,
-            "extensions": answer.extensions,
+            "name": response.name,
+            "version": response.version,
+            "extensions": response.extensions,
         },
     )
 
 
-def write_model(answer: ModelMetadata) -> HttpResponse:
+def write_model(response: ModelMetadata) -> HttpResponse:
     """Write the metadata_model_response object, with ``parameters`` and ``properties`` if there are
     any."""
-    members: dict[str, Any] = {"name": answer.name}
-    if answer.versions:
-        members["versions"] = answer.versions
-    members["platform"] = answer.platform
-    members["inputs"] = [_tensor_written(tensor) for tensor in answer.inputs]
-    members["outputs"] = [_tensor_written(tensor) for tensor in answer.outputs]
-    if answer.parameters:
-        members["parameters"] = dict(answer.parameters)
-    if answer.properties:
-        members["properties"] = dict(answer.properties)
-    return _json(200, members)
+    members: dict[str, Any] = {"name": response.name}
+    if response.versions:
+        members["versions"] = response.versions
+    members["platform"] = response.platform
+    members["inputs"] = [_write_tensor(tensor) for tensor in response.inputs]
+    members["outputs"] = [_write_tensor(tensor) for tensor in response.outputs]
+    if response.parameters:
+        members["parameters"] = dict(response.parameters)
+    if response.properties:
+        members["properties"] = dict(response.properties)
+    return _json_response(200, members)
 
 
-def _tensor_written(tensor: TensorMetadata) -> dict[str, Any]:
+def _write_tensor(tensor: TensorMetadata) -> dict[str, Any]:
     members: dict[str, Any] = {
         "name": tensor.name,
         "datatype": tensor.datatype,
@@ -115,35 +115,35 @@ def _tensor_written(tensor: TensorMetadata) -> dict[str, Any]:
     return members
 
 
-def write_names(answer: ModelIndex) -> HttpResponse:
+def write_model_list(response: ModelIndex) -> HttpResponse:
     """Write the index in the format of ``GET /v2/models``."""
-    names = dict.fromkeys(entry.name for entry in answer.models)
-    return _json(200, {"models": list(names)})
+    names = dict.fromkeys(entry.name for entry in response.models)
+    return _json_response(200, {"models": list(names)})
 
 
-def write_entries(answer: ModelIndex) -> HttpResponse:
+def write_index(response: ModelIndex) -> HttpResponse:
     """Write the index in the format of the model repository extension."""
-    return _json(200, [_entry_written(entry) for entry in answer.models])
+    return _json_response(200, [_write_entry(entry) for entry in response.models])
 
 
-def _entry_written(entry: ModelIndexEntry) -> dict[str, str]:
+def _write_entry(entry: ModelIndexEntry) -> dict[str, str]:
     optional = {"version": entry.version, "state": entry.state, "reason": entry.reason}
     return {"name": entry.name, **{key: value for key, value in optional.items() if value}}
 
 
-def write_config(answer: ModelConfig) -> HttpResponse:
+def write_config(response: ModelConfig) -> HttpResponse:
     """Write the model_configuration object of Triton's extension. Raises UNSUPPORTED."""
-    return _json(200, {**answer.settings, "name": answer.name})
+    return _json_response(200, {**response.settings, "name": response.name})
 
 
-def write_statistics(answer: ModelStatistics) -> HttpResponse:
+def write_statistics(response: ModelStatistics) -> HttpResponse:
     """Write the statistics of Triton's extension. Raises UNSUPPORTED."""
-    return _json(200, {"model_stats": [dict(model) for model in answer.models]})
+    return _json_response(200, {"model_stats": [dict(model) for model in response.models]})
 
 
-def _json(status: int, told: Any) -> HttpResponse:
+def _json_response(status: int, document: Any) -> HttpResponse:
     try:
-        return HttpResponse(status, {"content-type": JSON_TYPE}, [orjson.dumps(told)])
+        return HttpResponse(status, {"content-type": JSON_TYPE}, [orjson.dumps(document)])
     except TypeError:  # an integer of over 64 bits
         raise GatewayError(Kind.UNSUPPORTED, "the response cannot be expressed in JSON") from None
 
@@ -157,60 +157,60 @@ def read_index_request(body: bytes, limits: Limits) -> ModelIndexRequest:
     if not body:
         return ModelIndexRequest()
     check_json_size(len(body), limits)
-    ready = members(read(body), "the body", ("ready",)).get("ready", False)
+    ready = read_members(parse_json(body), "the body", ("ready",)).get("ready", False)
     if not isinstance(ready, bool):
-        raise bad_request(f"ready must be a boolean, not {kind(ready)}")
+        raise bad_request(f"ready must be a boolean, not {json_kind(ready)}")
     return ModelIndexRequest(ready_only=ready)
 
 
-def read_ready(body: bytes) -> Health:
+def read_health(body: bytes) -> HealthStatus:
     """Read the body of a 200 to a health request: positive unless the body is negative (Open
     Inference Protocol: ``{"live": …}``, ``{"ready": …}``)."""
-    if len(body) > LONGEST_HEALTH:
-        raise bad_request(f"it has {len(body)} bytes, the limit is {LONGEST_HEALTH}")
+    if len(body) > MAX_HEALTH_BYTES:
+        raise bad_request(f"it has {len(body)} bytes, the limit is {MAX_HEALTH_BYTES}")
     if body.lstrip()[:1] != b"{":
-        return Health(ok=True)
-    fields = members(read(body), "the body", ("live", "ready"))
-    return Health(ok=False not in (fields.get("live"), fields.get("ready")))
+        return HealthStatus(ok=True)
+    fields = read_members(parse_json(body), "the body", ("live", "ready"))
+    return HealthStatus(ok=False not in (fields.get("live"), fields.get("ready")))
 
 
 def read_server(document: Node) -> ServerMetadata:
     """Read the metadata_server_response object."""
-    fields = members(document, "the body", ("name", "version", "extensions"))
+    fields = read_members(document, "the body", ("name", "version", "extensions"))
     return ServerMetadata(
-        _text(fields, "name"),
-        _text(fields, "version"),
-        _texts(fields, "extensions"),
+        _read_text(fields, "name"),
+        _read_text(fields, "version"),
+        _read_texts(fields, "extensions"),
     )
 
 
 def read_model(document: Node) -> ModelMetadata:
     """Read the metadata_model_response object."""
     keys = ("name", "versions", "platform", "inputs", "outputs", "parameters", "properties")
-    fields = members(document, "the body", keys)
+    fields = read_members(document, "the body", keys)
     return ModelMetadata(
-        _text(fields, "name"),
-        _texts(fields, "versions"),
-        _text(fields, "platform"),
-        _tensors(fields, "inputs"),
-        _tensors(fields, "outputs"),
-        parameters(fields["parameters"], "parameters") if "parameters" in fields else {},
-        parameters(fields["properties"], "properties") if "properties" in fields else {},
+        _read_text(fields, "name"),
+        _read_texts(fields, "versions"),
+        _read_text(fields, "platform"),
+        _read_tensors(fields, "inputs"),
+        _read_tensors(fields, "outputs"),
+        read_plain_object(fields["parameters"], "parameters") if "parameters" in fields else {},
+        read_plain_object(fields["properties"], "properties") if "properties" in fields else {},
     )
 
 
 def read_config(document: Node) -> ModelConfig:
     """Read the model_configuration object of Triton's extension."""
-    settings = parameters(document, "the body")
-    return ModelConfig(string(settings.get("name", ""), "name"), settings)
+    settings = read_plain_object(document, "the body")
+    return ModelConfig(read_string(settings.get("name", ""), "name"), settings)
 
 
 def read_statistics(document: Node) -> ModelStatistics:
     """Read the statistics of Triton's extension."""
-    models = members(document, "the body", ("model_stats",)).get("model_stats", [])
-    model_items = items(models, "model_stats", _MOST)
+    models = read_members(document, "the body", ("model_stats",)).get("model_stats", [])
+    model_items = read_items(models, "model_stats", _MAX_ENTRIES)
     return ModelStatistics(
-        tuple(parameters(model, f"model_stats[{i}]") for i, model in enumerate(model_items))
+        tuple(read_plain_object(model, f"model_stats[{i}]") for i, model in enumerate(model_items))
     )
 
 
@@ -218,55 +218,57 @@ def read_index(document: Node) -> ModelIndex:
     """Read the index in either format."""
     path = "the body"
     if not is_array(document):
-        document = members(document, path, ("models",)).get("models")
+        document = read_members(document, path, ("models",)).get("models")
         path = "models"
-    entries = items(document, path, _MOST)
-    return ModelIndex(tuple(_entry(item, f"{path}[{i}]") for i, item in enumerate(entries)))
+    entries = read_items(document, path, _MAX_ENTRIES)
+    return ModelIndex(tuple(_read_entry(item, f"{path}[{i}]") for i, item in enumerate(entries)))
 
 
-def _entry(node: Node, path: str) -> ModelIndexEntry:
+def _read_entry(node: Node, path: str) -> ModelIndexEntry:
     if isinstance(node, str):
-        return ModelIndexEntry(string(node, path))
-    fields = members(node, path, ("name", "version", "state", "reason"))
+        return ModelIndexEntry(read_string(node, path))
+    fields = read_members(node, path, ("name", "version", "state", "reason"))
     name, version, state, reason = (
-        _text(fields, key) for key in ("name", "version", "state", "reason")
+        _read_text(fields, key) for key in ("name", "version", "state", "reason")
     )
-    return ModelIndexEntry(name, version, state.removeprefix(_ENUM), reason)
+    return ModelIndexEntry(name, version, state.removeprefix(_STATE_PREFIX), reason)
 
 
-def _text(told: Mapping[str, Node], key: str) -> str:
-    return string(told.get(key, ""), key)
+def _read_text(members: Mapping[str, Node], key: str) -> str:
+    return read_string(members.get(key, ""), key)
 
 
-def _texts(told: Mapping[str, Node], key: str) -> tuple[str, ...]:
+def _read_texts(members: Mapping[str, Node], key: str) -> tuple[str, ...]:
     """Read a list of strings; numbers (versions) become strings."""
-    values = items(told.get(key, []), key, _MOST)
+    values = read_items(members.get(key, []), key, _MAX_ENTRIES)
     return tuple(
-        str(item) if type(item) is int else string(item, f"{key}[{i}]")
+        str(item) if type(item) is int else read_string(item, f"{key}[{i}]")
         for i, item in enumerate(values)
     )
 
 
-def _tensors(told: Mapping[str, Node], key: str) -> tuple[TensorMetadata, ...]:
-    tensors = items(told.get(key, []), key, _MOST)
-    return tuple(_tensor(item, f"{key}[{i}]") for i, item in enumerate(tensors))
+def _read_tensors(members: Mapping[str, Node], key: str) -> tuple[TensorMetadata, ...]:
+    tensors = read_items(members.get(key, []), key, _MAX_ENTRIES)
+    return tuple(_read_tensor(item, f"{key}[{i}]") for i, item in enumerate(tensors))
 
 
-def _tensor(node: Node, path: str) -> TensorMetadata:
-    fields = members(node, path, ("name", "datatype", "shape", "parameters"))
-    datatype = string(fields.get("datatype", ""), f"{path}.datatype")
-    shape = items(fields.get("shape", []), f"{path}.shape", _MOST)
+def _read_tensor(node: Node, path: str) -> TensorMetadata:
+    fields = read_members(node, path, ("name", "datatype", "shape", "parameters"))
+    datatype = read_string(fields.get("datatype", ""), f"{path}.datatype")
+    shape = read_items(fields.get("shape", []), f"{path}.shape", _MAX_ENTRIES)
     return TensorMetadata(
-        string(fields.get("name", ""), f"{path}.name"),
-        datatype.upper() if datatype.upper() in BY_NAME else datatype,
-        tuple(_dimension(item, f"{path}.shape") for item in shape),
-        parameters(fields["parameters"], f"{path}.parameters") if "parameters" in fields else {},
+        read_string(fields.get("name", ""), f"{path}.name"),
+        datatype.upper() if datatype.upper() in DATATYPES_BY_NAME else datatype,
+        tuple(_read_dimension(item, f"{path}.shape") for item in shape),
+        read_plain_object(fields["parameters"], f"{path}.parameters")
+        if "parameters" in fields
+        else {},
     )
 
 
-def _dimension(node: Node, path: str) -> int:
+def _read_dimension(node: Node, path: str) -> int:
     if isinstance(node, str) and _INTEGER.fullmatch(node):
         return int(node)
     if type(node) is not int:
-        raise bad_request(f"{path} has {shown(node)} where an integer is expected")
+        raise bad_request(f"{path} has {abbreviated(node)} where an integer is expected")
     return node

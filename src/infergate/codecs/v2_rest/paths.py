@@ -27,18 +27,18 @@ from infergate.core.messages import (
     SharedMemoryUnregisterRequest,
     TraceSettingsRequest,
 )
-from infergate.core.paths import decoded
+from infergate.core.path_segments import decode_segment
 from infergate.core.records import record
 
-INDEX: Final = "/v2/repository/index"
-NAMES: Final = "/v2/models"
-STATISTICS: Final = "/v2/models/stats"
-LOGGING: Final = "/v2/logging"
-TRACE: Final = "/v2/trace/setting"
+INDEX_PATH: Final = "/v2/repository/index"
+MODEL_LIST_PATH: Final = "/v2/models"
+STATISTICS_PATH: Final = "/v2/models/stats"
+LOGGING_PATH: Final = "/v2/logging"
+TRACE_PATH: Final = "/v2/trace/setting"
 
 
 @record
-class Place:
+class V2PathMatch:
     """The operation and the names in a path.
 
     ``method`` is the method of the path; ``allows_get`` adds GET. ``action`` distinguishes the
@@ -51,29 +51,29 @@ class Place:
     model: str = ""
     version: str = ""
     repository: str = ""
-    or_get: bool = False
+    allows_get: bool = False
     region: str = ""
     cuda: bool = False
-    verb: str = ""
+    action: str = ""
 
     @property
-    def allow(self) -> str:
+    def allowed_methods(self) -> str:
         """The allowed methods, as the value of an Allow header."""
-        return f"GET, {self.method}" if self.or_get else self.method
+        return f"GET, {self.method}" if self.allows_get else self.method
 
 
-SERVER_PLACES: Final = {
-    "/v2": Place("GET", ServerMetadataRequest),
-    "/v2/": Place("GET", ServerMetadataRequest),  # the Open Inference Protocol's spelling
-    "/v2/health/live": Place("GET", ServerLiveRequest),
-    "/v2/health/ready": Place("GET", ServerReadyRequest),
-    NAMES: Place("GET", ModelIndexRequest),
-    INDEX: Place("POST", ModelIndexRequest),
-    STATISTICS: Place("GET", ModelStatisticsRequest),
-    LOGGING: Place("POST", LogSettingsRequest, or_get=True),
-    TRACE: Place("POST", TraceSettingsRequest, or_get=True),
+SERVER_PATHS: Final = {
+    "/v2": V2PathMatch("GET", ServerMetadataRequest),
+    "/v2/": V2PathMatch("GET", ServerMetadataRequest),  # the Open Inference Protocol's spelling
+    "/v2/health/live": V2PathMatch("GET", ServerLiveRequest),
+    "/v2/health/ready": V2PathMatch("GET", ServerReadyRequest),
+    MODEL_LIST_PATH: V2PathMatch("GET", ModelIndexRequest),
+    INDEX_PATH: V2PathMatch("POST", ModelIndexRequest),
+    STATISTICS_PATH: V2PathMatch("GET", ModelStatisticsRequest),
+    LOGGING_PATH: V2PathMatch("POST", LogSettingsRequest, allows_get=True),
+    TRACE_PATH: V2PathMatch("POST", TraceSettingsRequest, allows_get=True),
 }
-_MODEL_PLACES: Final[dict[str, tuple[str, type[Operation]]]] = {
+_MODEL_ACTIONS: Final[dict[str, tuple[str, type[Operation]]]] = {
     "": ("GET", ModelMetadataRequest),
     "/ready": ("GET", ModelReadyRequest),
     "/infer": ("POST", InferRequest),
@@ -84,112 +84,112 @@ _MODEL_PLACES: Final[dict[str, tuple[str, type[Operation]]]] = {
     "/stats": ("GET", ModelStatisticsRequest),
     "/trace/setting": ("POST", TraceSettingsRequest),
 }
-_MODEL: Final = re.compile(
+_MODEL_PATH: Final = re.compile(
     r"/v2/models/([^/]+)(?:/versions/([^/]+))?"
     r"(|/ready|/(?:infer|generate)(?:_stream)?|/config|/stats|/trace/setting)"
 )
-_CONTROLS: Final[dict[str, type[Operation]]] = {
+_REPOSITORY_ACTIONS: Final[dict[str, type[Operation]]] = {
     "index": ModelIndexRequest,
     "load": ModelLoadRequest,
     "unload": ModelUnloadRequest,
 }
-_REPOSITORY: Final = re.compile(
+_REPOSITORY_PATH: Final = re.compile(
     r"/v2/repository(?:/([^/]+))?(?:/(index)|/models/([^/]+)/(load|unload))"
 )
-_MEMORY: Final = re.compile(
+_MEMORY_PATH: Final = re.compile(
     r"/v2/(system|cuda)sharedmemory(?:/region/([^/]+))?/(status|register|unregister)"
 )
-_MEMORY_PLACES: Final[dict[str, tuple[str, type[Operation]]]] = {
+_MEMORY_ACTIONS: Final[dict[str, tuple[str, type[Operation]]]] = {
     "status": ("GET", SharedMemoryStatusRequest),
     "register": ("POST", SharedMemoryRegisterRequest),
     "unregister": ("POST", SharedMemoryUnregisterRequest),
 }
-_SHOWN: Final = 200
+_MAX_SHOWN_CHARACTERS: Final = 200
 
 
-def locate(path: str) -> Place:
+def match_path(path: str) -> V2PathMatch:
     """Match ``path``. Raises NOT_FOUND, or BAD_REQUEST for an invalid percent-escape."""
-    return _remembered(path) if len(path) <= _SHOWN else _located(path)
+    return _cached_match(path) if len(path) <= _MAX_SHOWN_CHARACTERS else _match_path(path)
 
 
-def _located(path: str) -> Place:
-    server_match = SERVER_PLACES.get(path)
+def _match_path(path: str) -> V2PathMatch:
+    server_match = SERVER_PATHS.get(path)
     if server_match is not None:
         return server_match
-    match = _MODEL.fullmatch(path)
-    if match is None and (match := _REPOSITORY.fullmatch(path)) is not None:
+    match = _MODEL_PATH.fullmatch(path)
+    if match is None and (match := _REPOSITORY_PATH.fullmatch(path)) is not None:
         repository, index, model, action = match.groups()
-        return Place(
+        return V2PathMatch(
             "POST",
-            _CONTROLS[index or action],
-            decoded(model or "", "model name"),
-            repository=decoded(repository or "", "repository's name"),
+            _REPOSITORY_ACTIONS[index or action],
+            decode_segment(model or "", "model name"),
+            repository=decode_segment(repository or "", "repository's name"),
         )
-    if match is None and (match := _MEMORY.fullmatch(path)) is not None:
+    if match is None and (match := _MEMORY_PATH.fullmatch(path)) is not None:
         memory_kind, region, verb = match.groups()
-        region_name = decoded(region or "", "region's name")
-        return Place(*_MEMORY_PLACES[verb], region=region_name, cuda=memory_kind == "cuda")
+        region_name = decode_segment(region or "", "region's name")
+        return V2PathMatch(*_MEMORY_ACTIONS[verb], region=region_name, cuda=memory_kind == "cuda")
     if match is None:
-        shown = path if len(path) <= _SHOWN else path[:_SHOWN] + "…"
+        shown = path if len(path) <= _MAX_SHOWN_CHARACTERS else path[:_MAX_SHOWN_CHARACTERS] + "…"
         raise GatewayError(Kind.NOT_FOUND, f"no such path: {shown}")
     model, version, suffix = match.groups()
-    method, operation = _MODEL_PLACES[suffix]
-    return Place(
+    method, operation = _MODEL_ACTIONS[suffix]
+    return V2PathMatch(
         method,
         operation,
-        decoded(model, "model name"),
-        decoded(version or "", "model version"),
-        or_get=operation is TraceSettingsRequest,
-        verb=suffix[1:],
+        decode_segment(model, "model name"),
+        decode_segment(version or "", "model version"),
+        allows_get=operation is TraceSettingsRequest,
+        action=suffix[1:],
     )
 
 
-_remembered: Final = lru_cache(maxsize=1024)(_located)
+_cached_match: Final = lru_cache(maxsize=1024)(_match_path)
 """A cache, because a request's path is matched several times and clients use few paths. Its entries
 take under 1 MB, whatever paths clients request."""
 
 
-def find(method: str, path: str) -> Place:
+def match_request(method: str, path: str) -> V2PathMatch:
     """Match ``path`` like :func:`match_path`. Raises METHOD_NOT_ALLOWED if the path does not allow
     ``method``."""
-    match = _remembered(path) if len(path) <= _SHOWN else _located(path)
-    if method != match.method and not (match.or_get and method == "GET"):
+    match = _cached_match(path) if len(path) <= _MAX_SHOWN_CHARACTERS else _match_path(path)
+    if method != match.method and not (match.allows_get and method == "GET"):
         raise GatewayError(
             Kind.METHOD_NOT_ALLOWED,
-            f"method {method[:20]} is not allowed here, only {match.allow}",
+            f"method {method[:20]} is not allowed here, only {match.allowed_methods}",
         )
     return match
 
 
-def model_path(model: str, version: str, rest: str) -> str:
+def model_path(model: str, version: str, suffix: str) -> str:
     """Return the path of a model with a suffix ("", "/ready", "/infer", …). Raises BAD_REQUEST for
     an empty name."""
     if not model:
         raise bad_request("the model name is empty")
-    path = f"/v2/models/{_encoded(model)}"
+    path = f"/v2/models/{_quote_segment(model)}"
     if version:
-        path += f"/versions/{_encoded(version)}"
-    return path + rest
+        path += f"/versions/{_quote_segment(version)}"
+    return path + suffix
 
 
-def repository_path(repository: str, model: str, control: str) -> str:
+def repository_path(repository: str, model: str, action: str) -> str:
     """Return the path of an action ("load", "unload"). Raises BAD_REQUEST for an empty name."""
     if not model:
         raise bad_request("the model name is empty")
-    repository_segment = f"/{_encoded(repository)}" if repository else ""
-    return f"/v2/repository{repository_segment}/models/{_encoded(model)}/{control}"
+    repository_segment = f"/{_quote_segment(repository)}" if repository else ""
+    return f"/v2/repository{repository_segment}/models/{_quote_segment(model)}/{action}"
 
 
-def memory_path(region: str, verb: str, *, cuda: bool) -> str:
+def memory_path(region: str, action: str, *, cuda: bool) -> str:
     """Return the path of an action ("status", "register", "unregister") on a region, or on all
     regions if the name is empty."""
     path = "/v2/cudasharedmemory" if cuda else "/v2/systemsharedmemory"
     if region:
-        path += f"/region/{_encoded(region)}"
-    return f"{path}/{verb}"
+        path += f"/region/{_quote_segment(region)}"
+    return f"{path}/{action}"
 
 
-def _encoded(segment: str) -> str:
+def _quote_segment(segment: str) -> str:
     if segment in (".", ".."):
         raise GatewayError(
             Kind.UNSUPPORTED, f"a model name or version may not be '{segment}' over REST"

@@ -12,50 +12,56 @@ from typing import Any, Final
 import orjson
 
 from infergate.codecs.base import Profile
-from infergate.codecs.v2_rest.document import check_length, members, present, read, shown
-from infergate.codecs.v2_rest.document import parameters as plain
 from infergate.codecs.v2_rest.errors import JSON_TYPE
-from infergate.codecs.v2_rest.paths import Place, repository_path
+from infergate.codecs.v2_rest.json_document import (
+    abbreviated,
+    check_text_length,
+    drop_nulls,
+    parse_json,
+    read_members,
+)
+from infergate.codecs.v2_rest.json_document import read_plain_object as plain
+from infergate.codecs.v2_rest.paths import V2PathMatch, repository_path
 from infergate.codecs.v2_rest.tensors import check_json_size
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import ModelLoadRequest, ModelUnloadRequest
-from infergate.core.repository import name_alone
+from infergate.core.repository import require_name_only
 from infergate.core.tensor import NO_PARAMETERS, Parameters
 from infergate.core.wire import HttpRequest
 
-_FILE: Final = "file:"
-_CONTROLS: Final = {ModelLoadRequest: "load", ModelUnloadRequest: "unload"}
+_FILE_PREFIX: Final = "file:"
+_ACTIONS: Final = {ModelLoadRequest: "load", ModelUnloadRequest: "unload"}
 
 
 def read_request(
-    place: Place, body: bytes, limits: Limits
+    match: V2PathMatch, body: bytes, limits: Limits
 ) -> ModelLoadRequest | ModelUnloadRequest:
     """Parse a load or unload request. Raises BAD_REQUEST, TOO_LARGE."""
-    kind = ModelLoadRequest if place.operation is ModelLoadRequest else ModelUnloadRequest
-    return kind(place.model, place.repository, _read_parameters(body, limits))
+    kind = ModelLoadRequest if match.operation is ModelLoadRequest else ModelUnloadRequest
+    return kind(match.model, match.repository, _read_parameters(body, limits))
 
 
 def _read_parameters(body: bytes, limits: Limits) -> Parameters:
     if not body:
         return NO_PARAMETERS
     check_json_size(len(body), limits)
-    parameters = members(read(body), "the body", ("parameters",)).get("parameters")
+    parameters = read_members(parse_json(body), "the body", ("parameters",)).get("parameters")
     if parameters is None:
         return NO_PARAMETERS
-    values = present(plain(parameters, "parameters"))
+    values = drop_nulls(plain(parameters, "parameters"))
     return {key: _read_value(key, value) for key, value in values.items()}
 
 
 def _read_value(key: str, value: Any) -> Any:
-    if not key.startswith(_FILE):
+    if not key.startswith(_FILE_PREFIX):
         if isinstance(value, str):
-            check_length(len(value), f"parameters.{shown(key)}")
+            check_text_length(len(value), f"parameters.{abbreviated(key)}")
         return value
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError, TypeError):
-        raise bad_request(f"parameter '{shown(key)}' is not a base64-encoded file") from None
+        raise bad_request(f"parameter '{abbreviated(key)}' is not a base64-encoded file") from None
 
 
 def write_request(
@@ -63,8 +69,8 @@ def write_request(
 ) -> HttpRequest:
     """Write the request in the form that a server of ``profile`` accepts. Raises UNSUPPORTED."""
     if profile.loads_by_name:
-        operation = name_alone(operation)
-    path = repository_path(operation.repository, operation.model, _CONTROLS[type(operation)])
+        operation = require_name_only(operation)
+    path = repository_path(operation.repository, operation.model, _ACTIONS[type(operation)])
     parameters = {
         key: base64.b64encode(value).decode() if isinstance(value, bytes | memoryview) else value
         for key, value in operation.parameters.items()

@@ -14,7 +14,7 @@ from infergate.core.tensor import bf16_from_float64
 Array = npt.NDArray[Any]
 
 
-def _same(values: Array) -> Array:
+def _unchanged(values: Array) -> Array:
     return values
 
 
@@ -29,19 +29,19 @@ def _to_float16(values: Array) -> Array:
 
 
 ROUND: Final[Mapping[Datatype, Callable[[Array], Array]]] = {
-    Datatype.FP64: _same,
+    Datatype.FP64: _unchanged,
     Datatype.FP32: _to_float32,
     Datatype.FP16: _to_float16,
     Datatype.BF16: bf16_from_float64,
 }
 
 
-def overflown(datatype: Datatype, values: Array) -> npt.NDArray[np.intp]:
+def infinite_indices(datatype: Datatype, values: Array) -> npt.NDArray[np.intp]:
     """Return the indices of infinite ``values``."""
     if datatype is Datatype.BF16:
         return np.flatnonzero((values & 0x7FFF) == 0x7F80)
     infinite = np.isinf(values)
-    return np.flatnonzero(infinite) if infinite.any() else _NOWHERE
+    return np.flatnonzero(infinite) if infinite.any() else _NO_INDICES
 
 
-_NOWHERE: Final = np.empty(0, np.intp)
+_NO_INDICES: Final = np.empty(0, np.intp)

@@ -10,9 +10,15 @@ from typing import Any, Final
 
 import orjson
 
-from infergate.codecs.v2_rest.document import Node, kind, parameters, read, shown
 from infergate.codecs.v2_rest.errors import JSON_TYPE
-from infergate.codecs.v2_rest.paths import LOGGING, TRACE, Place, model_path
+from infergate.codecs.v2_rest.json_document import (
+    Node,
+    abbreviated,
+    json_kind,
+    parse_json,
+    read_plain_object,
+)
+from infergate.codecs.v2_rest.paths import LOGGING_PATH, TRACE_PATH, V2PathMatch, model_path
 from infergate.codecs.v2_rest.tensors import check_json_size
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
@@ -29,33 +35,35 @@ from infergate.core.wire import HttpRequest, HttpResponse
 _ALWAYS_LISTS: Final = frozenset({"trace_level"})
 
 
-def read_request(place: Place, body: bytes, limits: Limits) -> SettingsOperation:
+def read_request(match: V2PathMatch, body: bytes, limits: Limits) -> SettingsOperation:
     """Parse a settings request with ``body``, which is empty for a GET."""
     settings: Parameters = {}
     if body:
         check_json_size(len(body), limits)
-        settings = parameters(read(body), "the body")
-    if place.operation is TraceSettingsRequest:
-        return TraceSettingsRequest(place.model, _lists(settings))
+        settings = read_plain_object(parse_json(body), "the body")
+    if match.operation is TraceSettingsRequest:
+        return TraceSettingsRequest(match.model, _to_lists(settings))
     for name, value in settings.items():
         if not isinstance(value, bool | int | str):
             raise bad_request(
-                f"log setting '{shown(name)}' is {kind(value)}, not a boolean, number or text"
+                f"log setting '{abbreviated(name)}' is {json_kind(value)}, not a boolean, number or text"
             )
     return LogSettingsRequest(settings)
 
 
-def read_answer(document: Node, operation: Operation) -> Settings:
+def read_response(document: Node, operation: Operation) -> Settings:
     """Parse a server's settings. Raises BAD_REQUEST."""
-    settings = parameters(document, "the body")
-    return Settings(_lists(settings) if isinstance(operation, TraceSettingsRequest) else settings)
+    settings = read_plain_object(document, "the body")
+    return Settings(
+        _to_lists(settings) if isinstance(operation, TraceSettingsRequest) else settings
+    )
 
 
-def _lists(settings: Parameters) -> Parameters:
-    return {name: _list(name, value) for name, value in settings.items()}
+def _to_lists(settings: Parameters) -> Parameters:
+    return {name: _to_list(name, value) for name, value in settings.items()}
 
 
-def _list(name: str, value: Any) -> list[str]:
+def _to_list(name: str, value: Any) -> list[str]:
     match value:
         case None:
             return []
@@ -63,40 +71,42 @@ def _list(name: str, value: Any) -> list[str]:
             return [value]
         case list() if all(isinstance(item, str) for item in value):
             return value
-    raise bad_request(f"trace setting '{shown(name)}' must be a string, a list of strings or null")
+    raise bad_request(
+        f"trace setting '{abbreviated(name)}' must be a string, a list of strings or null"
+    )
 
 
 def write_request(operation: SettingsOperation) -> HttpRequest:
     """Write a request for settings, as a GET if none is changed. Raises UNSUPPORTED."""
     if isinstance(operation, LogSettingsRequest):
-        path, settings = LOGGING, dict(operation.settings)
+        path, settings = LOGGING_PATH, dict(operation.settings)
     else:
-        path = model_path(operation.model, "", "/trace/setting") if operation.model else TRACE
-        settings = _unlisted(operation.settings)
+        path = model_path(operation.model, "", "/trace/setting") if operation.model else TRACE_PATH
+        settings = _from_lists(operation.settings)
     if not settings:
         return HttpRequest("GET", path)
-    return HttpRequest("POST", path, "", {"content-type": JSON_TYPE}, [_json(settings)])
+    return HttpRequest("POST", path, "", {"content-type": JSON_TYPE}, [_encode(settings)])
 
 
-def write_answer(answer: Settings, operation: Operation) -> HttpResponse:
+def write_response(response: Settings, operation: Operation) -> HttpResponse:
     """Write all settings. Raises UNSUPPORTED."""
-    values = answer.values
-    settings = _unlisted(values) if isinstance(operation, TraceSettingsRequest) else dict(values)
-    return HttpResponse(200, {"content-type": JSON_TYPE}, [_json(settings)])
+    values = response.values
+    settings = _from_lists(values) if isinstance(operation, TraceSettingsRequest) else dict(values)
+    return HttpResponse(200, {"content-type": JSON_TYPE}, [_encode(settings)])
 
 
-def _unlisted(settings: Parameters) -> dict[str, Any]:
-    return {name: _one(name, values) for name, values in settings.items()}
+def _from_lists(settings: Parameters) -> dict[str, Any]:
+    return {name: _from_list(name, values) for name, values in settings.items()}
 
 
-def _one(name: str, values: Any) -> Any:
+def _from_list(name: str, values: Any) -> Any:
     if not values:
         return None
     return values[0] if len(values) == 1 and name not in _ALWAYS_LISTS else values
 
 
-def _json(told: dict[str, Any]) -> bytes:
+def _encode(settings: dict[str, Any]) -> bytes:
     try:
-        return orjson.dumps(told)
+        return orjson.dumps(settings)
     except TypeError:
         raise GatewayError(Kind.UNSUPPORTED, "a setting cannot be expressed in JSON") from None

@@ -6,16 +6,16 @@ import base64
 import binascii
 from typing import Any
 
-from infergate.codecs.v2_rest.document import (
-    Node,
-    kind,
-    members,
-    read,
-    string,
-)
 from infergate.codecs.v2_rest.errors import JSON_TYPE
-from infergate.codecs.v2_rest.paths import Place, memory_path
-from infergate.codecs.v2_rest.tensors import check_json_size, dump
+from infergate.codecs.v2_rest.json_document import (
+    Node,
+    json_kind,
+    parse_json,
+    read_members,
+    read_string,
+)
+from infergate.codecs.v2_rest.paths import V2PathMatch, memory_path
+from infergate.codecs.v2_rest.tensors import check_json_size, encode_json
 from infergate.core.errors import bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import (
@@ -30,38 +30,38 @@ from infergate.core.wire import HttpRequest, HttpResponse
 # ---- from clients
 
 
-def read_unregister(place: Place, body: bytes, limits: Limits) -> Operation:
+def read_unregister(match: V2PathMatch, body: bytes, limits: Limits) -> Operation:
     """Parse a request to unregister a region, whose body is ignored."""
     del body, limits
-    return SharedMemoryUnregisterRequest(place.region, cuda=place.cuda)
+    return SharedMemoryUnregisterRequest(match.region, cuda=match.cuda)
 
 
-def read_register(place: Place, body: bytes, limits: Limits) -> Operation:
+def read_register(match: V2PathMatch, body: bytes, limits: Limits) -> Operation:
     """Parse a request to register a region under the name in the path. Raises BAD_REQUEST."""
     check_json_size(len(body), limits)
     if not body:
         raise bad_request("the body is empty")
-    if not place.cuda:
-        fields = members(read(body), "the body", ("key", "offset", "byte_size"))
+    if not match.cuda:
+        fields = read_members(parse_json(body), "the body", ("key", "offset", "byte_size"))
         return SharedMemoryRegisterRequest(
-            place.region,
+            match.region,
             _text(fields, "key"),
             _number(fields, "offset", 0),
             _number(fields, "byte_size"),
         )
-    fields = members(read(body), "the body", ("raw_handle", "device_id", "byte_size"))
+    fields = read_members(parse_json(body), "the body", ("raw_handle", "device_id", "byte_size"))
     return SharedMemoryRegisterRequest(
-        place.region,
+        match.region,
         size=_number(fields, "byte_size"),
         device=_number(fields, "device_id"),
         handle=_handle(fields),
     )
 
 
-def write_status(answer: SharedMemoryStatus) -> HttpResponse:
+def write_status(response: SharedMemoryStatus) -> HttpResponse:
     """Write a list of regions."""
-    regions = [_region(region) for region in answer.regions]
-    return HttpResponse(200, {"content-type": JSON_TYPE}, [dump(regions)])
+    regions = [_region(region) for region in response.regions]
+    return HttpResponse(200, {"content-type": JSON_TYPE}, [encode_json(regions)])
 
 
 def _region(region: SharedMemoryRegion) -> dict[str, Any]:
@@ -75,26 +75,26 @@ def _region(region: SharedMemoryRegion) -> dict[str, Any]:
     }
 
 
-def _text(told: dict[str, Node], key: str) -> str:
-    if key not in told:
+def _text(members: dict[str, Node], key: str) -> str:
+    if key not in members:
         raise bad_request(f"{key} is missing")
-    return string(told[key], key)
+    return read_string(members[key], key)
 
 
-def _number(told: dict[str, Node], key: str, default: int | None = None) -> int:
-    value = told.get(key, default)
+def _number(members: dict[str, Node], key: str, default: int | None = None) -> int:
+    value = members.get(key, default)
     if value is None:
         raise bad_request(f"{key} is missing")
     if type(value) is not int or not 0 <= value < 2**64:
-        found = value if type(value) is int else kind(value)
+        found = value if type(value) is int else json_kind(value)
         raise bad_request(f"{key} must be an integer from 0 to 2^64-1, not {found}")
     return value
 
 
-def _handle(told: dict[str, Node]) -> bytes:
-    if "raw_handle" not in told:
+def _handle(fields: dict[str, Node]) -> bytes:
+    if "raw_handle" not in fields:
         raise bad_request("raw_handle is missing")
-    handle = members(told["raw_handle"], "raw_handle", ("b64",))
+    handle = read_members(fields["raw_handle"], "raw_handle", ("b64",))
     try:
         return base64.b64decode(_text(handle, "b64"), validate=True)
     except (binascii.Error, ValueError):
@@ -124,4 +124,4 @@ def write_request(
                 "byte_size": operation.size,
             }
     path = memory_path(name, "register", cuda=operation.device is not None)
-    return HttpRequest("POST", path, "", {"content-type": JSON_TYPE}, [dump(fields)])
+    return HttpRequest("POST", path, "", {"content-type": JSON_TYPE}, [encode_json(fields)])

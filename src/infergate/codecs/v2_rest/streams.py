@@ -16,52 +16,68 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from infergate.codecs.base import Parsed, Profile, Unfinished
+from infergate.codecs.base import ParsedRequest, PartialInferRequest, Profile
 from infergate.codecs.v2_rest import infer_request, infer_response
 from infergate.codecs.v2_rest.errors import backend_error
-from infergate.codecs.v2_rest.generate import Flat, read_generate
-from infergate.codecs.v2_rest.generate_backend import EVENTS, read_generated, write_generate
-from infergate.codecs.v2_rest.paths import Place, model_path
-from infergate.core import events
+from infergate.codecs.v2_rest.generate_backend import (
+    EVENT_STREAM_HEADERS,
+    read_generate_response,
+    write_generate_request,
+)
+from infergate.codecs.v2_rest.generate_frontend import GenerateFormat, read_generate_request
+from infergate.codecs.v2_rest.paths import V2PathMatch, model_path
+from infergate.core import server_sent_events
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 from infergate.core.tensor import Buffer
-from infergate.core.wire import HttpRequest, HttpResponse, joined
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
-OURS: Final = frozenset({"generate", "generate_stream", "infer_stream"})
+TRANSLATED_ACTIONS: Final = frozenset({"generate", "generate_stream", "infer_stream"})
 """Kinds of inference requests that few servers understand; the gateway always translates them."""
-_HEADERS: Final = {"content-type": f"{events.TYPE}; charset=utf-8"}
-_ABSENT: Final = frozenset({404, 405})
+_HEADERS: Final = {"content-type": f"{server_sent_events.EVENT_STREAM_TYPE}; charset=utf-8"}
+_NO_STREAM_STATUSES: Final = frozenset({404, 405})
 """Statuses of a server without such a path. They may also mean that the model does not exist; the
 unary request that follows reports that."""
 
 # ---- towards clients --------------------------------------------------------------------------
 
 
-def read_request(wire: HttpRequest, place: Place, limits: Limits) -> Parsed | Unfinished[Parsed]:
+def read_request(
+    wire: HttpRequest, match: V2PathMatch, limits: Limits
+) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
     """Parse the inference at the path of ``match``. Raises the client's errors."""
-    if place.verb == "infer_stream":
-        parsed = infer_request.read_request(wire, place.model, place.version, limits)
-        if isinstance(parsed, Parsed):
-            return replace(parsed, streamed=True)
-        return replace(parsed, finish=partial(_finish_streamed, parsed))
-    wants_stream = place.verb == "generate_stream"
-    return read_generate(wire, place.model, place.version, limits, streamed=wants_stream)
+    if match.action == "infer_stream":
+        parsed = infer_request.read_request(wire, match.model, match.version, limits)
+        if isinstance(parsed, ParsedRequest):
+            return replace(parsed, wants_stream=True)
+        return replace(parsed, complete=partial(_complete_streamed, parsed))
+    wants_stream = match.action == "generate_stream"
+    return read_generate_request(
+        wire, match.model, match.version, limits, wants_stream=wants_stream
+    )
 
 
-def _finish_streamed(unfinished: Unfinished[Parsed], metadata: ModelMetadata) -> Parsed:
-    return replace(unfinished.finish(metadata), streamed=True)
+def _complete_streamed(
+    partial_request: PartialInferRequest[ParsedRequest], metadata: ModelMetadata
+) -> ParsedRequest:
+    return replace(partial_request.complete(metadata), wants_stream=True)
 
 
-def plainly(parsed: Parsed) -> Parsed:
+def with_json_outputs(parsed: ParsedRequest) -> ParsedRequest:
     """Return ``parsed`` with its outputs requested as JSON (Rule 1)."""
-    return parsed if isinstance(parsed.reply, Flat) else replace(parsed, reply=None)
+    return (
+        parsed
+        if isinstance(parsed.response_options, GenerateFormat)
+        else replace(parsed, response_options=None)
+    )
 
 
-def event(text: Sequence[Buffer]) -> HttpResponse:
+def event_response(text: Sequence[Buffer]) -> HttpResponse:
     """Return a response whose body begins with one event of ``text``, or without an event."""
-    return HttpResponse(200, _HEADERS, events.written(joined(text)) if text else ())
+    return HttpResponse(
+        200, _HEADERS, server_sent_events.format_event(join_parts(text)) if text else ()
+    )
 
 
 # ---- towards backends -------------------------------------------------------------------------
@@ -72,14 +88,14 @@ def build_request(
 ) -> HttpRequest | None:
     """Build a streaming request (Rule 2), or return None if ``infer`` must be used. Raises
     UNSUPPORTED for an inference that a stream cannot express."""
-    if profile.generates:
-        return write_generate(operation, model) if model and model.decoupled else None
-    if not profile.streams_infer:
+    if profile.has_generate_stream:
+        return write_generate_request(operation, model) if model and model.decoupled else None
+    if not profile.has_infer_stream:
         return None
-    wire = infer_request.write_request(operation, replace(profile, binary=False))
-    version = operation.version if profile.versions else ""
+    wire = infer_request.write_request(operation, replace(profile, supports_binary=False))
+    version = operation.version if profile.accepts_versions else ""
     path = model_path(operation.model, version, "/infer_stream")
-    return replace(wire, path=path, headers=EVENTS)
+    return replace(wire, path=path, headers=EVENT_STREAM_HEADERS)
 
 
 def read_response(
@@ -88,13 +104,15 @@ def read_response(
     """Parse one event, or a response that is not a stream. ``model`` is given if
     ``generate_stream`` was requested. Raises the backend's error, BACKEND_GARBAGE or
     UNSUPPORTED."""
-    if wire.status in _ABSENT:
+    if wire.status in _NO_STREAM_STATUSES:
         raise GatewayError(
             Kind.UNSUPPORTED, "the backend has no streams over REST", origin=Origin.BACKEND
         )
     content_type = wire.headers.get("content-type", "")
-    if model is None or not (wire.status == 200 or content_type.startswith(events.TYPE)):
+    if model is None or not (
+        wire.status == 200 or content_type.startswith(server_sent_events.EVENT_STREAM_TYPE)
+    ):
         if wire.status != 200:
-            raise backend_error(wire.status, wire.headers, bytes(joined(wire.body)))
+            raise backend_error(wire.status, wire.headers, bytes(join_parts(wire.body)))
         return infer_response.read_response(wire, operation, limits)
-    return read_generated(wire, operation, limits, model)
+    return read_generate_response(wire, operation, limits, model)

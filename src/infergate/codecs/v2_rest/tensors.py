@@ -19,32 +19,38 @@ from typing import Any, Final
 
 import orjson
 
-from infergate.codecs.v2_rest.document import (
-    Node,
-    check_length,
-    is_array,
-    items,
-    kind,
-    named,
-    parameters,
-    present,
-    shown,
-    string,
-)
-from infergate.codecs.v2_rest.elements import (
+from infergate.codecs.v2_rest.json_data import (
     CONTENT_TYPE,
-    Reading,
+    DataRules,
     decode_base64,
     is_base64,
-    read_elements,
+    read_data,
 )
-from infergate.codecs.v2_rest.forms import Form, forms_of
-from infergate.core.datatypes import BY_NAME, Datatype
+from infergate.codecs.v2_rest.json_document import (
+    Node,
+    abbreviated,
+    check_text_length,
+    drop_nulls,
+    is_array,
+    json_kind,
+    read_items,
+    read_nullable_members,
+    read_plain_object,
+    read_string,
+)
+from infergate.codecs.v2_rest.wire_features import WireFeature, features_of
+from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
-from infergate.core.limits import Limits, check_loop
-from infergate.core.names import check_tensor_name
-from infergate.core.places import Place, read_place, without_place, write_place, written_place
+from infergate.core.limits import Limits, check_loop_cost
+from infergate.core.name_rules import check_tensor_name
 from infergate.core.records import record
+from infergate.core.region_ref import (
+    RegionRef,
+    parse_region_ref,
+    region_parameters,
+    without_region_parameters,
+    written_region,
+)
 from infergate.core.tensor import (
     NO_PARAMETERS,
     Buffer,
@@ -55,18 +61,18 @@ from infergate.core.tensor import (
     check_shape,
 )
 
-HEADER: Final = "inference-header-content-length"
+JSON_LENGTH_HEADER: Final = "inference-header-content-length"
 BINARY_TYPE: Final = "application/octet-stream"
-BINARY_SIZE: Final = "binary_data_size"
-BINARY: Final = "binary_data"
-BINARY_OUTPUT: Final = "binary_data_output"
-_OF_FORM: Final = frozenset({BINARY_SIZE, BINARY, BINARY_OUTPUT})
-_FIELDS: Final = ("name", "datatype", "shape", "parameters", "data")
-TENSORS_ON_LOOP: Final = 256
+BINARY_DATA_SIZE: Final = "binary_data_size"
+BINARY_DATA: Final = "binary_data"
+BINARY_DATA_OUTPUT: Final = "binary_data_output"
+_BINARY_PARAMETERS: Final = frozenset({BINARY_DATA_SIZE, BINARY_DATA, BINARY_DATA_OUTPUT})
+_TENSOR_FIELDS: Final = ("name", "datatype", "shape", "parameters", "data")
+MAX_TENSORS_ON_LOOP: Final = 256
 """Maximum number of tensors that the event loop reads. Each takes up to 50 µs."""
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
-_KNOWN: Final = ", ".join(BY_NAME)
-MOST_PARAMETERS: Final = 1 << 14
+_DATATYPE_NAMES: Final = ", ".join(DATATYPES_BY_NAME)
+MAX_PARAMETER_VALUES: Final = 1 << 14
 """Maximum number of values in all parameters of a message. Each becomes a Python object, and more
 than one if it is sent to another process or becomes a protobuf message."""
 
@@ -75,7 +81,7 @@ than one if it is sent to another process or becomes a protobuf message."""
 
 
 @record
-class Body:
+class MessageBody:
     """A message's JSON, and the binary data after it. ``binary`` is None if there is no length
     header."""
 
@@ -83,30 +89,30 @@ class Body:
     binary: memoryview | None
 
 
-def split(headers: Mapping[str, str], body: Buffer, limits: Limits) -> Body:
+def split_body(headers: Mapping[str, str], body: Buffer, limits: Limits) -> MessageBody:
     """Split ``body`` at the length in the header. Raises BAD_REQUEST, or TOO_LARGE over
     ``limits.json``."""
-    header = headers.get(HEADER)
+    header = headers.get(JSON_LENGTH_HEADER)
     if header is None:
         check_json_size(len(body), limits)
-        return Body(body if isinstance(body, bytes) else bytes(body), None)
-    length = json_length(header)
+        return MessageBody(body if isinstance(body, bytes) else bytes(body), None)
+    length = parse_json_length(header)
     if length > len(body):
         raise bad_request(
             f"Inference-Header-Content-Length is {length}, but the body has {len(body)} bytes"
         )
     check_json_size(length, limits)
     view = memoryview(body)
-    return Body(bytes(view[:length]), view[length:])
+    return MessageBody(bytes(view[:length]), view[length:])
 
 
-def json_length(told: str) -> int:
+def parse_json_length(header: str) -> int:
     """Parse the value of the length header. Raises BAD_REQUEST."""
-    if not _DIGITS.fullmatch(told.strip()):
+    if not _DIGITS.fullmatch(header.strip()):
         raise bad_request(
-            f"Inference-Header-Content-Length is '{shown(told)}', not a number of bytes"
+            f"Inference-Header-Content-Length is '{abbreviated(header)}', not a number of bytes"
         )
-    return int(told)
+    return int(header)
 
 
 def check_json_size(size: int, limits: Limits) -> None:
@@ -122,195 +128,203 @@ def check_json_size(size: int, limits: Limits) -> None:
 # ---- reading ------------------------------------------------------------------------------------
 
 
-class Blobs:
+class BinaryDataReader:
     """Reads the bytes after the JSON in the order of the tensors."""
 
     def __init__(self, binary: memoryview | None) -> None:
         self._binary: Final = binary
-        self._taken = 0
+        self._position = 0
 
     def take(self, name: str, size: int) -> Buffer:
         """Return the next ``size`` bytes. Raises BAD_REQUEST if there are fewer."""
         if self._binary is None:
             raise bad_request(
-                f"tensor '{name}': {BINARY_SIZE} needs the header Inference-Header-Content-Length"
+                f"tensor '{name}': {BINARY_DATA_SIZE} needs the header Inference-Header-Content-Length"
             )
-        left = len(self._binary) - self._taken
+        left = len(self._binary) - self._position
         if size > left:
             raise bad_request(
-                f"tensor '{name}': {BINARY_SIZE} is {size}, but {left} bytes are left"
+                f"tensor '{name}': {BINARY_DATA_SIZE} is {size}, but {left} bytes are left"
             )
-        self._taken += size
-        return self._binary[self._taken - size : self._taken]
+        self._position += size
+        return self._binary[self._position - size : self._position]
 
-    def finish(self) -> None:
+    def check_consumed(self) -> None:
         """Raise BAD_REQUEST if unread bytes are left."""
-        left = len(self._binary) - self._taken if self._binary is not None else 0
+        left = len(self._binary) - self._position if self._binary is not None else 0
         if left:
             raise bad_request(f"{left} bytes follow the last tensor's binary data")
 
 
 def read_tensors(
-    node: Node, path: str, read_one: Callable[[Node, str], Tensor], limits: Limits
+    node: Node, path: str, read_item: Callable[[Node, str], Tensor], limits: Limits
 ) -> tuple[Tensor, ...]:
     """Read an array of tensors with unique names."""
     tensors: dict[str, Tensor] = {}
-    nodes = items(node, path, limits.tensors)
-    check_loop(limits, len(nodes), TENSORS_ON_LOOP)
+    nodes = read_items(node, path, limits.tensors)
+    check_loop_cost(limits, len(nodes), MAX_TENSORS_ON_LOOP)
     for index, item in enumerate(nodes):
-        tensor = read_one(item, f"{path}[{index}]")
+        tensor = read_item(item, f"{path}[{index}]")
         if tensor.name in tensors:
-            raise bad_request(f"{path} has '{shown(tensor.name)}' twice")
+            raise bad_request(f"{path} has '{abbreviated(tensor.name)}' twice")
         tensors[tensor.name] = tensor
     return tuple(tensors.values())
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class TensorRules:
     """How tensors of a request, or of a response, are read. ``parse_datatype`` returns None for an
     unknown name; ``default_data`` returns the data of a tensor that has neither data nor a size."""
 
-    reading: Reading
-    datatype: Callable[[str], Datatype | None]
-    without_data: Callable[[str, tuple[int, ...], Parameters], Buffer]
+    data_rules: DataRules
+    parse_datatype: Callable[[str], Datatype | None]
+    default_data: Callable[[str, tuple[int, ...], Parameters], Buffer]
 
 
 @dataclass(slots=True)
-class Source:
+class TensorReader:
     """The state of reading one message's tensors: the wire features found so far, the number of
     BYTES elements that shapes announce, and the number of values and text characters in
     parameters."""
 
-    side: Side
-    blobs: Blobs
+    rules: TensorRules
+    binary_data: BinaryDataReader
     limits: Limits
-    places: Mapping[str, Place | None] | None = None
+    regions: Mapping[str, RegionRef | None] | None = None
     """Of a response: the shared memory regions that its outputs were to be written to, by tensor
     name. None for a request, whose tensors name their own regions."""
-    forms: set[Form] = field(default_factory=set)
+    features: set[WireFeature] = field(default_factory=set)
     bytes_elements: int = 0
-    parameters: int = 0
-    letters: int = 0
+    parameter_values: int = 0
+    text_characters: int = 0
 
-    def members(self, node: Node, path: str, known: Iterable[str]) -> dict[str, Node]:
+    def read_members(self, node: Node, path: str, names: Iterable[str]) -> dict[str, Node]:
         """Read members like ``json_document.read_members``, and record whether one is null."""
-        nullable = named(node, path, known)
-        members = present(nullable)
+        nullable = read_nullable_members(node, path, names)
+        members = drop_nulls(nullable)
         if len(members) < len(nullable):
-            self.forms.add(Form.NULL)
+            self.features.add(WireFeature.NULL)
         return members
 
 
-def read_tensor(node: Node, path: str, source: Source) -> Tensor:
+def read_tensor(node: Node, path: str, reader: TensorReader) -> Tensor:
     """Read and validate one tensor. Raises BAD_REQUEST naming the field or the tensor."""
-    members = source.members(node, path, _FIELDS)
-    name, datatype, shape = _described(members, path, source)
-    parameters: Parameters = read_parameters(members, path, source)
-    region, parameters = _read_place(name, datatype, shape, parameters, source)
+    members = reader.read_members(node, path, _TENSOR_FIELDS)
+    name, datatype, shape = _read_description(members, path, reader)
+    parameters: Parameters = read_parameters(members, path, reader)
+    region, parameters = _read_region(name, datatype, shape, parameters, reader)
     if region is not None:
-        if "data" in members or BINARY_SIZE in parameters:
-            raise bad_request(f"tensor '{shown(name)}' has both data and a shared memory region")
+        if "data" in members or BINARY_DATA_SIZE in parameters:
+            raise bad_request(
+                f"tensor '{abbreviated(name)}' has both data and a shared memory region"
+            )
         return Tensor(name, datatype, shape, b"", parameters, region)
-    if BINARY_SIZE in parameters:
-        size = parameters[BINARY_SIZE]
+    if BINARY_DATA_SIZE in parameters:
+        size = parameters[BINARY_DATA_SIZE]
         if type(size) is not int or size < 0:
             raise bad_request(
-                f"tensor '{name}': {BINARY_SIZE} is {shown(size)}, not a number of bytes"
+                f"tensor '{name}': {BINARY_DATA_SIZE} is {abbreviated(size)}, not a number of bytes"
             )
         if "data" in members:
-            raise bad_request(f"tensor '{name}' has both data and {BINARY_SIZE}")
-        parameters = {key: value for key, value in parameters.items() if key != BINARY_SIZE}
-        data = source.blobs.take(name, size)
+            raise bad_request(f"tensor '{name}' has both data and {BINARY_DATA_SIZE}")
+        parameters = {key: value for key, value in parameters.items() if key != BINARY_DATA_SIZE}
+        data = reader.binary_data.take(name, size)
         check_data(name, datatype, shape, data)
     elif "data" in members:
-        data = _read_data(name, datatype, shape, members["data"], source.side.reading)
+        data = _read_data(name, datatype, shape, members["data"], reader.rules.data_rules)
         if not is_array(members["data"]):
-            source.forms.add(Form.BARE)
+            reader.features.add(WireFeature.SCALAR_DATA)
         if datatype is Datatype.BYTES and parameters and is_base64(parameters):
             data = decode_base64(name, data)
             parameters = {key: value for key, value in parameters.items() if key != CONTENT_TYPE}
-            source.forms.add(Form.BASE64)
-        source.forms.update(forms_of(datatype, data))
+            reader.features.add(WireFeature.BASE64)
+        reader.features.update(features_of(datatype, data))
     else:
-        data = source.side.without_data(name, shape, parameters)
+        data = reader.rules.default_data(name, shape, parameters)
     return Tensor(name, datatype, shape, data, parameters)
 
 
-def _described(
-    told: Mapping[str, Node], path: str, source: Source
+def _read_description(
+    members: Mapping[str, Node], path: str, reader: TensorReader
 ) -> tuple[str, Datatype, tuple[int, ...]]:
     """Read name, datatype and shape of a tensor."""
-    name = required_name(told, path)
-    datatype_name = string(_required(told, "datatype", path), f"{path}.datatype")
-    datatype = source.side.datatype(datatype_name)
+    name = read_tensor_name(members, path)
+    datatype_name = read_string(_required_member(members, "datatype", path), f"{path}.datatype")
+    datatype = reader.rules.parse_datatype(datatype_name)
     if datatype is None:
         raise bad_request(
-            f"tensor '{shown(name)}': unknown datatype '{shown(datatype_name)}' (known: {_KNOWN})"
+            f"tensor '{abbreviated(name)}': unknown datatype '{abbreviated(datatype_name)}' (known: {_DATATYPE_NAMES})"
         )
-    dimensions = items(_required(told, "shape", path), f"{path}.shape", source.limits.rank, "rank")
+    dimensions = read_items(
+        _required_member(members, "shape", path), f"{path}.shape", reader.limits.rank, "rank"
+    )
     for dimension in dimensions:
         if type(dimension) is not int:
-            raise bad_request(f"{path}.shape must hold integers, not {kind(dimension)}")
-    shape = check_shape(name, dimensions, source.limits)
+            raise bad_request(f"{path}.shape must hold integers, not {json_kind(dimension)}")
+    shape = check_shape(name, dimensions, reader.limits)
     if datatype is Datatype.BYTES:
-        source.bytes_elements = add_bytes_elements(
-            name, shape, source.bytes_elements, source.limits
+        reader.bytes_elements = add_bytes_elements(
+            name, shape, reader.bytes_elements, reader.limits
         )
     return name, datatype, shape
 
 
-def _read_place(
-    name: str, datatype: Datatype, shape: tuple[int, ...], held: Parameters, source: Source
-) -> tuple[Place | None, Parameters]:
+def _read_region(
+    name: str,
+    datatype: Datatype,
+    shape: tuple[int, ...],
+    parameters: Parameters,
+    reader: TensorReader,
+) -> tuple[RegionRef | None, Parameters]:
     """Return the tensor's shared memory region, and its parameters without those of the region."""
-    if source.places is None:
-        region, held = read_place(held, f"tensor '{shown(name)}'")
+    if reader.regions is None:
+        region, parameters = parse_region_ref(parameters, f"tensor '{abbreviated(name)}'")
         if region is not None:
-            source.forms.add(Form.SHARED)
-        return region, held
-    region = source.places.get(name)
+            reader.features.add(WireFeature.SHARED_MEMORY)
+        return region, parameters
+    region = reader.regions.get(name)
     if region is None:
-        return None, held
-    return written_place(region, datatype, shape), without_place(held)
+        return None, parameters
+    return written_region(region, datatype, shape), without_region_parameters(parameters)
 
 
 def _read_data(
-    name: str, datatype: Datatype, shape: tuple[int, ...], node: Node, reading: Reading
+    name: str, datatype: Datatype, shape: tuple[int, ...], node: Node, rules: DataRules
 ) -> Buffer:
-    if type(node) is str and datatype is Datatype.UINT8 and reading.packed:
+    if type(node) is str and datatype is Datatype.UINT8 and rules.allows_packed_uint8:
         try:
             data = base64.b64decode(node, validate=True)
         except (binascii.Error, ValueError):
             raise bad_request(f"tensor '{name}': the data string is not base64") from None
         check_data(name, datatype, shape, data)
         return data
-    return read_elements(name, datatype, shape, node, reading)
+    return read_data(name, datatype, shape, node, rules)
 
 
-def read_parameters(told: Mapping[str, Node], path: str, source: Source) -> Parameters:
+def read_parameters(members: Mapping[str, Node], path: str, reader: TensorReader) -> Parameters:
     """Read the ``parameters`` member of an object. Raises BAD_REQUEST, and TOO_LARGE if the
     message's parameters hold too many values or too much text."""
-    if "parameters" not in told:
+    if "parameters" not in members:
         return NO_PARAMETERS
     parameters_path = f"{path}.parameters" if path else "parameters"
-    found = parameters(told["parameters"], parameters_path)
-    values, characters = _weighed(found)
-    source.parameters += values
-    source.letters += characters
-    if source.parameters > MOST_PARAMETERS:
+    found = read_plain_object(members["parameters"], parameters_path)
+    values, characters = _count_values(found)
+    reader.parameter_values += values
+    reader.text_characters += characters
+    if reader.parameter_values > MAX_PARAMETER_VALUES:
         raise GatewayError(
             Kind.TOO_LARGE,
-            f"{parameters_path}: the message's parameters exceed {MOST_PARAMETERS} values",
+            f"{parameters_path}: the message's parameters exceed {MAX_PARAMETER_VALUES} values",
         )
-    check_length(source.letters, parameters_path)
+    check_text_length(reader.text_characters, parameters_path)
     return found
 
 
-def _weighed(held: Any) -> tuple[int, int]:
+def _count_values(parameters: Any) -> tuple[int, int]:
     """Return the number of values in ``parameters`` at all depths, and the number of characters in
     their texts."""
     count = characters = 0
-    pending = [held]
+    pending = [parameters]
     while pending:
         value = pending.pop()
         if isinstance(value, dict):
@@ -321,33 +335,33 @@ def _weighed(held: Any) -> tuple[int, int]:
             item_type = type(item)
             if item_type is str:
                 characters += len(item)
-            elif item_type in _HOLDING:
+            elif item_type in _CONTAINER_TYPES:
                 pending.append(item)
     return count, characters
 
 
-_HOLDING: Final = frozenset({dict, list})
+_CONTAINER_TYPES: Final = frozenset({dict, list})
 
 
-def required_name(told: Mapping[str, Node], path: str) -> str:
+def read_tensor_name(members: Mapping[str, Node], path: str) -> str:
     """Read a tensor's ``name``, which must not be empty."""
-    name = string(_required(told, "name", path), f"{path}.name")
+    name = read_string(_required_member(members, "name", path), f"{path}.name")
     if not name:
         raise bad_request(f"{path}.name is empty")
     check_tensor_name(name, path)
     return name
 
 
-def _required(told: Mapping[str, Node], key: str, path: str) -> Node:
-    if key not in told:
+def _required_member(members: Mapping[str, Node], key: str, path: str) -> Node:
+    if key not in members:
         raise bad_request(f"{path}.{key} is missing")
-    return told[key]
+    return members[key]
 
 
 # ---- writing ------------------------------------------------------------------------------------
 
 
-def write_tensor(tensor: Tensor, extra: Parameters) -> dict[str, Any]:
+def write_tensor(tensor: Tensor, wire_parameters: Parameters) -> dict[str, Any]:
     """Return the JSON object of ``tensor`` without its data, in Triton's order of members.
 
     ``wire_parameters`` are added to the tensor's own; a tensor in shared memory has only those of
@@ -355,13 +369,13 @@ def write_tensor(tensor: Tensor, extra: Parameters) -> dict[str, Any]:
     """
     members: dict[str, Any] = {
         "name": tensor.name,
-        "datatype": tensor.datatype.spelling,
+        "datatype": tensor.datatype.v2_name,
         "shape": tensor.shape,
     }
-    if tensor.place is not None:
-        extra = write_place(tensor.place)
-    if tensor.parameters or extra:
-        parameters = {**write_parameters(tensor.parameters, tensor.name), **extra}
+    if tensor.shared_memory is not None:
+        wire_parameters = region_parameters(tensor.shared_memory)
+    if tensor.parameters or wire_parameters:
+        parameters = {**write_parameters(tensor.parameters, tensor.name), **wire_parameters}
         if parameters:
             members["parameters"] = parameters
     return members
@@ -371,13 +385,13 @@ def write_parameters(values: Parameters, owner: str) -> dict[str, Any]:
     """Return ``values`` in a form that orjson writes. Raises UNSUPPORTED naming a value that JSON
     cannot express."""
     return {
-        key: _written(value, f"{owner}: parameter '{key}'")
+        key: _json_value(value, f"{owner}: parameter '{key}'")
         for key, value in values.items()
-        if key not in _OF_FORM
+        if key not in _BINARY_PARAMETERS
     }
 
 
-def _written(value: Any, where: str) -> Any:
+def _json_value(value: Any, where: str) -> Any:
     match value:
         case None | str() | bool():
             return value
@@ -386,17 +400,17 @@ def _written(value: Any, where: str) -> Any:
         case float() if math.isfinite(value):
             return value
         case list() | tuple():
-            return [_written(item, where) for item in value]
+            return [_json_value(item, where) for item in value]
         case Mapping():
-            return {key: _written(item, where) for key, item in value.items()}
+            return {key: _json_value(item, where) for key, item in value.items()}
         case _:
             found = str(value) if isinstance(value, float) else type(value).__name__
             raise GatewayError(Kind.UNSUPPORTED, f"{where} is {found}, which JSON cannot express")
 
 
-def dump(told: Any) -> bytes:
+def encode_json(document: Any) -> bytes:
     """Encode ``document`` as JSON. Raises UNSUPPORTED."""
     try:
-        return orjson.dumps(told, option=orjson.OPT_SERIALIZE_NUMPY)
+        return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError as error:
         raise GatewayError(Kind.UNSUPPORTED, f"JSON cannot express this message: {error}") from None

@@ -11,32 +11,32 @@ from typing import Any, Final
 import orjson
 
 from infergate import __version__
-from infergate.config import shown
+from infergate.config import redacted
 from infergate.config.listeners import AdminListener
 from infergate.config.mistakes import ConfigError
 from infergate.config.schema import Config
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import MIB
-from infergate.core.names import escaped
-from infergate.core.vocabulary import AUDIT, telling
-from infergate.core.wire import HttpRequest, HttpResponse, joined, size
+from infergate.core.log_events import AUDIT, with_fields
+from infergate.core.name_rules import escape_unsafe
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts, total_size
 from infergate.observe.access_log import printable
+from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.console import plan, state
-from infergate.runtime.console.page import HEADERS, INDEX, page
-from infergate.runtime.console.view import View
-from infergate.runtime.console.visitors import foreign, unknown_host
-from infergate.runtime.history import History
+from infergate.runtime.console.browser_checks import rejection_reason, untrusted_host
+from infergate.runtime.console.page import HEADERS, INDEX, static_file
+from infergate.runtime.console.sources import ConsoleSource
 
 PATH: Final = "/console"
 _ACTIONS: Final = {"/try": "try", "/try/example": "example"}
-_LONGEST: Final = MIB
-_AT_ONCE: Final = 8
+_MAX_BODY_BYTES: Final = MIB
+_MAX_CONCURRENT_ACTIONS: Final = 8
 """Test requests are not subject to the limits of clients, and each may hold a whole body."""
-_SHOWN: Final = 128
+_MAX_LOGGED_CHARS: Final = 128
 _audit = logging.getLogger("infergate.audit")
-_JSON: Final = {"content-type": "application/json", **HEADERS}
-_TEXT: Final = {"content-type": "text/plain; charset=utf-8", **HEADERS}
+_JSON_HEADERS: Final = {"content-type": "application/json", **HEADERS}
+_TEXT_HEADERS: Final = {"content-type": "text/plain; charset=utf-8", **HEADERS}
 Json = dict[str, Any]
 
 
@@ -47,81 +47,87 @@ class Console:
 
     def __init__(
         self,
-        view: View,
-        ready: Callable[[], Awaitable[bool]],
-        history: History,
+        source: ConsoleSource,
+        is_ready: Callable[[], Awaitable[bool]],
+        history: ConfigHistory,
         listener: AdminListener,
         *,
-        reloads: bool,
+        can_reload: bool,
     ) -> None:
         """``can_reload``: ``POST /reload`` is enabled."""
-        self._view: Final = view
-        self._ready: Final = ready
+        self._source: Final = source
+        self._is_ready: Final = is_ready
         self._history: Final = history
         self._listener: Final = listener
-        self._reloads: Final = reloads
-        self._acting = 0
-        self._comparing: Final[dict[bool, asyncio.Task[bytes]]] = {}
-        self._texts: Final[dict[bool, tuple[Config, str]]] = {}
+        self._can_reload: Final = can_reload
+        self._active_actions = 0
+        self._comparisons: Final[dict[bool, asyncio.Task[bytes]]] = {}
+        self._config_texts: Final[dict[bool, tuple[Config, str]]] = {}
 
     async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
         """Respond to a request whose path is ``PATH`` or below it."""
-        if name := unknown_host(wire.headers, self._listener.hosts):
-            return _text(
+        if name := untrusted_host(wire.headers, self._listener.hosts):
+            return _text_response(
                 403,
                 f"host '{name}' is not allowed: add it to listeners.admin.hosts, or use the "
                 "listener's IP address",
             )
         action = _ACTIONS.get(wire.path.removeprefix(PATH))
         if action is not None:
-            return await self._act(action, wire, call)
+            return await self._respond_to_action(action, wire, call)
         if wire.method not in {"GET", "HEAD"}:
-            return _text(405, "method not allowed; use GET", {"allow": "GET, HEAD"})
+            return _text_response(405, "method not allowed; use GET", {"allow": "GET, HEAD"})
         match wire.path.removeprefix(PATH):
             case "":  # relative, so that the page also works behind a proxy that adds a path prefix
                 return HttpResponse(303, {"location": f"{PATH[1:]}/", **HEADERS})
             case "/state":
                 return await self._state()
             case "/plan":
-                view = self._view
-                return _json(await asyncio.to_thread(plan.plan, view.config, view.addresses))
+                view = self._source
+                return _json_response(
+                    await asyncio.to_thread(plan.plan, view.config, view.addresses)
+                )
             case "/config":
                 return await self._config(defaults="defaults" in wire.query)
-        file = page(wire.path.removeprefix(f"{PATH}/") or INDEX)
-        return file or _text(
+        file = static_file(wire.path.removeprefix(f"{PATH}/") or INDEX)
+        return file or _text_response(
             404, "not found; the paths are /console/state, /console/plan and /console/config"
         )
 
-    async def _act(self, action: str, wire: HttpRequest, call: Call) -> HttpResponse:
+    async def _respond_to_action(self, action: str, wire: HttpRequest, call: Call) -> HttpResponse:
         """Perform an action of the console, and write it to the audit log."""
         if wire.method != "POST":
-            return _text(405, "method not allowed; use POST", {"allow": "POST"})
+            return _text_response(405, "method not allowed; use POST", {"allow": "POST"})
         if not self._listener.actions:
-            return _text(403, "actions are disabled: set listeners.admin.actions to enable them")
-        if problem := foreign(wire.headers):
-            return _text(403, f"rejected: {problem}")
-        if size(wire.body) > _LONGEST:
-            return _text(413, f"the body has more than {_LONGEST} bytes")
+            return _text_response(
+                403, "actions are disabled: set listeners.admin.actions to enable them"
+            )
+        if problem := rejection_reason(wire.headers):
+            return _text_response(403, f"rejected: {problem}")
+        if total_size(wire.body) > _MAX_BODY_BYTES:
+            return _text_response(413, f"the body has more than {_MAX_BODY_BYTES} bytes")
         outcome = "cancelled"
         request: Any = {}
         try:
-            request = orjson.loads(joined(wire.body))
+            request = orjson.loads(join_parts(wire.body))
             if not isinstance(request, dict):
                 raise bad_request("expected a JSON object")
-            result = await self._carry_out(action, request)
+            result = await self._run_action(action, request)
             outcome = result.get("outcome", "ok")
         except orjson.JSONDecodeError as error:
             outcome = "refused"
-            return _json({"error": f"the body is not valid JSON: {error}"}, 400)
+            return _json_response({"error": f"the body is not valid JSON: {error}"}, 400)
         except GatewayError as error:
             outcome = "refused"
             status = 503 if error.kind is Kind.OVERLOADED else 400
-            return _json({"error": error.public, "kind": error.kind.value}, status)
+            return _json_response({"error": error.public, "kind": error.kind.value}, status)
         else:
-            return _json(result)
+            return _json_response(result)
         finally:
             request = request if isinstance(request, dict) else {}
-            protocol, model = (str(request.get(k, ""))[:_SHOWN] for k in ("protocol", "model"))
+            protocol, model = (
+                str(request.get(k, ""))[:_MAX_LOGGED_CHARS] for k in ("protocol", "model")
+            )
             _audit.info(
                 "console %s protocol=%r model=%r peer=%s outcome=%s",
                 action,
@@ -129,7 +135,7 @@ class Console:
                 model,
                 call.peer,
                 outcome,
-                extra=telling(
+                extra=with_fields(
                     AUDIT,
                     operation=f"console {action}",
                     protocol=protocol,
@@ -139,19 +145,21 @@ class Console:
                 ),
             )
 
-    async def _carry_out(self, action: str, asked: Json) -> Json:
-        if self._acting >= _AT_ONCE:
-            raise GatewayError(Kind.OVERLOADED, f"{_AT_ONCE} test requests are in flight already")
-        self._acting += 1
+    async def _run_action(self, action: str, request: Json) -> Json:
+        if self._active_actions >= _MAX_CONCURRENT_ACTIONS:
+            raise GatewayError(
+                Kind.OVERLOADED, f"{_MAX_CONCURRENT_ACTIONS} test requests are in flight already"
+            )
+        self._active_actions += 1
         try:
-            return await self._view.carry_out(action, asked)
+            return await self._source.run_action(action, request)
         finally:
-            self._acting -= 1
+            self._active_actions -= 1
 
     async def _state(self) -> HttpResponse:
         """Build the JSON in a thread, because it may be long."""
-        processes, ready = await asyncio.gather(self._view.recent(), self._ready())
-        workers = self._view.workers
+        processes, ready = await asyncio.gather(self._source.recent(), self._is_ready())
+        workers = self._source.workers
         reported = (
             len(processes)
             if workers.wanted == 1
@@ -163,17 +171,20 @@ class Console:
             "ready": ready,
             "workers": {**workers._asdict(), "told": reported},
             "actions": {
-                "reload": self._reloads and self._history.again is not None,
+                "reload": self._can_reload and self._history.reload is not None,
                 "try": self._listener.actions,
                 "key": bool(self._listener.keys),
             },
-            "config": self._history.page(),
+            "config": self._history.as_json(),
         }
         return await asyncio.to_thread(
-            lambda: _json(
+            lambda: _json_response(
                 summary
-                | state.figures(processes)
-                | {"ways": state.ways(processes), "failures": state.failures(processes)}
+                | state.statistics(processes)
+                | {
+                    "ways": state.pipeline_counts(processes),
+                    "failures": state.recent_failures(processes),
+                }
             )
         )
 
@@ -181,61 +192,64 @@ class Console:
         """Compare with the file in a thread, because a long configuration takes long. There is one
         comparison at a time, even if clients disconnect and retry: the file system may hang, and a
         reload needs a thread, too."""
-        task = self._comparing.get(defaults)
+        task = self._comparisons.get(defaults)
         if task is None:
-            comparing = asyncio.to_thread(lambda: _dumped(self._compared(defaults=defaults)))
-            task = self._comparing[defaults] = asyncio.create_task(comparing)
-            task.add_done_callback(lambda done: self._was_compared(defaults, done))
-        return HttpResponse(200, _JSON, [await asyncio.shield(task)])
+            comparing = asyncio.to_thread(lambda: _encode(self._compare(defaults=defaults)))
+            task = self._comparisons[defaults] = asyncio.create_task(comparing)
+            task.add_done_callback(lambda done: self._finish_comparison(defaults, done))
+        return HttpResponse(200, _JSON_HEADERS, [await asyncio.shield(task)])
 
-    def _was_compared(self, defaults: bool, task: asyncio.Task[bytes]) -> None:  # noqa: FBT001
-        del self._comparing[defaults]
+    def _finish_comparison(self, defaults: bool, task: asyncio.Task[bytes]) -> None:  # noqa: FBT001
+        del self._comparisons[defaults]
         if not task.cancelled():
             task.exception()  # those that still wait for the task get it
 
-    def _compared(self, *, defaults: bool) -> Json:
-        config, read = self._view.config, self._history.read
+    def _compare(self, *, defaults: bool) -> Json:
+        config, read = self._source.config, self._history.read_config
         comparison: Json = {
-            "loaded": self._shown(config, defaults=defaults),
-            "source": self._history.page()["source"],
+            "loaded": self._config_text(config, defaults=defaults),
+            "source": self._history.as_json()["source"],
             "mistakes": [],
             "diff": "",
         }
-        if read is not None and not self._history.is_of_file():
+        if read is not None and not self._history.matches_file():
             try:
-                comparison["diff"] = shown.difference(config, read())
+                comparison["diff"] = redacted.redacted_diff(config, read())
             except ConfigError as error:
                 comparison["mistakes"] = [str(mistake) for mistake in error.mistakes]
         return comparison
 
-    def _shown(self, config: Config, *, defaults: bool) -> str:
+    def _config_text(self, config: Config, *, defaults: bool) -> str:
         """Cached, because it takes seconds for thousands of routes."""
-        cached = self._texts.get(defaults)
+        cached = self._config_texts.get(defaults)
         if cached is None or cached[0] is not config:
-            cached = self._texts[defaults] = config, shown.shown(config, defaults=defaults)
+            cached = self._config_texts[defaults] = (
+                config,
+                redacted.redacted_yaml(config, defaults=defaults),
+            )
         return cached[1]
 
 
-def _json(told: Mapping[str, Any], status: int = 200) -> HttpResponse:
-    return HttpResponse(status, _JSON, [_dumped(told)])
+def _json_response(content: Mapping[str, Any], status: int = 200) -> HttpResponse:
+    return HttpResponse(status, _JSON_HEADERS, [_encode(content)])
 
 
-def _dumped(told: Mapping[str, Any]) -> bytes:
+def _encode(content: Mapping[str, Any]) -> bytes:
     # Text from clients may have lone surrogates, which JSON cannot express, and invisible or
     # bidirectional characters, which would mislead the reader.
     try:
-        encoded = orjson.dumps(told)
+        encoded = orjson.dumps(content)
     except TypeError:
-        return orjson.dumps(_printable(told))
+        return orjson.dumps(_printable(content))
     if encoded.isascii() and b"\x7f" not in encoded:
         return encoded
     text = encoded.decode()
-    return encoded if escaped(text) is text else orjson.dumps(_printable(told))
+    return encoded if escape_unsafe(text) is text else orjson.dumps(_printable(content))
 
 
 def _printable(value: Any) -> Any:
     if isinstance(value, str):
-        return escaped(printable(value))
+        return escape_unsafe(printable(value))
     if isinstance(value, Mapping):
         return {_printable(key): _printable(member) for key, member in value.items()}
     if isinstance(value, list | tuple):
@@ -243,5 +257,7 @@ def _printable(value: Any) -> Any:
     return value
 
 
-def _text(status: int, text: str, headers: Mapping[str, str] | None = None) -> HttpResponse:
-    return HttpResponse(status, {**_TEXT, **(headers or {})}, [f"{text}\n".encode()])
+def _text_response(
+    status: int, text: str, headers: Mapping[str, str] | None = None
+) -> HttpResponse:
+    return HttpResponse(status, {**_TEXT_HEADERS, **(headers or {})}, [f"{text}\n".encode()])

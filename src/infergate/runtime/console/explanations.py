@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from infergate.core.errors import Kind
-from infergate.core.vocabulary import ADVICE
+from infergate.core.log_events import ADVICE
 
 MEANINGS: Final[Mapping[str, str]] = {
     Kind.BAD_REQUEST.value: "The request contradicts its protocol, or the model's metadata.",
@@ -38,7 +38,7 @@ MEANINGS: Final[Mapping[str, str]] = {
 """By the value of ``Kind``."""
 
 
-def explained(kind: str) -> dict[str, str]:
+def explain(kind: str) -> dict[str, str]:
     """Return ``meaning`` and ``advice`` of an outcome as sentences; both empty if it is unknown."""
     advice = ADVICE.get(kind, "")
     end = "" if not advice or advice.endswith("?") else "."

@@ -13,19 +13,19 @@ from typing import Final
 from infergate.core.wire import HttpResponse
 
 INDEX: Final = "index.html"
-_TYPES: Final = {
+_CONTENT_TYPES: Final = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-_POLICY: Final = (
+_CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 HEADERS: Final = {
     "cache-control": "no-store",
-    "content-security-policy": _POLICY,
+    "content-security-policy": _CONTENT_SECURITY_POLICY,
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "referrer-policy": "no-referrer",
@@ -41,9 +41,11 @@ def _files() -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
 
 
-def page(name: str) -> HttpResponse | None:
+def static_file(name: str) -> HttpResponse | None:
     """Return the file ``name``, or None if there is none."""
     data = _files().get(name)
     if data is None:
         return None
-    return HttpResponse(200, {"content-type": _TYPES[name.rpartition(".")[2]], **HEADERS}, [data])
+    return HttpResponse(
+        200, {"content-type": _CONTENT_TYPES[name.rpartition(".")[2]], **HEADERS}, [data]
+    )

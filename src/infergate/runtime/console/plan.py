@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from infergate.codecs.base import Carrier
+from infergate.codecs.base import TransportKind
 from infergate.codecs.registry import plugins
 from infergate.config import compile as compiled
 from infergate.config.schema import BackendConfig, Config
-from infergate.config.values import shown_urls
-from infergate.routing.table import Route, Target
+from infergate.config.values import display_names
+from infergate.routing.table import Route, SplitTarget
 from infergate.transport.base import Address
 
 Json = dict[str, Any]
@@ -30,14 +30,14 @@ def plan(config: Config, addresses: Mapping[str, Address]) -> Json:
 
 def _listeners(config: Config, addresses: Mapping[str, Address]) -> list[Json]:
     tls = compiled.server_tls(config)
-    model_listeners = compiled.bound_listeners(config)
+    model_listeners = compiled.model_listeners(config)
     models = {
         f"graphpipe[{index}]": listener.model
         for index, listener in enumerate(config.listeners.graphpipe)
     }
     protocols = {
-        "http": _protocols(Carrier.HTTP),
-        "grpc": _protocols(Carrier.GRPC),
+        "http": _protocols(TransportKind.HTTP),
+        "grpc": _protocols(TransportKind.GRPC),
         **{name: [listener.protocol] for name, listener in model_listeners.items()},
     }
     return [
@@ -53,8 +53,8 @@ def _listeners(config: Config, addresses: Mapping[str, Address]) -> list[Json]:
     ]
 
 
-def _protocols(carrier: Carrier) -> list[str]:
-    return sorted(name for name, plugin in plugins().items() if plugin.carrier is carrier)
+def _protocols(carrier: TransportKind) -> list[str]:
+    return sorted(name for name, plugin in plugins().items() if plugin.transport_kind is carrier)
 
 
 def _route(index: int, route: Route) -> Json:
@@ -76,7 +76,7 @@ def _route(index: int, route: Route) -> Json:
 
 def _rewrites(route: Route) -> list[str]:
     lines: list[str] = []
-    targets: Iterable[Route | Target] = (route, *route.split)
+    targets: Iterable[Route | SplitTarget] = (route, *route.split)
     for rewrite in (target.rewrite for target in targets):
         lines += [f"model: {rewrite.model}"] if rewrite.model else []
         lines += [f"version: {rewrite.version}"] if rewrite.version else []
@@ -93,5 +93,5 @@ def _backend(name: str, backend: BackendConfig) -> Json:
         "profile": backend.profile,
         "timeout": backend.timeout,
         "balance": backend.balance.policy,
-        "endpoints": shown_urls(backend.endpoints),
+        "endpoints": display_names(backend.endpoints),
     }

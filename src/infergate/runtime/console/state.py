@@ -13,21 +13,23 @@ from typing import Any, Final
 
 from prometheus_client.samples import Sample
 
-from infergate.core.times import REQUEST
-from infergate.observe.counted import Flow
-from infergate.observe.recent import Recalled
-from infergate.observe.summed import Summed
-from infergate.runtime.console.explanations import explained
+from infergate.core.duration_histogram import REQUEST_BUCKETS
+from infergate.observe.aggregation import AggregatedMetrics
+from infergate.observe.recent_requests import ProcessSnapshot
+from infergate.observe.request_counters import RequestFlow
+from infergate.runtime.console.explanations import explain
 
 Json = dict[str, Any]
-TOLD: Final = 100
+MAX_FAILURES: Final = 100
 """The number of failures in the JSON."""
-_FLOW: Final = ("route", "protocol", "backend", "backend_protocol", "operation")
-_AT: Final = ("backend", "endpoint")
-_TIMES: Final = {"request": "seconds", "backend": "backend_seconds", "gateway": "own_seconds"}
-_BOUNDS: Final = (*REQUEST, None)
+_FLOW_LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "operation")
+_ENDPOINT_LABELS: Final = ("backend", "endpoint")
+_TIME_KEYS: Final = {"request": "seconds", "backend": "backend_seconds", "gateway": "own_seconds"}
+_BOUNDS: Final = (*REQUEST_BUCKETS, None)
 """The last bound is null, because JSON has no infinity."""
-_PLACES: Final = {bound: place for place, bound in enumerate((*REQUEST, float("inf")))}
+_BUCKET_INDEX: Final = {
+    bound: place for place, bound in enumerate((*REQUEST_BUCKETS, float("inf")))
+}
 _GAUGES: Final = {
     "in_flight": "infergate_in_flight_requests",
     "in_flight_bytes": "infergate_in_flight_bytes",
@@ -36,12 +38,12 @@ _GAUGES: Final = {
 }
 
 
-def figures(told: Iterable[Recalled]) -> Json:
+def statistics(processes: Iterable[ProcessSnapshot]) -> Json:
     """Return the sums over all processes: ``totals``, ``flows``, ``listeners``, ``endpoints`` and
     ``backends``. Counters count since the start, times are in seconds."""
-    summed = Summed()
-    flows: list[Flow] = []
-    for process in told:
+    summed = AggregatedMetrics()
+    flows: list[RequestFlow] = []
+    for process in processes:
         summed.add(process.families)
         flows += process.flows
     by_name = {family.name: family.samples for family in summed.collect()}
@@ -67,25 +69,25 @@ class _Rows:
         self._labels: Final = labels
         self._rows: Final[dict[tuple[str, ...], Json]] = {}
 
-    def of(self, labels: Mapping[str, str]) -> Json:
+    def get_or_add(self, labels: Mapping[str, str]) -> Json:
         key = tuple(labels.get(name, "") for name in self._labels)
         row = self._rows.get(key)
         if row is None:
             row = self._rows[key] = dict(zip(self._labels, key, strict=True))
         return row
 
-    def all(self) -> list[Json]:
+    def to_list(self) -> list[Json]:
         return list(self._rows.values())
 
 
 Families = Mapping[str, Iterable[Sample]]
 
 
-def _flows(flows: Iterable[Flow], families: Families) -> list[Json]:
+def _flows(flows: Iterable[RequestFlow], families: Families) -> list[Json]:
     """Return the flows of running processes, and those of exited ones from the metrics."""
-    rows = _Rows(_FLOW)
+    rows = _Rows(_FLOW_LABELS)
     for flow in flows:
-        row = _begun(rows.of(dict(zip(_FLOW, flow.labels, strict=True))))
+        row = _initialized(rows.get_or_add(dict(zip(_FLOW_LABELS, flow.labels, strict=True))))
         for outcome, count in flow.outcomes.items():
             row["outcomes"][outcome] = row["outcomes"].get(outcome, 0) + count
         duration = row["seconds"]
@@ -98,11 +100,11 @@ def _flows(flows: Iterable[Flow], families: Families) -> list[Json]:
             row[key]["sum"] += seconds
         row["bytes_in"] += flow.bytes_in
         row["bytes_out"] += flow.bytes_out
-    _add_past(rows, families)
-    return rows.all()
+    _add_exited_workers(rows, families)
+    return rows.to_list()
 
 
-def _begun(row: Json) -> Json:
+def _initialized(row: Json) -> Json:
     if "outcomes" not in row:
         row["outcomes"] = {}
         row["seconds"] = {"sum": 0.0, "count": 0, "buckets": [[bound, 0] for bound in _BOUNDS]}
@@ -111,50 +113,50 @@ def _begun(row: Json) -> Json:
     return row
 
 
-def _add_past(rows: _Rows, families: Families) -> None:
-    for sample in _named(families, "infergate_requests", "_total"):
-        outcomes = _begun(rows.of(sample.labels))["outcomes"]
+def _add_exited_workers(rows: _Rows, families: Families) -> None:
+    for sample in _counter_samples(families, "infergate_requests", "_total"):
+        outcomes = _initialized(rows.get_or_add(sample.labels))["outcomes"]
         outcome = sample.labels["outcome"]
         outcomes[outcome] = outcomes.get(outcome, 0) + sample.value
-    for name, key in _TIMES.items():
+    for name, key in _TIME_KEYS.items():
         for sample in families.get(f"infergate_{name}_seconds", ()):
-            histogram = _begun(rows.of(sample.labels))[key]
+            histogram = _initialized(rows.get_or_add(sample.labels))[key]
             kind = sample.name.rpartition("_")[2]
             if kind in histogram:
                 histogram[kind] += sample.value
             elif kind == "bucket" and "buckets" in histogram:
                 bound = float(sample.labels["le"])
-                histogram["buckets"][_PLACES[bound]][1] += sample.value
+                histogram["buckets"][_BUCKET_INDEX[bound]][1] += sample.value
     for family, key in (("request", "bytes_in"), ("response", "bytes_out")):
-        for sample in _named(families, f"infergate_{family}_bytes", "_total"):
-            _begun(rows.of(sample.labels))[key] += sample.value
+        for sample in _counter_samples(families, f"infergate_{family}_bytes", "_total"):
+            _initialized(rows.get_or_add(sample.labels))[key] += sample.value
 
 
 def _listeners(families: Families) -> list[Json]:
     rows = _Rows(("listener",))
     for sample in families.get("infergate_open_connections", ()):
-        rows.of(sample.labels)["connections"] = sample.value
+        rows.get_or_add(sample.labels)["connections"] = sample.value
     for sample in families.get("infergate_certificate_expiry_seconds", ()):
-        rows.of(sample.labels)["certificate_until"] = sample.value
-    return rows.all()
+        rows.get_or_add(sample.labels)["certificate_until"] = sample.value
+    return rows.to_list()
 
 
 def _endpoints(families: Families) -> list[Json]:
-    rows = _Rows(_AT)
+    rows = _Rows(_ENDPOINT_LABELS)
     for sample in families.get("infergate_endpoint_addresses", ()):
-        rows.of(sample.labels)[sample.labels["state"]] = sample.value
+        rows.get_or_add(sample.labels)[sample.labels["state"]] = sample.value
     for family, outcomes in (("requests", ("ok", "failed")), ("checks", ("ok", "failed"))):
-        for sample in _named(families, f"infergate_endpoint_{family}", "_total"):
-            counts = rows.of(sample.labels).setdefault(family, dict.fromkeys(outcomes, 0.0))
+        for sample in _counter_samples(families, f"infergate_endpoint_{family}", "_total"):
+            counts = rows.get_or_add(sample.labels).setdefault(family, dict.fromkeys(outcomes, 0.0))
             counts[sample.labels["outcome"]] = sample.value
     for sample in families.get("infergate_endpoint_active_requests", ()):
-        rows.of(sample.labels)["active"] = sample.value
+        rows.get_or_add(sample.labels)["active"] = sample.value
     for key in ("ejections", "lookup_failures"):
-        for sample in _named(families, f"infergate_endpoint_{key}", "_total"):
-            rows.of(sample.labels)[key] = sample.value
-    for row in rows.all():
+        for sample in _counter_samples(families, f"infergate_endpoint_{key}", "_total"):
+            rows.get_or_add(sample.labels)[key] = sample.value
+    for row in rows.to_list():
         row["health"] = _health(row)
-    return rows.all()
+    return rows.to_list()
 
 
 def _health(endpoint: Json) -> str:
@@ -175,18 +177,18 @@ def _health(endpoint: Json) -> str:
 def _backends(families: Families) -> list[Json]:
     rows = _Rows(("backend",))
     for sample in families.get("infergate_queue_requests", ()):
-        rows.of(sample.labels)["waiting"] = sample.value
+        rows.get_or_add(sample.labels)["waiting"] = sample.value
     for family, key, label in (
         ("retries", "retries", "reason"),
         ("hedges", "hedges", "outcome"),
         ("queue_refusals", "refusals", "reason"),
     ):
-        for sample in _named(families, f"infergate_{family}", "_total"):
-            rows.of(sample.labels).setdefault(key, {})[sample.labels[label]] = sample.value
-    return rows.all()
+        for sample in _counter_samples(families, f"infergate_{family}", "_total"):
+            rows.get_or_add(sample.labels).setdefault(key, {})[sample.labels[label]] = sample.value
+    return rows.to_list()
 
 
-def _named(families: Families, family: str, suffix: str) -> Iterator[Sample]:
+def _counter_samples(families: Families, family: str, suffix: str) -> Iterator[Sample]:
     """Yield the samples of a counter, without its ``_created`` samples."""
     for sample in families.get(family, ()):
         if sample.name == f"{family}{suffix}":
@@ -196,11 +198,11 @@ def _named(families: Families, family: str, suffix: str) -> Iterator[Sample]:
 # ---- data that is not in the metrics
 
 
-def ways(told: Iterable[Recalled]) -> list[Json]:
+def pipeline_counts(processes: Iterable[ProcessSnapshot]) -> list[Json]:
     """Return the number of inferences by protocols and pipeline, over all processes."""
     counts: dict[tuple[str, str, str], int] = {}
-    for process in told:
-        for key, count in process.ways.items():
+    for process in processes:
+        for key, count in process.pipelines.items():
             counts[key] = counts.get(key, 0) + count
     return [
         {"protocol": protocol, "backend_protocol": backend, "way": way, "count": count}
@@ -208,11 +210,11 @@ def ways(told: Iterable[Recalled]) -> list[Json]:
     ]
 
 
-def failures(told: Iterable[Recalled]) -> list[Json]:
+def recent_failures(processes: Iterable[ProcessSnapshot]) -> list[Json]:
     """Return the last failures of all processes, newest first, with explanations."""
-    found = [(failure, process.worker) for process in told for failure in process.failures]
+    found = [(failure, process.worker) for process in processes for failure in process.failures]
     found.sort(key=lambda pair: pair[0].when, reverse=True)
     return [
-        failure._asdict() | {"worker": worker} | explained(failure.kind)
-        for failure, worker in found[:TOLD]
+        failure._asdict() | {"worker": worker} | explain(failure.kind)
+        for failure, worker in found[:MAX_FAILURES]
     ]

@@ -9,63 +9,63 @@ from infergate.config.schema import Config
 from infergate.core.errors import Kind
 from infergate.transport.base import Address
 
-Given = tuple[tuple[Address, int], ...]
+SocketLayout = tuple[tuple[Address, int], ...]
 """For each address, the number of its descriptors that are sent over the other socket pair, in this
 order: the memory with the workers' loads, then its sockets."""
 
 
 @dataclass(frozen=True, slots=True)
-class Serve:
+class ServeConfig:
     """To a new worker: serve ``config``. Response: None, once it accepts connections."""
 
     config: Config
-    given: Given
+    sockets: SocketLayout
 
 
 @dataclass(frozen=True, slots=True)
-class Prepare:
+class PrepareConfig:
     """To a worker: do every step of activating ``config`` that can fail. Response: None, when that
     is done."""
 
     config: Config
-    given: Given
+    sockets: SocketLayout
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class ApplyPrepared:
     """To a worker: activate the prepared configuration. Response: None."""
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class DiscardPrepared:
     """To a worker: discard the prepared configuration, if there is one. Response: None."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class CollectMetrics:
     """To a worker: return the next batch of its metrics, or the first with ``restart``. Response: a
     list of metric families; empty after the last batch."""
 
-    begin: bool
+    restart: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Recall:
+class GetRecent:
     """To a worker: return the recent requests and counters that the console shows. Response: a
     snapshot, as in ``observe.recent_requests``."""
 
 
 @dataclass(frozen=True, slots=True)
-class CarryOut:
+class PerformConsoleAction:
     """To a worker: perform the console's action ``action`` with ``arguments``. Response: JSON data,
     or ErrorResponse."""
 
-    what: str
-    asked: dict[str, Any]
+    action: str
+    arguments: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class ErrorResponse:
     """A response that carries a GatewayError, which cannot be pickled."""
 
     kind: Kind
@@ -73,7 +73,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class IsReady:
+class CheckReady:
     """To a worker: check whether it can serve. Response: bool."""
 
 
@@ -91,7 +91,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class GetModelStatistics:
     """Return the statistics of ``model``, reported for ``version``. To a worker: its own; to the
     supervisor: those of all workers. Response: ModelStatistics."""
 

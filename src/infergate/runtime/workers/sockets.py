@@ -14,53 +14,53 @@ from typing import Any, Final
 
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
-from infergate.runtime.workers.messages import Given
-from infergate.transport.base import Address, Bound
-from infergate.transport.loads import Loads
+from infergate.runtime.workers.messages import SocketLayout
+from infergate.transport.base import Address, BoundSockets
+from infergate.transport.worker_loads import WorkerLoads
 
 _GRAPHPIPE: Final = "graphpipe"
-_NOBODY: Final = 0
+_READER_SLOT: Final = 0
 """The slot in the load table through which the supervisor reads it; it never reports a load
 there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ListenerSockets:
     """The sockets of one listener. ``address`` has the actual port."""
 
     address: Address
-    bound: Bound
-    loads: Loads
+    bound_sockets: BoundSockets
+    loads: WorkerLoads
     _memory: int
 
     @property
     def descriptors(self) -> list[int]:
         """The descriptors passed to a worker."""
-        return [self._memory, *(sock.fileno() for sock in self.bound.sockets)]
+        return [self._memory, *(sock.fileno() for sock in self.bound_sockets.sockets)]
 
     def close(self) -> None:
         """Close this process's copies; workers keep listening."""
-        self.bound.close()
+        self.bound_sockets.close()
         os.close(self._memory)
 
 
-async def held(
-    name: str, address: Address, bind: Callable[[Address], Awaitable[Bound]], workers: int
-) -> Held:
+async def bind_listener(
+    name: str, address: Address, bind: Callable[[Address], Awaitable[BoundSockets]], workers: int
+) -> ListenerSockets:
     """Bind the listener ``name`` for a number of workers. Raises OSError naming the address."""
     try:
         bound_sockets = await bind(address)
     except OSError as error:
         raise OSError(f"listeners.{name}: cannot listen on {address}: {error}") from error
-    memory = Loads.file(workers)
+    memory = WorkerLoads.create_file(workers)
     actual = address if address.unix else Address(address.host, bound_sockets.port)
-    return Held(actual, bound_sockets, Loads(memory, _NOBODY), memory)
+    return ListenerSockets(actual, bound_sockets, WorkerLoads(memory, _READER_SLOT), memory)
 
 
-def given(all_held: Iterable[Held]) -> tuple[Given, list[int]]:
+def socket_layout(listeners: Iterable[ListenerSockets]) -> tuple[SocketLayout, list[int]]:
     """Return the layout of the sockets for a worker's message, and the descriptors to send with
     it."""
-    entries = [(item.address, item.descriptors) for item in all_held]
+    entries = [(item.address, item.descriptors) for item in listeners]
     layout = tuple((address, len(descriptors)) for address, descriptors in entries)
     return layout, [item for _, descriptors in entries for item in descriptors]
 
@@ -68,32 +68,32 @@ def given(all_held: Iterable[Held]) -> tuple[Given, list[int]]:
 # ---- dividing the configuration
 
 
-def wanted(config: Config) -> dict[str, Address]:
+def worker_addresses(config: Config) -> dict[str, Address]:
     """Return the addresses that workers listen on, by configuration name."""
     addresses = {
         name: value for name, value in compiled.addresses(config).items() if name != "admin"
     }
     return addresses | {
-        name: value.address for name, value in compiled.bound_listeners(config).items()
+        name: value.address for name, value in compiled.model_listeners(config).items()
     }
 
 
-def of_worker(config: Config, addresses: Mapping[str, Address]) -> Config:
+def worker_config(config: Config, addresses: Mapping[str, Address]) -> Config:
     """Return the worker's part of ``config``: everything but the admin listener, with listeners at
     ``addresses``."""
     listeners = config.listeners
     changes: dict[str, Any] = {"admin": None}
     for name in ("http", "grpc"):
         if name in addresses:
-            changes[name] = _moved(getattr(listeners, name), addresses[name])
+            changes[name] = _with_address(getattr(listeners, name), addresses[name])
     changes[_GRAPHPIPE] = tuple(
-        _moved(listener, addresses[f"{_GRAPHPIPE}[{index}]"])
+        _with_address(listener, addresses[f"{_GRAPHPIPE}[{index}]"])
         for index, listener in enumerate(listeners.graphpipe)
     )
     return _with_listeners(config, changes)
 
 
-def of_supervisor(config: Config) -> Config:
+def supervisor_config(config: Config) -> Config:
     """Return the supervisor's part of ``config``: the admin listener and its dependencies."""
     cleared: dict[str, Any] = {"backends": {}, "routes": (), "models": {}, "helpers": 0}
     cleared["access"] = None  # the admin listener has its own keys
@@ -103,7 +103,7 @@ def of_supervisor(config: Config) -> Config:
     return _with_listeners(rest, {"http": None, "grpc": None, _GRAPHPIPE: ()})
 
 
-def _moved(listener: Any, address: Address) -> Any:
+def _with_address(listener: Any, address: Address) -> Any:
     return listener.model_copy(update={"address": address})
 
 

@@ -12,21 +12,21 @@ from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest, InferResponse, RequestedOutput
-from infergate.core.tensor import Tensor, tensor_of
+from infergate.core.tensor import Tensor, tensor_from_array
 
-CALL = Call(peer="test", started=0.0)
+CALL = Call(peer="test", started_at=0.0)
 
 
 def int32(name: str, values: Any) -> Tensor:
-    return tensor_of(name, Datatype.INT32, np.array(values, np.int32))
+    return tensor_from_array(name, Datatype.INT32, np.array(values, np.int32))
 
 
 def fp32(name: str, values: Any) -> Tensor:
-    return tensor_of(name, Datatype.FP32, np.array(values, np.float32))
+    return tensor_from_array(name, Datatype.FP32, np.array(values, np.float32))
 
 
 def strings(name: str, values: Any) -> Tensor:
-    return tensor_of(name, Datatype.BYTES, np.array(values, np.object_))
+    return tensor_from_array(name, Datatype.BYTES, np.array(values, np.object_))
 
 
 async def ask(backend: BuiltinBackend, request: InferRequest) -> InferResponse:

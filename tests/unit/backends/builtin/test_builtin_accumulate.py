@@ -4,17 +4,17 @@ import pytest
 from builtin_asking import ask, int32, refusal
 
 from infergate.backends.builtin import BuiltinBackend
-from infergate.backends.builtin.accumulate import IDLE_SECONDS, MOST_SEQUENCES, Accumulate
+from infergate.backends.builtin.accumulate import IDLE_SECONDS, MAX_SEQUENCES, Accumulate
 from infergate.core.errors import Kind
 from infergate.core.messages import InferRequest, RequestedOutput
 
 
 class Clock:
     def __init__(self) -> None:
-        self.now = 1000.0
+        self.time = 1000.0
 
     def __call__(self) -> float:
-        return self.now
+        return self.time
 
 
 @pytest.fixture
@@ -124,16 +124,16 @@ async def test_a_refused_request_does_not_change_the_sum(backend: BuiltinBackend
 async def test_only_so_many_sequences_live(
     backend: BuiltinBackend, model: Accumulate, clock: Clock
 ) -> None:
-    for sequence in range(1, MOST_SEQUENCES + 1):
+    for sequence in range(1, MAX_SEQUENCES + 1):
         await ask(backend, asking(1, sequence, start=True))
-        clock.now += 0.001
+        clock.time += 0.001
     told = await refusal(backend, asking(1, "more", start=True), Kind.OVERLOADED)
-    assert told == f"model 'accumulate' already holds {MOST_SEQUENCES} sequences"
+    assert told == f"model 'accumulate' already holds {MAX_SEQUENCES} sequences"
     assert await total(backend, asking(1, 1)) == 2  # those that live go on
     assert await total(backend, asking(5, 2, start=True)) == 5  # and may begin anew
     await ask(backend, asking(1, 3, end=True))
     await ask(backend, asking(1, "more", start=True))
-    assert len(model._sequences) == MOST_SEQUENCES
+    assert len(model._sequences) == MAX_SEQUENCES
 
 
 async def test_idle_sequences_are_dropped_oldest_first(
@@ -141,9 +141,9 @@ async def test_idle_sequences_are_dropped_oldest_first(
 ) -> None:
     await ask(backend, asking(1, "idle", start=True))
     await ask(backend, asking(1, "busy", start=True))
-    clock.now += IDLE_SECONDS - 1
+    clock.time += IDLE_SECONDS - 1
     await ask(backend, asking(1, "busy"))
-    clock.now += 1
+    clock.time += 1
     assert "must specify the START flag" in await refusal(backend, asking(1, "idle"))
     assert await total(backend, asking(1, "busy")) == 3
     assert list(model._sequences) == ["busy"]

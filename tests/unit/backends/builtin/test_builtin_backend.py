@@ -15,7 +15,7 @@ from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.messages import (
-    Health,
+    HealthStatus,
     InferRequest,
     InferResponse,
     ModelConfigRequest,
@@ -30,7 +30,7 @@ from infergate.core.messages import (
     ServerReadyRequest,
     TensorMetadata,
 )
-from infergate.core.tensor import Tensor, tensor_of
+from infergate.core.tensor import Tensor, tensor_from_array
 
 MODELS = ["simple", "simple_string", "identity", "repeat", "accumulate", "digits"]
 ONES = [[1] * 16]
@@ -51,7 +51,7 @@ def test_fulfils_the_contract() -> None:
     ],
 )
 async def test_is_healthy(backend: BuiltinBackend, operation: object) -> None:
-    assert await backend.perform(operation, CALL) == Health(ok=True)  # type: ignore[arg-type]
+    assert await backend.perform(operation, CALL) == HealthStatus(ok=True)  # type: ignore[arg-type]
 
 
 async def test_server_metadata(backend: BuiltinBackend) -> None:
@@ -118,11 +118,11 @@ async def test_there_is_no_configuration_to_tell(backend: BuiltinBackend) -> Non
 
 async def test_models_are_described(backend: BuiltinBackend) -> None:
     assert (await backend.describe("simple", "", CALL)).max_batch_size == 8
-    assert (await backend.describe("identity", "1", CALL, newer=True)).max_batch_size == 0
+    assert (await backend.describe("identity", "1", CALL, refresh=True)).max_batch_size == 0
     with pytest.raises(GatewayError, match="unknown model 'nope'") as caught:
         await backend.describe("nope", "", CALL)
     assert caught.value.kind is Kind.NOT_FOUND
-    assert await backend.classifies(CALL)
+    assert await backend.supports_classification(CALL)
 
 
 GOOD = (int32("INPUT0", ONES), int32("INPUT1", ONES))
@@ -232,7 +232,7 @@ async def test_classification_of_text_is_refused(backend: BuiltinBackend) -> Non
 async def test_a_stream_over_a_unary_model_gives_its_one_answer(backend: BuiltinBackend) -> None:
     request = InferRequest("simple", id="x", inputs=GOOD)
     answers = [answer async for answer in backend.stream(request, CALL)]
-    assert answers == [replace(await ask(backend, request), last=True)]
+    assert answers == [replace(await ask(backend, request), is_last=True)]
 
 
 async def test_streams_refuse_like_unary_calls(backend: BuiltinBackend) -> None:
@@ -251,7 +251,7 @@ async def test_a_late_answer_is_none(own: float, route: float | None) -> None:
     """As with other backends, a route's timeout stands for the backend's."""
     backend = BuiltinBackend("demo", timeout=own)
     request = InferRequest("simple", inputs=GOOD)
-    call = Call(peer="test", started=0.0, timeout=route)
+    call = Call(peer="test", started_at=0.0, route_timeout=route)
     if (route or own) == 30.0:
         assert isinstance(await backend.perform(request, call), InferResponse)
         return
@@ -271,8 +271,8 @@ async def test_serves_the_models_it_is_given() -> None:
 
 
 async def test_an_empty_batch_is_answered(backend: BuiltinBackend) -> None:
-    empty = tensor_of("INPUT0", Datatype.INT32, np.zeros((0, 16)))
-    other = tensor_of("INPUT1", Datatype.INT32, np.zeros((0, 16)))
+    empty = tensor_from_array("INPUT0", Datatype.INT32, np.zeros((0, 16)))
+    other = tensor_from_array("INPUT1", Datatype.INT32, np.zeros((0, 16)))
     answer = await ask(backend, InferRequest("simple", inputs=(empty, other)))
     assert [output.shape for output in answer.outputs] == [(0, 16), (0, 16)]
 

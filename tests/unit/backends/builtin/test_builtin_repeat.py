@@ -12,11 +12,11 @@ from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest
-from infergate.core.tensor import tensor_of
+from infergate.core.tensor import tensor_from_array
 
 
 def asking(values: list[int], delays: list[int], **more: Any) -> InferRequest:
-    delay = tensor_of("DELAY", Datatype.UINT32, np.array(delays, np.uint32))
+    delay = tensor_from_array("DELAY", Datatype.UINT32, np.array(delays, np.uint32))
     return InferRequest("repeat", inputs=(int32("IN", values), delay), **more)
 
 
@@ -67,7 +67,7 @@ async def test_lengths_must_agree(backend: BuiltinBackend) -> None:
 
 
 async def test_the_deadline_ends_a_stream(backend: BuiltinBackend) -> None:
-    call = Call(peer="test", started=0.0)
+    call = Call(peer="test", started_at=0.0)
     stream = backend.stream(asking([1, 2], [0, 4_000_000_000]), call)
     await anext(stream)
     call.deadline = time.monotonic()
@@ -79,7 +79,7 @@ async def test_the_deadline_ends_a_stream(backend: BuiltinBackend) -> None:
 @pytest.mark.parametrize(("own", "route"), [(0.05, None), (3600.0, 0.05)])
 async def test_an_answer_that_takes_too_long(own: float, route: float | None) -> None:
     backend = BuiltinBackend("demo", timeout=own)
-    call = Call(peer="test", started=0.0, timeout=route)
+    call = Call(peer="test", started_at=0.0, route_timeout=route)
     stream = backend.stream(asking([1], [4_000_000_000]), call)
     with pytest.raises(GatewayError) as caught:
         await anext(stream)

@@ -8,17 +8,16 @@ from typing import Any
 import pytest
 from graphpipe_wire import metadata, response, verified
 
-from infergate.codecs.base import Parsed
+from infergate.codecs.base import ParsedRequest
 from infergate.codecs.graphpipe import PLUGIN, errors
 from infergate.codecs.graphpipe import metadata as told_metadata
-from infergate.codecs.graphpipe.codec import Form
+from infergate.codecs.graphpipe.codec import MetadataFormat
 from infergate.codecs.profiles import GENERIC
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import (
-    Answer,
-    Health,
+    HealthStatus,
     InferRequest,
     InferResponse,
     ModelConfigRequest,
@@ -29,6 +28,7 @@ from infergate.core.messages import (
     ModelReadyRequest,
     Operation,
     RequestedOutput,
+    Response,
     ServerLiveRequest,
     ServerMetadata,
     ServerMetadataRequest,
@@ -37,9 +37,9 @@ from infergate.core.messages import (
     TensorMetadata,
 )
 from infergate.core.tensor import Tensor
-from infergate.core.wire import HttpRequest, HttpResponse, joined
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
-CODEC = PLUGIN.make({})
+CODEC = PLUGIN.create({})
 
 
 def ios(*names: str) -> tuple[TensorMetadata, ...]:
@@ -66,7 +66,7 @@ def built(operation: Operation, about: ModelMetadata | None = None) -> HttpReque
 def sent(operation: InferRequest, about: ModelMetadata) -> dict[str, Any]:
     wire = built(operation, about)
     assert (wire.method, wire.path, wire.query, dict(wire.headers)) == ("POST", "", "", {})
-    inner: dict[str, Any] = verified(bytes(joined(wire.body)), "Request")["req"]
+    inner: dict[str, Any] = verified(bytes(join_parts(wire.body)), "Request")["req"]
     return inner
 
 
@@ -75,7 +75,7 @@ def read(
     operation: Operation,
     about: ModelMetadata | None = None,
     limits: Limits = DEFAULT_LIMITS,
-) -> Answer:
+) -> Response:
     return CODEC.parse_response(wire, operation, limits, about)
 
 
@@ -138,11 +138,11 @@ def test_every_other_question_is_one_for_metadata() -> None:
     ):
         wire = built(operation)
         assert (wire.method, wire.path) == ("POST", "")
-        assert verified(bytes(joined(wire.body)), "Request") == {"req_type": 2, "req": {}}
-        other = CODEC.rephrase(operation, Kind.BACKEND_GARBAGE)
+        assert verified(bytes(join_parts(wire.body)), "Request") == {"req_type": 2, "req": {}}
+        other = CODEC.build_alternative_request(operation, Kind.BACKEND_GARBAGE)
         assert other is not None
         assert (other.method, other.path, list(other.body)) == ("GET", "", [])
-    assert CODEC.rephrase(inference(), Kind.BACKEND_GARBAGE) is None
+    assert CODEC.build_alternative_request(inference(), Kind.BACKEND_GARBAGE) is None
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_an_answer_of_too_many_strings() -> None:
         ([(0, b"boom"), (7, None), (400, b"bang")], Kind.BACKEND_ERROR, "boom; bang"),
         ([(200, b"x")], Kind.BACKEND_ERROR, "x"),
         ([(-(2**63), None)], Kind.BACKEND_ERROR, "an error without a message"),
-        ([(500, b"y" * 9999)], Kind.BACKEND_ERROR, "y" * errors.LONGEST),
+        ([(500, b"y" * 9999)], Kind.BACKEND_ERROR, "y" * errors.MAX_MESSAGE_CHARACTERS),
     ],
 )
 @pytest.mark.parametrize("tensors", [None, [], [(1, [1], b"1")]])
@@ -260,7 +260,7 @@ def test_errors_of_a_response(
     error = refused(read, ok(response(tensors, told)), inference(), model(("a",)))
     assert (error.kind, error.origin) == (kind, Origin.BACKEND)
     assert public in error.public
-    assert len(error.public) <= errors.LONGEST
+    assert len(error.public) <= errors.MAX_MESSAGE_CHARACTERS
 
 
 def test_long_errors_are_not_read_whole() -> None:
@@ -268,7 +268,7 @@ def test_long_errors_are_not_read_whole() -> None:
     size = len(wire.body[0])
     tracemalloc.start()
     error = refused(read, wire, inference(), model(("a",)))
-    assert error.public == "x" * errors.LONGEST
+    assert error.public == "x" * errors.MAX_MESSAGE_CHARACTERS
     assert tracemalloc.get_traced_memory()[1] < size / 4
     tracemalloc.stop()
 
@@ -293,7 +293,7 @@ def test_unreadable_errors_beside_outputs_are_none() -> None:
         (422, b"gr\xc3\xb6\xc3\x9fe", Kind.BAD_REQUEST, "größe"),
         (413, b"\x0c\0\0\0\0\x01", Kind.TOO_LARGE, "the backend answered HTTP 413"),
         (500, b"Unhandled GET\n", Kind.BACKEND_ERROR, "Unhandled GET"),
-        (500, b"y" * 9999, Kind.BACKEND_ERROR, "y" * errors.LONGEST),
+        (500, b"y" * 9999, Kind.BACKEND_ERROR, "y" * errors.MAX_MESSAGE_CHARACTERS),
         (501, b"", Kind.UNSUPPORTED, "HTTP 501"),
         (503, b"", Kind.NO_BACKEND, "HTTP 503"),
         (301, b"", Kind.BACKEND_GARBAGE, "HTTP 301"),
@@ -306,7 +306,7 @@ def test_errors_by_status(status: int, body: bytes, kind: Kind, public: str) -> 
         error = refused(read, wire, operation, model(("a",)))
         assert (error.kind, error.origin, error.retry_after) == (kind, Origin.BACKEND, 7.0)
         assert public in error.public
-        assert len(error.public) <= errors.LONGEST
+        assert len(error.public) <= errors.MAX_MESSAGE_CHARACTERS
         assert f"HTTP {status}" in error.detail
 
 
@@ -331,7 +331,7 @@ def test_health(operation: Operation) -> None:
         (502, False),
         (503, False),
     ):
-        assert read(HttpResponse(status), operation) == Health(ok=healthy)
+        assert read(HttpResponse(status), operation) == HealthStatus(ok=healthy)
     for status, kind in (
         (401, Kind.UNAUTHENTICATED),
         (403, Kind.FORBIDDEN),
@@ -357,7 +357,7 @@ def test_metadata() -> None:
 
 
 def test_metadata_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(told_metadata, "MOST", 3)
+    monkeypatch.setattr(told_metadata, "MAX_TENSORS", 3)
     error = refused(read, ok(metadata([(b"x", 1)] * 4)), ModelMetadataRequest("m"))
     assert error.kind is Kind.BACKEND_GARBAGE
     assert "4 inputs, the limit is 3" in error.public
@@ -392,8 +392,8 @@ def test_a_servers_words_are_kept(form: str) -> None:
     told = ModelMetadata("m", (), "", (io,), (io,), max_batch_size=0)
     told = replace(told, description="of cats", server="gpt", server_version="1.2")
     question = ModelMetadataRequest("m")
-    reply = Form.JSON if form == "json" else Form.FLATBUFFER
-    wire = CODEC.build_response(told, Parsed(question, reply))
+    reply = MetadataFormat.JSON if form == "json" else MetadataFormat.FLATBUFFER
+    wire = CODEC.build_response(told, ParsedRequest(question, reply))
     assert read(wire, question) == told
 
 
@@ -437,7 +437,7 @@ def test_json_that_is_too_long() -> None:
     body = json.dumps(JSON).encode()
     fits = Limits(json=len(body))
     assert read(as_json(body), ModelMetadataRequest("m"), None, fits)
-    long = body + b" " * (told_metadata.MAX_JSON + 1 - len(body))
+    long = body + b" " * (told_metadata.MAX_JSON_BYTES + 1 - len(body))
     for wire, limits in ((as_json(body + b" "), fits), (as_json(long), DEFAULT_LIMITS)):
         error = refused(read, wire, ModelMetadataRequest("m"), None, limits)
         assert error.kind is Kind.BACKEND_GARBAGE

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infergate.codecs.graphpipe.config_text import (
-    DEEPEST,
-    LONGEST,
+    MAX_CONFIG_BYTES,
+    MAX_DEPTH,
     PARAMETER,
     read_config,
     write_config,
@@ -63,7 +63,7 @@ def test_reading(config: bytes, parameters: dict[str, Any]) -> None:
         (b'{"a": "\\ud800"}', "a lone surrogate"),
         (b'{"a": [{"\\uDC00": 1}]}', "a lone surrogate"),
         (b'{"a": 1e999}', "1e999, which exceeds 64 bits"),
-        (b'{"a": ' + b"[" * DEEPEST + b"]" * DEEPEST + b"}", "nested deeper than 100 levels"),
+        (b'{"a": ' + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"}", "nested deeper than 100 levels"),
         (b'{"a": ' + b"[" * 20_000 + b"]" * 20_000 + b"}", "nested deeper than 100 levels"),
     ],
 )
@@ -73,31 +73,31 @@ def test_refusals(config: bytes, told: str) -> None:
     assert isinstance(parameters, OpaqueParameters)
     for each in (parameters, pickle.loads(pickle.dumps(parameters))):
         assert each == {}
-        assert each.passes_to("graphpipe")
+        assert each.is_passed_to("graphpipe")
         with pytest.raises(GatewayError, match=told) as caught:
-            each.passes_to("v2-rest")
+            each.is_passed_to("v2-rest")
         assert caught.value.kind is Kind.BAD_REQUEST
         assert write_config(each) == config
 
 
 def test_the_deepest_that_is_read() -> None:
-    depth = DEEPEST - 1
+    depth = MAX_DEPTH - 1
     config = b'{"a": ' + b"[" * depth + b"]" * depth + b"}"
     assert write_config(read(config)) == config
 
 
 def test_a_long_config_is_not_read() -> None:
-    assert len(read(b"x" * LONGEST)[PARAMETER]) == LONGEST
-    long = read(b"x" * (LONGEST + 1))
+    assert len(read(b"x" * MAX_CONFIG_BYTES)[PARAMETER]) == MAX_CONFIG_BYTES
+    long = read(b"x" * (MAX_CONFIG_BYTES + 1))
     assert isinstance(long, OpaqueParameters)
     for act in (
-        lambda: long.passes_to("v2-grpc"),
-        lambda: write_config({PARAMETER: "x" * (LONGEST + 1)}),
+        lambda: long.is_passed_to("v2-grpc"),
+        lambda: write_config({PARAMETER: "x" * (MAX_CONFIG_BYTES + 1)}),
     ):
-        with pytest.raises(GatewayError, match=f"{LONGEST + 1} bytes") as caught:
+        with pytest.raises(GatewayError, match=f"{MAX_CONFIG_BYTES + 1} bytes") as caught:
             act()
         assert caught.value.kind is Kind.TOO_LARGE
-    assert write_config(long) == b"x" * (LONGEST + 1)
+    assert write_config(long) == b"x" * (MAX_CONFIG_BYTES + 1)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_parameters_come_back(parameters: dict[str, Any]) -> None:
 def test_a_config_comes_back(config: bytes) -> None:
     parameters = read(config)
     assert write_config(parameters) == config
-    if isinstance(parameters, OpaqueParameters) and parameters.refusal:
+    if isinstance(parameters, OpaqueParameters) and parameters.rejection:
         return
     # by way of another protocol
     again = write_config(dict(parameters))

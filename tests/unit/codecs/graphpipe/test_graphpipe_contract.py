@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infergate.codecs.graphpipe import PLUGIN
-from infergate.codecs.graphpipe.datatypes import NUMBERS
-from infergate.codecs.graphpipe.reading import MOST_TIMES
+from infergate.codecs.graphpipe.datatypes import TYPE_NUMBERS
+from infergate.codecs.graphpipe.flatbuffer_reader import MAX_EXPANSION
 from infergate.codecs.profiles import GENERIC
 from infergate.core.errors import GatewayError
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import (
-    Answer,
-    Health,
+    HealthStatus,
     InferRequest,
     InferResponse,
     ModelMetadata,
@@ -25,6 +24,7 @@ from infergate.core.messages import (
     ModelReadyRequest,
     Operation,
     RequestedOutput,
+    Response,
     ServerLiveRequest,
     ServerMetadata,
     ServerMetadataRequest,
@@ -32,15 +32,15 @@ from infergate.core.messages import (
     TensorMetadata,
 )
 from infergate.core.tensor import Tensor
-from infergate.core.wire import HttpRequest, HttpResponse, joined
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.testing import strategies
-from infergate.testing.canonical import same
+from infergate.testing.canonical import is_same
 from infergate.testing.codec_check import check_codec
-from infergate.testing.vectors import Vector, body_of, finished, load, with_body
+from infergate.testing.vectors import Vector, body_of, completed, load, with_body
 from searching import examples
 
 VECTORS = load(Path(__file__).resolve().parents[3] / "vectors" / "graphpipe")
-CARRIED = frozenset(NUMBERS)
+CARRIED = frozenset(TYPE_NUMBERS)
 
 
 def carries(value: Any) -> Any:
@@ -54,8 +54,8 @@ def carries(value: Any) -> Any:
             | ModelMetadataRequest()
         ):
             return ModelMetadataRequest("m")
-        case Health():
-            return Health(ok=True)
+        case HealthStatus():
+            return HealthStatus(ok=True)
         case ServerMetadata():
             return replace(value, extensions=())
         case ModelMetadata():
@@ -76,10 +76,10 @@ def carries(value: Any) -> Any:
     return value
 
 
-def answers(operation: Operation, answer: Answer) -> Answer:
+def answers(operation: Operation, answer: Response) -> Response:
     """Whatever is asked of a server or a model is answered by its metadata."""
     match answer:
-        case Health():
+        case HealthStatus():
             return ModelMetadata("m")
         case ServerMetadata(version=version):
             return ModelMetadata("m", (version,))
@@ -89,7 +89,12 @@ def answers(operation: Operation, answer: Answer) -> Answer:
 @pytest.mark.no_cover
 @pytest.mark.parametrize("errors", ["status", "response"])
 def test_contract(errors: str) -> None:
-    check_codec(PLUGIN, options={"model": "m", "errors": errors}, carries=carries, answers=answers)
+    check_codec(
+        PLUGIN,
+        options={"model": "m", "errors": errors},
+        round_trip=carries,
+        server_response=answers,
+    )
 
 
 # ---- round trips
@@ -128,7 +133,7 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetad
     return request, InferResponse("m", outputs=tuple(some)), model
 
 
-CODEC = PLUGIN.make({"model": "m"})
+CODEC = PLUGIN.create({"model": "m"})
 
 
 @settings(deadline=None)
@@ -136,14 +141,14 @@ CODEC = PLUGIN.make({"model": "m"})
 def test_an_inference_comes_back(case: tuple[InferRequest, InferResponse, ModelMetadata]) -> None:
     request, response, model = case
     wire = CODEC.build_request(request, GENERIC, model)
-    assert CODEC.peek(wire).operation is InferRequest
-    parsed = finished(CODEC.parse_request(wire, DEFAULT_LIMITS), model)
+    assert CODEC.summarize(wire).operation is InferRequest
+    parsed = completed(CODEC.parse_request(wire, DEFAULT_LIMITS), model)
     assert isinstance(parsed.operation, InferRequest)
     in_order = {told.name: place for place, told in enumerate(model.outputs)}
     wanted = sorted(request.outputs, key=lambda output: in_order[output.name])
-    assert same(parsed.operation, replace(request, outputs=tuple(wanted)))
+    assert is_same(parsed.operation, replace(request, outputs=tuple(wanted)))
     answered = CODEC.build_response(response, parsed)
-    assert same(CODEC.parse_response(answered, request, DEFAULT_LIMITS, model), response)
+    assert is_same(CODEC.parse_response(answered, request, DEFAULT_LIMITS, model), response)
 
 
 @settings(deadline=None)
@@ -158,12 +163,12 @@ def test_all_outputs_come_back(case: tuple[InferRequest, InferResponse, ModelMet
         ),
     )
     wire = CODEC.build_request(request, GENERIC, model)
-    parsed = finished(CODEC.parse_request(wire, DEFAULT_LIMITS), model)
+    parsed = completed(CODEC.parse_request(wire, DEFAULT_LIMITS), model)
     answered = CODEC.build_response(response, parsed)
     given_names = {tensor.name: tensor for tensor in response.outputs}
     all_of_them = tuple(given_names[told.name] for told in model.outputs)
     found = CODEC.parse_response(answered, request, DEFAULT_LIMITS, model)
-    assert same(found, replace(response, outputs=all_of_them))
+    assert is_same(found, replace(response, outputs=all_of_them))
 
 
 # ---- spoilt messages
@@ -184,26 +189,26 @@ def read_all(vector: Vector, body: bytes) -> None:
     wire = with_body(vector.wire, (body,))
     if isinstance(wire, HttpResponse):
         wire = replace(wire, status=200)
-        for asked in (vector.asks, ModelMetadataRequest("m"), InferRequest("m")):
+        for asked in (vector.operation, ModelMetadataRequest("m"), InferRequest("m")):
             error = error_of(CODEC.parse_response, wire, asked, DEFAULT_LIMITS, model)
             assert error is None or error.public
         return
     assert isinstance(wire, HttpRequest)
     for error in (
-        error_of(CODEC.peek, wire),
-        error_of(lambda: finished(CODEC.parse_request(wire, DEFAULT_LIMITS), model)),
+        error_of(CODEC.summarize, wire),
+        error_of(lambda: completed(CODEC.parse_request(wire, DEFAULT_LIMITS), model)),
     ):
         assert error is None or CODEC.build_error(error, wire).status >= 400
 
 
-SMALL = [vector for vector in VECTORS if len(joined(body_of(vector.wire))) < 5000]
+SMALL = [vector for vector in VECTORS if len(join_parts(body_of(vector.wire))) < 5000]
 
 
 @settings(deadline=None, max_examples=examples(400))
 @given(st.sampled_from(SMALL), st.data())
 def test_spoilt_captures(vector: Vector, data: st.DataObject) -> None:
-    honest = bytes(joined(body_of(vector.wire)))
-    read_all(vector, data.draw(strategies.spoiled(honest)))
+    honest = bytes(join_parts(body_of(vector.wire)))
+    read_all(vector, data.draw(strategies.corrupted_bytes(honest)))
 
 
 OFFSETS = st.sampled_from([0, 1, 4, 8, 0x7F, 0xFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])
@@ -213,7 +218,7 @@ OFFSETS = st.sampled_from([0, 1, 4, 8, 0x7F, 0xFF, 0x7FFFFFFF, 0x80000000, 0xFFF
 @given(st.sampled_from(SMALL), st.data())
 def test_captures_with_other_offsets(vector: Vector, data: st.DataObject) -> None:
     """Words of 4 bytes, which offsets and lengths are, replaced by others, near or vast."""
-    body = bytearray(joined(body_of(vector.wire)))
+    body = bytearray(join_parts(body_of(vector.wire)))
     for _ in range(data.draw(st.integers(1, 3))):
         if len(body) >= 4:
             place = data.draw(st.integers(0, len(body) // 4 - 1)) * 4
@@ -235,7 +240,7 @@ def test_every_spoilt_byte_of_some_captures_within_bounds() -> None:
     some = [vector for vector in SMALL if vector.error is None][::12]
     assert len(some) > 10
     for vector in some:
-        honest = bytes(joined(body_of(vector.wire)))
+        honest = bytes(join_parts(body_of(vector.wire)))
         spoilt = [
             honest[:place] + bytes((byte,)) + honest[place + 1 :]
             for place in range(len(honest))
@@ -247,5 +252,5 @@ def test_every_spoilt_byte_of_some_captures_within_bounds() -> None:
             tracemalloc.reset_peak()
             read_all(vector, body)
             _, most = tracemalloc.get_traced_memory()
-            assert most - before < (MOST_TIMES + 4) * len(honest) + 20_000, vector
+            assert most - before < (MAX_EXPANSION + 4) * len(honest) + 20_000, vector
         tracemalloc.stop()

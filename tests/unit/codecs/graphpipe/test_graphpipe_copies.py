@@ -9,16 +9,16 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from infergate.codecs.base import Parsed, Profile
+from infergate.codecs.base import ParsedRequest, Profile
 from infergate.codecs.graphpipe import PLUGIN
 from infergate.core.datatypes import Datatype
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
-from infergate.core.tensor import Tensor, tensor_of
-from infergate.core.wire import HttpRequest, HttpResponse, joined
+from infergate.core.tensor import Tensor, tensor_from_array
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 T = TypeVar("T")
-CODEC = PLUGIN.make({"model": "m"})
+CODEC = PLUGIN.create({"model": "m"})
 MODEL = ModelMetadata(
     "m",
     inputs=(TensorMetadata("x", "FP32", (-1,)),),
@@ -26,7 +26,7 @@ MODEL = ModelMetadata(
 )
 SIZE = 32 * 2**20
 NUMBERS = Tensor("x", Datatype.FP32, (SIZE // 4,), bytes(SIZE))
-STRINGS = tensor_of("x", Datatype.BYTES, np.array([bytes(996)] * 20_000, np.object_))
+STRINGS = tensor_from_array("x", Datatype.BYTES, np.array([bytes(996)] * 20_000, np.object_))
 
 
 def copies(work: Callable[[], T], tensor: Tensor) -> tuple[T, float]:
@@ -41,12 +41,12 @@ def copies(work: Callable[[], T], tensor: Tensor) -> tuple[T, float]:
 
 def written(tensor: Tensor) -> bytes:
     request = InferRequest("m", inputs=(tensor,))
-    return bytes(joined(CODEC.build_request(request, Profile("any"), MODEL).body))
+    return bytes(join_parts(CODEC.build_request(request, Profile("any"), MODEL).body))
 
 
-def parsed(wire: HttpRequest) -> Parsed:
+def parsed(wire: HttpRequest) -> ParsedRequest:
     unfinished: Any = CODEC.parse_request(wire, DEFAULT_LIMITS)
-    finished: Parsed = unfinished.finish(MODEL)
+    finished: ParsedRequest = unfinished.finish(MODEL)
     return finished
 
 
@@ -55,7 +55,7 @@ def test_through_the_codec(tensor: Tensor, most: float) -> None:
     """Numbers are not copied. Strings are when they are read and when they are written, for their
     padding is another."""
 
-    def request() -> Parsed:
+    def request() -> ParsedRequest:
         return parsed(HttpRequest("POST", "/", body=[body]))
 
     def response() -> HttpResponse:
@@ -75,7 +75,7 @@ def test_through_the_codec(tensor: Tensor, most: float) -> None:
     told, spent = copies(response, tensor)
     assert spent < most
     assert copies(on, tensor)[1] < most
-    answer = bytes(joined(told.body))
+    answer = bytes(join_parts(told.body))
     got, spent = copies(back, tensor)
     assert spent < most
     assert bytes(got.outputs[0].data) == bytes(tensor.data)
@@ -86,8 +86,8 @@ def test_a_body_in_pieces_is_joined_once() -> None:
     body = memoryview(written(NUMBERS))
     wire = HttpRequest("POST", "/", body=[body[i : i + 65536] for i in range(0, len(body), 65536)])
 
-    def work() -> Parsed:
-        CODEC.peek(wire)
+    def work() -> ParsedRequest:
+        CODEC.summarize(wire)
         return parsed(wire)
 
     assert 1 <= copies(work, NUMBERS)[1] < 1.05

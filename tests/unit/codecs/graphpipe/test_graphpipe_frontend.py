@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from graphpipe_wire import read_response, request, verified
 
-from infergate.codecs.base import Parsed
+from infergate.codecs.base import ParsedRequest
 from infergate.codecs.graphpipe import PLUGIN
-from infergate.codecs.graphpipe.codec import Form, GraphPipe
-from infergate.codecs.graphpipe.errors import LONGEST, STATUS
-from infergate.codecs.graphpipe.infer_request import Reply
+from infergate.codecs.graphpipe.codec import GraphPipeCodec, MetadataFormat
+from infergate.codecs.graphpipe.errors import MAX_MESSAGE_CHARACTERS, STATUS_BY_KIND
+from infergate.codecs.graphpipe.infer_request import OutputSelection
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import (
-    Health,
+    HealthStatus,
     InferRequest,
     InferResponse,
     ModelIndex,
@@ -29,11 +29,11 @@ from infergate.core.messages import (
     TensorMetadata,
 )
 from infergate.core.tensor import Tensor
-from infergate.core.wire import HttpRequest, HttpResponse, joined
-from infergate.testing.vectors import finished
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
+from infergate.testing.vectors import completed
 
-SHARED = PLUGIN.make({})
-DEDICATED = PLUGIN.make({"model": "m"})
+SHARED = PLUGIN.create({})
+DEDICATED = PLUGIN.create({"model": "m"})
 MODEL = ModelMetadata(
     "m",
     ("1", "2"),
@@ -50,14 +50,16 @@ def post(body: bytes = INFER, path: str = "/", method: str = "POST", **headers: 
     return HttpRequest(method, path, headers=named, body=(body,) if body else ())
 
 
-def parsed(wire: HttpRequest, codec: GraphPipe = DEDICATED, model: ModelMetadata = MODEL) -> Parsed:
-    return finished(codec.parse_request(wire, DEFAULT_LIMITS), model)
+def parsed(
+    wire: HttpRequest, codec: GraphPipeCodec = DEDICATED, model: ModelMetadata = MODEL
+) -> ParsedRequest:
+    return completed(codec.parse_request(wire, DEFAULT_LIMITS), model)
 
 
-def inference(body: bytes, model: ModelMetadata = MODEL) -> tuple[InferRequest, Reply]:
+def inference(body: bytes, model: ModelMetadata = MODEL) -> tuple[InferRequest, OutputSelection]:
     result = parsed(post(body), model=model)
     assert isinstance(result.operation, InferRequest)
-    return result.operation, result.reply
+    return result.operation, result.response_options
 
 
 def refused(act: Any, *arguments: Any) -> GatewayError:
@@ -67,7 +69,7 @@ def refused(act: Any, *arguments: Any) -> GatewayError:
 
 
 def body(wire: HttpResponse) -> bytes:
-    return bytes(joined(wire.body))
+    return bytes(join_parts(wire.body))
 
 
 # ---- paths and methods
@@ -88,7 +90,7 @@ def test_paths_of_a_shared_port(path: str, model: str, version: str) -> None:
         (post(METADATA, path), ModelMetadataRequest),
         (post(b"", path, "GET"), ModelMetadataRequest),
     ):
-        peek = SHARED.peek(wire)
+        peek = SHARED.summarize(wire)
         assert (peek.operation, peek.model, peek.version) == (operation, model, version)
         found = parsed(wire, SHARED).operation
         assert type(found) is operation
@@ -112,7 +114,7 @@ def test_paths_of_a_shared_port(path: str, model: str, version: str) -> None:
     ],
 )
 def test_no_such_path(path: str, kind: Kind, told: str) -> None:
-    for act in (SHARED.peek, lambda wire: SHARED.parse_request(wire, DEFAULT_LIMITS)):
+    for act in (SHARED.summarize, lambda wire: SHARED.parse_request(wire, DEFAULT_LIMITS)):
         error = refused(act, post(path=path))
         assert error.kind is kind
         assert told in error.public
@@ -123,13 +125,13 @@ def test_no_such_path(path: str, kind: Kind, told: str) -> None:
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
 def test_every_path_and_method_of_a_dedicated_listener(path: str, method: str) -> None:
     wire = post(path=path, method=method, content_type="application/json")
-    assert DEDICATED.peek(wire).model == "m"
+    assert DEDICATED.summarize(wire).model == "m"
     assert isinstance(parsed(wire).operation, InferRequest)
 
 
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "POST"])
 def test_no_body_is_no_request(method: str) -> None:
-    error = refused(DEDICATED.peek, post(b"", method=method))
+    error = refused(DEDICATED.summarize, post(b"", method=method))
     assert error.public == "0 bytes are too short for the flatbuffer Request"
 
 
@@ -143,32 +145,32 @@ def test_no_body_is_no_request(method: str) -> None:
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_control(path: str, operation: Operation, yes: bytes, no: bytes, method: str) -> None:
     wire = post(b"", path, method)
-    assert DEDICATED.peek(wire).operation is type(operation)
+    assert DEDICATED.summarize(wire).operation is type(operation)
     asked = parsed(wire)
     assert asked.operation == operation
-    answer = DEDICATED.build_response(Health(ok=True), asked)
+    answer = DEDICATED.build_response(HealthStatus(ok=True), asked)
     assert (answer.status, body(answer)) == (200, yes)
-    answer = DEDICATED.build_response(Health(ok=False), asked)
+    answer = DEDICATED.build_response(HealthStatus(ok=False), asked)
     assert (answer.status, body(answer)) == (503, no)
     assert answer.headers["content-type"].startswith("text/plain")
 
 
 @pytest.mark.parametrize("word", ["shutdown", "client_count"])
 def test_other_control_is_not_there(word: str) -> None:
-    error = refused(DEDICATED.peek, post(b"", f"/control/{word}", "GET"))
+    error = refused(DEDICATED.summarize, post(b"", f"/control/{word}", "GET"))
     assert error.kind is Kind.NOT_FOUND
 
 
 def test_compressed_bodies_are_refused() -> None:
-    error = refused(DEDICATED.peek, post(content_encoding="gzip"))
+    error = refused(DEDICATED.summarize, post(content_encoding="gzip"))
     assert error.kind is Kind.UNSUPPORTED_ENCODING
     assert "gzip" in error.public
-    assert DEDICATED.peek(post(content_encoding="Identity")).model == "m"
+    assert DEDICATED.summarize(post(content_encoding="Identity")).model == "m"
 
 
 def test_a_request_of_neither_type() -> None:
     for kind in (0, 3, 255):
-        error = refused(DEDICATED.peek, post(request(kind=kind)))
+        error = refused(DEDICATED.summarize, post(request(kind=kind)))
         assert f"req_type is {kind}, neither 1" in error.public
 
 
@@ -223,7 +225,7 @@ def test_output_names(
 ) -> None:
     found, reply = inference(asked(output_names=given))
     assert found.outputs == tuple(map(RequestedOutput, wanted))
-    assert reply == Reply(order, asked=chosen)
+    assert reply == OutputSelection(order, is_explicit=chosen)
 
 
 @pytest.mark.parametrize("name", ["x\0", "x\u2028", "n" * 1025])
@@ -319,7 +321,7 @@ TOLD = {
 
 def test_metadata() -> None:
     question = parsed(post(METADATA))
-    assert question.reply is Form.FLATBUFFER
+    assert question.response_options is MetadataFormat.FLATBUFFER
     answer = DEDICATED.build_response(MODEL, question)
     assert answer.headers["content-type"] == "application/octet-stream"
     found = verified(body(answer), "MetadataResponse")
@@ -349,7 +351,7 @@ def test_metadata_by_get() -> None:
 @pytest.mark.parametrize("kind", list(Kind))
 def test_errors_by_status(kind: Kind) -> None:
     answer = DEDICATED.build_error(GatewayError(kind, "what went wrong"), post())
-    assert answer.status == STATUS[kind] >= 400
+    assert answer.status == STATUS_BY_KIND[kind] >= 400
     assert body(answer) == b"what went wrong\n"
     assert answer.headers == {
         "content-type": "text/plain; charset=utf-8",
@@ -357,7 +359,7 @@ def test_errors_by_status(kind: Kind) -> None:
     }
 
 
-TELLING = PLUGIN.make({"model": "m", "errors": "response"})
+TELLING = PLUGIN.create({"model": "m", "errors": "response"})
 
 
 @pytest.mark.parametrize("kind", list(Kind))
@@ -366,9 +368,12 @@ def test_errors_by_response(kind: Kind, message: bytes) -> None:
     answer = TELLING.build_error(GatewayError(kind, "größe"), post(message))
     assert answer.status == 200
     assert answer.headers["content-type"] == "application/octet-stream"
-    told = {"output_tensors": [], "errors": [{"code": STATUS[kind], "message": "größe".encode()}]}
+    told = {
+        "output_tensors": [],
+        "errors": [{"code": STATUS_BY_KIND[kind], "message": "größe".encode()}],
+    }
     assert verified(body(answer), "InferResponse") == told
-    assert read_response(body(answer))["errors"] == [(STATUS[kind], "größe".encode())]
+    assert read_response(body(answer))["errors"] == [(STATUS_BY_KIND[kind], "größe".encode())]
 
 
 @pytest.mark.parametrize(
@@ -387,7 +392,7 @@ def test_what_is_no_message_is_refused_by_status(wire: HttpRequest | None) -> No
 
 
 def test_a_wrong_path_is_refused_by_response_too() -> None:
-    shared = PLUGIN.make({"errors": "response"})
+    shared = PLUGIN.create({"errors": "response"})
     answer = shared.build_error(GatewayError(Kind.NOT_FOUND, "no"), post(path="/graphpipe/"))
     assert read_response(body(answer))["errors"] == [(404, b"no")]
 
@@ -402,9 +407,9 @@ def test_when_to_come_again(after: float | None, header: str | None) -> None:
 
 def test_long_and_odd_errors() -> None:
     error = GatewayError(Kind.INTERNAL, "\ud800" + "x" * 100_000)
-    assert body(DEDICATED.build_error(error)) == b"?" + b"x" * (LONGEST - 1) + b"\n"
+    assert body(DEDICATED.build_error(error)) == b"?" + b"x" * (MAX_MESSAGE_CHARACTERS - 1) + b"\n"
     ((_, message),) = read_response(body(TELLING.build_error(error, post())))["errors"]
-    assert message == b"?" + b"x" * (LONGEST - 1)
+    assert message == b"?" + b"x" * (MAX_MESSAGE_CHARACTERS - 1)
 
 
 @pytest.mark.parametrize(
@@ -418,4 +423,4 @@ def test_long_and_odd_errors() -> None:
 )
 def test_wrong_options(options: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        PLUGIN.make(options)
+        PLUGIN.create(options)

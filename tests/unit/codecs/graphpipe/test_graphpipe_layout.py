@@ -8,22 +8,22 @@ import pytest
 from graphpipe_wire import read_request, read_response, verified
 from hypothesis import given, settings
 
-from infergate.codecs.graphpipe import layout
-from infergate.codecs.graphpipe.datatypes import NUMBERS
+from infergate.codecs.graphpipe import flatbuffer_writer
+from infergate.codecs.graphpipe.datatypes import TYPE_NUMBERS
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.tensor import Tensor, pack_bytes, unpack_bytes
-from infergate.core.wire import joined
+from infergate.core.wire import join_parts
 from infergate.testing import strategies
 
-CARRIED = frozenset(NUMBERS)
+CARRIED = frozenset(TYPE_NUMBERS)
 
 
 def told(tensor: Tensor) -> dict[str, Any]:
     """A tensor table with all its fields."""
     strings = tensor.datatype is Datatype.BYTES
     return {
-        "type": NUMBERS[tensor.datatype],
+        "type": TYPE_NUMBERS[tensor.datatype],
         "shape": list(tensor.shape),
         "data": b"" if strings else bytes(tensor.data),
         "string_val": list(unpack_bytes(tensor.data)) if strings else [],
@@ -38,7 +38,7 @@ def told(tensor: Tensor) -> dict[str, Any]:
 )
 def test_requests(config: str, tensors: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> None:
     outputs = [tensor.name for tensor in others]
-    data = bytes(joined(layout.write_request(config.encode(), tensors, outputs)))
+    data = bytes(join_parts(flatbuffer_writer.write_request(config.encode(), tensors, outputs)))
     wanted = {
         "config": config.encode(),
         "input_names": [tensor.name.encode() for tensor in tensors],
@@ -63,7 +63,7 @@ MANY = {
 @pytest.mark.parametrize("strings", MANY.values(), ids=MANY)
 def test_many_strings(strings: list[bytes]) -> None:
     tensor = Tensor("x", Datatype.BYTES, (len(strings),), pack_bytes(strings))
-    data = bytes(joined(layout.write_request(b"", [tensor], [])))
+    data = bytes(join_parts(flatbuffer_writer.write_request(b"", [tensor], [])))
     assert verified(data, "Request")["req"]["input_tensors"] == [told(tensor)]
     assert read_request(data)["input_tensors"] == [told(tensor)]
 
@@ -71,18 +71,20 @@ def test_many_strings(strings: list[bytes]) -> None:
 @settings(deadline=None)
 @given(strategies.tensor_lists(CARRIED))
 def test_responses(tensors: tuple[Tensor, ...]) -> None:
-    data = bytes(joined(layout.write_response(tensors)))
+    data = bytes(join_parts(flatbuffer_writer.write_response(tensors)))
     wanted = {"output_tensors": [told(tensor) for tensor in tensors], "errors": []}
     assert verified(data, "InferResponse") == wanted
     assert read_response(data) == wanted
 
 
 def test_nothing_at_all_is_still_every_vector() -> None:
-    assert verified(bytes(joined(layout.write_response([]))), "InferResponse") == {
+    assert verified(bytes(join_parts(flatbuffer_writer.write_response([]))), "InferResponse") == {
         "output_tensors": [],
         "errors": [],
     }
-    request = verified(bytes(joined(layout.write_request(b"", [], []))), "Request")["req"]
+    request = verified(bytes(join_parts(flatbuffer_writer.write_request(b"", [], []))), "Request")[
+        "req"
+    ]
     assert request == {"config": b"", "input_names": [], "input_tensors": [], "output_names": []}
 
 
@@ -90,7 +92,7 @@ def test_data_is_a_part_by_itself_and_aligned() -> None:
     sizes = (1, 7, 8, 12, 300)
     tensors = [Tensor(f"t{n}", Datatype.UINT8, (n,), bytes(range(n % 256)) * 1) for n in sizes[:4]]
     tensors.append(Tensor("big", Datatype.UINT8, (300,), memoryview(bytes(300))))
-    parts = layout.write_response(tensors)
+    parts = flatbuffer_writer.write_response(tensors)
     place = 0
     found = []
     for part in parts:
@@ -104,7 +106,7 @@ def test_data_is_a_part_by_itself_and_aligned() -> None:
 
 def test_a_tensor_that_is_there_twice_is_written_once() -> None:
     tensor = Tensor("x", Datatype.FP32, (2,), b"12345678")
-    data = bytes(joined(layout.write_response([tensor, tensor])))
+    data = bytes(join_parts(flatbuffer_writer.write_response([tensor, tensor])))
     assert data.count(b"12345678") == 1
     both = verified(data, "InferResponse")["output_tensors"]
     assert both == [told(tensor)] * 2
@@ -114,8 +116,8 @@ def test_a_tensor_that_is_there_twice_is_written_once() -> None:
 def test_datatypes_that_graphpipe_lacks(datatype: Datatype) -> None:
     tensor = Tensor("flags", datatype, (0,), b"")
     for write in (
-        lambda: layout.write_response([tensor]),
-        lambda: layout.write_request(b"", [tensor], []),
+        lambda: flatbuffer_writer.write_response([tensor]),
+        lambda: flatbuffer_writer.write_request(b"", [tensor], []),
     ):
         with pytest.raises(GatewayError, match=f"tensor 'flags' is {datatype.value}") as caught:
             write()
@@ -125,12 +127,12 @@ def test_datatypes_that_graphpipe_lacks(datatype: Datatype) -> None:
 
 def test_a_message_ends_where_flatbuffers_do(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = Tensor("x", Datatype.UINT8, (64,), bytes(64))
-    size = len(joined(layout.write_response([tensor])))
-    monkeypatch.setattr(layout, "LARGEST", size)
-    layout.write_response([tensor])
-    monkeypatch.setattr(layout, "LARGEST", size - 1)
+    size = len(join_parts(flatbuffer_writer.write_response([tensor])))
+    monkeypatch.setattr(flatbuffer_writer, "MAX_MESSAGE_BYTES", size)
+    flatbuffer_writer.write_response([tensor])
+    monkeypatch.setattr(flatbuffer_writer, "MAX_MESSAGE_BYTES", size - 1)
     with pytest.raises(GatewayError, match=f"at most {size - 1} bytes") as caught:
-        layout.write_response([tensor])
+        flatbuffer_writer.write_response([tensor])
     assert caught.value.kind is Kind.TOO_LARGE
 
 
@@ -138,7 +140,7 @@ def test_a_message_ends_where_flatbuffers_do(monkeypatch: pytest.MonkeyPatch) ->
 def test_strings_end_in_nul(length: int) -> None:
     text = bytes(range(1, length + 1))
     tensor = Tensor("s", Datatype.BYTES, (2,), pack_bytes([text, text]))
-    data = bytes(joined(layout.write_response([tensor])))
+    data = bytes(join_parts(flatbuffer_writer.write_response([tensor])))
     (table,) = verified(data, "InferResponse")["output_tensors"]
     assert table["string_val"] == [text, text]
     assert data.count(struct.pack("<I", length) + text + b"\0") == 2 or length == 0
@@ -146,5 +148,5 @@ def test_strings_end_in_nul(length: int) -> None:
 
 def test_names_that_utf8_cannot_tell() -> None:
     tensor = Tensor("a\ud800", Datatype.UINT8, (0,), b"")
-    data = bytes(joined(layout.write_request(b"", [replace(tensor)], ["\udfff"])))
+    data = bytes(join_parts(flatbuffer_writer.write_request(b"", [replace(tensor)], ["\udfff"])))
     assert verified(data, "Request")["req"]["input_names"] == [b"a?"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from graphpipe_wire import request, response
 
-from infergate.codecs.graphpipe import PLUGIN, layout, reading
+from infergate.codecs.graphpipe import PLUGIN, flatbuffer_reader, flatbuffer_writer
 from infergate.codecs.graphpipe.fields import (
     CODE,
     DATA,
@@ -21,24 +21,29 @@ from infergate.codecs.graphpipe.fields import (
     SHAPE,
     STRING_VAL,
 )
-from infergate.codecs.graphpipe.reading import MOST_TIMES, Field, Message, Table
+from infergate.codecs.graphpipe.flatbuffer_reader import (
+    MAX_EXPANSION,
+    FlatbufferMessage,
+    FlatbufferTable,
+    TableField,
+)
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
-from infergate.core.tensor import MOST_BYTES_ELEMENTS, Tensor, pack_bytes
-from infergate.core.wire import HttpRequest, HttpResponse, joined
-from infergate.testing.vectors import finished
+from infergate.core.tensor import MAX_BYTES_ELEMENTS, Tensor, pack_bytes
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
+from infergate.testing.vectors import completed
 
 XY = (TensorMetadata("x", "FP32", (-1,)), TensorMetadata("y", "FP32", (-1,)))
 MODEL = ModelMetadata("m", inputs=XY, outputs=XY, max_batch_size=0)
-CODEC = PLUGIN.make({"model": "m"})
+CODEC = PLUGIN.create({"model": "m"})
 OPERATION = InferRequest("m")
 
 
 def parsed(data: bytes, limits: Limits = DEFAULT_LIMITS) -> InferRequest:
     wire = HttpRequest("POST", "/", body=(data,))
-    operation = finished(CODEC.parse_request(wire, limits), MODEL).operation
+    operation = completed(CODEC.parse_request(wire, limits), MODEL).operation
     assert isinstance(operation, InferRequest)
     return operation
 
@@ -92,26 +97,26 @@ def test_the_outermost_table(data: bytes, told: str) -> None:
 @pytest.mark.parametrize("behind", [False, True])
 def test_vtables_on_both_sides(behind: bool) -> None:
     data = table(struct.pack("<3H", 6, 8, 4), b"\7\0\0\0", behind=behind)
-    assert Message(data).root("Request").byte(REQ_TYPE) == 7
+    assert FlatbufferMessage(data).root("Request").uint8(REQ_TYPE) == 7
 
 
-Read = Callable[[Table, Field], Any]
-LONG: Read = Table.long
-TEXT: Read = Table.text
-TABLE: Read = Table.table
-BYTES: Read = Table.data
-PACKED: Read = Table.packed
+Read = Callable[[FlatbufferTable, TableField], Any]
+LONG: Read = FlatbufferTable.int64
+TEXT: Read = FlatbufferTable.text
+TABLE: Read = FlatbufferTable.table
+BYTES: Read = FlatbufferTable.data
+PACKED: Read = FlatbufferTable.packed_strings
 
 
-def longs(table: Table, field: Field) -> Any:
-    return table.longs(field, 9)
+def longs(table: FlatbufferTable, field: TableField) -> Any:
+    return table.int64s(field, 9)
 
 
-def texts(table: Table, field: Field) -> Any:
+def texts(table: FlatbufferTable, field: TableField) -> Any:
     return table.texts(field, 9)
 
 
-def tables(table: Table, field: Field) -> Any:
+def tables(table: FlatbufferTable, field: TableField) -> Any:
     return table.tables(field, 9)
 
 
@@ -137,21 +142,21 @@ def tables(table: Table, field: Field) -> Any:
     ],
 )
 def test_fields_beyond_the_end(read: Read, inline: bytes) -> None:
-    one = Message(table(struct.pack("<3H", 6, 8, 4), inline)).root("T")
-    error = refused(read, one, Field(4, "f"))
+    one = FlatbufferMessage(table(struct.pack("<3H", 6, 8, 4), inline)).root("T")
+    error = refused(read, one, TableField(4, "f"))
     assert error.kind is Kind.BAD_REQUEST
     assert "T.f" in error.public
     assert "lies outside the message" in error.public
 
 
 def test_what_is_absent_is_empty() -> None:
-    empty = Message(table(struct.pack("<HH", 4, 4), b"")).root("T")
-    assert (empty.byte(REQ_TYPE), empty.long(CODE), empty.text(MESSAGE)) == (0, 0, "")
-    assert (empty.longs(SHAPE, 9), empty.texts(INPUT_NAMES, 9)) == ((), [])
+    empty = FlatbufferMessage(table(struct.pack("<HH", 4, 4), b"")).root("T")
+    assert (empty.uint8(REQ_TYPE), empty.int64(CODE), empty.text(MESSAGE)) == (0, 0, "")
+    assert (empty.int64s(SHAPE, 9), empty.texts(INPUT_NAMES, 9)) == ((), [])
     assert (bytes(empty.data(DATA)), empty.table(MESSAGE), empty.tables(DATA, 9)) == (b"", None, [])
-    assert (empty.length(STRING_VAL), bytes(empty.packed(STRING_VAL))) == (0, b"")
-    nulled = Message(table(struct.pack("<4H", 8, 8, 0, 0), b"")).root("T")
-    assert (nulled.byte(REQ_TYPE), nulled.text(MESSAGE)) == (0, "")
+    assert (empty.length(STRING_VAL), bytes(empty.packed_strings(STRING_VAL))) == (0, b"")
+    nulled = FlatbufferMessage(table(struct.pack("<4H", 8, 8, 0, 0), b"")).root("T")
+    assert (nulled.uint8(REQ_TYPE), nulled.text(MESSAGE)) == (0, "")
 
 
 def test_text_that_is_not_utf8() -> None:
@@ -188,12 +193,12 @@ MANY = [bytes([index % 7]) * (index % 11) for index in range(1000)]
 @pytest.mark.parametrize("at_once", [100, 1 << 14])
 def test_many_strings(strings: list[bytes], at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """flatbuffers' Builder lays the last one first, we the first one."""
-    monkeypatch.setattr(reading, "_STRINGS_AT_ONCE", at_once)
-    monkeypatch.setattr(reading, "_BYTES_AT_ONCE", at_once)
+    monkeypatch.setattr(flatbuffer_reader, "_MAX_BATCH_STRINGS", at_once)
+    monkeypatch.setattr(flatbuffer_reader, "_MAX_BATCH_BYTES", at_once)
     wanted = pack_bytes(strings)
     theirs = request([(12, [len(strings)], strings)])
     tensor = Tensor("x", Datatype.BYTES, (len(strings),), wanted)
-    for data in (theirs, joined(layout.write_request(b"", [tensor], []))):
+    for data in (theirs, join_parts(flatbuffer_writer.write_request(b"", [tensor], []))):
         assert bytes(parsed(data).inputs[0].data) == wanted
 
 
@@ -220,10 +225,10 @@ def test_many_strings_are_read_and_written_together(longest: int) -> None:
     length are still found one by one."""
     strings = [b"x" * (index % (longest + 1)) for index in range(20_000)]
     tensor = Tensor("x", Datatype.BYTES, (len(strings),), pack_bytes(strings))
-    data = bytes(joined(layout.write_request(b"", [tensor], [])))
+    data = bytes(join_parts(flatbuffer_writer.write_request(b"", [tensor], [])))
     few = len(strings) // 10
     assert 0 < _calls(lambda: parsed(data)) < few
-    writing = _calls(lambda: layout.write_request(b"", [tensor], []))
+    writing = _calls(lambda: flatbuffer_writer.write_request(b"", [tensor], []))
     assert 0 < writing < few + (2 * len(strings) if longest else 0)
 
 
@@ -248,9 +253,9 @@ def test_data_is_not_copied() -> None:
 def test_a_body_in_parts_is_joined_once() -> None:
     data = request([(1, [5], b"12345")])
     wire = HttpRequest("POST", "/", body=[data[:50], data[50:]])
-    assert CODEC.peek(wire).operation is InferRequest
+    assert CODEC.summarize(wire).operation is InferRequest
     (body,) = wire.body
-    tensor = finished(CODEC.parse_request(wire, DEFAULT_LIMITS), MODEL).operation.inputs[0]  # type: ignore[union-attr]
+    tensor = completed(CODEC.parse_request(wire, DEFAULT_LIMITS), MODEL).operation.inputs[0]  # type: ignore[union-attr]
     assert tensor.data.obj is body
 
 
@@ -273,7 +278,7 @@ def test_counts_are_limited() -> None:
 
 
 def test_strings_are_limited_over_all_tensors() -> None:
-    half = MOST_BYTES_ELEMENTS // 2 + 1
+    half = MAX_BYTES_ELEMENTS // 2 + 1
     error = refused(parsed, request([(12, [half], None), (12, [half], None)]))
     assert error.kind is Kind.BAD_REQUEST  # the first one's strings are missing
     vast = request([(12, [2 * half], None)])
@@ -344,11 +349,11 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 def test_cost_is_bounded_by_the_message(name: str) -> None:
     data = HOSTILE[name]()
     most, error = measured(lambda: parsed(data))
-    assert most < (MOST_TIMES + 4) * len(data) + 200_000
+    assert most < (MAX_EXPANSION + 4) * len(data) + 200_000
     if name in ("strings that are one", "tensors that are one"):
         assert error is not None
         assert error.kind is Kind.TOO_LARGE
-        assert f"{MOST_TIMES} times" in error.public
+        assert f"{MAX_EXPANSION} times" in error.public
 
 
 def test_time_is_linear_in_hostile_sharing() -> None:

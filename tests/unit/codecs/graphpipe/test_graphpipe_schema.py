@@ -10,7 +10,7 @@ import pytest
 from graphpipe_wire import SCHEMA, UNION
 
 from infergate.codecs.graphpipe import fields
-from infergate.codecs.graphpipe.datatypes import NUMBERS
+from infergate.codecs.graphpipe.datatypes import TYPE_NUMBERS
 from infergate.codecs.graphpipe.schema.Req import Req
 from infergate.codecs.graphpipe.schema.Type import Type
 from infergate.core.datatypes import Datatype
@@ -64,7 +64,7 @@ TABLES = {
 
 
 def test_fields_are_read_where_the_schema_has_them() -> None:
-    ours = {name for name, each in vars(fields).items() if isinstance(each, fields.Field)}
+    ours = {name for name, each in vars(fields).items() if isinstance(each, fields.TableField)}
     assert ours == {name for names in TABLES.values() for name in names}
     for table, names in TABLES.items():
         places = {field: 4 + 2 * place for place, (field, _) in enumerate(SCHEMA[table])}
@@ -78,7 +78,7 @@ def test_the_types_are_numbered_as_the_schema_has_them() -> None:
     names |= {Datatype.FP32: "Float32", Datatype.FP64: "Float64"}
     for datatype in Datatype:
         name = names.get(datatype, datatype.value.capitalize())
-        assert NUMBERS.get(datatype) == getattr(Type, name, None), datatype
-    assert len(NUMBERS) == 12
+        assert TYPE_NUMBERS.get(datatype) == getattr(Type, name, None), datatype
+    assert len(TYPE_NUMBERS) == 12
     assert Req.InferRequest == fields.INFER
     assert Req.MetadataRequest == fields.METADATA

@@ -15,14 +15,19 @@ from google.protobuf.message import DecodeError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from infergate.codecs.base import Unfinished
+from infergate.codecs.base import PartialInferRequest
 from infergate.codecs.profiles import GENERIC
-from infergate.codecs.protos.parsing import parse
-from infergate.codecs.protos.plain import MAX_VALUES
-from infergate.codecs.protos.scan import MAX_NAME, Malformed, prefix, string_field
-from infergate.codecs.trtis import GRPC, grpc_backend, status
+from infergate.codecs.protos.bounded_parser import parse
+from infergate.codecs.protos.plain_values import MAX_VALUES
+from infergate.codecs.protos.wire_scanner import (
+    MAX_NAME_BYTES,
+    MalformedMessageError,
+    field_prefix,
+    string_field,
+)
+from infergate.codecs.trtis import GRPC, grpc_backend, server_status
 from infergate.codecs.trtis import messages as legacy
-from infergate.codecs.trtis.methods import INFER, STREAM_INFER
+from infergate.codecs.trtis.grpc_methods import INFER, STREAM_INFER
 from infergate.codecs.v2_grpc import codec as v2_codec
 from infergate.codecs.v2_grpc import methods as v2
 from infergate.codecs.v2_grpc.codec import V2Grpc
@@ -57,7 +62,7 @@ NAMELESS = {
 SIZE = 6 * MIB
 NAMED = string_field(1, "secret")
 V2 = V2Grpc()
-TRTIS = GRPC.make({})
+TRTIS = GRPC.create({})
 
 
 class Counted(bytes):
@@ -85,7 +90,7 @@ def many(number: int, wire_type: int = 2, value: bytes = b"\0", size: int = SIZE
 def inside(*path: int, fields: bytes) -> bytes:
     """``fields`` inside the field that ``path`` leads to."""
     for number in reversed(path):
-        fields = tag(number, 2) + prefix(1, len(fields))[1:] + fields
+        fields = tag(number, 2) + field_prefix(1, len(fields))[1:] + fields
     return fields
 
 
@@ -117,10 +122,10 @@ def test_what_runs_before_the_access_check_is_bounded(method: str, message: byte
 @pytest.mark.parametrize(("codec", "method"), [(V2, v2.INFER), (TRTIS, INFER)])
 def test_a_long_name_is_not_read(codec: Any, method: str) -> None:
     version = b"\x10\x01" * (codec is TRTIS)
-    peeked = codec.peek(RpcRequest(method, (string_field(1, "m" * MAX_NAME) + version,)))
-    assert len(peeked.model) == MAX_NAME
-    with pytest.raises(GatewayError, match=f"{MAX_NAME} bytes") as caught:
-        codec.peek(RpcRequest(method, (string_field(1, "m" * (MAX_NAME + 1)) + version,)))
+    peeked = codec.peek(RpcRequest(method, (string_field(1, "m" * MAX_NAME_BYTES) + version,)))
+    assert len(peeked.model) == MAX_NAME_BYTES
+    with pytest.raises(GatewayError, match=f"{MAX_NAME_BYTES} bytes") as caught:
+        codec.peek(RpcRequest(method, (string_field(1, "m" * (MAX_NAME_BYTES + 1)) + version,)))
     assert caught.value.kind is Kind.BAD_REQUEST
 
 
@@ -133,7 +138,7 @@ def test_the_model_that_is_peeked_at_is_the_one_that_is_asked_upstream(
     message = NAMED + version + many(9, size=4000) + string_field(1, "mine") + many(9, size=400)
     wire = RpcRequest(method, (message,))
     assert codec.peek(wire).model == "mine"
-    upstream = codec.readdress(wire, "theirs", "", GENERIC)
+    upstream = codec.rewrite_request(wire, "theirs", "", GENERIC)
     assert codec.peek(upstream).model == "theirs"
     assert b"secret" not in b"".join(upstream.message)
 
@@ -177,15 +182,15 @@ def ask(codec: Any, wire: RpcRequest) -> None:
 
     def parse_and_finish() -> None:
         parsed = codec.parse_request(wire, DEFAULT_LIMITS)
-        if isinstance(parsed, Unfinished):
-            parsed.finish(NO_MODEL)
+        if isinstance(parsed, PartialInferRequest):
+            parsed.complete(NO_MODEL)
 
     for act in (
         lambda: codec.peek(wire),
         parse_and_finish,
-        lambda: codec.shield(wire, DEFAULT_LIMITS),
+        lambda: codec.validate(wire, DEFAULT_LIMITS),
         lambda: codec.sequence(wire, DEFAULT_LIMITS),
-        lambda: codec.readdress(wire, "other", "", GENERIC),
+        lambda: codec.rewrite_request(wire, "other", "", GENERIC),
         lambda: codec.build_error(GatewayError(Kind.INTERNAL, "x"), wire),
     ):
         with suppress(GatewayError):
@@ -196,7 +201,7 @@ def answer(codec: Any, wire: RpcResponse) -> None:
     """Everything that is done to the answer to an inference."""
     acts: list[Callable[[], object]] = [
         lambda: codec.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS, NO_MODEL),
-        lambda: codec.relabel(wire, UNNAMED, "m", "", DEFAULT_LIMITS),
+        lambda: codec.rewrite_response(wire, UNNAMED, "m", "", DEFAULT_LIMITS),
     ]
     if codec is V2:
         acts.append(lambda: codec.parse_stream_response(wire, InferRequest("m"), DEFAULT_LIMITS))
@@ -275,7 +280,7 @@ def test_every_answer_is_counted_before_it_is_parsed(
 def test_every_legacy_answer_is_counted_before_it_is_parsed(
     operation: Operation, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (grpc_backend, status):
+    for module in (grpc_backend, server_status):
         monkeypatch.setattr(module, "MOST_FIELDS", 100)
     for name, message in hostile(kind, 1000):
         with pytest.raises(GatewayError, match="cannot be parsed") as caught:
@@ -294,7 +299,7 @@ def test_what_is_counted_is_what_the_runtime_reads(data: bytes, most: int) -> No
         return
     try:
         assert parse(ModelConfigResponse, data, most, len(data)) == theirs
-    except Malformed as error:
+    except MalformedMessageError as error:
         # groups, which proto3 messages do not have
         assert "more than" in str(error) or "wire type" in str(error)  # noqa: PT017
 
@@ -303,7 +308,7 @@ def test_a_message_is_as_long_as_it_may_be() -> None:
     data = string_field(1, "m")
     assert parse(ModelInferRequest, data, 1, len(data)).model_name == "m"
     for fields, size in ((0, len(data)), (1, len(data) - 1)):
-        with pytest.raises(Malformed):
+        with pytest.raises(MalformedMessageError):
             parse(ModelInferRequest, data, fields, size)
 
 

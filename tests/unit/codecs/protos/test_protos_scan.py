@@ -6,14 +6,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
-from infergate.codecs.protos.scan import (
-    Malformed,
-    fields,
-    prefix,
-    split,
+from infergate.codecs.protos.wire_scanner import (
+    MalformedMessageError,
+    field_prefix,
+    read_strings,
+    remove_fields,
+    scan_fields,
+    split_raw_fields,
     string_field,
-    strings,
-    without,
 )
 
 MOST = 1000
@@ -23,7 +23,7 @@ def test_split_takes_no_copy_of_raw_contents() -> None:
     message = pb.ModelInferRequest(model_name="m", raw_input_contents=[b"a" * 300, b""])
     message.outputs.add(name="o")
     data = message.SerializeToString()
-    head, raw = split(data, 7, MOST)
+    head, raw = split_raw_fields(data, 7, MOST)
     assert [bytes(entry) for entry in raw] == [b"a" * 300, b""]
     assert all(entry.obj is data for entry in raw)
     del message.raw_input_contents[:]
@@ -32,31 +32,38 @@ def test_split_takes_no_copy_of_raw_contents() -> None:
 
 def test_split_without_raw_contents_is_the_message_itself() -> None:
     data = pb.ModelInferRequest(model_name="m").SerializeToString()
-    head, raw = split(data, 7, MOST)
+    head, raw = split_raw_fields(data, 7, MOST)
     assert head is data
     assert raw == []
 
 
 def test_raw_contents_between_other_fields() -> None:
-    data = prefix(7, 1) + b"x" + string_field(1, "m") + prefix(7, 1) + b"y" + string_field(3, "i")
-    head, raw = split(data, 7, MOST)
+    data = (
+        field_prefix(7, 1)
+        + b"x"
+        + string_field(1, "m")
+        + field_prefix(7, 1)
+        + b"y"
+        + string_field(3, "i")
+    )
+    head, raw = split_raw_fields(data, 7, MOST)
     assert bytes(head) == string_field(1, "m") + string_field(3, "i")
     assert [bytes(entry) for entry in raw] == [b"x", b"y"]
-    assert b"".join(without(data, frozenset({7}), MOST)) == bytes(head)
-    assert b"".join(without(data, frozenset({1, 3}), MOST)) == b"\x3a\x01x\x3a\x01y"
-    assert without(b"", frozenset({1}), MOST) == []
-    assert without(b"\x38\x05" + string_field(1, "m"), frozenset({7}), MOST) == [b"\x0a\x01m"]
+    assert b"".join(remove_fields(data, frozenset({7}), MOST)) == bytes(head)
+    assert b"".join(remove_fields(data, frozenset({1, 3}), MOST)) == b"\x3a\x01x\x3a\x01y"
+    assert remove_fields(b"", frozenset({1}), MOST) == []
+    assert remove_fields(b"\x38\x05" + string_field(1, "m"), frozenset({7}), MOST) == [b"\x0a\x01m"]
 
 
 def test_a_field_of_another_wire_type_is_left_to_the_runtime() -> None:
     data = b"\x38\x05" + string_field(1, "m")  # field 7 as a varint
-    assert split(data, 7, MOST) == (data, [])
-    assert strings(data, frozenset({7}), MOST, 99) == {}
+    assert split_raw_fields(data, 7, MOST) == (data, [])
+    assert read_strings(data, frozenset({7}), MOST, 99) == {}
 
 
 @pytest.mark.parametrize("length", [0, 1, 127, 128, 16383, 16384, 2**31 - 1])
 def test_prefix_is_what_the_runtime_writes(length: int) -> None:
-    out = prefix(7, length)
+    out = field_prefix(7, length)
     assert out[0] == 0x3A
     assert sum((b & 0x7F) << (7 * i) for i, b in enumerate(out[1:])) == length
     if length <= 16384:
@@ -83,18 +90,23 @@ def test_prefix_is_what_the_runtime_writes(length: int) -> None:
     ],
 )
 def test_malformed(data: bytes, told: str) -> None:
-    with pytest.raises(Malformed, match=told):
-        list(fields(data, MOST))
+    with pytest.raises(MalformedMessageError, match=told):
+        list(scan_fields(data, MOST))
 
 
 def test_every_wire_type_is_passed_over() -> None:
     data = b"\x09" + bytes(8) + b"\x0d" + bytes(4) + b"\x08\x96\x01" + b"\x0a\x01m"
-    assert [(f.wire_type, f.end) for f in fields(data, MOST)] == [(1, 9), (5, 14), (0, 17), (2, 20)]
+    assert [(f.wire_type, f.end) for f in scan_fields(data, MOST)] == [
+        (1, 9),
+        (5, 14),
+        (0, 17),
+        (2, 20),
+    ]
 
 
 def test_text_that_is_not_utf8() -> None:
-    with pytest.raises(Malformed, match="field 1 is not UTF-8"):
-        strings(b"\x0a\x01\xff", frozenset({1}), MOST, 99)
+    with pytest.raises(MalformedMessageError, match="field 1 is not UTF-8"):
+        read_strings(b"\x0a\x01\xff", frozenset({1}), MOST, 99)
 
 
 @given(st.binary(max_size=64))
@@ -102,11 +114,11 @@ def test_text_that_is_not_utf8() -> None:
 @example(b"\x8a\x00\x01m")  # an overlong tag
 def test_any_bytes_split_or_are_malformed_and_the_parts_are_the_whole(data: bytes) -> None:
     try:
-        head, raw = split(data, 7, MOST)
-    except Malformed:
+        head, raw = split_raw_fields(data, 7, MOST)
+    except MalformedMessageError:
         return
     assert len(head) + sum(map(len, raw)) <= len(data)
-    spans = [(f.start, f.end) for f in fields(data, MOST)]
+    spans = [(f.start, f.end) for f in scan_fields(data, MOST)]
     assert [start for start, _ in spans] == [0, *(end for _, end in spans)][:-1] or not data
     assert sum(end - start for start, end in spans) == len(data)
 
@@ -122,9 +134,9 @@ def test_what_the_runtime_reads_we_read_alike(data: bytes) -> None:
     except DecodeError:
         return
     try:
-        found = strings(data, frozenset({1, 2, 3}), MOST, 99)
-        _, raw = split(data, 7, MOST)
-    except Malformed as error:
+        found = read_strings(data, frozenset({1, 2, 3}), MOST, 99)
+        _, raw = split_raw_fields(data, 7, MOST)
+    except MalformedMessageError as error:
         # groups, which proto3 messages do not have
         assert "wire type" in str(error)  # noqa: PT017
         return

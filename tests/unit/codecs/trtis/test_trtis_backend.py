@@ -8,19 +8,19 @@ from trtis_gateway import MODELS
 
 from infergate.codecs.base import CodecPlugin
 from infergate.codecs.profiles import GENERIC
-from infergate.codecs.protos.plain import MAX_VALUES
-from infergate.codecs.protos.scan import prefix
+from infergate.codecs.protos.plain_values import MAX_VALUES
+from infergate.codecs.protos.wire_scanner import field_prefix
 from infergate.codecs.trtis import GRPC, HTTP, http_backend
 from infergate.codecs.trtis import messages as pb
-from infergate.codecs.trtis.http_backend import LONGEST_HEADER
-from infergate.codecs.trtis.status import MOST_BYTES, MOST_FIELDS, write_status
-from infergate.codecs.trtis.text import line
-from infergate.core.classification import MOST_CLASSES
+from infergate.codecs.trtis.http_backend import MAX_REQUEST_HEADER
+from infergate.codecs.trtis.server_status import MAX_BYTES, MAX_FIELDS, write_status
+from infergate.codecs.trtis.text_format import to_line
+from infergate.core.classification import MAX_CLASSES
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
-from infergate.core.limits import DEFAULT_LIMITS, CostlyError, for_loop
+from infergate.core.limits import DEFAULT_LIMITS, NeedsOffloadError, event_loop_limits
 from infergate.core.messages import (
-    Health,
+    HealthStatus,
     InferRequest,
     InferResponse,
     LogSettingsRequest,
@@ -44,7 +44,7 @@ from infergate.core.messages import (
     TensorMetadata,
 )
 from infergate.core.tensor import Tensor, unpack_bytes
-from infergate.core.wire import HttpResponse, RpcResponse, joined
+from infergate.core.wire import HttpResponse, RpcResponse, join_parts
 
 PLUGINS = pytest.mark.parametrize("plugin", [HTTP, GRPC], ids=lambda plugin: plugin.name)
 SIMPLE = MODELS["simple"].metadata
@@ -65,7 +65,7 @@ def simple(batch: int = 1, **fields: Any) -> InferRequest:
 
 
 def header_of(operation: InferRequest, model: ModelMetadata = SIMPLE) -> str:
-    wire = HTTP.make({}).build_request(operation, GENERIC, model)
+    wire = HTTP.create({}).build_request(operation, GENERIC, model)
     return str(wire.headers["nv-inferrequest"])
 
 
@@ -73,7 +73,7 @@ def refused(operation: InferRequest, model: ModelMetadata = SIMPLE) -> GatewayEr
     errors = []
     for plugin in (HTTP, GRPC):
         with pytest.raises(GatewayError) as caught:
-            plugin.make({}).build_request(operation, GENERIC, model)
+            plugin.create({}).build_request(operation, GENERIC, model)
         errors.append(caught.value)
     assert errors[0].public == errors[1].public
     return errors[0]
@@ -101,7 +101,7 @@ def test_ids_sequences_and_the_rest() -> None:
     }
     asked = simple(id="9", parameters=parameters)
     assert header_of(asked).endswith(" correlation_id: 42 id: 9 flags: 3")
-    told = header_of(asked, replace(SIMPLE, schedules=True))
+    told = header_of(asked, replace(SIMPLE, supports_scheduling=True))
     assert told.endswith("correlation_id: 42 id: 9 flags: 3 priority: 3 timeout_microseconds: 7")
     for id_ in ("", "abc", "-1", "18446744073709551616", "٣", "1" * 5000):
         assert " id: " not in header_of(simple(id=id_))
@@ -121,8 +121,8 @@ def test_who_knows_priority_and_timeout(version: str, *, schedules: bool) -> Non
     status = pb.ServerStatus(version=version)
     status.model_status["m"].version_status[1].ready_state = 1
     for plugin, wire in zip((HTTP, GRPC), status_of(status), strict=True):
-        told = plugin.make({}).parse_response(wire, ModelMetadataRequest("m"), DEFAULT_LIMITS)
-        assert (told.schedules, told.unavailable) == (schedules, False)
+        told = plugin.create({}).parse_response(wire, ModelMetadataRequest("m"), DEFAULT_LIMITS)
+        assert (told.supports_scheduling, told.unavailable) == (schedules, False)
 
 
 def test_a_model_that_is_not_ready_is_not_asked() -> None:
@@ -208,14 +208,14 @@ def test_a_header_over_what_servers_take_is_refused() -> None:
         return replace(NOBATCH, outputs=(TensorMetadata("o" * length, "INT32", (-1,)),))
 
     operation = InferRequest("m", inputs=(values("INPUT0", 1),))
-    spare = LONGEST_HEADER - len(header_of(operation, model(1)))
-    assert len(header_of(operation, model(1 + spare))) == LONGEST_HEADER
+    spare = MAX_REQUEST_HEADER - len(header_of(operation, model(1)))
+    assert len(header_of(operation, model(1 + spare))) == MAX_REQUEST_HEADER
     with pytest.raises(
         GatewayError, match="take 8191 bytes of the header NV-InferRequest"
     ) as caught:
         header_of(operation, model(2 + spare))
     assert caught.value.kind is Kind.TOO_LARGE
-    GRPC.make({}).build_request(operation, GENERIC, model(2 + spare))
+    GRPC.create({}).build_request(operation, GENERIC, model(2 + spare))
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_a_header_over_what_servers_take_is_refused() -> None:
 )
 def test_names_that_no_path_can_hold(model: str, kind: Kind) -> None:
     with pytest.raises(GatewayError) as caught:
-        HTTP.make({}).build_request(ModelMetadataRequest(model), GENERIC)
+        HTTP.create({}).build_request(ModelMetadataRequest(model), GENERIC)
     assert caught.value.kind is kind
 
 
@@ -243,15 +243,15 @@ def test_names_that_no_path_can_hold(model: str, kind: Kind) -> None:
 )
 def test_no_name_is_no_models(plugin: CodecPlugin, operation: Operation) -> None:
     with pytest.raises(GatewayError, match="no model has the name ''") as caught:
-        plugin.make({}).build_request(operation, GENERIC)
+        plugin.create({}).build_request(operation, GENERIC)
     assert caught.value.kind is Kind.NOT_FOUND
 
 
 def test_names_go_as_they_are() -> None:
-    wire = HTTP.make({}).build_request(ModelMetadataRequest("sim%70le"), GENERIC)
+    wire = HTTP.create({}).build_request(ModelMetadataRequest("sim%70le"), GENERIC)
     assert (wire.path, wire.query) == ("/api/status/sim%70le", "format=binary")
     with pytest.raises(GatewayError, match="not valid Unicode"):
-        GRPC.make({}).build_request(ModelMetadataRequest("\ud800"), GENERIC)
+        GRPC.create({}).build_request(ModelMetadataRequest("\ud800"), GENERIC)
 
 
 @PLUGINS
@@ -264,11 +264,11 @@ def test_what_the_api_lacks(plugin: Any, operation: Any) -> None:
 
 def test_tensors_are_not_copied() -> None:
     operation = simple()
-    wire = HTTP.make({}).build_request(operation, GENERIC, SIMPLE)
+    wire = HTTP.create({}).build_request(operation, GENERIC, SIMPLE)
     assert [part is t.data for part, t in zip(wire.body, operation.inputs, strict=True)] == [
         True
     ] * 2
-    call = GRPC.make({}).build_request(operation, GENERIC, SIMPLE)
+    call = GRPC.create({}).build_request(operation, GENERIC, SIMPLE)
     assert sum(any(part is t.data for part in call.message) for t in operation.inputs) == 2
 
 
@@ -293,7 +293,7 @@ def answers(outputs: list[dict[str, Any]], *raw: bytes, batch: int = 1) -> tuple
     )
     head = pb.InferResponse(request_status={"code": 1}, meta_data=header, raw_output=raw)
     return (
-        HttpResponse(200, {"nv-inferresponse": line(header), "nv-status": STATUS}, list(raw)),
+        HttpResponse(200, {"nv-inferresponse": to_line(header), "nv-status": STATUS}, list(raw)),
         RpcResponse((head.SerializeToString(),)),
     )
 
@@ -302,7 +302,7 @@ def read(
     wires: tuple[Any, Any], operation: InferRequest = ASKED, model: ModelMetadata = NOBATCH
 ) -> InferResponse:
     found = [
-        plugin.make({}).parse_response(wire, operation, DEFAULT_LIMITS, model)
+        plugin.create({}).parse_response(wire, operation, DEFAULT_LIMITS, model)
         for plugin, wire in zip((HTTP, GRPC), wires, strict=True)
     ]
     assert [bytes(t.data) for t in found[0].outputs] == [bytes(t.data) for t in found[1].outputs]
@@ -315,7 +315,7 @@ def wrong(
     told = []
     for plugin, wire in zip((HTTP, GRPC), wires, strict=True):
         with pytest.raises(GatewayError) as caught:
-            plugin.make({}).parse_response(wire, operation, DEFAULT_LIMITS, model)
+            plugin.create({}).parse_response(wire, operation, DEFAULT_LIMITS, model)
         assert caught.value.kind is Kind.BACKEND_GARBAGE
         assert caught.value.origin is Origin.BACKEND
         told.append(caught.value.public)
@@ -336,7 +336,7 @@ def test_a_missing_trailer_and_any_order_are_taken() -> None:
 def test_the_id_is_the_requests() -> None:
     for wire, plugin in zip(answers([RAW], bytes(8)), (HTTP, GRPC), strict=True):
         asked = replace(ASKED, id="not a number")
-        found = plugin.make({}).parse_response(wire, asked, DEFAULT_LIMITS, NOBATCH)
+        found = plugin.create({}).parse_response(wire, asked, DEFAULT_LIMITS, NOBATCH)
         assert found.id == "not a number"
 
 
@@ -382,7 +382,7 @@ def test_another_batch() -> None:
 def test_entries_of_raw_output_are_the_outputs() -> None:
     _, call = answers([RAW], bytes(8), bytes(8))
     with pytest.raises(GatewayError, match="2 raw_output for 1 outputs"):
-        GRPC.make({}).parse_response(call, ASKED, DEFAULT_LIMITS, NOBATCH)
+        GRPC.create({}).parse_response(call, ASKED, DEFAULT_LIMITS, NOBATCH)
 
 
 CLASSIFIED = InferRequest(
@@ -413,22 +413,22 @@ def test_classes_that_are_none(entries: list[Any]) -> None:
 
 @pytest.mark.no_cover
 def test_too_many_classes() -> None:
-    batch = {"cls": [{}] * (MOST_CLASSES + 1)}
+    batch = {"cls": [{}] * (MAX_CLASSES + 1)}
     _, call = answers([output(batch_classes=[batch])], b"")
-    with pytest.raises(GatewayError, match=f"more than {MOST_CLASSES} classes"):
-        GRPC.make({}).parse_response(call, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
-    batch = {"cls": [{}] * (20 * MOST_CLASSES)}
+    with pytest.raises(GatewayError, match=f"more than {MAX_CLASSES} classes"):
+        GRPC.create({}).parse_response(call, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
+    batch = {"cls": [{}] * (20 * MAX_CLASSES)}
     _, call = answers([output(batch_classes=[batch])], b"")
     with pytest.raises(GatewayError, match="cannot be parsed"):
-        GRPC.make({}).parse_response(call, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
+        GRPC.create({}).parse_response(call, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
 
 
 def test_classes_that_only_the_trailer_tells() -> None:
     bare, _ = answers([output()], b"")
     _, full = answers([TOP], b"")
-    header = pb.InferResponse.FromString(joined(full.message)).meta_data
+    header = pb.InferResponse.FromString(join_parts(full.message)).meta_data
     bare.body = [header.SerializeToString()]
-    codec = HTTP.make({})
+    codec = HTTP.create({})
     found = codec.parse_response(bare, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
     assert list(unpack_bytes(found.outputs[0].data)) == [b"0.700000:1:dog"]
     for trailer in ([], [b"\xff"]):
@@ -457,9 +457,9 @@ def test_a_long_header_is_read_where_it_stands_in_binary(monkeypatch: pytest.Mon
     wire, call = answers([output(batch_classes=LONG * ROWS), VALUES], bytes(8 * ROWS), batch=ROWS)
     (found,) = wire.headers["nv-inferresponse"].splitlines()
     assert len(found) > 50_000
-    header = pb.InferResponse.FromString(joined(call.message)).meta_data.SerializeToString()
+    header = pb.InferResponse.FromString(join_parts(call.message)).meta_data.SerializeToString()
     wire.body = [bytes(8 * ROWS), header]
-    codec = HTTP.make({})
+    codec = HTTP.create({})
     with monkeypatch.context() as patch:
         patch.setattr(http_backend.text, "read", lambda kind, _: kind(code=1))
         answer = codec.parse_response(wire, BOTH, DEFAULT_LIMITS, TWO)
@@ -468,8 +468,8 @@ def test_a_long_header_is_read_where_it_stands_in_binary(monkeypatch: pytest.Mon
     for body in ([bytes(8 * ROWS)], [bytes(8 * ROWS), b"\xff"]):
         wire.body = body
         assert codec.parse_response(wire, BOTH, DEFAULT_LIMITS, TWO) == answer
-        with pytest.raises(CostlyError):
-            codec.parse_response(wire, BOTH, for_loop(DEFAULT_LIMITS), TWO)
+        with pytest.raises(NeedsOffloadError):
+            codec.parse_response(wire, BOTH, event_loop_limits(DEFAULT_LIMITS), TWO)
 
 
 def test_strings_over_the_limit() -> None:
@@ -477,7 +477,7 @@ def test_strings_over_the_limit() -> None:
     told = output(raw={"dims": [2**20 + 1], "batch_byte_size": 8})
     for plugin, wire in zip((HTTP, GRPC), answers([told], bytes(8)), strict=True):
         with pytest.raises(GatewayError, match="the backend's response is too large") as caught:
-            plugin.make({}).parse_response(wire, ASKED, DEFAULT_LIMITS, model)
+            plugin.create({}).parse_response(wire, ASKED, DEFAULT_LIMITS, model)
         assert caught.value.kind is Kind.TOO_LARGE
 
 
@@ -486,7 +486,7 @@ def test_strings_over_the_limit() -> None:
 
 def http_error(status: int, headers: dict[str, str], body: bytes = b"") -> GatewayError:
     with pytest.raises(GatewayError) as caught:
-        HTTP.make({}).parse_response(
+        HTTP.create({}).parse_response(
             HttpResponse(status, headers, (body,)), ASKED, DEFAULT_LIMITS, NOBATCH
         )
     return caught.value
@@ -562,7 +562,7 @@ def test_an_error_with_http_200() -> None:
 def test_codes(code: int, told: str, kind: Kind) -> None:
     message = pb.InferResponse(request_status={"code": code, "msg": told})
     with pytest.raises(GatewayError) as caught:
-        GRPC.make({}).parse_response(
+        GRPC.create({}).parse_response(
             RpcResponse((message.SerializeToString(),)), ASKED, DEFAULT_LIMITS, NOBATCH
         )
     assert (caught.value.kind, caught.value.origin) == (kind, Origin.BACKEND)
@@ -583,10 +583,10 @@ def test_when_to_come_back(told: str, after: float | None) -> None:
     ):
         wire = RpcResponse((message.SerializeToString(),), metadata=headers)
         with pytest.raises(GatewayError) as caught:
-            GRPC.make({}).parse_response(wire, operation, DEFAULT_LIMITS, NOBATCH)
+            GRPC.create({}).parse_response(wire, operation, DEFAULT_LIMITS, NOBATCH)
         assert (caught.value.kind, caught.value.retry_after) == (Kind.NO_BACKEND, after)
     with pytest.raises(GatewayError) as caught:
-        GRPC.make({}).parse_response(
+        GRPC.create({}).parse_response(
             RpcResponse(code=14, metadata=headers), ServerLiveRequest(), DEFAULT_LIMITS
         )
     assert caught.value.retry_after == after
@@ -594,11 +594,11 @@ def test_when_to_come_back(told: str, after: float | None) -> None:
 
 def test_grpc_statuses() -> None:
     with pytest.raises(GatewayError) as caught:
-        GRPC.make({}).parse_response(RpcResponse(code=14), ServerLiveRequest(), DEFAULT_LIMITS)
+        GRPC.create({}).parse_response(RpcResponse(code=14), ServerLiveRequest(), DEFAULT_LIMITS)
     assert caught.value.kind is Kind.NO_BACKEND
     for operation in (ServerLiveRequest(), ASKED):
         with pytest.raises(GatewayError, match="cannot be parsed") as caught:
-            GRPC.make({}).parse_response(
+            GRPC.create({}).parse_response(
                 RpcResponse((b"\xff",)), operation, DEFAULT_LIMITS, NOBATCH
             )
         assert caught.value.kind is Kind.BACKEND_GARBAGE
@@ -610,10 +610,10 @@ def test_grpc_statuses() -> None:
 def test_health_over_http() -> None:
     def health(status: int, headers: dict[str, str]) -> Any:
         wire = HttpResponse(status, headers)
-        return HTTP.make({}).parse_response(wire, ServerReadyRequest(), DEFAULT_LIMITS)
+        return HTTP.create({}).parse_response(wire, ServerReadyRequest(), DEFAULT_LIMITS)
 
-    assert health(200, {}) == Health(ok=True)
-    assert health(400, {"nv-status": STATUS}) == Health(ok=False)
+    assert health(200, {}) == HealthStatus(ok=True)
+    assert health(400, {"nv-status": STATUS}) == HealthStatus(ok=False)
     with pytest.raises(GatewayError, match="starting"):
         health(400, {"nv-status": 'code: UNAVAILABLE msg: "starting"'})
     with pytest.raises(GatewayError, match="HTTP 400 without NV-Status"):
@@ -642,7 +642,7 @@ TOLD.model_status["n"].SetInParent()
 
 def asked_of_status(operation: Any) -> list[Any]:
     return [
-        plugin.make({}).parse_response(wire, operation, DEFAULT_LIMITS)
+        plugin.create({}).parse_response(wire, operation, DEFAULT_LIMITS)
         for plugin, wire in zip((HTTP, GRPC), status_of(TOLD), strict=True)
     ]
 
@@ -657,7 +657,7 @@ def test_status_as_what_was_asked() -> None:
     )
     assert asked_of_status(ModelMetadataRequest("m")) == [model] * 2
     for version in ("", "1", "-1"):
-        assert asked_of_status(ModelReadyRequest("m", version)) == [Health(ok=False)] * 2
+        assert asked_of_status(ModelReadyRequest("m", version)) == [HealthStatus(ok=False)] * 2
     index = ModelIndex((ModelIndexEntry("m", "2", ""), ModelIndexEntry("n")))
     assert asked_of_status(ModelIndexRequest()) == [index] * 2
     assert asked_of_status(ModelIndexRequest(ready_only=True)) == [ModelIndex()] * 2
@@ -690,7 +690,7 @@ STATEFUL_CONFIG.sequence_batching.direct.SetInParent()
 
 def test_a_models_configuration_is_that_of_its_status() -> None:
     for plugin, wire in zip((HTTP, GRPC), status_of(STATEFUL), strict=True):
-        codec = plugin.make({})
+        codec = plugin.create({})
         told = codec.parse_response(wire, ModelConfigRequest("m"), DEFAULT_LIMITS)
         assert isinstance(told, ModelConfig)
         settings = dict(told.settings)
@@ -703,7 +703,7 @@ def test_a_models_configuration_is_that_of_its_status() -> None:
         model = codec.parse_response(wire, ModelMetadataRequest("m"), DEFAULT_LIMITS)
         assert isinstance(model, ModelMetadata)
         assert model.sequence_batching == batching
-    codec = GRPC.make({})
+    codec = GRPC.create({})
     asked = codec.build_request(ModelConfigRequest("m", "1"), GENERIC)
     assert asked == codec.build_request(ModelMetadataRequest("m"), GENERIC)
 
@@ -717,24 +717,24 @@ def test_a_configuration_that_is_dear_to_tell_is_not() -> None:
     for plugin, wire in zip((HTTP, GRPC), status_of(status), strict=True):
         for operation in (ModelConfigRequest("m"), ModelMetadataRequest("m")):
             with pytest.raises(GatewayError, match="of model 'm' is too long") as caught:
-                plugin.make({}).parse_response(wire, operation, DEFAULT_LIMITS)
+                plugin.create({}).parse_response(wire, operation, DEFAULT_LIMITS)
             assert caught.value.kind is Kind.BACKEND_GARBAGE
 
 
 def test_a_status_that_is_none() -> None:
     wire = HttpResponse(200, {"nv-status": STATUS}, (b"\xff",))
     with pytest.raises(GatewayError, match="the backend's status cannot be parsed"):
-        HTTP.make({}).parse_response(wire, ServerMetadataRequest(), DEFAULT_LIMITS)
+        HTTP.create({}).parse_response(wire, ServerMetadataRequest(), DEFAULT_LIMITS)
 
 
 def field(number: int, value: bytes) -> bytes:
-    return prefix(number, len(value)) + value
+    return field_prefix(number, len(value)) + value
 
 
 @pytest.mark.no_cover
 def test_a_status_that_is_dear_to_read_is_not() -> None:
     """Two bytes an input: protobuf and the canonical form would make two hundred of each."""
-    inputs = b"\x2a\x00" * (MOST_FIELDS + 1)
+    inputs = b"\x2a\x00" * (MAX_FIELDS + 1)
     config = field(1, inputs)
     status = field(4, field(1, b"m") + field(2, config))
     wires = (
@@ -743,11 +743,11 @@ def test_a_status_that_is_dear_to_read_is_not() -> None:
     )
     for plugin, wire in zip((HTTP, GRPC), wires, strict=True):
         with pytest.raises(GatewayError, match="status cannot be parsed") as caught:
-            plugin.make({}).parse_response(wire, ModelMetadataRequest("m"), DEFAULT_LIMITS)
+            plugin.create({}).parse_response(wire, ModelMetadataRequest("m"), DEFAULT_LIMITS)
         assert caught.value.kind is Kind.BACKEND_GARBAGE
-    long = HttpResponse(200, {"nv-status": STATUS}, (field(2, b"x" * MOST_BYTES),))
-    with pytest.raises(GatewayError, match=f"status has {MOST_BYTES + 5} bytes, the limit is"):
-        HTTP.make({}).parse_response(long, ServerMetadataRequest(), DEFAULT_LIMITS)
+    long = HttpResponse(200, {"nv-status": STATUS}, (field(2, b"x" * MAX_BYTES),))
+    with pytest.raises(GatewayError, match=f"status has {MAX_BYTES + 5} bytes, the limit is"):
+        HTTP.create({}).parse_response(long, ServerMetadataRequest(), DEFAULT_LIMITS)
 
 
 def test_the_status_of_many_models_is_read() -> None:
@@ -757,7 +757,7 @@ def test_the_status_of_many_models_is_read() -> None:
         model.CopyFrom(TOLD.model_status["m"])
         model.config.output.add(name="O", data_type=9, dims=[1, 2, 3])
     for plugin, wire in zip((HTTP, GRPC), status_of(message), strict=True):
-        index = plugin.make({}).parse_response(wire, ModelIndexRequest(), DEFAULT_LIMITS)
+        index = plugin.create({}).parse_response(wire, ModelIndexRequest(), DEFAULT_LIMITS)
         assert len(index.models) == 2000
 
 
@@ -783,7 +783,7 @@ def test_a_status_goes_through_as_it_came() -> None:
             duration.count, duration.total_time_ns = count, 10 * count
         stats.failed.count = 1
     for plugin, wire in zip((HTTP, GRPC), status_of(status), strict=True):
-        codec = plugin.make({})
+        codec = plugin.create({})
 
         def told(operation: Any, codec: Any = codec, wire: Any = wire) -> Any:
             return codec.parse_response(wire, operation, DEFAULT_LIMITS)
@@ -802,7 +802,7 @@ def test_statistics_before_their_parts_were_counted() -> None:
     status = pb.ServerStatus(version="1.9.0")
     stats = status.model_status["m"].version_status[1].infer_stats[2]
     stats.success.count, stats.compute.count, stats.compute.total_time_ns = 3, 3, 9
-    codec, wire = HTTP.make({}), status_of(status)[0]
+    codec, wire = HTTP.create({}), status_of(status)[0]
     (counted,) = codec.parse_response(wire, ModelStatisticsRequest("m"), DEFAULT_LIMITS).models
     assert counted["inference_count"] == 6
     assert counted["inference_stats"]["compute_infer"] == {"count": 3, "ns": 9}

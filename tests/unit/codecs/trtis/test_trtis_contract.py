@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from infergate.codecs.base import CodecPlugin
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.trtis import GRPC, HTTP
-from infergate.codecs.trtis.datatypes import CLASSIFIED, NUMBERS
+from infergate.codecs.trtis.datatypes import CLASSIFIABLE, DATATYPE_NUMBERS
 from infergate.core.datatypes import INTEGERS, Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import (
-    Answer,
-    Done,
-    Health,
+    Acknowledgement,
+    HealthStatus,
     InferRequest,
     InferResponse,
     ModelIndex,
@@ -32,6 +31,7 @@ from infergate.core.messages import (
     ModelUnloadRequest,
     Operation,
     RequestedOutput,
+    Response,
     ServerMetadata,
     ServerMetadataRequest,
     ServerStatus,
@@ -39,11 +39,11 @@ from infergate.core.messages import (
     TensorMetadata,
 )
 from infergate.core.tensor import Tensor, pack_bytes
-from infergate.core.wire import joined
+from infergate.core.wire import join_parts
 from infergate.testing import strategies
-from infergate.testing.canonical import same
+from infergate.testing.canonical import is_same
 from infergate.testing.codec_check import check_codec
-from infergate.testing.vectors import body_of, finished, with_body
+from infergate.testing.vectors import body_of, completed, with_body
 
 PLUGINS = pytest.mark.parametrize("plugin", [HTTP, GRPC], ids=lambda plugin: plugin.name)
 
@@ -69,12 +69,12 @@ def carries(value: Any) -> Any:
     return value
 
 
-def answers(operation: Operation, answer: Answer) -> Answer:
+def answers(operation: Operation, answer: Response) -> Response:
     """Whatever is asked of a server or a model is answered by its status."""
     match operation, answer:
         case ServerMetadataRequest(), ServerMetadata(name, version):
             return ServerStatus(name, version, ready=True)
-        case ModelReadyRequest(model, version), Health(ok):
+        case ModelReadyRequest(model, version), HealthStatus(ok):
             state = "READY" if ok else "UNAVAILABLE"
             return status(ModelMetadata(model), ModelIndexEntry(model, version or "1", state))
         case _, ModelMetadata(name, versions):
@@ -99,14 +99,14 @@ def status(model: ModelMetadata, *versions: ModelIndexEntry) -> ServerStatus:
 @pytest.mark.no_cover
 @PLUGINS
 def test_contract(plugin: CodecPlugin) -> None:
-    check_codec(plugin, carries=carries, answers=answers)
+    check_codec(plugin, round_trip=carries, server_response=answers)
 
 
 @pytest.mark.no_cover
 @PLUGINS
 def test_contract_with_options(plugin: CodecPlugin) -> None:
     options = {"level": "1.15", "server_id": "inference:0", "data_type": True}
-    check_codec(plugin, options=options, carries=carries, answers=answers)
+    check_codec(plugin, options=options, round_trip=carries, server_response=answers)
 
 
 @PLUGINS
@@ -123,7 +123,7 @@ def test_contract_with_options(plugin: CodecPlugin) -> None:
 )
 def test_wrong_options(plugin: CodecPlugin, options: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        plugin.make(options)
+        plugin.create(options)
 
 
 # ---- round trips
@@ -152,7 +152,7 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetad
     def tensors(prefix: str) -> list[Tensor]:
         found = []
         for index in range(draw(st.integers(1, 3))):
-            tensor = draw(strategies.tensors(frozenset(NUMBERS)))
+            tensor = draw(strategies.tensors(frozenset(DATATYPE_NUMBERS)))
             tensor = replace(tensor, name=f"{prefix}{index}", parameters={})
             if batch is not None:
                 tensor = replace(
@@ -171,11 +171,11 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetad
         inputs=tuple(map(told, draw(st.permutations(inputs)))),
         outputs=tuple(map(told, outputs)),
         max_batch_size=0 if batch is None else draw(st.integers(batch, 9)),
-        schedules=True,
+        supports_scheduling=True,
     )
     asked = []
     for index, output in enumerate(outputs):
-        if output.datatype in CLASSIFIED and draw(st.booleans()):
+        if output.datatype in CLASSIFIABLE and draw(st.booleans()):
             count = draw(st.integers(1, 4))
             asked.append(RequestedOutput(output.name, {"classification": count}))
             rows = 1 if batch is None else batch
@@ -217,14 +217,14 @@ def test_an_inference_comes_back(
     plugin: CodecPlugin, case: tuple[InferRequest, InferResponse, ModelMetadata]
 ) -> None:
     request, response, model = case
-    codec = plugin.make({})
+    codec = plugin.create({})
     wire = codec.build_request(request, GENERIC, model)
-    peek = codec.peek(wire)
+    peek = codec.summarize(wire)
     assert (peek.operation, peek.model, peek.version) == (InferRequest, model.name, request.version)
-    parsed = finished(codec.parse_request(wire, DEFAULT_LIMITS), model)
-    assert same(parsed.operation, request)
+    parsed = completed(codec.parse_request(wire, DEFAULT_LIMITS), model)
+    assert is_same(parsed.operation, request)
     answered = codec.build_response(response, parsed)
-    assert same(codec.parse_response(answered, request, DEFAULT_LIMITS, model), response)
+    assert is_same(codec.parse_response(answered, request, DEFAULT_LIMITS, model), response)
 
 
 @PLUGINS
@@ -236,26 +236,30 @@ def test_spoilt_messages(
     data: st.DataObject,
 ) -> None:
     request, response, model = case
-    codec = plugin.make({})
+    codec = plugin.create({})
     wire = codec.build_request(request, GENERIC, model)
     answered = codec.build_response(
-        response, finished(codec.parse_request(wire, DEFAULT_LIMITS), model)
+        response, completed(codec.parse_request(wire, DEFAULT_LIMITS), model)
     )
-    spoilt = with_body(wire, (data.draw(strategies.spoiled(bytes(joined(body_of(wire))))),))
+    spoilt = with_body(
+        wire, (data.draw(strategies.corrupted_bytes(bytes(join_parts(body_of(wire))))),)
+    )
     if plugin is HTTP:
         header = wire.headers["nv-inferrequest"].encode()
-        told = data.draw(strategies.spoiled(header)).decode("latin-1")
+        told = data.draw(strategies.corrupted_bytes(header)).decode("latin-1")
         spoilt = replace(spoilt, headers={**wire.headers, "nv-inferrequest": told})
     for act in (
-        lambda: codec.peek(spoilt),
-        lambda: finished(codec.parse_request(spoilt, DEFAULT_LIMITS), model),
+        lambda: codec.summarize(spoilt),
+        lambda: completed(codec.parse_request(spoilt, DEFAULT_LIMITS), model),
     ):
         error = error_of(act)
         assert error is None or codec.build_error(error, spoilt)
-    broken = with_body(answered, (data.draw(strategies.spoiled(bytes(joined(body_of(answered))))),))
+    broken = with_body(
+        answered, (data.draw(strategies.corrupted_bytes(bytes(join_parts(body_of(answered))))),)
+    )
     if plugin is HTTP:
         headers = {
-            name: data.draw(strategies.spoiled(value.encode())).decode("latin-1")
+            name: data.draw(strategies.corrupted_bytes(value.encode())).decode("latin-1")
             for name, value in answered.headers.items()
         }
         broken = replace(
@@ -278,12 +282,12 @@ def error_of(act: Callable[[], Any]) -> GatewayError | None:
 @settings(deadline=None)
 @given(st.binary(max_size=60), st.sampled_from(["Status", "Health", "Infer", "X", "Repository"]))
 def test_any_bytes(plugin: CodecPlugin, data: bytes, method: str) -> None:
-    codec = plugin.make({})
+    codec = plugin.create({})
     operation = ServerStatusRequest()
     wire = with_body(codec.build_request(operation, GENERIC), (data,))
     if plugin is GRPC:
         wire = replace(wire, method=f"/nvidia.inferenceserver.GRPCService/{method}")
-    for act in (lambda: codec.peek(wire), lambda: codec.parse_request(wire, DEFAULT_LIMITS)):
+    for act in (lambda: codec.summarize(wire), lambda: codec.parse_request(wire, DEFAULT_LIMITS)):
         error = error_of(act)
         assert error is None or codec.build_error(error, wire)
 
@@ -304,14 +308,14 @@ SEGMENTS = [
     st.dictionaries(st.sampled_from(["nv-inferrequest", "accept"]), st.text(max_size=20)),
 )
 def test_any_path(method: str, segments: list[str], headers: dict[str, str]) -> None:
-    codec = HTTP.make({})
+    codec = HTTP.create({})
     wire = replace(
         codec.build_request(ServerStatusRequest(), GENERIC),
         method=method,
         path="/" + "/".join(segments),
         headers=headers,
     )
-    for act in (lambda: codec.peek(wire), lambda: codec.parse_request(wire, DEFAULT_LIMITS)):
+    for act in (lambda: codec.summarize(wire), lambda: codec.parse_request(wire, DEFAULT_LIMITS)):
         error = error_of(act)
         assert error is None or codec.build_error(error, wire).status in (400, 405)
 
@@ -322,7 +326,7 @@ def test_any_path(method: str, segments: list[str], headers: dict[str, str]) -> 
 @PLUGINS
 @pytest.mark.parametrize("kind", [ModelLoadRequest, ModelUnloadRequest])
 def test_a_model_is_loaded_by_its_name_alone(plugin: CodecPlugin, kind: Any) -> None:
-    codec = plugin.make({})
+    codec = plugin.create({})
     plain = codec.build_request(kind("m"), GENERIC)
     assert codec.build_request(kind("m", "", {"unload_dependents": False}), GENERIC) == plain
     for operation in (kind("m", "r"), kind("m", "", {"config": "{}"})):
@@ -334,19 +338,19 @@ def test_a_model_is_loaded_by_its_name_alone(plugin: CodecPlugin, kind: Any) -> 
 @PLUGINS
 @pytest.mark.parametrize("operation", [ModelLoadRequest("m"), ModelUnloadRequest("m")])
 def test_control_comes_back(plugin: CodecPlugin, operation: Operation) -> None:
-    codec = plugin.make({})
-    parsed = finished(
+    codec = plugin.create({})
+    parsed = completed(
         codec.parse_request(codec.build_request(operation, GENERIC), DEFAULT_LIMITS), None
     )
     assert parsed.operation == operation
-    answered = codec.build_response(Done(), parsed)
-    assert codec.parse_response(answered, operation, DEFAULT_LIMITS) == Done()
+    answered = codec.build_response(Acknowledgement(), parsed)
+    assert codec.parse_response(answered, operation, DEFAULT_LIMITS) == Acknowledgement()
 
 
 @PLUGINS
 @given(st.sampled_from(("", "m")), st.booleans())
 def test_status_comes_back(plugin: CodecPlugin, model: str, ready: bool) -> None:
-    codec = plugin.make({"server_id": "s"})
+    codec = plugin.create({"server_id": "s"})
     answer = ServerStatus(
         "s",
         "1.2",
@@ -374,13 +378,13 @@ def test_status_comes_back(plugin: CodecPlugin, model: str, ready: bool) -> None
         ),
     )
     operation = ServerStatusRequest(model)
-    parsed = finished(
+    parsed = completed(
         codec.parse_request(codec.build_request(operation, GENERIC), DEFAULT_LIMITS), None
     )
     assert parsed.operation == operation
     answered = codec.build_response(answer, parsed)
     assert codec.parse_response(answered, operation, DEFAULT_LIMITS) == answer
     asked = ModelReadyRequest("m", "3")
-    assert codec.parse_response(answered, asked, DEFAULT_LIMITS) == Health(ok=False)
+    assert codec.parse_response(answered, asked, DEFAULT_LIMITS) == HealthStatus(ok=False)
     index = codec.parse_response(answered, ModelIndexRequest(ready_only=True), DEFAULT_LIMITS)
     assert index == ModelIndex((ModelIndexEntry("m", "2", "READY"),))

@@ -9,9 +9,9 @@ import pytest
 
 from infergate.codecs.base import CodecPlugin
 from infergate.codecs.profiles import GENERIC
-from infergate.codecs.trtis import GRPC, HTTP, checked
+from infergate.codecs.trtis import GRPC, HTTP, validated_headers
 from infergate.codecs.trtis import messages as pb
-from infergate.codecs.trtis.http_forwarding import cut_id
+from infergate.codecs.trtis.http_pass_through import split_id
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
@@ -22,9 +22,9 @@ from infergate.core.messages import (
     RequestedOutput,
     TensorMetadata,
 )
-from infergate.core.tensor import Tensor, pack_bytes, tensor_of
-from infergate.core.wire import joined
-from infergate.testing.vectors import body_of, finished, with_body
+from infergate.core.tensor import Tensor, pack_bytes, tensor_from_array
+from infergate.core.wire import join_parts
+from infergate.testing.vectors import body_of, completed, with_body
 
 PLUGINS = pytest.mark.parametrize("plugin", [HTTP, GRPC], ids=lambda plugin: plugin.name)
 MODEL = ModelMetadata(
@@ -39,7 +39,7 @@ WORDS = [b"one", b"other"]
 
 def request(id_: str = "", words: Sequence[bytes] = WORDS, **changes: Any) -> InferRequest:
     inputs = (
-        tensor_of("NUMBERS", Datatype.FP32, NUMBERS),
+        tensor_from_array("NUMBERS", Datatype.FP32, NUMBERS),
         Tensor("TEXT", Datatype.BYTES, (1, 2), pack_bytes(words)),
     )
     outputs = (RequestedOutput("SUM"), RequestedOutput("WORDS"))
@@ -50,46 +50,46 @@ class Way:
     """One codec on both sides, by either way, and how often a header was checked in full."""
 
     def __init__(self, plugin: CodecPlugin, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.codec: Any = plugin.make({})
+        self.codec: Any = plugin.create({})
         self.reads = 0
-        original = checked.CheckedHeaders.add
+        original = validated_headers.ValidatedHeaderCache.add
 
         def add(*arguments: Any) -> Any:
             self.reads += 1
             return original(*arguments)
 
-        monkeypatch.setattr(checked.CheckedHeaders, "add", add)
+        monkeypatch.setattr(validated_headers.ValidatedHeaderCache, "add", add)
 
     def wire(self, asked: InferRequest) -> Any:
         made = self.codec.build_request(asked, GENERIC, MODEL)
-        return with_body(made, (bytes(joined(body_of(made))),))
+        return with_body(made, (bytes(join_parts(body_of(made))),))
 
     def served(self, asked: InferRequest, outputs: Sequence[str], words: Sequence[bytes]) -> Any:
         """What a server answers that gives ``outputs`` in this order, whose id is the client's."""
         order = replace(asked, outputs=tuple(map(RequestedOutput, outputs)))
-        parsed = finished(self.codec.parse_request(self.wire(order), DEFAULT_LIMITS), MODEL)
+        parsed = completed(self.codec.parse_request(self.wire(order), DEFAULT_LIMITS), MODEL)
         given = (
-            tensor_of("SUM", Datatype.FP32, NUMBERS),
+            tensor_from_array("SUM", Datatype.FP32, NUMBERS),
             Tensor("WORDS", Datatype.BYTES, (1, 2), pack_bytes(words)),
         )
         made = self.codec.build_response(InferResponse("theirs", "3", outputs=given), parsed)
-        return with_body(made, (bytes(joined(body_of(made))),))
+        return with_body(made, (bytes(join_parts(body_of(made))),))
 
     def forwarded(
         self, asked: InferRequest, answer: Any, model: str = "", version: str = ""
     ) -> Any:
-        checked_ = finished(self.codec.shield(self.wire(asked), DEFAULT_LIMITS), MODEL)
-        return self.codec.relabel(answer, checked_, model, version, DEFAULT_LIMITS)
+        checked_ = completed(self.codec.validate(self.wire(asked), DEFAULT_LIMITS), MODEL)
+        return self.codec.rewrite_response(answer, checked_, model, version, DEFAULT_LIMITS)
 
     def translated(self, asked: InferRequest, answer: Any, version: str = "") -> Any:
-        parsed = finished(self.codec.parse_request(self.wire(asked), DEFAULT_LIMITS), MODEL)
+        parsed = completed(self.codec.parse_request(self.wire(asked), DEFAULT_LIMITS), MODEL)
         read = self.codec.parse_response(answer, parsed.operation, DEFAULT_LIMITS, MODEL)
         return self.codec.build_response(replace(read, version=version or read.version), parsed)
 
 
 def told(wire: Any) -> Any:
     """All that a client is told but for the number of its request."""
-    body = bytes(joined(body_of(wire)))
+    body = bytes(join_parts(body_of(wire)))
     if not hasattr(wire, "headers"):
         message = pb.InferResponse.FromString(body)
         message.request_status.ClearField("request_id")
@@ -124,17 +124,17 @@ def test_a_repeated_header_excuses_no_other_body(way: Way) -> None:
     asked = request()
     way.forwarded(asked, way.served(asked, ("SUM", "WORDS"), WORDS))
     wire = way.wire(asked)
-    body = bytes(joined(body_of(wire)))
+    body = bytes(join_parts(body_of(wire)))
     for spoilt in (body[:-1], body[:-9] + b"\xff" + body[-8:]):
         with pytest.raises(GatewayError):
-            finished(way.codec.shield(with_body(wire, (spoilt,)), DEFAULT_LIMITS), MODEL)
+            completed(way.codec.validate(with_body(wire, (spoilt,)), DEFAULT_LIMITS), MODEL)
 
 
 def test_a_repeated_answer_is_checked_for_its_data(way: Way) -> None:
     asked = request()
     answer = way.served(asked, ("SUM", "WORDS"), WORDS)
     way.forwarded(asked, answer)
-    body = bytes(joined(body_of(answer)))
+    body = bytes(join_parts(body_of(answer)))
     spoilt = body.replace(pack_bytes(WORDS), b"\xff" * len(pack_bytes(WORDS)))
     assert spoilt != body
     with pytest.raises(GatewayError) as refused:
@@ -144,18 +144,18 @@ def test_a_repeated_answer_is_checked_for_its_data(way: Way) -> None:
 
 def test_other_metadata_and_other_limits_are_looked_at_again(way: Way) -> None:
     wire = way.wire(request())
-    finished(way.codec.shield(wire, DEFAULT_LIMITS), MODEL)
+    completed(way.codec.validate(wire, DEFAULT_LIMITS), MODEL)
     other = replace(MODEL, inputs=(MODEL.inputs[0], TensorMetadata("TEXT", "BYTES", (-1, 3))))
     with pytest.raises(GatewayError):
-        finished(way.codec.shield(wire, DEFAULT_LIMITS), other)
-    finished(way.codec.shield(wire, DEFAULT_LIMITS), replace(MODEL, platform="x"))
-    finished(way.codec.shield(wire, replace(DEFAULT_LIMITS)), MODEL)
+        completed(way.codec.validate(wire, DEFAULT_LIMITS), other)
+    completed(way.codec.validate(wire, DEFAULT_LIMITS), replace(MODEL, platform="x"))
+    completed(way.codec.validate(wire, replace(DEFAULT_LIMITS)), MODEL)
     assert way.reads == 3
 
 
 def test_what_is_remembered_is_bounded(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checked, "MAX_HEADERS", 4)
-    monkeypatch.setattr(checked, "MAX_ANSWERS", 2)
+    monkeypatch.setattr(validated_headers, "MAX_HEADERS", 4)
+    monkeypatch.setattr(validated_headers, "MAX_RESPONSES", 2)
     for length in range(9):
         words = [b"x" * length, b""]
         asked = request(words=words)
@@ -176,8 +176,8 @@ def test_what_is_remembered_is_bounded(way: Way, monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_what_only_looks_like_an_id_is_part_of_the_header(header: str) -> None:
-    assert cut_id(header) == (header, 0)
-    assert cut_id("batch_size: 1 id: 7") == ("batch_size: 1", 7)
+    assert split_id(header) == (header, 0)
+    assert split_id("batch_size: 1 id: 7") == ("batch_size: 1", 7)
 
 
 @PLUGINS
@@ -191,13 +191,13 @@ def test_what_only_looks_like_an_id_is_part_of_the_header(header: str) -> None:
 def test_what_releases_read_differently_is_translated(
     plugin: CodecPlugin, changes: dict[str, Any]
 ) -> None:
-    codec: Any = plugin.make({})
-    model = replace(MODEL, schedules=True)
+    codec: Any = plugin.create({})
+    model = replace(MODEL, supports_scheduling=True)
     wire = codec.build_request(request(**changes), GENERIC, model)
-    passed = finished(codec.shield(wire, DEFAULT_LIMITS), model)
-    assert codec.readdress(passed, "m", "", GENERIC) is None
+    passed = completed(codec.validate(wire, DEFAULT_LIMITS), model)
+    assert codec.rewrite_request(passed, "m", "", GENERIC) is None
 
 
 def test_datatypes_of_outputs_are_told_by_translating() -> None:
-    assert not HTTP.make({"data_type": True}).forwards  # type: ignore[attr-defined]
-    assert not GRPC.make({"data_type": True}).forwards  # type: ignore[attr-defined]
+    assert not HTTP.create({"data_type": True}).can_pass_through  # type: ignore[attr-defined]
+    assert not GRPC.create({"data_type": True}).can_pass_through  # type: ignore[attr-defined]

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 from trtis_gateway import MODELS, respond
 
-from infergate.codecs.base import Parsed, Unfinished
+from infergate.codecs.base import ParsedRequest, PartialInferRequest
 from infergate.codecs.profiles import GENERIC
-from infergate.codecs.trtis import GRPC, HTTP, text
+from infergate.codecs.trtis import GRPC, HTTP, text_format
 from infergate.codecs.trtis import messages as pb
-from infergate.codecs.trtis.grpc_infer import MOST_FIELDS
-from infergate.codecs.trtis.statuses import CODE, KINDS, Refusal
-from infergate.core.classification import PARAMETER
+from infergate.codecs.trtis.grpc_infer import MAX_REQUEST_FIELDS
+from infergate.codecs.trtis.request_status import CODE_BY_KIND, KIND_BY_CODE, TrtisStatusError
+from infergate.core.classification import CLASSIFICATION
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import (
-    Health,
+    HealthStatus,
     InferResponse,
     ModelIndexEntry,
     ModelMetadata,
@@ -31,7 +31,7 @@ from infergate.core.messages import (
     TensorMetadata,
 )
 from infergate.core.tensor import Tensor, pack_bytes
-from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, joined
+from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, join_parts
 
 INT32 = bytes(64)
 BOTH = 'batch_size: 1 input { name: "INPUT0" } input { name: "INPUT1" }'
@@ -50,11 +50,11 @@ def infer(
 
 
 def status_of(answer: HttpResponse) -> Any:
-    return text.read(pb.RequestStatus, answer.headers["NV-Status"])
+    return text_format.parse(pb.RequestStatus, answer.headers["NV-Status"])
 
 
 def http(wire: HttpRequest, **options: Any) -> HttpResponse:
-    answer = respond(HTTP.make(options), wire)
+    answer = respond(HTTP.create(options), wire)
     assert isinstance(answer, HttpResponse)
     return answer
 
@@ -88,12 +88,12 @@ def test_an_unknown_model(level: str, path: str, told: str) -> None:
     ],
 )
 def test_a_model_that_is_not_ready_is_told_before_its_tensors(level: str, told: str) -> None:
-    codec = HTTP.make({"level": level})
+    codec = HTTP.create({"level": level})
     wire = infer("batch_size: 0 input { name: 'X' }")
     unfinished = codec.parse_request(wire, DEFAULT_LIMITS)
-    assert isinstance(unfinished, Unfinished)
+    assert isinstance(unfinished, PartialInferRequest)
     with pytest.raises(GatewayError) as caught:
-        unfinished.finish(replace(MODELS["simple"].metadata, unavailable=True))
+        unfinished.complete(replace(MODELS["simple"].metadata, unavailable=True))
     assert caught.value.kind is Kind.NO_BACKEND
     status = status_of(codec.build_error(caught.value, wire))
     assert (status.code, status.msg) == (pb.CODES["UNAVAILABLE"], told)
@@ -103,7 +103,7 @@ def test_a_model_that_is_not_ready_is_told_before_its_tensors(level: str, told: 
 def test_a_sequence_without_an_id_is_refused_in_the_old_words(prefix: str) -> None:
     told = "inference request to model 'm' must specify a non-zero or non-empty correlation ID"
     wire = infer(BOTH)
-    answer = HTTP.make({}).build_error(GatewayError(Kind.BAD_REQUEST, prefix + told), wire)
+    answer = HTTP.create({}).build_error(GatewayError(Kind.BAD_REQUEST, prefix + told), wire)
     old = "inference request to model 'm' must specify a non-zero correlation ID"
     assert status_of(answer).msg == old
 
@@ -137,7 +137,7 @@ def test_an_output_as_values_and_as_classes_is_refused() -> None:
 )
 def test_the_forms_of_status(level: str, query: str, accept: str, form: str) -> None:
     answer = http(get("/api/status/simple", query, accept=accept), level=level)
-    body = bytes(joined(answer.body))
+    body = bytes(join_parts(answer.body))
     if form == "json":
         told = json.loads(body)
         assert told["ready_state"] == "SERVER_READY"
@@ -154,7 +154,7 @@ def test_the_forms_of_status(level: str, query: str, accept: str, form: str) -> 
 def test_the_missing_header_is_told_without_a_status() -> None:
     answer = http(infer(None))
     assert (answer.status, dict(answer.headers)) == (400, {"Content-Type": "text/plain"})
-    assert bytes(joined(answer.body)) == b"The request header should contain 'NV-InferRequest'"
+    assert bytes(join_parts(answer.body)) == b"The request header should contain 'NV-InferRequest'"
 
 
 def test_an_unreadable_header_comes_before_an_unknown_model() -> None:
@@ -176,7 +176,7 @@ def test_data_types_are_told_where_asked_for() -> None:
 
 
 def test_requests_that_reach_a_handler_are_numbered() -> None:
-    codec = HTTP.make({})
+    codec = HTTP.create({})
     numbers = []
     for wire in (infer(BOTH), get("/api/foo"), get("/api/status/nosuch"), infer("?"), infer("")):
         answer = respond(codec, wire)
@@ -186,16 +186,16 @@ def test_requests_that_reach_a_handler_are_numbered() -> None:
 
 def test_not_ready_is_a_400_that_succeeded() -> None:
     for plugin in (HTTP, GRPC):
-        codec = plugin.make({})
+        codec = plugin.create({})
         answer = codec.build_response(
-            Health(ok=False),
+            HealthStatus(ok=False),
             codec.parse_request(codec.build_request(ServerReadyRequest(), GENERIC), DEFAULT_LIMITS),
         )
         if plugin is HTTP:
             assert answer.status == 400
             assert status_of(answer).code == pb.CODES["SUCCESS"]
         else:
-            told = pb.HealthResponse.FromString(joined(answer.message))
+            told = pb.HealthResponse.FromString(join_parts(answer.message))
             assert (told.request_status.code, told.health) == (pb.CODES["SUCCESS"], False)
 
 
@@ -203,49 +203,49 @@ def test_not_ready_is_a_400_that_succeeded() -> None:
 
 
 def test_every_kind_has_a_code() -> None:
-    assert set(CODE) == set(Kind)
-    assert set(CODE.values()) <= set(pb.CODES)
-    assert set(KINDS) == set(pb.CODES) - {"SUCCESS"}
+    assert set(CODE_BY_KIND) == set(Kind)
+    assert set(CODE_BY_KIND.values()) <= set(pb.CODES)
+    assert set(KIND_BY_CODE) == set(pb.CODES) - {"SUCCESS"}
 
 
 @pytest.mark.parametrize("kind", Kind)
 def test_every_kind_is_told(kind: Kind) -> None:
     error = GatewayError(kind, "what 'went' wrong é\n\ud800" + "x" * 9000)
-    told = status_of(HTTP.make({}).build_error(error, get("/api/health/live")))
-    assert told.code == pb.CODES[CODE[kind]]
+    told = status_of(HTTP.create({}).build_error(error, get("/api/health/live")))
+    assert told.code == pb.CODES[CODE_BY_KIND[kind]]
     assert told.msg.startswith("what 'went' wrong é\n?xxx")
     assert len(told.msg.encode()) <= 1500
     for wire in (None, get("/api/health/live"), infer(BOTH + " id: 5"), get("/api")):
-        answer = HTTP.make({}).build_error(error, wire)
+        answer = HTTP.create({}).build_error(error, wire)
         assert answer.status == 400
         assert all(len(value) < 8190 and value.isascii() for value in answer.headers.values())
     call = RpcRequest(
         SERVICE + "Infer", (pb.InferRequest(meta_data={"id": 5}).SerializeToString(),)
     )
     for wire in (None, call, RpcRequest(SERVICE + "Health"), RpcRequest(SERVICE + "X")):
-        answer = GRPC.make({}).build_error(error, wire)
+        answer = GRPC.create({}).build_error(error, wire)
         assert answer.code == (12 if wire is not None and wire.method.endswith("X") else 0)
 
 
 def test_the_id_of_a_refused_inference_is_told() -> None:
     error = GatewayError(Kind.OVERLOADED, "busy")
-    answer = HTTP.make({}).build_error(error, infer("id: 18446744073709551615"))
+    answer = HTTP.create({}).build_error(error, infer("id: 18446744073709551615"))
     assert answer.headers["NV-InferResponse"] == "id: 18446744073709551615"
     message = pb.InferRequest(model_name="m", model_version=-1, meta_data={"id": 2**64 - 1})
     call = RpcRequest(SERVICE + "Infer", (message.SerializeToString(),))
-    told = pb.InferResponse.FromString(joined(GRPC.make({}).build_error(error, call).message))
+    told = pb.InferResponse.FromString(join_parts(GRPC.create({}).build_error(error, call).message))
     assert told.meta_data.id == 2**64 - 1
     assert (told.request_status.code, told.request_status.msg) == (pb.CODES["UNAVAILABLE"], "busy")
 
 
 def test_a_refusal_is_no_kind_of_its_own() -> None:
-    assert Refusal("UNKNOWN", "x").kind is Kind.BAD_REQUEST
+    assert TrtisStatusError("UNKNOWN", "x").kind is Kind.BAD_REQUEST
 
 
 def test_a_cut_call_has_no_id_to_tell() -> None:
     error = GatewayError(Kind.OVERLOADED, "busy")
-    answer = GRPC.make({}).build_error(error, RpcRequest(SERVICE + "StreamInfer", (b"\x0a",)))
-    assert pb.InferResponse.FromString(joined(answer.message)).HasField("meta_data")
+    answer = GRPC.create({}).build_error(error, RpcRequest(SERVICE + "StreamInfer", (b"\x0a",)))
+    assert pb.InferResponse.FromString(join_parts(answer.message)).HasField("meta_data")
 
 
 @pytest.mark.parametrize(
@@ -254,29 +254,29 @@ def test_a_cut_call_has_no_id_to_tell() -> None:
 @pytest.mark.parametrize("method", ["Infer", "StreamInfer"])
 def test_bytes_that_are_no_message(method: str, message: bytes) -> None:
     version = b"\x10\x01"
-    answer = respond(GRPC.make({}), RpcRequest(SERVICE + method, (version + message,)))
+    answer = respond(GRPC.create({}), RpcRequest(SERVICE + method, (version + message,)))
     if not answer.code:  # the names are there: an unknown model comes first
-        told = pb.InferResponse.FromString(joined(answer.message))
+        told = pb.InferResponse.FromString(join_parts(answer.message))
         assert told.request_status.code == pb.CODES["UNAVAILABLE"]
         message = b"\x0a\x06simple" + version + message
-        answer = respond(GRPC.make({}), RpcRequest(SERVICE + method, (message,)))
+        answer = respond(GRPC.create({}), RpcRequest(SERVICE + method, (message,)))
     assert (answer.code, answer.details) == (13, "Unable to parse request")
 
 
 def test_other_messages_are_short() -> None:
     wire = RpcRequest(SERVICE + "Status", (b"\x0a" * 70_000,))
-    told = pb.StatusResponse.FromString(joined(respond(GRPC.make({}), wire).message))
+    told = pb.StatusResponse.FromString(join_parts(respond(GRPC.create({}), wire).message))
     assert told.request_status.code == pb.CODES["INVALID_ARG"]
     assert "larger than 65536 bytes" in told.request_status.msg
-    assert respond(GRPC.make({}), RpcRequest(SERVICE + "Status", (b"\xff",))).code == 13
+    assert respond(GRPC.create({}), RpcRequest(SERVICE + "Status", (b"\xff",))).code == 13
 
 
 # ---- limits
 
 
-def unfinished(header: str, body: bytes = b"") -> Unfinished:
-    found = HTTP.make({}).parse_request(infer(header, body=body), DEFAULT_LIMITS)
-    assert isinstance(found, Unfinished)
+def unfinished(header: str, body: bytes = b"") -> PartialInferRequest:
+    found = HTTP.create({}).parse_request(infer(header, body=body), DEFAULT_LIMITS)
+    assert isinstance(found, PartialInferRequest)
     return found
 
 
@@ -299,13 +299,13 @@ def test_a_call_of_too_many_tensors_or_too_long_names() -> None:
     deep.meta_data.input.add(name="x" * 500, dims=[1] * 65)
     for message, told in ((many, "there are 5000 inputs"), (deep, "has 65 dimensions")):
         with pytest.raises(GatewayError, match=told):
-            GRPC.make({}).parse_request(call_with(message), DEFAULT_LIMITS)
-    for _ in range(MOST_FIELDS):
+            GRPC.create({}).parse_request(call_with(message), DEFAULT_LIMITS)
+    for _ in range(MAX_REQUEST_FIELDS):
         many.meta_data.input.add()
     long = pb.InferRequest()
     long.meta_data.input.add(name="x" * (4 << 20))
     for message in (many, long, pb.InferRequest(raw_input=[b""] * 3000)):
-        assert respond(GRPC.make({}), call_with(message)).code == 13
+        assert respond(GRPC.create({}), call_with(message)).code == 13
 
 
 MODEL = MODELS["identity_nobatch"].metadata
@@ -314,28 +314,28 @@ MODEL = MODELS["identity_nobatch"].metadata
 def test_a_rank_over_the_limit() -> None:
     model = replace(MODEL, inputs=(TensorMetadata("INPUT0", "INT32", (1,) * 65),))
     with pytest.raises(GatewayError, match="shape has 65 dimensions, the limit is 64"):
-        unfinished('batch_size: 1 input { name: "INPUT0" }', bytes(4)).finish(model)
+        unfinished('batch_size: 1 input { name: "INPUT0" }', bytes(4)).complete(model)
 
 
 def test_a_batch_that_overflows_64_bits_is_too_little_data() -> None:
     model = replace(MODEL, inputs=(TensorMetadata("INPUT0", "INT32", (-1, -1)),))
     header = 'batch_size: 1 input { name: "INPUT0" dims: 4294967296 dims: 4294967296 }'
     with pytest.raises(GatewayError, match=f"expecting {4 * 2**64} bytes"):
-        unfinished(header).finish(model)
+        unfinished(header).complete(model)
 
 
 def test_a_datatype_that_the_api_has_not() -> None:
     for datatype in ("BF16", "FP8", "TYPE_INVALID"):
         model = replace(MODEL, inputs=(TensorMetadata("INPUT0", datatype, (1,)),))
         with pytest.raises(GatewayError, match=f"input 'INPUT0': datatype '{datatype}'") as caught:
-            unfinished('batch_size: 1 input { name: "INPUT0" }').finish(model)
+            unfinished('batch_size: 1 input { name: "INPUT0" }').complete(model)
         assert caught.value.kind is Kind.UNSUPPORTED
 
 
 def test_strings_without_data_are_refused() -> None:
     model = replace(MODEL, inputs=(TensorMetadata("INPUT0", "BYTES", (3,)),))
     with pytest.raises(GatewayError, match="announces 3 BYTES elements, the data holds 0"):
-        unfinished('batch_size: 1 input { name: "INPUT0" }').finish(model)
+        unfinished('batch_size: 1 input { name: "INPUT0" }').complete(model)
 
 
 def test_metadata_that_tells_no_batch_has_whole_shapes() -> None:
@@ -343,10 +343,10 @@ def test_metadata_that_tells_no_batch_has_whole_shapes() -> None:
         "m", inputs=(TensorMetadata("INPUT0", "UINT8", (-1, 2)),), max_batch_size=None
     )
     header = 'batch_size: 1 input { name: "INPUT0" dims: [3, 2] }'
-    parsed = unfinished(header, bytes(6)).finish(model)
+    parsed = unfinished(header, bytes(6)).complete(model)
     assert parsed.operation.inputs[0].shape == (3, 2)  # type: ignore[union-attr]
     with pytest.raises(GatewayError, match="batch-size must be <= 0 for 'm'"):
-        unfinished(header.replace("1", "2", 1), bytes(6)).finish(model)
+        unfinished(header.replace("1", "2", 1), bytes(6)).complete(model)
 
 
 def test_inputs_are_views_of_the_body() -> None:
@@ -358,8 +358,8 @@ def test_inputs_are_views_of_the_body() -> None:
         {"nv-inferrequest": 'batch_size: 1 input { name: "INPUT0" dims: 2 }'},
         (body,),
     )
-    found = HTTP.make({}).parse_request(wire, DEFAULT_LIMITS)
-    data = found.finish(MODEL).operation.inputs[0].data
+    found = HTTP.create({}).parse_request(wire, DEFAULT_LIMITS)
+    data = found.complete(MODEL).operation.inputs[0].data
     body[0] = 7
     assert data[0] == 7
 
@@ -367,9 +367,11 @@ def test_inputs_are_views_of_the_body() -> None:
 # ---- answers that are none
 
 
-def asked(header: str, model: str = "classify", body: bytes = bytes(16)) -> Parsed:
-    found = HTTP.make({}).parse_request(infer(header, f"/api/infer/{model}", body), DEFAULT_LIMITS)
-    return found.finish(MODELS[model].metadata)
+def asked(header: str, model: str = "classify", body: bytes = bytes(16)) -> ParsedRequest:
+    found = HTTP.create({}).parse_request(
+        infer(header, f"/api/infer/{model}", body), DEFAULT_LIMITS
+    )
+    return found.complete(MODELS[model].metadata)
 
 
 def classes(*elements: bytes, datatype: Datatype = Datatype.BYTES) -> InferResponse:
@@ -395,23 +397,23 @@ CLASSIFY = 'batch_size: 1 input { name: "INPUT0" } output { name: "OUTPUT0" cls 
 )
 def test_classes_that_are_none(answer: InferResponse, told: str) -> None:
     with pytest.raises(GatewayError, match=told) as caught:
-        HTTP.make({}).build_response(answer, asked(CLASSIFY))
+        HTTP.create({}).build_response(answer, asked(CLASSIFY))
     assert caught.value.kind is Kind.BACKEND_GARBAGE
 
 
 def test_classes_of_a_batch_are_shared_out() -> None:
     two = asked(CLASSIFY.replace("1", "2", 1), body=bytes(32))
-    assert two.operation.outputs[0].parameters == {PARAMETER: 2}  # type: ignore[union-attr]
+    assert two.operation.outputs[0].parameters == {CLASSIFICATION: 2}  # type: ignore[union-attr]
     with pytest.raises(GatewayError, match="3 classes for 2 batch entries"):
-        HTTP.make({}).build_response(classes(b"1:0", b"1:1", b"1:2"), two)
+        HTTP.create({}).build_response(classes(b"1:0", b"1:1", b"1:2"), two)
     for none in (two, asked(CLASSIFY)):
-        told = HTTP.make({}).build_response(classes(), none).headers["NV-InferResponse"]
-        assert told.count("batch_classes { }") == none.reply.inference.batch_size
+        told = HTTP.create({}).build_response(classes(), none).headers["NV-InferResponse"]
+        assert told.count("batch_classes { }") == none.response_options.infer_options.batch_size
 
 
 def test_class_values_are_floats_of_32_bits() -> None:
     answer = classes(b"1e300:0:a:b", b"-0.0:1:")
-    told = HTTP.make({}).build_response(answer, asked(CLASSIFY)).headers["NV-InferResponse"]
+    told = HTTP.create({}).build_response(answer, asked(CLASSIFY)).headers["NV-InferResponse"]
     assert told.endswith('batch_classes { cls { value: inf label: "a:b" } cls { idx: 1 } } }')
 
 
@@ -426,14 +428,14 @@ def test_class_values_are_floats_of_32_bits() -> None:
 def test_values_that_are_none(datatype: Datatype, shape: tuple[int, ...], told: str) -> None:
     answer = InferResponse("m", outputs=(Tensor("OUTPUT0", datatype, shape, bytes(16)),))
     with pytest.raises(GatewayError, match=told):
-        HTTP.make({}).build_response(answer, asked(CLASSIFY.replace("cls { count: 2 }", "")))
+        HTTP.create({}).build_response(answer, asked(CLASSIFY.replace("cls { count: 2 }", "")))
 
 
 @pytest.mark.parametrize("version", ["", "v2", "2.1", "9" * 30])
 def test_a_version_that_is_no_number_is_not_told(version: str) -> None:
     values = Tensor("OUTPUT0", Datatype.FP32, (1, 4), bytes(16))
     answer = InferResponse("m", version, outputs=(values,))
-    told = HTTP.make({}).build_response(answer, asked(CLASSIFY.replace("cls { count: 2 }", "")))
+    told = HTTP.create({}).build_response(answer, asked(CLASSIFY.replace("cls { count: 2 }", "")))
     assert told.headers["NV-InferResponse"].startswith(
         'model_name: "classify" batch_size: 1 output'
     )
@@ -441,8 +443,10 @@ def test_a_version_that_is_no_number_is_not_told(version: str) -> None:
 
 def test_what_the_api_has_no_words_for() -> None:
     with pytest.raises(GatewayError, match="has no such response: ServerMetadata"):
-        HTTP.make({}).build_response(ServerMetadata("a", "b"), Parsed(ServerReadyRequest()))
-    codec = GRPC.make({})
+        HTTP.create({}).build_response(
+            ServerMetadata("a", "b"), ParsedRequest(ServerReadyRequest())
+        )
+    codec = GRPC.create({})
     parsed = codec.parse_request(codec.build_request(ServerReadyRequest(), GENERIC), DEFAULT_LIMITS)
     with pytest.raises(GatewayError, match="has no such response here: ServerMetadata"):
         codec.build_response(ServerMetadata("a", "b"), parsed)
@@ -452,9 +456,9 @@ def test_a_status_that_protobuf_cannot_hold() -> None:
     huge = ModelMetadata("m", inputs=(TensorMetadata("I", "FP32", (2**63,)),))
     status = ServerStatus("", "", ready=True, models=(ModelStatus(huge),))
     wire = get("/api/status")
-    parsed = HTTP.make({}).parse_request(wire, DEFAULT_LIMITS)
+    parsed = HTTP.create({}).parse_request(wire, DEFAULT_LIMITS)
     with pytest.raises(GatewayError, match="the status cannot be represented"):
-        HTTP.make({}).build_response(status, parsed)
+        HTTP.create({}).build_response(status, parsed)
 
 
 # ---- shared memory
@@ -475,28 +479,28 @@ TOLD = (
 
 
 def test_regions_are_told_in_the_field_that_clients_read() -> None:
-    codec = HTTP.make({})
+    codec = HTTP.create({})
     parsed = codec.parse_request(get("/api/sharedmemorycontrol/status"), DEFAULT_LIMITS)
-    body = bytes(joined(codec.build_response(REGIONS, parsed).body)).decode()
-    assert text.line(text.read(pb.SharedMemoryStatus, body)) == TOLD
-    grpc = GRPC.make({})
+    body = bytes(join_parts(codec.build_response(REGIONS, parsed).body)).decode()
+    assert text_format.to_line(text_format.parse(pb.SharedMemoryStatus, body)) == TOLD
+    grpc = GRPC.create({})
     asked = pb.SharedMemoryControlRequest(status={})
     wire = RpcRequest(SERVICE + "SharedMemoryControl", (asked.SerializeToString(),))
     answer = grpc.build_response(REGIONS, grpc.parse_request(wire, DEFAULT_LIMITS))
-    told = pb.SharedMemoryControlResponse.FromString(joined(answer.message))
+    told = pb.SharedMemoryControlResponse.FromString(join_parts(answer.message))
     # the client reads the bytes of the one message as the other
     status = pb.SharedMemoryStatus.FromString(told.shared_memory_status.SerializeToString())
-    assert text.line(status) == TOLD
+    assert text_format.to_line(status) == TOLD
 
 
 def test_memory_of_a_gpu_is_registered_with_its_handle() -> None:
     wire = HttpRequest("POST", "/api/sharedmemorycontrol/cudaregister/r/64/1", body=(b"ab", b"c"))
-    one = HTTP.make({}).parse_request(wire, DEFAULT_LIMITS).operation
+    one = HTTP.create({}).parse_request(wire, DEFAULT_LIMITS).operation
     register = {"name": "r", "byte_size": 64}
     register["cuda_shared_memory"] = {"raw_handle": b"abc", "device_id": 1}  # type: ignore[assignment]
     asked = pb.SharedMemoryControlRequest(register=register)
     call = RpcRequest(SERVICE + "SharedMemoryControl", (asked.SerializeToString(),))
-    assert one == GRPC.make({}).parse_request(call, DEFAULT_LIMITS).operation
+    assert one == GRPC.create({}).parse_request(call, DEFAULT_LIMITS).operation
     assert (one.name, one.size, one.device, one.handle) == ("r", 64, 1, b"abc")
 
 
@@ -510,11 +514,11 @@ def test_memory_of_a_gpu_is_registered_with_its_handle() -> None:
 def test_versions_are_numbers(version: str, told: list[int]) -> None:
     entry = ModelIndexEntry("m", version, "READY", "because")
     status = ServerStatus("", "", ready=False, models=(ModelStatus(ModelMetadata("m"), (entry,)),))
-    codec = HTTP.make({})
+    codec = HTTP.create({})
     wire = codec.build_response(
         status, codec.parse_request(get("/api/status", "format=binary"), DEFAULT_LIMITS)
     )
-    message = pb.ServerStatus.FromString(bytes(joined(wire.body)))
+    message = pb.ServerStatus.FromString(bytes(join_parts(wire.body)))
     assert message.ready_state == 1  # initializing
     assert list(message.model_status["m"].version_status) == told
     for each in message.model_status["m"].version_status.values():
@@ -542,13 +546,13 @@ def test_a_model_with_sequences_is_told_to_be_one(batching: Any, told: str | Non
     status = ServerStatus(
         "", "", ready=True, models=(ModelStatus(ModelMetadata("m", sequence_batching=batching)),)
     )
-    codec = HTTP.make({})
+    codec = HTTP.create({})
     wire = codec.build_response(
         status, codec.parse_request(get("/api/status", "format=binary"), DEFAULT_LIMITS)
     )
-    config = pb.ServerStatus.FromString(bytes(joined(wire.body))).model_status["m"].config
+    config = pb.ServerStatus.FromString(bytes(join_parts(wire.body))).model_status["m"].config
     assert config.HasField("sequence_batching") == (told is not None)
-    assert text.line(config.sequence_batching) == (told or "")
+    assert text_format.to_line(config.sequence_batching) == (told or "")
 
 
 def duration(count: int, ns: int) -> dict[str, int]:
@@ -586,17 +590,17 @@ def versions_told(counted: dict[str, Any], *versions: str) -> dict[int, str]:
     entries = tuple(ModelIndexEntry("m", version, "READY") for version in versions)
     model = ModelStatus(ModelMetadata("m"), entries, (counted,))
     answer = ServerStatus("", "", ready=True, models=(model,))
-    codec, other = HTTP.make({}), GRPC.make({})
+    codec, other = HTTP.create({}), GRPC.create({})
     wire = codec.build_response(
         answer, codec.parse_request(get("/api/status", "format=binary"), DEFAULT_LIMITS)
     )
     asked = RpcRequest(SERVICE + "Status", (pb.StatusRequest().SerializeToString(),))
     rpc = other.build_response(answer, other.parse_request(asked, DEFAULT_LIMITS))
-    one = pb.ServerStatus.FromString(bytes(joined(wire.body)))
-    two = pb.StatusResponse.FromString(bytes(joined(rpc.message))).server_status
+    one = pb.ServerStatus.FromString(bytes(join_parts(wire.body)))
+    two = pb.StatusResponse.FromString(bytes(join_parts(rpc.message))).server_status
     assert one == two
     told = one.model_status["m"].version_status
-    return {number: text.line(told[number]) for number in told}
+    return {number: text_format.to_line(told[number]) for number in told}
 
 
 def test_what_was_counted_is_told_of_its_version() -> None:
@@ -643,7 +647,7 @@ def test_when_to_come_back_is_told_where_the_carrier_can(
 ) -> None:
     """The API has no word for it, its carriers have."""
     error = GatewayError(Kind.RATE_LIMITED, "too many", retry_after=after)
-    answer = HTTP.make({}).build_error(error, infer(BOTH))
+    answer = HTTP.create({}).build_error(error, infer(BOTH))
     assert list(answer.headers) == ["NV-InferResponse", "NV-Status", "Content-Type", *told]
     assert told.items() <= answer.headers.items()
-    assert GRPC.make({}).build_error(error, RpcRequest(SERVICE + "Health")).metadata == told
+    assert GRPC.create({}).build_error(error, RpcRequest(SERVICE + "Health")).metadata == told

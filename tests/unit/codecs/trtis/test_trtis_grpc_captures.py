@@ -12,7 +12,7 @@ from trtis_gateway import MODELS, respond
 
 from infergate.codecs.trtis import GRPC as PLUGIN
 from infergate.codecs.trtis import messages as pb
-from infergate.core.wire import RpcRequest, RpcResponse, joined
+from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 
 RESPONSES = {
     "Status": pb.StatusResponse,
@@ -46,14 +46,14 @@ def kind(method: str) -> type:
 
 
 def answered(request: RpcRequest) -> RpcResponse:
-    answer = respond(PLUGIN.make({"server_id": "trtis-gold"}), request)
+    answer = respond(PLUGIN.create({"server_id": "trtis-gold"}), request)
     assert isinstance(answer, RpcResponse)
     return answer
 
 
 def told(name: str) -> pb.InferResponse:  # type: ignore[valid-type]
     (request,) = BY_NAME[name].requests
-    return kind(request.method).FromString(joined(answered(request).message))
+    return kind(request.method).FromString(join_parts(answered(request).message))
 
 
 def test_most_are_compared() -> None:
@@ -65,7 +65,7 @@ def known(request: RpcRequest) -> bool:
     """Whether an exchange in a stream is with a model that is here."""
     if not request.method.endswith("StreamInfer"):
         return True
-    name = pb.InferRequest.FromString(joined(request.message)).model_name
+    name = pb.InferRequest.FromString(join_parts(request.message)).model_name
     return name in MODELS or name == "nosuch"
 
 
@@ -81,7 +81,7 @@ def test_the_same_answer(case: Call) -> None:
             assert not answer.message
             continue
         wanted = kind(request.method).FromString(case.responses[index])
-        data = bytes(joined(answer.message))
+        data = bytes(join_parts(answer.message))
         numbered = kind(request.method).FromString(data).request_status.request_id
         assert numbered == 1
         wanted.request_status.request_id = numbered

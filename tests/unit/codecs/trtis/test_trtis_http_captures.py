@@ -11,9 +11,9 @@ from trtis_captures import HTTP, Exchange
 from trtis_gateway import respond
 
 from infergate.codecs.trtis import HTTP as PLUGIN
-from infergate.codecs.trtis import text
+from infergate.codecs.trtis import text_format
 from infergate.codecs.trtis.messages import ServerStatus
-from infergate.core.wire import HttpResponse, joined
+from infergate.core.wire import HttpResponse, join_parts
 
 NOT_MODELLED = re.compile("/api/(infer|status)/(sequence|ensemble_simple|slow|broken)")
 """Models of other behaviours."""
@@ -42,7 +42,7 @@ TRANSPORTS = {"content-length", "connection"}
 
 
 def answered(case: Exchange) -> HttpResponse:
-    codec = PLUGIN.make({"server_id": "trtis-gold"})
+    codec = PLUGIN.create({"server_id": "trtis-gold"})
     answer = respond(codec, case.request)
     assert isinstance(answer, HttpResponse)
     return answer
@@ -68,7 +68,7 @@ def test_the_same_answer(case: Exchange) -> None:
     if theirs.body or "NV-InferResponse" in names:
         assert list(told) == names
     assert told == {name: masked(theirs.headers[name.lower()]) for name in names}
-    assert bytes(joined(answer.body)) == theirs.body
+    assert bytes(join_parts(answer.body)) == theirs.body
 
 
 # ---- what is listed
@@ -84,8 +84,8 @@ def test_strings_that_contradict_their_size_are_refused() -> None:
 def test_no_classes_are_the_values(name: str) -> None:
     answer, case = answered(BY_NAME[name]), BY_NAME[name]
     assert answer.headers["NV-InferResponse"] == case.response.headers["nv-inferresponse"]
-    values = bytes(joined(case.request.body))
-    assert bytes(joined(answer.body)) == values + case.response.body
+    values = bytes(join_parts(case.request.body))
+    assert bytes(join_parts(answer.body)) == values + case.response.body
 
 
 def test_dimensions_below_zero() -> None:
@@ -105,7 +105,7 @@ def test_no_region_can_be_registered() -> None:
                 "code: INTERNAL msg: \"Unable to open shared memory region: \\'/trtisgold\\'\""
             )
         )
-    assert bytes(joined(answered(BY_NAME["148_shm_status_one"]).body)) == b""
+    assert bytes(join_parts(answered(BY_NAME["148_shm_status_one"]).body)) == b""
     assert (
         answered(BY_NAME["150_shm_infer"])
         .headers["NV-Status"]
@@ -146,7 +146,7 @@ def test_what_is_told_of_a_model_is_the_same(case: Exchange) -> None:
     answer = answered(case)
     assert masked(answer.headers["NV-Status"]) == masked(case.response.headers["nv-status"])
     if case.response.headers["content-type"] == "text/plain":
-        theirs = text.read(ServerStatus, case.response.body.decode())
+        theirs = text_format.parse(ServerStatus, case.response.body.decode())
     else:
         theirs = ServerStatus.FromString(case.response.body)
     wanted = ServerStatus()
@@ -154,14 +154,16 @@ def test_what_is_told_of_a_model_is_the_same(case: Exchange) -> None:
     known_fields(wanted)
     assert answer.headers["Content-Type"] == case.response.headers["content-type"]
     if answer.headers["Content-Type"] == "text/plain":
-        assert bytes(joined(answer.body)).decode() == text.lines(wanted)
+        assert bytes(join_parts(answer.body)).decode() == text_format.to_lines(wanted)
     else:
-        assert ServerStatus.FromString(bytes(joined(answer.body))) == wanted
+        assert ServerStatus.FromString(bytes(join_parts(answer.body))) == wanted
 
 
 def test_all_models_are_told() -> None:
     for name in ("016_status_all_text", "017_status_all_slash"):
-        told = text.read(ServerStatus, bytes(joined(answered(BY_NAME[name]).body)).decode())
-        theirs = text.read(ServerStatus, BY_NAME[name].response.body.decode())
+        told = text_format.parse(
+            ServerStatus, bytes(join_parts(answered(BY_NAME[name]).body)).decode()
+        )
+        theirs = text_format.parse(ServerStatus, BY_NAME[name].response.body.decode())
         assert set(told.model_status) < set(theirs.model_status)
         assert len(told.model_status) == 11

@@ -48,7 +48,7 @@ def of_message(message: Any, name: str) -> set[str]:
 
 
 def test_every_field_is_the_servers() -> None:
-    (raw,) = SCHEMA.files_declaring(f"{PACKAGE}.GRPCService")
+    (raw,) = SCHEMA.files_by_symbol(f"{PACKAGE}.GRPCService")
     ours = facts(descriptor_pb2.FileDescriptorProto.FromString(raw))
     published = {line.partition(" ")[2] for line in PUBLISHED}
     theirs = {fact for fact in published if not re.match("package ", fact)}
@@ -59,7 +59,7 @@ def test_every_field_is_the_servers() -> None:
 
 
 def test_the_file_has_a_name_of_its_own() -> None:
-    (raw,) = SCHEMA.files_declaring(f"{PACKAGE}.InferRequest")
+    (raw,) = SCHEMA.files_by_symbol(f"{PACKAGE}.InferRequest")
     file = descriptor_pb2.FileDescriptorProto.FromString(raw)
     assert file.name == "legacy_inference_server.proto"
     assert not file.dependency

@@ -16,7 +16,7 @@ import pytest
 from trtis_captures import GRPC, HTTP, PACKAGE
 from trtis_gateway import MODELS, perform
 
-from infergate.codecs.base import Codec, Unfinished
+from infergate.codecs.base import Codec, PartialInferRequest
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.trtis import GRPC as GRPC_PLUGIN
 from infergate.codecs.trtis import HTTP as HTTP_PLUGIN
@@ -25,15 +25,15 @@ from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import (
-    Done,
+    Acknowledgement,
     InferRequest,
     InferResponse,
     Operation,
     SharedMemoryRegisterRequest,
     SharedMemoryUnregisterRequest,
 )
-from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, joined
-from infergate.gateway.shared_memory import SharedMemory, in_shared_memory
+from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, join_parts
+from infergate.gateway.shared_memory import SharedMemory, uses_shared_memory
 
 CAPTURED = "trtisgold"
 KEY = f"ig{os.getpid():07d}"[-len(CAPTURED) :]
@@ -57,16 +57,16 @@ def regions() -> Iterator[dict[str, Path]]:
 async def respond(codec: Codec[Any, Any], memory: SharedMemory, wire: Any) -> Any:
     try:
         parsed = codec.parse_request(wire, DEFAULT_LIMITS)
-        if isinstance(parsed, Unfinished):
-            parsed = parsed.finish(MODELS[parsed.model].metadata)
+        if isinstance(parsed, PartialInferRequest):
+            parsed = parsed.complete(MODELS[parsed.model].metadata)
         operation = parsed.operation
         if isinstance(operation, InferRequest):
-            if in_shared_memory(operation):
+            if uses_shared_memory(operation):
                 backend: Any = None
-                async with memory.lent(operation, backend) as loan:
+                async with memory.stage(operation, backend) as loan:
                     answer = perform(loan.request)
                     assert isinstance(answer, InferResponse)
-                    answer = await loan.delivered(answer)
+                    answer = await loan.write_outputs(answer)
             else:
                 answer = perform(operation)
         else:
@@ -82,8 +82,8 @@ def ours(text: str) -> str:
 
 
 async def test_http(regions: dict[str, Path]) -> None:
-    codec = HTTP_PLUGIN.make({"server_id": "trtis-gold"})
-    memory = SharedMemory(DEFAULT_LIMITS, on=True)
+    codec = HTTP_PLUGIN.create({"server_id": "trtis-gold"})
+    memory = SharedMemory(DEFAULT_LIMITS, enabled=True)
     cases = [case for case in HTTP if OF_MEMORY.match(case.name)]
     assert len(cases) == 14
     for case in cases:
@@ -91,7 +91,7 @@ async def test_http(regions: dict[str, Path]) -> None:
         answer: HttpResponse = await respond(codec, memory, request)
         assert answer.status == case.response.status, case.name
         body = ours(bytes(case.response.body).decode("latin-1")).encode("latin-1")
-        assert bytes(joined(answer.body)) == body, case.name
+        assert bytes(join_parts(answer.body)) == body, case.name
         for name, told in answer.headers.items():
             theirs = ours(case.response.headers[name.lower()])
             number = re.compile(r"request_id: \d+")
@@ -102,17 +102,17 @@ async def test_http(regions: dict[str, Path]) -> None:
 
 
 async def test_grpc(regions: dict[str, Path]) -> None:
-    codec = GRPC_PLUGIN.make({"server_id": "trtis-gold"})
-    memory = SharedMemory(DEFAULT_LIMITS, on=True)
+    codec = GRPC_PLUGIN.create({"server_id": "trtis-gold"})
+    memory = SharedMemory(DEFAULT_LIMITS, enabled=True)
     cases = [case for case in GRPC if OF_MEMORY.match(case.name)]
     assert len(cases) == 8
     for case in cases:
         (request,) = case.requests
-        message = bytes(joined(request.message)).replace(CAPTURED.encode(), KEY.encode())
+        message = bytes(join_parts(request.message)).replace(CAPTURED.encode(), KEY.encode())
         answer = await respond(codec, memory, replace(request, message=(message,)))
         kind = pb.InferResponse if "infer" in case.name else pb.SharedMemoryControlResponse
         theirs = case.responses[0].replace(CAPTURED.encode(), KEY.encode())
-        told, wanted = kind.FromString(joined(answer.message)), kind.FromString(theirs)
+        told, wanted = kind.FromString(join_parts(answer.message)), kind.FromString(theirs)
         told.request_status.request_id = wanted.request_status.request_id
         assert told.SerializeToString(deterministic=True) == wanted.SerializeToString(
             deterministic=True
@@ -139,13 +139,16 @@ CUDA = SharedMemoryRegisterRequest("gpu", size=64, device=1, handle=b"h" * 64)
     ],
 )
 def test_http_servers_are_asked_by_path(operation: Any, path: str) -> None:
-    codec = HTTP_PLUGIN.make({})
+    codec = HTTP_PLUGIN.create({})
     wire = codec.build_request(operation, GENERIC)
     assert isinstance(wire, HttpRequest)
     assert (wire.method, wire.path) == ("POST", f"/api/sharedmemorycontrol/{path}")
-    assert bytes(joined(wire.body)) == (operation.handle if operation is CUDA else b"")
+    assert bytes(join_parts(wire.body)) == (operation.handle if operation is CUDA else b"")
     status = {"NV-Status": 'code: SUCCESS server_id: "s"'}
-    assert codec.parse_response(HttpResponse(200, status), operation, DEFAULT_LIMITS) == Done()
+    assert (
+        codec.parse_response(HttpResponse(200, status), operation, DEFAULT_LIMITS)
+        == Acknowledgement()
+    )
     status = {"NV-Status": 'code: ALREADY_EXISTS msg: "already"'}
     with pytest.raises(GatewayError, match="already") as refused:
         codec.parse_response(HttpResponse(400, status), operation, DEFAULT_LIMITS)
@@ -156,7 +159,7 @@ def test_http_servers_are_asked_by_path(operation: Any, path: str) -> None:
 def test_names_that_no_path_can_hold(name: str) -> None:
     for operation in (replace(SYSTEM, name=name), replace(SYSTEM, key=f"/{name}")):
         with pytest.raises(GatewayError, match="cannot be used in a path") as refused:
-            HTTP_PLUGIN.make({}).build_request(operation, GENERIC)
+            HTTP_PLUGIN.create({}).build_request(operation, GENERIC)
         assert refused.value.kind is Kind.UNSUPPORTED
 
 
@@ -166,17 +169,17 @@ def test_names_that_no_path_can_hold(name: str) -> None:
     ids=lambda operation: type(operation).__name__,
 )
 def test_grpc_servers_read_what_a_frontend_reads(operation: Operation) -> None:
-    codec = GRPC_PLUGIN.make({})
+    codec = GRPC_PLUGIN.create({})
     wire = codec.build_request(operation, GENERIC)
     assert isinstance(wire, RpcRequest)
     assert wire.method == f"{PACKAGE}SharedMemoryControl"
     parsed = codec.parse_request(wire, DEFAULT_LIMITS)
-    assert not isinstance(parsed, Unfinished)
+    assert not isinstance(parsed, PartialInferRequest)
     assert parsed.operation == operation
     response = pb.SharedMemoryControlResponse()
     response.request_status.code = pb.CODES["SUCCESS"]
     answer = RpcResponse((response.SerializeToString(),))
-    assert codec.parse_response(answer, operation, DEFAULT_LIMITS) == Done()
+    assert codec.parse_response(answer, operation, DEFAULT_LIMITS) == Acknowledgement()
 
 
 @pytest.mark.parametrize("name", ["INPUT0", "INPUT1"])
@@ -190,7 +193,7 @@ async def test_a_size_that_contradicts_the_shape_is_refused(name: str) -> None:
         place = f'shared_memory {{ name: "r" byte_size: {size} }}'
         header = header.replace(f"SIZE{other[-1]}", place)
     wire = HttpRequest("POST", "/api/infer/simple", "", {"nv-inferrequest": header})
-    parsed = HTTP_PLUGIN.make({}).parse_request(wire, DEFAULT_LIMITS)
-    assert isinstance(parsed, Unfinished)
+    parsed = HTTP_PLUGIN.create({}).parse_request(wire, DEFAULT_LIMITS)
+    assert isinstance(parsed, PartialInferRequest)
     with pytest.raises(GatewayError, match=f"size 60 for input '{name}', expecting 64"):
-        parsed.finish(MODELS["simple"].metadata)
+        parsed.complete(MODELS["simple"].metadata)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trtis_captures import HTTP, Exchange
 
-from infergate.codecs.trtis import text
+from infergate.codecs.trtis import text_format
 from infergate.codecs.trtis.messages import (
     InferRequestHeader,
     InferResponseHeader,
@@ -42,26 +42,26 @@ def test_there_is_something_to_compare() -> None:
 
 @pytest.mark.parametrize(("case", "name", "told"), HEADERS)
 def test_a_header_is_printed_as_it_was_read(case: str, name: str, told: str) -> None:
-    assert text.line(text.read(KINDS[name], told)) == told
+    assert text_format.to_line(text_format.parse(KINDS[name], told)) == told
 
 
 @pytest.mark.parametrize("case", TRAILED, ids=str)
 def test_a_trailer_is_printed_as_it_was_read(case: Exchange) -> None:
     body = case.response.body
     told = body[body.index(b"model_name: ") :].decode()
-    assert text.lines(text.read(InferResponseHeader, told)) == told
+    assert text_format.to_lines(text_format.parse(InferResponseHeader, told)) == told
 
 
 @pytest.mark.parametrize("case", STATUSES, ids=str)
 def test_a_status_is_printed_as_it_was_read(case: Exchange) -> None:
     told = case.response.body.decode()
-    assert text.lines(text.read(ServerStatus, told)) == told
+    assert text_format.to_lines(text_format.parse(ServerStatus, told)) == told
 
 
 @pytest.mark.parametrize("case", INDEXES, ids=str)
 def test_an_index_is_printed_as_it_was_read(case: Exchange) -> None:
     told = case.response.body.decode()
-    assert text.lines(text.read(ModelRepositoryIndex, told)) == told
+    assert text_format.to_lines(text_format.parse(ModelRepositoryIndex, told)) == told
 
 
 @pytest.mark.parametrize(
@@ -83,13 +83,15 @@ def test_an_index_is_printed_as_it_was_read(case: Exchange) -> None:
 def test_floats_read_as_from_cpp(value: float, told: str) -> None:
     message = InferResponseHeader()
     message.output.add().batch_classes.add().cls.add().value = value
-    assert text.line(message) == f"output {{ batch_classes {{ cls {{ value: {told} }} }} }}"
+    assert (
+        text_format.to_line(message) == f"output {{ batch_classes {{ cls {{ value: {told} }} }} }}"
+    )
 
 
 def test_bool_and_an_enum_of_no_name() -> None:
     message = ServerStatus(ready_state=77)  # type: ignore[call-arg]
     message.model_status["m"].config.input.add(allow_ragged_batch=True)
-    assert text.line(message) == (
+    assert text_format.to_line(message) == (
         'model_status { key: "m" value { config { input { allow_ragged_batch: true } } } } '
         "ready_state: 77"
     )
@@ -97,27 +99,29 @@ def test_bool_and_an_enum_of_no_name() -> None:
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_strings_are_printable_ascii_and_come_back(value: str) -> None:
-    told = text.line(RequestStatus(msg=value))
+    told = text_format.to_line(RequestStatus(msg=value))
     assert told.isascii()
     assert told.isprintable()
-    assert text.read(RequestStatus, told).msg == value
+    assert text_format.parse(RequestStatus, told).msg == value
 
 
 def test_what_was_read_before_is_remembered() -> None:
     told = 'batch_size: 1 input { name: "remembered" }'
-    assert text.read(InferRequestHeader, told) is text.read(InferRequestHeader, told)
-    long = told + " #" + "x" * text.LONGEST_REMEMBERED
-    read = text.read(InferRequestHeader, long)
-    assert text.read(InferRequestHeader, long) is read
+    assert text_format.parse(InferRequestHeader, told) is text_format.parse(
+        InferRequestHeader, told
+    )
+    long = told + " #" + "x" * text_format.MAX_CACHED
+    read = text_format.parse(InferRequestHeader, long)
+    assert text_format.parse(InferRequestHeader, long) is read
     for number in range(8):  # of long ones, no more are
-        text.read(InferRequestHeader, f"{long} {number}")
-    assert text.read(InferRequestHeader, long) is not read
+        text_format.parse(InferRequestHeader, f"{long} {number}")
+    assert text_format.parse(InferRequestHeader, long) is not read
 
 
 @pytest.mark.parametrize("escape", ["n", "t", "0", "7", "47", "303\\251", "x41", "u00e9", "\\"])
 def test_an_escape_is_read(escape: str) -> None:
-    read = text.read(InferRequestHeader, f'input {{ name: "\\{escape}" }}')
-    assert text.read(InferRequestHeader, text.line(read)) == read
+    read = text_format.parse(InferRequestHeader, f'input {{ name: "\\{escape}" }}')
+    assert text_format.parse(InferRequestHeader, text_format.to_line(read)) == read
     assert len(read.input[0].name) == 1
 
 
@@ -184,32 +188,32 @@ def test_any_text(told: str) -> None:
 def outcome(told: str) -> bool:
     """Whether ``told`` is read; then it reads the same when it is printed."""
     try:
-        message = text.read(InferRequestHeader, told)
+        message = text_format.parse(InferRequestHeader, told)
     except ValueError:
         return False
-    assert text.read(InferRequestHeader, text.line(message)) == message
+    assert text_format.parse(InferRequestHeader, text_format.to_line(message)) == message
     return True
 
 
 def test_digits_that_only_the_library_reads() -> None:
-    assert text.read(InferRequestHeader, "batch_size: 1_0").batch_size == 10
+    assert text_format.parse(InferRequestHeader, "batch_size: 1_0").batch_size == 10
 
 
 def test_what_is_printed_is_told_by_the_message_whatever_was_printed_before() -> None:
     for number in [*range(1, 600), 1, 2]:
         header = InferRequestHeader(id=number, batch_size=2)
-        assert text.line(header) == f"batch_size: 2 id: {number}"
-        assert text.lines(header) == f"batch_size: 2\nid: {number}\n"
+        assert text_format.to_line(header) == f"batch_size: 2 id: {number}"
+        assert text_format.to_lines(header) == f"batch_size: 2\nid: {number}\n"
         status = RequestStatus(request_id=number)
-        assert text.line(status) == f"request_id: {number}"
-    assert len(text._known) <= 512
+        assert text_format.to_line(status) == f"request_id: {number}"
+    assert len(text_format._printed_cache) <= 512
 
 
 def test_long_messages_are_not_remembered() -> None:
-    status = RequestStatus(msg="m" * (text.LONGEST_REMEMBERED + 1))
-    before = len(text._known)
-    assert text.line(status) == f'msg: "{status.msg}"'
-    assert len(text._known) == before
+    status = RequestStatus(msg="m" * (text_format.MAX_CACHED + 1))
+    before = len(text_format._printed_cache)
+    assert text_format.to_line(status) == f'msg: "{status.msg}"'
+    assert len(text_format._printed_cache) == before
 
 
 def test_short_messages_with_long_texts_are_not_remembered() -> None:
@@ -217,7 +221,7 @@ def test_short_messages_with_long_texts_are_not_remembered() -> None:
     header = InferResponseHeader(model_name="m")
     for _ in range(20):
         header.output.add(name="o").raw.dims.extend([1] * 80)
-    assert header.ByteSize() <= text.LONGEST_REMEMBERED
-    before = len(text._known)
-    assert len(text.lines(header)) > 8 * text.LONGEST_REMEMBERED
-    assert len(text._known) == before
+    assert header.ByteSize() <= text_format.MAX_CACHED
+    before = len(text_format._printed_cache)
+    assert len(text_format.to_lines(header)) > 8 * text_format.MAX_CACHED
+    assert len(text_format._printed_cache) == before

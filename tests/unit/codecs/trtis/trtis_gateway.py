@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from infergate.codecs.base import Codec, Peek, Unfinished
+from infergate.codecs.base import Codec, PartialInferRequest, RequestSummary
 from infergate.core.classification import class_count, classify
-from infergate.core.errors import GatewayError, Kind, UnknownRegion
+from infergate.core.errors import GatewayError, Kind, UnknownRegionError
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import (
-    Answer,
-    Done,
-    Health,
+    Acknowledgement,
+    HealthStatus,
     InferRequest,
     InferResponse,
     ModelIndex,
@@ -28,6 +27,7 @@ from infergate.core.messages import (
     ModelStatus,
     ModelUnloadRequest,
     Operation,
+    Response,
     ServerLiveRequest,
     ServerReadyRequest,
     ServerStatus,
@@ -37,7 +37,7 @@ from infergate.core.messages import (
     SharedMemoryStatusRequest,
     TensorMetadata,
 )
-from infergate.core.tensor import Tensor, tensor_of
+from infergate.core.tensor import Tensor, tensor_from_array
 
 POLLED = "explicit model load / unload is not allowed if polling is enabled"
 LABELS = ("cat", "dog", "bird with space", 'fish "q"')
@@ -86,8 +86,8 @@ def _model(
 def _add_sub(inputs: Tensors) -> dict[str, Tensor]:
     a, b = inputs["INPUT0"], inputs["INPUT1"]
     return {
-        "OUTPUT0": tensor_of("OUTPUT0", a.datatype, a.numpy() + b.numpy()),
-        "OUTPUT1": tensor_of("OUTPUT1", a.datatype, a.numpy() - b.numpy()),
+        "OUTPUT0": tensor_from_array("OUTPUT0", a.datatype, a.numpy() + b.numpy()),
+        "OUTPUT1": tensor_from_array("OUTPUT1", a.datatype, a.numpy() - b.numpy()),
     }
 
 
@@ -135,10 +135,10 @@ OTHERS = ("broken", "ensemble_simple", "sequence", "slow")
 """Models that the real server lists too."""
 
 
-def perform(operation: Operation) -> Answer:
+def perform(operation: Operation) -> Response:
     match operation:
         case ServerLiveRequest() | ServerReadyRequest():
-            return Health(ok=True)
+            return HealthStatus(ok=True)
         case ServerStatusRequest(model):
             return _status(model)
         case ModelIndexRequest():
@@ -157,7 +157,7 @@ def perform(operation: Operation) -> Answer:
             raise GatewayError(Kind.UNSUPPORTED, "shared memory is not supported")
         case InferRequest():
             return _infer(operation)
-    return Done()
+    return Acknowledgement()
 
 
 def _status(model: str) -> ServerStatus:
@@ -181,7 +181,7 @@ def _status(model: str) -> ServerStatus:
 def _infer(request: InferRequest) -> InferResponse:
     for each in [*request.inputs, *request.outputs]:
         if each.place is not None:
-            raise UnknownRegion(each.place.region, "not enabled", Kind.UNSUPPORTED)
+            raise UnknownRegionError(each.place.region, "not enabled", Kind.UNSUPPORTED)
     model = MODELS[request.model]
     outputs = model.run({tensor.name: tensor for tensor in request.inputs})
     given = []
@@ -196,7 +196,7 @@ def _infer(request: InferRequest) -> InferResponse:
     return InferResponse(request.model, version, request.id, outputs=tuple(given))
 
 
-def _check_route(peek: Peek) -> None:
+def _check_route(peek: RequestSummary) -> None:
     model = MODELS.get(peek.model)
     if model is None or (peek.version and peek.version not in model.metadata.versions):
         raise GatewayError(Kind.NOT_FOUND, f"no route for model '{peek.model}'")
@@ -205,13 +205,13 @@ def _check_route(peek: Peek) -> None:
 def respond(codec: Codec[Any, Any], wire: Any) -> Any:
     """The answer of a frontend with ``codec`` to ``wire``."""
     try:
-        peek = codec.peek(wire)
+        peek = codec.summarize(wire)
         if peek.operation is InferRequest:
             _check_route(peek)
         parsed = codec.parse_request(wire, DEFAULT_LIMITS)
-        if isinstance(parsed, Unfinished):
+        if isinstance(parsed, PartialInferRequest):
             assert (parsed.model, parsed.version) == (peek.model, peek.version)
-            parsed = parsed.finish(MODELS[parsed.model].metadata)
+            parsed = parsed.complete(MODELS[parsed.model].metadata)
         assert type(parsed.operation) is peek.operation
         return codec.build_response(perform(parsed.operation), parsed)
     except GatewayError as error:

@@ -10,9 +10,9 @@ from infergate.codecs.v2_grpc import PLUGIN
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import ModelConfig, ModelConfigRequest
-from infergate.core.wire import RpcRequest, RpcResponse, joined
+from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 
-CODEC = PLUGIN.make({})
+CODEC = PLUGIN.create({})
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
@@ -34,7 +34,7 @@ def output(name: str, **parameters: int | str) -> pb.ModelInferRequest.InferRequ
 
 
 def goes_on(wire: RpcRequest, profile: Any) -> bool:
-    return CODEC.readdress(wire, "n", "", profile) is not None
+    return CODEC.rewrite_request(wire, "n", "", profile) is not None
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_an_output_that_cannot_be_read_is_a_bad_request() -> None:
     described = b"\x12\xffclassification"
     wire = RpcRequest(INFER, [b"\x0a\x01m", bytes((6 << 3 | 2, len(described))), described])
     with pytest.raises(GatewayError) as caught:
-        CODEC.readdress(wire, "n", "", GENERIC)
+        CODEC.rewrite_request(wire, "n", "", GENERIC)
     assert caught.value.kind is Kind.BAD_REQUEST
     assert goes_on(wire, TRITON)
 
@@ -84,7 +84,7 @@ def test_an_output_that_cannot_be_read_is_a_bad_request() -> None:
 def test_a_configuration_is_asked_for() -> None:
     wire = CODEC.build_request(ModelConfigRequest("m", "3"), TRITON)
     assert wire.method == "/inference.GRPCInferenceService/ModelConfig"
-    asked = pb.ModelConfigRequest.FromString(bytes(joined(wire.message)))
+    asked = pb.ModelConfigRequest.FromString(bytes(join_parts(wire.message)))
     assert (asked.name, asked.version) == ("m", "3")
 
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from tritonclient.grpc import InferResult
 from tritonclient.grpc import service_pb2 as pb
 
-from infergate.codecs.base import Parsed
+from infergate.codecs.base import ParsedRequest
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.v2_grpc import PLUGIN
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import (
-    Health,
+    HealthStatus,
     InferRequest,
     InferResponse,
     ModelMetadata,
@@ -28,13 +28,13 @@ from infergate.core.messages import (
     ServerLiveRequest,
     TensorMetadata,
 )
-from infergate.core.tensor import Tensor, tensor_of
-from infergate.core.wire import RpcRequest, RpcResponse, joined
+from infergate.core.tensor import Tensor, tensor_from_array
+from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 from infergate.testing import canonical, check_codec
-from infergate.testing.strategies import infer_requests, infer_responses, spoiled
+from infergate.testing.strategies import corrupted_bytes, infer_requests, infer_responses
 
-RAW = PLUGIN.make({})
-TYPED = PLUGIN.make({"contents": "typed"})
+RAW = PLUGIN.create({})
+TYPED = PLUGIN.create({"contents": "typed"})
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 LIMITS = DEFAULT_LIMITS
 ASKED = InferRequest("m")
@@ -46,17 +46,17 @@ HONEST = RAW.build_request(
         "id",
         {"p": 1},
         (
-            tensor_of("A", Datatype.INT32, np.arange(3, dtype="<i4")),
-            tensor_of("B", Datatype.BYTES, np.array([b"xy", b""], dtype=np.object_)),
+            tensor_from_array("A", Datatype.INT32, np.arange(3, dtype="<i4")),
+            tensor_from_array("B", Datatype.BYTES, np.array([b"xy", b""], dtype=np.object_)),
         ),
     ),
     GENERIC,
 )
 HONEST_TENSORS = (
-    tensor_of("A", Datatype.INT32, np.arange(3, dtype="<i4")),
-    tensor_of("B", Datatype.FP64, np.array([0.5])),
+    tensor_from_array("A", Datatype.INT32, np.arange(3, dtype="<i4")),
+    tensor_from_array("B", Datatype.FP64, np.array([0.5])),
 )
-HONEST_BYTES = bytes(joined(HONEST.message))
+HONEST_BYTES = bytes(join_parts(HONEST.message))
 _typed = pb.ModelInferRequest(model_name="m")
 _typed.inputs.add(name="X", datatype="INT8", shape=[2], contents={"int_contents": [1, -1]})
 _typed.inputs.add(name="Y", datatype="FP32", shape=[1], contents={"fp32_contents": [0.5]})
@@ -64,7 +64,7 @@ TYPED_BYTES = _typed.SerializeToString()
 
 
 def whole(wire: Any) -> Any:
-    return replace(wire, message=(bytes(joined(wire.message)),))
+    return replace(wire, message=(bytes(join_parts(wire.message)),))
 
 
 def refused(wire: RpcRequest | RpcResponse, act: Any, *arguments: Any) -> GatewayError | None:
@@ -85,23 +85,23 @@ def test_the_contract(contents: str) -> None:
 def test_any_request_arrives_bit_for_bit(request: InferRequest) -> None:
     wire = whole(RAW.build_request(request, GENERIC))
     parsed = RAW.parse_request(wire, LIMITS).operation
-    assert canonical.text(parsed) == canonical.text(request)
-    peek = RAW.peek(wire)
+    assert canonical.to_text(parsed) == canonical.to_text(request)
+    peek = RAW.summarize(wire)
     assert (peek.model, peek.version) == (request.model, request.version)
 
 
 @given(infer_responses(), st.sampled_from((RAW, TYPED)))
 def test_any_response_arrives_bit_for_bit(response: InferResponse, codec: Any) -> None:
-    wire = whole(codec.build_response(response, Parsed(ASKED)))
+    wire = whole(codec.build_response(response, ParsedRequest(ASKED)))
     found = codec.parse_response(wire, ASKED, LIMITS)
-    assert canonical.text(found) == canonical.text(response)
+    assert canonical.to_text(found) == canonical.to_text(response)
 
 
 @given(infer_responses(frozenset(Datatype) - {Datatype.FP16, Datatype.BF16}))
 def test_a_typed_answer_is_what_a_typed_request_would_be(response: InferResponse) -> None:
     """The two messages spell typed tensors alike, so one's writer tests the other's reader."""
     message = pb.ModelInferResponse.FromString(
-        bytes(joined(TYPED.build_response(response, Parsed(ASKED)).message))
+        bytes(join_parts(TYPED.build_response(response, ParsedRequest(ASKED)).message))
     )
     assert not message.raw_output_contents
     request = pb.ModelInferRequest(model_name=response.model)
@@ -111,14 +111,14 @@ def test_a_typed_answer_is_what_a_typed_request_would_be(response: InferResponse
     parsed = RAW.parse_request(wire, LIMITS).operation
     assert isinstance(parsed, InferRequest)
     wanted = InferRequest(response.model, inputs=response.outputs)
-    assert canonical.text(parsed) == canonical.text(wanted)
-    assert RAW.shield(wire, LIMITS) is wire
+    assert canonical.to_text(parsed) == canonical.to_text(wanted)
+    assert RAW.validate(wire, LIMITS) is wire
 
 
 @given(infer_requests())
 def test_tritonclients_protobufs_read_what_we_write(request: InferRequest) -> None:
     message = pb.ModelInferRequest.FromString(
-        bytes(joined(RAW.build_request(request, GENERIC).message))
+        bytes(join_parts(RAW.build_request(request, GENERIC).message))
     )
     assert (message.model_name, message.model_version, message.id) == (
         request.model,
@@ -130,13 +130,13 @@ def test_tritonclients_protobufs_read_what_we_write(request: InferRequest) -> No
     assert list(message.raw_input_contents) == [bytes(t.data) for t in request.inputs]
     assert set(message.parameters) == set(request.parameters)
     again = RpcRequest(INFER, (message.SerializeToString(),))
-    assert canonical.same(RAW.parse_request(again, LIMITS).operation, request)
+    assert canonical.is_same(RAW.parse_request(again, LIMITS).operation, request)
 
 
 @given(infer_responses())
 def test_tritonclient_reads_raw_answers(response: InferResponse) -> None:
     message = pb.ModelInferResponse.FromString(
-        bytes(joined(RAW.build_response(response, Parsed(ASKED)).message))
+        bytes(join_parts(RAW.build_response(response, ParsedRequest(ASKED)).message))
     )
     result = InferResult(message)
     for tensor in response.outputs:
@@ -151,39 +151,39 @@ def test_tritonclient_reads_raw_answers(response: InferResponse) -> None:
 @given(st.data())
 def test_spoiled_bytes_parse_or_are_refused_and_the_shield_agrees(data: st.DataObject) -> None:
     honest = data.draw(st.sampled_from((HONEST_BYTES, TYPED_BYTES)))
-    wire = RpcRequest(INFER, (data.draw(spoiled(honest)),))
+    wire = RpcRequest(INFER, (data.draw(corrupted_bytes(honest)),))
     parsing = refused(wire, RAW.parse_request, LIMITS)
-    shielding = refused(wire, RAW.shield, LIMITS)
+    shielding = refused(wire, RAW.validate, LIMITS)
     assert (parsing is None) == (shielding is None)
-    refused(wire, RAW.peek)
-    refused(wire, RAW.readdress, "other", "2", GENERIC)
+    refused(wire, RAW.summarize)
+    refused(wire, RAW.rewrite_request, "other", "2", GENERIC)
     if parsing is None:
-        assert refused(wire, RAW.peek) is None
-        shielded = RAW.shield(wire, LIMITS)
-        assert canonical.same(
+        assert refused(wire, RAW.summarize) is None
+        shielded = RAW.validate(wire, LIMITS)
+        assert canonical.is_same(
             RAW.parse_request(shielded, LIMITS).operation, RAW.parse_request(wire, LIMITS).operation
         )
         # What passes is taken by the real protobufs too.
-        pb.ModelInferRequest.FromString(bytes(joined(shielded.message)))
+        pb.ModelInferRequest.FromString(bytes(join_parts(shielded.message)))
 
 
 @given(st.binary(max_size=80), st.sampled_from(("ModelInfer", "ModelReady", "RepositoryIndex")))
 def test_any_bytes_parse_or_are_refused(message: bytes, method: str) -> None:
     wire = RpcRequest(f"/inference.GRPCInferenceService/{method}", (message,))
-    refused(wire, RAW.peek)
+    refused(wire, RAW.summarize)
     parsing = refused(wire, RAW.parse_request, LIMITS)
-    assert (parsing is None) == (refused(wire, RAW.shield, LIMITS) is None)
+    assert (parsing is None) == (refused(wire, RAW.validate, LIMITS) is None)
 
 
 @given(st.data())
 def test_spoiled_answers_parse_or_are_garbage(data: st.DataObject) -> None:
     answer = InferResponse("m", "1", "id", {}, HONEST_TENSORS)
     codec = data.draw(st.sampled_from((RAW, TYPED)))
-    honest = bytes(joined(codec.build_response(answer, Parsed(ASKED)).message))
-    wire = RpcResponse((data.draw(spoiled(honest)),))
+    honest = bytes(join_parts(codec.build_response(answer, ParsedRequest(ASKED)).message))
+    wire = RpcResponse((data.draw(corrupted_bytes(honest)),))
     for act, arguments in (
         (RAW.parse_response, (ASKED, LIMITS)),
-        (RAW.relabel, (HONEST, "other", "2", LIMITS)),
+        (RAW.rewrite_response, (HONEST, "other", "2", LIMITS)),
     ):
         error = refused(wire, act, *arguments)
         assert error is None or error.kind is Kind.BACKEND_GARBAGE
@@ -197,15 +197,15 @@ def test_tensor_memory_is_never_copied() -> None:
     tensor = Tensor("X", Datatype.UINT8, (4096,), data)
     built = RAW.build_request(InferRequest("m", inputs=(tensor,)), GENERIC)
     assert any(part is data for part in built.message)
-    answer = RAW.build_response(InferResponse("m", outputs=(tensor,)), Parsed(ASKED))
+    answer = RAW.build_response(InferResponse("m", outputs=(tensor,)), ParsedRequest(ASKED))
     assert any(part is data for part in answer.message)
-    message = bytes(joined(built.message))
+    message = bytes(join_parts(built.message))
     parsed = RAW.parse_request(RpcRequest(INFER, (message,)), LIMITS).operation
     assert isinstance(parsed, InferRequest)
     view = parsed.inputs[0].data
     assert isinstance(view, memoryview)
     assert view.obj is message
-    moved = RAW.readdress(RpcRequest(INFER, (message,)), "other", "", GENERIC)
+    moved = RAW.rewrite_request(RpcRequest(INFER, (message,)), "other", "", GENERIC)
     assert moved is not None
     assert all(p.obj is message for p in moved.message if isinstance(p, memoryview))
     assert sum(isinstance(part, memoryview) for part in moved.message) == 1
@@ -227,7 +227,7 @@ def test_an_integer_beyond_64_bits_names_its_parameter(value: int) -> None:
         RAW.build_request(InferRequest("m", parameters={"big": value}), GENERIC)
     assert caught.value.kind is Kind.BAD_REQUEST
     with pytest.raises(GatewayError, match="'big'") as caught:
-        RAW.build_response(InferResponse("m", parameters={"big": value}), Parsed(ASKED))
+        RAW.build_response(InferResponse("m", parameters={"big": value}), ParsedRequest(ASKED))
     assert caught.value.kind is Kind.UNSUPPORTED
 
 
@@ -260,10 +260,10 @@ def test_metadata_keeps_parameters_and_properties_apart() -> None:
         parameters={"s": "text", "i": -3, "b": False, "d": 0.5, "none": None},
         properties={"p": "plain", "e": "", "tab": "a\tb"},
     )
-    wire = RAW.build_response(answer, Parsed(METADATA))
+    wire = RAW.build_response(answer, ParsedRequest(METADATA))
     found = RAW.parse_response(wire, METADATA, LIMITS)
     wanted = replace(answer, parameters={"s": "text", "i": -3, "b": False, "d": 0.5})
-    assert canonical.same(found, wanted)
+    assert canonical.is_same(found, wanted)
 
 
 # ---- limits
@@ -282,7 +282,7 @@ def test_the_number_of_tensors_is_limited() -> None:
 def test_classification_asks_for_some_classes(count: Any) -> None:
     output = RequestedOutput("Y", {"classification": count})
     wire = RAW.build_request(InferRequest("m", outputs=(output,)), GENERIC)
-    for act in (RAW.parse_request, RAW.shield):
+    for act in (RAW.parse_request, RAW.validate):
         error = refused(wire, act, LIMITS)
         assert error is not None
         assert error.kind is Kind.BAD_REQUEST
@@ -310,7 +310,7 @@ def test_unknown_fields_inside_typed_contents_are_passed_over() -> None:
 
 def test_any_byte_but_0_is_true_in_typed_bool() -> None:
     answer = InferResponse("m", outputs=(Tensor("X", Datatype.BOOL, (3,), b"\x00\x02\xff"),))
-    wire = TYPED.build_response(answer, Parsed(ASKED))
+    wire = TYPED.build_response(answer, ParsedRequest(ASKED))
     found = TYPED.parse_response(wire, ASKED, LIMITS)
     assert isinstance(found, InferResponse)
     assert bytes(found.outputs[0].data) == b"\0\1\1"
@@ -320,9 +320,9 @@ def test_any_byte_but_0_is_true_in_typed_bool() -> None:
 
 
 def test_the_shield_hands_an_honest_message_on_untouched() -> None:
-    assert RAW.shield(HONEST, LIMITS) is HONEST
+    assert RAW.validate(HONEST, LIMITS) is HONEST
     asked = RAW.build_request(ServerLiveRequest(), GENERIC)
-    assert RAW.shield(asked, LIMITS) is asked
+    assert RAW.validate(asked, LIMITS) is asked
 
 
 def test_the_shield_strips_empty_contents_that_triton_would_refuse() -> None:
@@ -330,18 +330,18 @@ def test_the_shield_strips_empty_contents_that_triton_would_refuse() -> None:
     message.inputs.add(name="X", datatype="INT8", shape=[1]).contents.SetInParent()
     message.inputs.add(name="Y", datatype="INT8", shape=[1])
     wire = RpcRequest(INFER, (message.SerializeToString(),), {"k": "v"})
-    shielded = RAW.shield(wire, LIMITS)
+    shielded = RAW.validate(wire, LIMITS)
     assert shielded.metadata == {"k": "v"}
     message.inputs[0].ClearField("contents")
-    assert bytes(joined(shielded.message)) == message.SerializeToString()
+    assert bytes(join_parts(shielded.message)) == message.SerializeToString()
 
 
 def test_readdressing_changes_names_only_and_drops_metadata() -> None:
     wire = replace(HONEST, metadata={"authorization": "secret"})
-    moved = RAW.readdress(wire, "other", "", GENERIC)
+    moved = RAW.rewrite_request(wire, "other", "", GENERIC)
     assert moved is not None
     assert moved.metadata == {}
-    message = pb.ModelInferRequest.FromString(bytes(joined(moved.message)))
+    message = pb.ModelInferRequest.FromString(bytes(join_parts(moved.message)))
     wanted = pb.ModelInferRequest.FromString(HONEST_BYTES)
     wanted.model_name = "other"
     wanted.model_version = ""
@@ -350,7 +350,7 @@ def test_readdressing_changes_names_only_and_drops_metadata() -> None:
 
 def test_readdressing_garbage_is_a_bad_request() -> None:
     with pytest.raises(GatewayError) as caught:
-        RAW.readdress(RpcRequest(INFER, (b"\x0a\x7f",)), "other", "", GENERIC)
+        RAW.rewrite_request(RpcRequest(INFER, (b"\x0a\x7f",)), "other", "", GENERIC)
     assert caught.value.kind is Kind.BAD_REQUEST
 
 
@@ -361,19 +361,19 @@ def answered(**fields: Any) -> RpcResponse:
 
 def test_an_answer_that_needs_no_change_is_handed_on() -> None:
     answer = answered(id="id", raw_output_contents=[b"x"])
-    assert RAW.relabel(answer, HONEST, "", "", LIMITS).message is answer.message
-    assert RAW.relabel(answer, HONEST, "m", "1", LIMITS).message is answer.message
+    assert RAW.rewrite_response(answer, HONEST, "", "", LIMITS).message is answer.message
+    assert RAW.rewrite_response(answer, HONEST, "m", "1", LIMITS).message is answer.message
 
 
 def test_an_answer_is_told_under_the_names_the_client_used() -> None:
-    told = RAW.relabel(answered(id="id"), HONEST, "mine", "7", LIMITS)
-    message = pb.ModelInferResponse.FromString(bytes(joined(told.message)))
+    told = RAW.rewrite_response(answered(id="id"), HONEST, "mine", "7", LIMITS)
+    message = pb.ModelInferResponse.FromString(bytes(join_parts(told.message)))
     assert (message.model_name, message.model_version, message.id) == ("mine", "7", "id")
 
 
 def test_an_id_the_backend_did_not_return_is_returned() -> None:
-    told = RAW.relabel(answered(), HONEST, "", "", LIMITS)
-    message = pb.ModelInferResponse.FromString(bytes(joined(told.message)))
+    told = RAW.rewrite_response(answered(), HONEST, "", "", LIMITS)
+    message = pb.ModelInferResponse.FromString(bytes(join_parts(told.message)))
     assert (message.model_name, message.model_version, message.id) == ("m", "1", "id")
 
 
@@ -385,8 +385,8 @@ def test_the_id_is_the_clients_own_or_none(ours: str, theirs: str, typed: bool) 
     form = {"contents": {"int_contents": [1]}} if typed else {}
     output = pb.ModelInferResponse.InferOutputTensor(name="Y", datatype="INT8", shape=[1], **form)
     answer = answered(id=theirs, outputs=[output], raw_output_contents=[] if typed else [b"\1"])
-    told = RAW.relabel(answer, asked, "", "", LIMITS)
-    message = pb.ModelInferResponse.FromString(bytes(joined(told.message)))
+    told = RAW.rewrite_response(answer, asked, "", "", LIMITS)
+    message = pb.ModelInferResponse.FromString(bytes(join_parts(told.message)))
     assert (message.model_name, message.model_version, message.id) == ("m", "1", ours)
     assert message.raw_output_contents == [b"\1"]
     if ours == theirs and not typed:
@@ -395,8 +395,8 @@ def test_the_id_is_the_clients_own_or_none(ours: str, theirs: str, typed: bool) 
 
 def test_typed_answers_are_turned_raw_for_tritonclient() -> None:
     output = {"name": "Y", "datatype": "INT32", "shape": [2], "contents": {"int_contents": [1, 2]}}
-    told = RAW.relabel(answered(outputs=[output]), HONEST, "", "", LIMITS)
-    result = InferResult(pb.ModelInferResponse.FromString(bytes(joined(told.message))))
+    told = RAW.rewrite_response(answered(outputs=[output]), HONEST, "", "", LIMITS)
+    result = InferResult(pb.ModelInferResponse.FromString(bytes(join_parts(told.message))))
     array = result.as_numpy("Y")
     assert array is not None
     assert array.tolist() == [1, 2]
@@ -405,13 +405,13 @@ def test_typed_answers_are_turned_raw_for_tritonclient() -> None:
 @pytest.mark.parametrize("message", [b"\x0a\x7f", b"\x2a\x02\x0a\x7f", b"\x2a\x00"])
 def test_an_answer_that_is_no_message_is_garbage(message: bytes) -> None:
     with pytest.raises(GatewayError) as caught:
-        RAW.relabel(RpcResponse((message,)), HONEST, "", "", LIMITS)
+        RAW.rewrite_response(RpcResponse((message,)), HONEST, "", "", LIMITS)
     assert caught.value.kind is Kind.BACKEND_GARBAGE
 
 
 def test_answers_of_typed_codecs_are_not_forwarded() -> None:
-    assert RAW.forwards
-    assert not TYPED.forwards
+    assert RAW.can_pass_through
+    assert not TYPED.can_pass_through
 
 
 # ---- misuse
@@ -419,7 +419,7 @@ def test_answers_of_typed_codecs_are_not_forwarded() -> None:
 
 def test_an_answer_that_does_not_fit_the_operation_is_unsupported() -> None:
     with pytest.raises(GatewayError, match="InferRequest with Health") as caught:
-        RAW.build_response(Health(ok=True), Parsed(ASKED))
+        RAW.build_response(HealthStatus(ok=True), ParsedRequest(ASKED))
     assert caught.value.kind is Kind.UNSUPPORTED
     with pytest.raises(GatewayError, match="ServerLiveRequest with ModelMetadata"):
-        RAW.build_response(ModelMetadata("m"), Parsed(ServerLiveRequest()))
+        RAW.build_response(ModelMetadata("m"), ParsedRequest(ServerLiveRequest()))

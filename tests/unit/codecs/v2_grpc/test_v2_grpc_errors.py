@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from infergate.codecs.profiles import GENERIC
-from infergate.codecs.protos.statuses import KINDS
+from infergate.codecs.protos.statuses import KIND_BY_CODE
 from infergate.codecs.v2_grpc import PLUGIN
 from infergate.codecs.v2_grpc.errors import CODES
 from infergate.core.errors import GatewayError, Kind, Origin
@@ -13,17 +13,17 @@ from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import InferRequest, ServerLiveRequest, ServerStatusRequest
 from infergate.core.wire import RpcResponse
 
-CODEC = PLUGIN.make({})
+CODEC = PLUGIN.create({})
 
 
 def relabelled(wire: RpcResponse, asked: InferRequest, limits: Limits) -> RpcResponse:
-    return CODEC.relabel(wire, CODEC.build_request(asked, GENERIC), "", "", limits)
+    return CODEC.rewrite_response(wire, CODEC.build_request(asked, GENERIC), "", "", limits)
 
 
 def test_every_kind_has_a_code_and_every_code_a_kind() -> None:
     assert set(CODES) == set(Kind)
-    assert set(KINDS) == set(range(1, 17))
-    assert set(CODES.values()) <= set(KINDS)
+    assert set(KIND_BY_CODE) == set(range(1, 17))
+    assert set(CODES.values()) <= set(KIND_BY_CODE)
 
 
 @pytest.mark.parametrize("kind", list(Kind))
@@ -90,7 +90,7 @@ def test_a_backends_status_is_relayed(code: int, read: Any) -> None:
     wire = RpcResponse(code=code, details="model broke")
     with pytest.raises(GatewayError) as caught:
         read(wire, InferRequest("m"), DEFAULT_LIMITS)
-    assert caught.value.kind is KINDS.get(code, Kind.BACKEND_ERROR)
+    assert caught.value.kind is KIND_BY_CODE.get(code, Kind.BACKEND_ERROR)
     assert caught.value.public == "model broke"
     assert caught.value.origin is Origin.BACKEND
 
@@ -138,4 +138,4 @@ def test_what_the_protocol_lacks_is_unsupported() -> None:
 
 def test_an_unknown_option_is_an_error() -> None:
     with pytest.raises(ValueError, match="contents is 'json'"):
-        PLUGIN.make({"contents": "json"})
+        PLUGIN.create({"contents": "json"})

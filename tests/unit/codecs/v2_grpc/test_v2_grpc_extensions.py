@@ -7,15 +7,14 @@ from typing import Any
 import pytest
 from tritonclient.grpc import model_config_pb2, service_pb2
 
-from infergate.codecs.base import Parsed
+from infergate.codecs.base import ParsedRequest
 from infergate.codecs.profiles import GENERIC, KSERVE, MLSERVER, TRITON
 from infergate.codecs.v2_grpc import PLUGIN
 from infergate.codecs.v2_grpc import messages as pb
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, MIB, Limits
 from infergate.core.messages import (
-    Answer,
-    Done,
+    Acknowledgement,
     LogSettingsRequest,
     ModelConfig,
     ModelConfigRequest,
@@ -24,20 +23,21 @@ from infergate.core.messages import (
     ModelStatisticsRequest,
     ModelUnloadRequest,
     Operation,
+    Response,
     Settings,
     TraceSettingsRequest,
 )
-from infergate.core.wire import RpcRequest, RpcResponse, joined
+from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 
-CODEC = PLUGIN.make({})
+CODEC = PLUGIN.create({})
 SERVICE = "/inference.GRPCInferenceService/"
 
 
-def asked(method: str, message: Any) -> Parsed:
+def asked(method: str, message: Any) -> ParsedRequest:
     wire = RpcRequest(SERVICE + method, [message.SerializeToString()])
     found = CODEC.parse_request(wire, DEFAULT_LIMITS)
-    peek = CODEC.peek(wire)
-    assert isinstance(found, Parsed)
+    peek = CODEC.summarize(wire)
+    assert isinstance(found, ParsedRequest)
     assert (peek.operation, peek.model) == (
         type(found.operation),
         getattr(found.operation, "model", ""),
@@ -46,16 +46,16 @@ def asked(method: str, message: Any) -> Parsed:
 
 
 def sent(operation: Operation, kind: Any, profile: Any = TRITON) -> Any:
-    return kind.FromString(joined(CODEC.build_request(operation, profile).message))
+    return kind.FromString(join_parts(CODEC.build_request(operation, profile).message))
 
 
-def read(message: Any, operation: Operation) -> Answer:
+def read(message: Any, operation: Operation) -> Response:
     wire = RpcResponse([message.SerializeToString()])
     return CODEC.parse_response(wire, operation, DEFAULT_LIMITS)
 
 
-def told(answer: Answer, parsed: Parsed, kind: Any) -> Any:
-    return kind.FromString(joined(CODEC.build_response(answer, parsed).message))
+def told(answer: Response, parsed: ParsedRequest, kind: Any) -> Any:
+    return kind.FromString(join_parts(CODEC.build_response(answer, parsed).message))
 
 
 def refused(act: Any) -> GatewayError:
@@ -81,7 +81,7 @@ def test_tritons_request_to_load() -> None:
     found = asked("RepositoryModelLoad", load_request())
     parameters = {"config": "{}", "file:1/m": b"\x00\xff", "n": -1, "b": True}
     assert found.operation == ModelLoadRequest("m", "r", parameters)
-    answer = told(Done(), found, service_pb2.RepositoryModelLoadResponse)
+    answer = told(Acknowledgement(), found, service_pb2.RepositoryModelLoadResponse)
     assert answer.SerializeToString() == b""
     again = sent(found.operation, service_pb2.RepositoryModelLoadRequest)
     wanted = load_request()
@@ -105,12 +105,12 @@ def test_kserves_messages_both_ways(method: str, kind: Any) -> None:
     message = pb.KServeModelRequest(model_name="m")
     found = asked(method, message)
     assert found.operation == kind("m")
-    answer = told(Done(), found, pb.KServeModelResponse)
+    answer = told(Acknowledgement(), found, pb.KServeModelResponse)
     assert answer == pb.KServeModelResponse(model_name="m", is_done=True)
     unwanted = {"unload_dependents": False}
     assert sent(kind("m", "", unwanted), pb.KServeModelRequest, KSERVE) == message
-    assert read(answer, kind("m")) == Done()
-    assert read(pb.KServeModelResponse(), kind("m")) == Done()  # Triton's
+    assert read(answer, kind("m")) == Acknowledgement()
+    assert read(pb.KServeModelResponse(), kind("m")) == Acknowledgement()  # Triton's
     failed = pb.KServeModelResponse(model_name="m")
     assert refused(lambda: read(failed, kind("m"))).kind is Kind.BACKEND_ERROR
 
@@ -155,7 +155,7 @@ def test_files_have_the_limit_of_inferences_and_names_another() -> None:
     error = refused(lambda: CODEC.parse_request(wire, Limits(body=MIB)))
     assert error.kind is Kind.TOO_LARGE
     unload = RpcRequest(SERVICE + "RepositoryModelUnload", wire.message)
-    assert refused(lambda: CODEC.peek(unload)).kind is Kind.TOO_LARGE
+    assert refused(lambda: CODEC.summarize(unload)).kind is Kind.TOO_LARGE
 
 
 # ---- configuration and statistics
@@ -197,9 +197,11 @@ def test_fields_we_do_not_know_survive_and_names_are_the_clients() -> None:
     assert isinstance(found, ModelConfig)
     inputs = [{**found.settings["input"][0], "name": "image"}]
     renamed = ModelConfig("m", {**found.settings, "name": "m", "input": inputs}, found.message)
-    answer = CODEC.build_response(renamed, Parsed(ModelConfigRequest("m")))
-    assert FUTURE in bytes(joined(answer.message))
-    given = told(renamed, Parsed(ModelConfigRequest("m")), service_pb2.ModelConfigResponse).config
+    answer = CODEC.build_response(renamed, ParsedRequest(ModelConfigRequest("m")))
+    assert FUTURE in bytes(join_parts(answer.message))
+    given = told(
+        renamed, ParsedRequest(ModelConfigRequest("m")), service_pb2.ModelConfigResponse
+    ).config
     wanted = config()
     wanted.name, wanted.input[0].name = "m", "image"
     given.ClearField("input"), wanted.ClearField("input")  # compared without the unknown field
@@ -218,7 +220,7 @@ def test_settings_of_another_protocol_make_a_message() -> None:
     }
     answer = told(
         ModelConfig("m", settings),
-        Parsed(ModelConfigRequest("m")),
+        ParsedRequest(ModelConfigRequest("m")),
         service_pb2.ModelConfigResponse,
     )
     assert answer.config.input[0].dims == [3]
@@ -240,7 +242,7 @@ def test_settings_of_another_protocol_make_a_message() -> None:
 )
 def test_settings_that_fit_no_message_are_refused(settings: dict[str, Any]) -> None:
     answer = ModelConfig("m", settings)
-    error = refused(lambda: CODEC.build_response(answer, Parsed(ModelConfigRequest("m"))))
+    error = refused(lambda: CODEC.build_response(answer, ParsedRequest(ModelConfigRequest("m"))))
     assert error.kind is Kind.UNSUPPORTED
 
 
@@ -260,7 +262,7 @@ def test_statistics_both_ways() -> None:
     assert isinstance(found, ModelStatistics)
     assert found.models[0]["inference_stats"] == {"success": {"count": 3, "ns": 0}}
     assert found.models[0]["last_inference"] == 2**63
-    again = told(found, Parsed(operation), service_pb2.ModelStatisticsResponse)
+    again = told(found, ParsedRequest(operation), service_pb2.ModelStatisticsResponse)
     assert again == message
 
 

@@ -16,21 +16,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
-from infergate.codecs.base import Parsed
+from infergate.codecs.base import ParsedRequest
 from infergate.codecs.profiles import GENERIC, TRITON
-from infergate.codecs.protos.scan import Malformed, fields, prefix
+from infergate.codecs.protos.wire_scanner import MalformedMessageError, field_prefix, scan_fields
 from infergate.codecs.v2_grpc import codec as codec_module
-from infergate.codecs.v2_grpc import heads, known
+from infergate.codecs.v2_grpc import head_cache, validated_heads
 from infergate.codecs.v2_grpc.codec import V2Grpc
-from infergate.codecs.v2_grpc.heads import LONGEST, Heads, take_apart
+from infergate.codecs.v2_grpc.head_cache import MAX_CACHED_HEAD, MessageHeadCache, split_message
 from infergate.codecs.v2_grpc.infer_response import read_response
 from infergate.codecs.v2_grpc.methods import INFER
 from infergate.core.errors import GatewayError
 from infergate.core.limits import DEFAULT_LIMITS, MIB, Limits
 from infergate.core.messages import InferRequest, InferResponse
-from infergate.core.wire import RpcRequest, RpcResponse, joined
+from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 from infergate.testing import canonical
-from infergate.testing.strategies import infer_requests, infer_responses, spoiled, texts
+from infergate.testing.strategies import corrupted_bytes, infer_requests, infer_responses, texts
 from infergate.testing.vectors import load
 
 LIMITS = DEFAULT_LIMITS
@@ -38,28 +38,28 @@ NARROW = Limits(tensors=1, rank=1)
 ASKED = InferRequest("m", "1", "id")
 VECTORS = load(Path(__file__).parents[3] / "vectors" / "v2-grpc")
 REQUESTS = [
-    bytes(joined(vector.wire.message))
+    bytes(join_parts(vector.wire.message))
     for vector in VECTORS
     if isinstance(vector.wire, RpcRequest) and vector.wire.method == INFER
 ]
 ANSWERS = [
-    bytes(joined(vector.wire.message))
+    bytes(join_parts(vector.wire.message))
     for vector in VECTORS
-    if isinstance(vector.wire, RpcResponse) and isinstance(vector.asks, InferRequest)
+    if isinstance(vector.wire, RpcResponse) and isinstance(vector.operation, InferRequest)
 ]
 
 
-class NoRequests(known.Requests):
+class NoRequests(validated_heads.RequestHeads):
     def find(self, wire: RpcRequest) -> None:
         del wire
 
 
-class NoResponses(known.Responses):
-    def read(self, message: Any, limits: Limits, asked: InferRequest) -> InferResponse:
-        return read_response(message, limits, asked)
+class NoResponses(validated_heads.ResponseHeads):
+    def read(self, message: Any, limits: Limits, request: InferRequest) -> InferResponse:
+        return read_response(message, limits, request)
 
 
-class NoAnswers(known.Answers):
+class NoAnswers(validated_heads.PassThroughHeads):
     def find(self, message: Any, limits: Limits) -> None:
         del message, limits
 
@@ -69,9 +69,9 @@ class Forgetful(V2Grpc):
 
     def __init__(self) -> None:
         super().__init__()
-        self._requests = NoRequests()  # type: ignore[misc]
-        self._responses = NoResponses()  # type: ignore[misc]
-        self._answers = NoAnswers()  # type: ignore[misc]
+        self._request_heads = NoRequests()  # type: ignore[misc]
+        self._response_heads = NoResponses()  # type: ignore[misc]
+        self._pass_through_heads = NoAnswers()  # type: ignore[misc]
 
 
 FAST = V2Grpc()
@@ -81,16 +81,16 @@ SLOW = Forgetful()
 
 def told(message: Sequence[Any]) -> Any:
     """What a message says: its fields by number, of a name the last, or what is wrong with it."""
-    data = bytes(joined(message))
+    data = bytes(join_parts(message))
     found: dict[int, list[bytes]] = {}
     try:
-        for field in fields(data, len(data)):
-            value = data[field.value : field.end]
+        for field in scan_fields(data, len(data)):
+            value = data[field.value_start : field.end]
             if field.number > 3:
                 found.setdefault(field.number, []).append(value)
             elif value:
                 found[field.number] = [value]
-    except Malformed as error:
+    except MalformedMessageError as error:
         return str(error)
     return found
 
@@ -102,7 +102,7 @@ def outcome(act: Callable[..., Any], *arguments: Any) -> Any:
     except GatewayError as error:
         return (error.kind, error.public, error.detail, error.origin)
     if isinstance(found, InferRequest | InferResponse):
-        return canonical.text(found)
+        return canonical.to_text(found)
     if isinstance(found, RpcRequest | RpcResponse):
         return type(found), told(found.message)
     return found
@@ -115,17 +115,17 @@ def of_request(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any]:
         return RpcRequest(INFER, (message,))
 
     wire = fresh()
-    peek = outcome(codec.peek, wire)
-    checked = outcome(codec.shield, wire, limits)
+    peek = outcome(codec.summarize, wire)
+    checked = outcome(codec.validate, wire, limits)
     parsed = outcome(lambda: codec.parse_request(fresh(), limits).operation)
-    steps = [peek, checked, parsed, outcome(codec.sequence, fresh(), limits)]
+    steps = [peek, checked, parsed, outcome(codec.sequence_of, fresh(), limits)]
     ways = [fresh()]
     if not isinstance(parsed, tuple):
-        ways.append(codec.shield(wire, limits))
+        ways.append(codec.validate(wire, limits))
     names = (getattr(peek, "model", "x"), getattr(peek, "version", "")), ("other", "9"), ("o", "")
     for way, profile, (model, version) in itertools.product(ways, (GENERIC, TRITON), names):
-        steps.append(outcome(codec.readdress, way, model, version, profile))
-    steps.append(outcome(codec.sequence, ways[-1], limits))
+        steps.append(outcome(codec.rewrite_request, way, model, version, profile))
+    steps.append(outcome(codec.sequence_of, ways[-1], limits))
     return steps
 
 
@@ -135,7 +135,7 @@ def of_answer(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any]:
     steps = [outcome(codec.parse_response, wire, ASKED, limits)]
     asks = [codec.build_request(replace(ASKED, id=own), GENERIC) for own in ("id", "")]
     for asked, names in itertools.product(asks, (("", ""), ("mine", "7"), ("mine", ""))):
-        steps.append(outcome(codec.relabel, wire, asked, *names, limits))
+        steps.append(outcome(codec.rewrite_response, wire, asked, *names, limits))
     return steps
 
 
@@ -159,14 +159,14 @@ def test_the_vectors_answers(message: bytes, limits: Limits) -> None:
 def test_any_request_and_what_is_like_it(
     request: InferRequest, number: str, data: st.DataObject
 ) -> None:
-    honest = bytes(joined(SLOW.build_request(request, GENERIC).message))
+    honest = bytes(join_parts(SLOW.build_request(request, GENERIC).message))
     renumbered = SLOW.build_request(replace(request, id=number), GENERIC)
     for message in (
         honest,
-        bytes(joined(renumbered.message)),
+        bytes(join_parts(renumbered.message)),
         honest,
-        data.draw(spoiled(honest)),
-        data.draw(spoiled(honest)),
+        data.draw(corrupted_bytes(honest)),
+        data.draw(corrupted_bytes(honest)),
         honest,
     ):
         assert of_request(FAST, message, LIMITS) == of_request(SLOW, message, LIMITS)
@@ -175,15 +175,20 @@ def test_any_request_and_what_is_like_it(
 
 @given(infer_responses(), st.data())
 def test_any_answer_and_what_is_like_it(answer: InferResponse, data: st.DataObject) -> None:
-    honest = bytes(joined(SLOW.build_response(answer, Parsed(ASKED)).message))
-    for message in (honest, honest, data.draw(spoiled(honest)), data.draw(spoiled(honest))):
+    honest = bytes(join_parts(SLOW.build_response(answer, ParsedRequest(ASKED)).message))
+    for message in (
+        honest,
+        honest,
+        data.draw(corrupted_bytes(honest)),
+        data.draw(corrupted_bytes(honest)),
+    ):
         assert of_answer(FAST, message, LIMITS) == of_answer(SLOW, message, LIMITS)
     assert of_answer(FAST, honest, NARROW) == of_answer(SLOW, honest, NARROW)
 
 
 @given(st.sampled_from(REQUESTS), st.data())
 def test_spoiled_vectors(honest: bytes, data: st.DataObject) -> None:
-    message = data.draw(spoiled(honest))
+    message = data.draw(corrupted_bytes(honest))
     assert of_request(FAST, message, LIMITS) == of_request(SLOW, message, LIMITS)
 
 
@@ -204,12 +209,12 @@ def test_a_known_head_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None
     codec = V2Grpc()
     first = RpcRequest(INFER, (request(*RAW, id="1").SerializeToString(),))
     for _ in range(2):
-        assert codec.shield(replace(first), LIMITS).message is first.message
+        assert codec.validate(replace(first), LIMITS).message is first.message
     monkeypatch.setattr(codec_module, "read_request", None)
     data = request(b"\2\0\0\0", b"\0\0\0\0", id="another").SerializeToString()
     second = RpcRequest(INFER, (data,))
-    assert codec.peek(second).model == "m"
-    assert codec.shield(second, LIMITS) is second
+    assert codec.summarize(second).model == "m"
+    assert codec.validate(second, LIMITS) is second
     parsed = codec.parse_request(second, LIMITS).operation
     assert isinstance(parsed, InferRequest)
     assert (parsed.id, bytes(parsed.inputs[1].data)) == ("another", b"\0\0\0\0")
@@ -233,20 +238,20 @@ def test_a_known_head_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None
 def test_data_that_does_not_fit_a_known_head_is_refused(raw: Sequence[bytes]) -> None:
     codec = V2Grpc()
     for _ in range(2):
-        codec.shield(RpcRequest(INFER, (request(*RAW).SerializeToString(),)), LIMITS)
+        codec.validate(RpcRequest(INFER, (request(*RAW).SerializeToString(),)), LIMITS)
     message = request(*raw).SerializeToString()
     with pytest.raises(GatewayError) as caught:
-        codec.shield(RpcRequest(INFER, (message,)), LIMITS)
-    assert outcome(SLOW.shield, RpcRequest(INFER, (message,)), LIMITS)[1] == caught.value.public
+        codec.validate(RpcRequest(INFER, (message,)), LIMITS)
+    assert outcome(SLOW.validate, RpcRequest(INFER, (message,)), LIMITS)[1] == caught.value.public
 
 
 def test_what_was_found_in_a_message_is_not_taken_for_another() -> None:
     wire = RpcRequest(INFER, (request(*RAW).SerializeToString(),))
-    FAST.shield(wire, LIMITS)
+    FAST.validate(wire, LIMITS)
     other = pb.ModelInferRequest(model_name="other").SerializeToString()
-    assert FAST.peek(replace(wire, message=(other,))).model == "other"
+    assert FAST.summarize(replace(wire, message=(other,))).model == "other"
     wire.message = (other,)
-    assert FAST.peek(wire).model == "other"
+    assert FAST.summarize(wire).model == "other"
 
 
 def test_messages_in_parts_and_views() -> None:
@@ -254,26 +259,26 @@ def test_messages_in_parts_and_views() -> None:
     wanted = of_request(SLOW, data, LIMITS)
     for message in ((memoryview(data),), (data[:5], memoryview(data)[5:])):
         wire = RpcRequest(INFER, message)
-        assert outcome(FAST.peek, wire) == wanted[0]
-        assert outcome(FAST.shield, wire, LIMITS) == wanted[1]
+        assert outcome(FAST.summarize, wire) == wanted[0]
+        assert outcome(FAST.validate, wire, LIMITS) == wanted[1]
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        prefix(3, 1) + b"a" + prefix(3, 1) + b"b",  # protobuf takes the last
-        prefix(3, 1) + b"\xff",
+        field_prefix(3, 1) + b"a" + field_prefix(3, 1) + b"b",  # protobuf takes the last
+        field_prefix(3, 1) + b"\xff",
         b"\x8a\x00" + b"\1m",  # a tag of two bytes
         b"\x0a\x81\x80\x80\x80\x80\x00m",
         b"\x38\x01",  # raw contents as an integer
-        prefix(8, 1) + b"x",
-        prefix(1, 2) + b"m",
-        prefix(1, LONGEST) + b"m" * LONGEST,
+        field_prefix(8, 1) + b"x",
+        field_prefix(1, 2) + b"m",
+        field_prefix(1, MAX_CACHED_HEAD) + b"m" * MAX_CACHED_HEAD,
         b"\x0a",
     ],
 )
 def test_unusual_messages_are_not_taken_apart(message: bytes) -> None:
-    assert take_apart(message, 7) is None
+    assert split_message(message, 7) is None
 
 
 # ---- bounds
@@ -284,14 +289,16 @@ def test_an_output_in_shared_memory_is_told_each_time() -> None:
     message.outputs.add(name="Y").parameters["shared_memory_region"].string_param = "r"
     codec = V2Grpc()
     for _ in range(3):
-        wire = codec.shield(RpcRequest(INFER, (message.SerializeToString(),)), LIMITS)
-        assert codec.readdress(wire, "m", "", GENERIC) is None
+        wire = codec.validate(RpcRequest(INFER, (message.SerializeToString(),)), LIMITS)
+        assert codec.rewrite_request(wire, "m", "", GENERIC) is None
 
 
 def flood(head: Callable[[int], Any], count: int) -> int:
     """Bytes that a codec keeps after so many distinct heads, each of a message from ``head``."""
     codec = V2Grpc()
-    assert len(take_apart(head(0).SerializeToString(), 7) or ()) == 5, "too long to be remembered"
+    assert len(split_message(head(0).SerializeToString(), 7) or ()) == 5, (
+        "too long to be remembered"
+    )
     gc.collect()
     tracemalloc.start()
     try:
@@ -299,7 +306,7 @@ def flood(head: Callable[[int], Any], count: int) -> int:
             message = head(number).SerializeToString()
             for _ in range(3):
                 wire = RpcRequest(INFER, (message,))
-                codec.readdress(codec.shield(wire, LIMITS), "other", "9", GENERIC)
+                codec.rewrite_request(codec.validate(wire, LIMITS), "other", "9", GENERIC)
         del wire
         gc.collect()
         return tracemalloc.get_traced_memory()[0]
@@ -354,24 +361,24 @@ def outputs_with_parameters(number: int) -> Any:
 def test_a_flood_of_heads_takes_no_more_than_the_limit(
     head: Callable[[int], Any], count: int
 ) -> None:
-    assert flood(head, count) < 2 * heads.HEAVIEST
+    assert flood(head, count) < 2 * head_cache.MAX_WEIGHT
 
 
 def test_a_head_that_does_not_come_again_is_not_learnt() -> None:
-    memory: Heads[int] = Heads()
-    assert not memory.comes_again(b"once")
-    assert memory.comes_again(b"once")
+    memory: MessageHeadCache[int] = MessageHeadCache()
+    assert not memory.has_recurred(b"once")
+    assert memory.has_recurred(b"once")
     for number in range(100_000):
-        assert not memory.comes_again(b"%d" % number)
-    assert not memory.comes_again(b"once")
+        assert not memory.has_recurred(b"%d" % number)
+    assert not memory.has_recurred(b"once")
     assert sys.getsizeof(memory._seen) < MIB
 
 
 def test_a_head_in_use_is_not_forgotten_and_others_are() -> None:
-    memory: Heads[int] = Heads()
+    memory: MessageHeadCache[int] = MessageHeadCache()
     for number in range(100_000):
-        memory.keep(b"%d" % number, number)
-        memory.keep(b"busy", -1) if not number else None
+        memory.store(b"%d" % number, number)
+        memory.store(b"busy", -1) if not number else None
         assert memory.get(b"busy") == -1
     assert memory.get(b"99999") == 99_999
     assert memory.get(b"1") is None

@@ -6,22 +6,22 @@ import pytest
 from hypothesis import given
 
 from infergate.codecs.profiles import GENERIC
-from infergate.codecs.v2_grpc import PLUGIN, infer_request, infer_response, parts
+from infergate.codecs.v2_grpc import PLUGIN, head_parts, infer_request, infer_response
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest, InferResponse, RequestedOutput
-from infergate.core.places import Place
+from infergate.core.region_ref import RegionRef
 from infergate.core.tensor import NO_PARAMETERS, Tensor
-from infergate.core.wire import joined
+from infergate.core.wire import join_parts
 from infergate.testing.strategies import infer_requests, infer_responses
 
-CODEC = PLUGIN.make({})
+CODEC = PLUGIN.create({})
 X = Tensor("x", Datatype.FP32, (2,), bytes(8))
 Y = Tensor("y", Datatype.BYTES, (), b"\0\0\0\0")
 KNOWN = (
-    parts._remembered_names,
-    parts._remembered_description,
-    parts._remembered_request,
+    head_parts._cached_names,
+    head_parts._cached_description,
+    head_parts._cached_request,
 )
 
 
@@ -42,7 +42,7 @@ def test_a_request_is_what_protobuf_writes(given: InferRequest) -> None:
         for tensor in request.inputs:
             head.raw_input_contents.append(bytes(tensor.data))
         written = head.SerializeToString(deterministic=True)
-        assert joined(infer_request.write_request(request)) == written
+        assert join_parts(infer_request.write_request(request)) == written
 
 
 @given(infer_responses(frozenset(Datatype)))
@@ -54,7 +54,7 @@ def test_an_answer_is_what_protobuf_writes(given: InferResponse) -> None:
         for tensor in answer.outputs:
             head.raw_output_contents.append(bytes(tensor.data))
         written = head.SerializeToString(deterministic=True)
-        assert joined(infer_response.write_raw(answer)) == written
+        assert join_parts(infer_response.write_raw(answer)) == written
 
 
 @pytest.mark.parametrize(
@@ -62,15 +62,15 @@ def test_an_answer_is_what_protobuf_writes(given: InferResponse) -> None:
     [
         InferRequest("m", parameters={"p": 1}, inputs=(X,)),
         InferRequest("m", inputs=(replace(X, parameters={"p": 1}),)),
-        InferRequest("m", inputs=(X, replace(Y, data=b"", place=Place("r", 0, 8)))),
+        InferRequest("m", inputs=(X, replace(Y, data=b"", shared_memory=RegionRef("r", 0, 8)))),
         InferRequest("m", outputs=(RequestedOutput("o", {"classification": 1}),)),
-        InferRequest("m", outputs=(RequestedOutput("o", place=Place("r", 0, 8)),)),
+        InferRequest("m", outputs=(RequestedOutput("o", shared_memory=RegionRef("r", 0, 8)),)),
     ],
 )
 def test_what_is_not_plain_is_written_by_protobuf(request_: InferRequest) -> None:
     infer_request.write_request(plain(request_))
     head = infer_request._head(request_).SerializeToString(deterministic=True)
-    assert bytes(joined(infer_request.write_request(request_))).startswith(head)
+    assert bytes(join_parts(infer_request.write_request(request_))).startswith(head)
 
 
 def test_data_is_not_copied() -> None:
@@ -115,5 +115,5 @@ def test_a_flood_of_names_is_forgotten_and_long_ones_are_not_remembered() -> Non
         InferRequest(long, inputs=(replace(X, name=long),), outputs=(RequestedOutput(long),)),
         InferRequest("m999", long, inputs=(replace(X, shape=(1,) * 17),)),
     ):
-        assert joined(infer_request.write_request(request))
+        assert join_parts(infer_request.write_request(request))
     assert [known.cache_info().misses for known in KNOWN] == [info.misses for info in before]

@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import descriptor_pb2
 from tritonclient.grpc import model_config_pb2, service_pb2
 
-from infergate.codecs.protos import SCHEMA, Schema
+from infergate.codecs.protos import SCHEMA, ProtoSchema
 
 ROOT = Path(__file__).resolve().parents[4]
 COMMITTED = ROOT / "src/infergate/codecs/protos/schema.binpb"
@@ -68,7 +68,7 @@ OTHERS = ("KServeModelRequest", "KServeModelResponse")
 
 
 def test_our_fields_are_tritons() -> None:
-    (raw,) = SCHEMA.files_declaring("inference.GRPCInferenceService")
+    (raw,) = SCHEMA.files_by_symbol("inference.GRPCInferenceService")
     file = descriptor_pb2.FileDescriptorProto.FromString(raw)
     ours = [message for message in file.message_type if message.name not in OTHERS]
     theirs = {
@@ -88,15 +88,17 @@ def test_schema_finds_files_with_their_imports() -> None:
         name="base", number=1, type="TYPE_MESSAGE", label="LABEL_OPTIONAL", type_name=".t.Base"
     )
     again = proto(name="again.proto", syntax="proto3", dependency=["user.proto", "base.proto"])
-    schema = Schema(descriptor_pb2.FileDescriptorSet(file=[base, user, again]).SerializeToString())
-    assert {proto.FromString(f).name for f in schema.files_declaring("t.User.base")} == {
+    schema = ProtoSchema(
+        descriptor_pb2.FileDescriptorSet(file=[base, user, again]).SerializeToString()
+    )
+    assert {proto.FromString(f).name for f in schema.files_by_symbol("t.User.base")} == {
         "user.proto",
         "base.proto",
     }
-    assert len(schema.files_named("again.proto")) == 3
+    assert len(schema.files_by_name("again.proto")) == 3
     with pytest.raises(KeyError):
-        schema.files_named("nosuch.proto")
+        schema.files_by_name("nosuch.proto")
     with pytest.raises(KeyError):
-        schema.files_declaring("t.Nobody")
+        schema.files_by_symbol("t.Nobody")
     with pytest.raises(KeyError):
-        schema.message("t.Nobody")
+        schema.message_class("t.Nobody")

@@ -12,7 +12,7 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.wire import RpcRequest
 
-CODEC = PLUGIN.make({})
+CODEC = PLUGIN.create({})
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
@@ -42,7 +42,7 @@ def test_of_any_kind(size: int) -> None:
 @pytest.mark.parametrize("wrong", [{"bool_param": True}, {"double_param": 1.0}], ids=str)
 def test_of_no_kind_that_there_is(wrong: dict[str, Any]) -> None:
     wire = RpcRequest(INFER, (message(1, **wrong).SerializeToString(),))
-    for way in (CODEC.parse_request, CODEC.shield, CODEC.sequence):
+    for way in (CODEC.parse_request, CODEC.validate, CODEC.sequence):
         with pytest.raises(GatewayError, match="'sequence_id' must be an integer") as caught:
             way(wire, DEFAULT_LIMITS)
         assert caught.value.kind is Kind.BAD_REQUEST

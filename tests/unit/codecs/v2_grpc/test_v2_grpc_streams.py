@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
 from infergate.codecs import profiles
-from infergate.codecs.base import Parsed, Streaming
+from infergate.codecs.base import ParsedRequest, SupportsStreaming
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.v2_grpc.codec import V2Grpc
 from infergate.codecs.v2_grpc.methods import INFER, STREAM
@@ -20,11 +20,11 @@ from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
-from infergate.core.tensor import tensor_of
-from infergate.core.wire import RpcRequest, RpcResponse, joined
+from infergate.core.tensor import tensor_from_array
+from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 
 TRITON, PLAIN = V2Grpc(), V2Grpc(stream="plain")
-OUTPUT = tensor_of("OUTPUT0", Datatype.INT32, np.array([7]))
+OUTPUT = tensor_from_array("OUTPUT0", Datatype.INT32, np.array([7]))
 ANSWER = InferResponse("m", "1", "i", {"k": 1}, (OUTPUT,))
 ASKED = InferRequest("m", id="i")
 FINAL = "triton_final_response"
@@ -37,14 +37,14 @@ def message(**parameters: bool) -> bytes:
     return bytes(asked.SerializeToString())
 
 
-def parsed(codec: V2Grpc, **parameters: bool) -> Parsed:
+def parsed(codec: V2Grpc, **parameters: bool) -> ParsedRequest:
     return codec.parse_request(RpcRequest(STREAM, (message(**parameters),)), DEFAULT_LIMITS)
 
 
 def wrapped(wire: RpcResponse | None) -> Any:
     assert wire is not None
     assert wire.code == 0
-    return pb.ModelStreamInferResponse.FromString(bytes(joined(wire.message)))
+    return pb.ModelStreamInferResponse.FromString(bytes(join_parts(wire.message)))
 
 
 def read(made: Any) -> InferResponse | None:
@@ -67,15 +67,15 @@ def theirs(**more: Any) -> Any:
 
 
 def test_the_codec_streams() -> None:
-    assert isinstance(TRITON, Streaming)
-    assert TRITON.caps.streaming
+    assert isinstance(TRITON, SupportsStreaming)
+    assert TRITON.capabilities.supports_streaming
     with pytest.raises(ValueError, match="sideways"):
         V2Grpc(stream="sideways")
 
 
 @pytest.mark.parametrize("last", [True, False])
 def test_an_answer_tells_whether_it_is_the_last(last: bool) -> None:
-    answer = InferResponse("m", "1", "i", {"k": 1}, (OUTPUT,), last=last)
+    answer = InferResponse("m", "1", "i", {"k": 1}, (OUTPUT,), is_last=last)
     told = wrapped(TRITON.build_stream_response(answer, parsed(TRITON))).infer_response
     assert told.parameters[FINAL].bool_param is last
     assert told.parameters["k"].int64_param == 1
@@ -138,8 +138,8 @@ def test_a_request_is_that_of_a_unary_inference() -> None:
 def test_a_model_that_is_known_to_have_one_answer_is_asked_for_no_stream(
     decoupled: bool | None,
 ) -> None:
-    assert TRITON.describes_streams(profiles.TRITON)
-    assert not TRITON.describes_streams(GENERIC)
+    assert TRITON.streams_need_metadata(profiles.TRITON)
+    assert not TRITON.streams_need_metadata(GENERIC)
     model = ModelMetadata("m", decoupled=decoupled)
     wire = TRITON.build_stream_request(ASKED, profiles.TRITON, model)
     assert (wire is None) is (decoupled is False)
@@ -154,7 +154,7 @@ def test_tritons_answers(final: bool | None) -> None:
     answer.parameters["k"].int64_param = 1
     found = read(pb.ModelStreamInferResponse(infer_response=answer))
     assert found is not None
-    assert found.last is (final is True)
+    assert found.is_last is (final is True)
     assert (found.model, found.version, found.id) == ("m", "1", "i")
     assert found.parameters == {"k": 1}
     assert [bytes(each.data) for each in found.outputs] == [b"\7\0\0\0"]
@@ -176,7 +176,7 @@ def test_an_empty_answer_that_is_not_the_last_is_one() -> None:
 def test_mlservers_answers_are_not_taken_for_errors() -> None:
     found = read(theirs())
     assert found is not None
-    assert (found.model, found.version, found.id, found.last) == ("m", "1", "i", False)
+    assert (found.model, found.version, found.id, found.is_last) == ("m", "1", "i", False)
     without_version = pb.ModelInferResponse(model_name="m", id="i")
     assert read(without_version) == InferResponse("m", id="i")
 

@@ -14,31 +14,37 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
-from infergate.codecs.protos.scan import Allowance, Malformed, fields, prefix, string_field
-from infergate.codecs.v2_grpc import PLUGIN, contents, infer_request, varints
-from infergate.codecs.v2_grpc.descriptions import MOST_FIELDS, MOST_HEAD
+from infergate.codecs.protos.wire_scanner import (
+    FieldBudget,
+    MalformedMessageError,
+    field_prefix,
+    scan_fields,
+    string_field,
+)
+from infergate.codecs.v2_grpc import PLUGIN, infer_request, typed_contents, varints
+from infergate.codecs.v2_grpc.head_limits import MAX_FIELDS, MAX_HEAD_BYTES
 from infergate.core import tensor
-from infergate.core.datatypes import NUMPY, Datatype
+from infergate.core.datatypes import NUMPY_DTYPES, Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, MIB
 from infergate.core.messages import InferRequest
 from infergate.core.tensor import Tensor, pack_bytes
 from infergate.core.wire import RpcRequest, RpcResponse
 
-CODEC = PLUGIN.make({})
+CODEC = PLUGIN.create({})
 INFER = "/inference.GRPCInferenceService/ModelInfer"
-FORMS = {datatype: form for datatype, form in contents.FORMS.items() if form.dtype}
+FORMS = {datatype: form for datatype, form in typed_contents.TYPED_FIELDS.items() if form.dtype}
 
 
 def message(field: bytes, *, shape: int = 1, datatype: str = "INT64") -> bytes:
     """A request whose one input has ``field`` besides name, datatype and shape."""
     described = pb.ModelInferRequest.InferInputTensor(name="X", datatype=datatype, shape=[shape])
     body = described.SerializeToString() + field
-    return string_field(1, "m") + prefix(5, len(body)) + body
+    return string_field(1, "m") + field_prefix(5, len(body)) + body
 
 
 def typed(inside: bytes) -> bytes:
-    return prefix(5, len(inside)) + inside
+    return field_prefix(5, len(inside)) + inside
 
 
 def read(data: bytes) -> Tensor:
@@ -50,7 +56,7 @@ def read(data: bytes) -> Tensor:
 def refusal(data: bytes) -> GatewayError:
     wire = RpcRequest(INFER, (data,))
     with pytest.raises(GatewayError) as shielded:
-        CODEC.shield(wire, DEFAULT_LIMITS)
+        CODEC.validate(wire, DEFAULT_LIMITS)
     with pytest.raises(GatewayError) as caught:
         CODEC.parse_request(wire, DEFAULT_LIMITS)
     assert (shielded.value.kind, shielded.value.public) == (caught.value.kind, caught.value.public)
@@ -74,9 +80,9 @@ def peak(act: Callable[[], Any]) -> int:
     ("inside", "datatype", "told"),
     [
         (b"\x42\x00" * 300_000, "BYTES", "the data holds more"),
-        (prefix(3, 600_000) + b"\1" * 600_000, "INT64", "int64_contents holds 600000"),
-        (prefix(5, 600_000) + b"\x81\1" * 300_000, "UINT64", "uint64_contents holds 300000"),
-        (prefix(1, 600_000) + b"\1" * 600_000, "BOOL", "bool_contents holds 600000"),
+        (field_prefix(3, 600_000) + b"\1" * 600_000, "INT64", "int64_contents holds 600000"),
+        (field_prefix(5, 600_000) + b"\x81\1" * 300_000, "UINT64", "uint64_contents holds 300000"),
+        (field_prefix(1, 600_000) + b"\1" * 600_000, "BOOL", "bool_contents holds 600000"),
     ],
     ids=["bytes", "ints", "long-ints", "bools"],
 )
@@ -105,20 +111,20 @@ def test_the_protobuf_runtime_never_sees_typed_contents(monkeypatch: pytest.Monk
             return runtime.FromString(data)
 
     monkeypatch.setattr(infer_request, "ModelInferRequest", Watched)
-    inside = prefix(6, 400_000) + bytes(400_000)
+    inside = field_prefix(6, 400_000) + bytes(400_000)
     assert len(read(message(typed(inside), shape=100_000, datatype="FP32")).data) == 400_000
     assert seen
     assert max(seen) < 100
 
 
 def test_typed_floats_are_not_copied() -> None:
-    data = message(typed(prefix(6, 8) + bytes(8)), shape=2, datatype="FP32")
+    data = message(typed(field_prefix(6, 8) + bytes(8)), shape=2, datatype="FP32")
     view = read(data).data
     assert isinstance(view, memoryview)
     assert view.obj is data
 
 
-MANY = MOST_FIELDS + 1
+MANY = MAX_FIELDS + 1
 
 
 @pytest.mark.parametrize(
@@ -132,8 +138,10 @@ MANY = MOST_FIELDS + 1
         message(typed(b"\x18\x01" * MANY)),
         message(typed(b"\x78\x00" * MANY)),
         message(typed(b"\x78\x00" * MANY), datatype="BYTES"),
-        message(b"") + prefix(6, 2 * MANY) + b"\x12\x00" * MANY,
-        message(b"\x22\x00" * (MANY // 2)) + prefix(6, MANY + 1) + b"\x12\x00" * (MANY // 2 + 1),
+        message(b"") + field_prefix(6, 2 * MANY) + b"\x12\x00" * MANY,
+        message(b"\x22\x00" * (MANY // 2))
+        + field_prefix(6, MANY + 1)
+        + b"\x12\x00" * (MANY // 2 + 1),
     ],
     ids=[
         "parameters",
@@ -151,24 +159,24 @@ MANY = MOST_FIELDS + 1
 def test_fields_inside_fields_are_counted_over_the_message(data: bytes) -> None:
     error = refusal(data)
     assert error.kind is Kind.BAD_REQUEST
-    assert f"more than {MOST_FIELDS} fields" in error.public
+    assert f"more than {MAX_FIELDS} fields" in error.public
 
 
 def test_many_dimensions_never_reach_the_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(infer_request, "ModelInferRequest", None)
-    error = refusal(message(prefix(3, 641) + b"\1" * 641))
+    error = refusal(message(field_prefix(3, 641) + b"\1" * 641))
     assert error.kind is Kind.BAD_REQUEST
     assert "tensor 0 has over 64 dimensions" in error.public
 
 
 def test_names_shapes_and_parameters_are_limited_but_not_tensors() -> None:
     request = pb.ModelInferRequest(model_name="m")
-    request.parameters["p"].string_param = "x" * (MOST_HEAD + 1)
+    request.parameters["p"].string_param = "x" * (MAX_HEAD_BYTES + 1)
     error = refusal(request.SerializeToString())
     assert error.kind is Kind.TOO_LARGE
-    assert str(MOST_HEAD) in error.public
-    size = MOST_HEAD + MIB
-    inside = prefix(6, size) + bytes(size)
+    assert str(MAX_HEAD_BYTES) in error.public
+    size = MAX_HEAD_BYTES + MIB
+    inside = field_prefix(6, size) + bytes(size)
     assert len(read(message(typed(inside), shape=size // 4, datatype="FP32")).data) == size
 
 
@@ -176,7 +184,7 @@ def test_names_shapes_and_parameters_are_limited_but_not_tensors() -> None:
 def test_bytes_elements_are_limited_over_all_tensors(
     raw: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensor, "MOST_BYTES_ELEMENTS", 10)
+    monkeypatch.setattr(tensor, "MAX_BYTES_ELEMENTS", 10)
     request = pb.ModelInferRequest(model_name="m")
     for name in "XYZ":
         described = request.inputs.add(name=name, datatype="BYTES", shape=[5])
@@ -193,7 +201,7 @@ def test_bytes_elements_are_limited_over_all_tensors(
 @pytest.mark.parametrize("method", ["ModelReady", "ModelMetadata", "ServerLive", "RepositoryIndex"])
 def test_a_request_for_no_inference_is_small(method: str) -> None:
     wire = RpcRequest(f"/inference.GRPCInferenceService/{method}", (b"\x7a\x00" * 40_000,))
-    for act in (CODEC.peek, lambda wire: CODEC.parse_request(wire, DEFAULT_LIMITS)):
+    for act in (CODEC.summarize, lambda wire: CODEC.parse_request(wire, DEFAULT_LIMITS)):
         with pytest.raises(GatewayError) as caught:
             act(wire)
         assert caught.value.kind is Kind.TOO_LARGE
@@ -201,8 +209,8 @@ def test_a_request_for_no_inference_is_small(method: str) -> None:
 
 def test_an_answer_is_weighed_too() -> None:
     body = string_field(1, "Y") + string_field(2, "INT64") + b"\x18\x01"
-    body += typed(prefix(3, 400_000) + b"\1" * 400_000)
-    wire = RpcResponse((prefix(5, len(body)) + body,))
+    body += typed(field_prefix(3, 400_000) + b"\1" * 400_000)
+    wire = RpcResponse((field_prefix(5, len(body)) + body,))
 
     def act() -> None:
         with pytest.raises(GatewayError, match=r"'Y'.* holds 400000") as caught:
@@ -224,7 +232,7 @@ def test_elements_take_no_more_than_eight_times_their_bytes(datatype: str, eleme
     elements = element * count
     if datatype != "BYTES":
         count = sum(byte < 0x80 for byte in elements)
-        elements = prefix(FORMS[Datatype(datatype)].number, len(elements)) + elements
+        elements = field_prefix(FORMS[Datatype(datatype)].number, len(elements)) + elements
     data = message(typed(elements), shape=count, datatype=datatype)
 
     def act() -> None:
@@ -252,7 +260,7 @@ def test_integers_however_they_are_written(data: st.DataObject, datatype: Dataty
     wire = message(b"".join(pieces), shape=len(wanted), datatype=datatype.value)
     theirs = pb.ModelInferRequest.FromString(wire).inputs[0].contents
     assert list(getattr(theirs, form.field)) == wanted
-    narrow = np.array(wanted, dtype=form.dtype).astype(NUMPY[datatype])
+    narrow = np.array(wanted, dtype=form.dtype).astype(NUMPY_DTYPES[datatype])
     if narrow.tolist() == wanted:
         assert bytes(read(wire).data) == narrow.tobytes()
     else:
@@ -281,8 +289,8 @@ def test_bytes_in_any_pieces(lists: list[list[bytes]]) -> None:
 def test_long_runs(count: int, top: int) -> None:
     values = [(index * 7919) % top if index % 3 else top for index in range(count)]
     packed = pb.InferTensorContents(uint64_contents=values).SerializeToString()
-    (only,) = fields(packed, 1)
-    run = packed[only.value :]
+    (only,) = scan_fields(packed, 1)
+    run = packed[only.value_start :]
     assert varints.count(run) == count
     assert varints.read(run, count, "<u8").tolist() == values
 
@@ -317,23 +325,23 @@ FIELDS = st.sampled_from(
 
 @given(
     st.one_of(st.lists(FIELDS, max_size=4).map(b"".join), st.binary(max_size=24)),
-    st.sampled_from(sorted(contents.FORMS, key=lambda datatype: datatype.value)),
+    st.sampled_from(sorted(typed_contents.TYPED_FIELDS, key=lambda datatype: datatype.value)),
 )
 @example(b"\x42\x80\x80\x80\x80\x80\x00", Datatype.BYTES)
 def test_what_the_runtime_reads_we_read_alike_and_nothing_else(
     inside: bytes, datatype: Datatype
 ) -> None:
-    form = contents.FORMS[datatype]
+    form = typed_contents.TYPED_FIELDS[datatype]
     try:
         theirs = pb.InferTensorContents.FromString(inside)
     except DecodeError:
         theirs = None
     wanted = list(getattr(theirs, form.field)) if theirs else []
-    piece = contents.Typed((memoryview(inside),), Allowance(100))
+    piece = typed_contents.TypedContents((memoryview(inside),), FieldBudget(100))
     try:
-        holds = piece.hold_elements()
-        found = contents.read_contents("X", datatype, len(wanted), piece)
-    except Malformed as error:
+        holds = piece.has_elements()
+        found = typed_contents.read_contents("X", datatype, len(wanted), piece)
+    except MalformedMessageError as error:
         # groups, and lengths of six bytes, which protobuf's other parsers refuse as well
         told = str(error)
         assert theirs is None or "wire type" in told or "at byte" in told
@@ -351,7 +359,7 @@ def test_what_the_runtime_reads_we_read_alike_and_nothing_else(
     if datatype is Datatype.BYTES:
         assert bytes(found) == pack_bytes(wanted)
     elif form.element == 0:
-        assert np.frombuffer(found, dtype=NUMPY[datatype]).tolist() == wanted
+        assert np.frombuffer(found, dtype=NUMPY_DTYPES[datatype]).tolist() == wanted
     else:
         letter = {4: "f", 8: "d"}[datatype.itemsize]
         assert bytes(found) == struct.pack(f"<{len(wanted)}{letter}", *wanted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infergate.codecs.v2_grpc.wording import kind_of
+from infergate.codecs.v2_grpc.error_text import kind_of
 from infergate.core.errors import Kind
 
 ABSENT = [

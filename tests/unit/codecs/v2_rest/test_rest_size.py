@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from hypothesis import given, reject
 
-from infergate.codecs.base import Parsed
+from infergate.codecs.base import ParsedRequest
 from infergate.codecs.registry import plugins
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.tensor import Tensor
-from infergate.core.wire import size
+from infergate.core.wire import total_size
 from infergate.testing.strategies import tensors
 
 _HEAD = 2000
@@ -19,11 +19,11 @@ _HEAD = 2000
 
 @given(tensor=tensors())
 def test_it_is_between_the_bounds(tensor: Tensor) -> None:
-    codec = plugins()["v2-rest"].make({})
-    answer, parsed = InferResponse("m", outputs=(tensor,)), Parsed(InferRequest("m"))
-    least, most = codec.size_out(answer, parsed)  # type: ignore[attr-defined]
+    codec = plugins()["v2-rest"].create({})
+    answer, parsed = InferResponse("m", outputs=(tensor,)), ParsedRequest(InferRequest("m"))
+    least, most = codec.response_size(answer, parsed)  # type: ignore[attr-defined]
     try:
-        written = size(codec.build_response(answer, parsed).body)
+        written = total_size(codec.build_response(answer, parsed).body)
     except GatewayError:  # of a parameter that JSON cannot tell
         reject()
     assert least <= written <= most + _HEAD
@@ -31,9 +31,9 @@ def test_it_is_between_the_bounds(tensor: Tensor) -> None:
 
 def test_a_refusal_names_the_key_of_its_limit_once() -> None:
     call, error = Call("", 0.0), GatewayError(Kind.TOO_LARGE, "it is too long", limit="body")
-    call.fail(error)
-    call.fail(error)
+    call.record_error(error)
+    call.record_error(error)
     assert (error.public, call.error) == ("it is too long (limits.body)",) * 2
-    other = GatewayError(Kind.OVERLOADED, "full", limit="transport.guard.MOST_STREAMS")
-    call.fail(other)
+    other = GatewayError(Kind.OVERLOADED, "full", limit="transport.server.admission.MAX_STREAMS")
+    call.record_error(other)
     assert other.public == "full", "that is not configured"

@@ -7,10 +7,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from v2_rest_wires import CODEC, body, error_of, post
 
-from infergate.codecs.base import Parsed, Profile, Unfinished
+from infergate.codecs.base import ParsedRequest, PartialInferRequest, Profile
 from infergate.codecs.profiles import GENERIC, KSERVE, MLSERVER, TRITON
 from infergate.codecs.v2_rest import PLUGIN
-from infergate.codecs.v2_rest.infer_request import Wanted
+from infergate.codecs.v2_rest.infer_request import ResponseFormat
 from infergate.core.datatypes import FLOATS, Datatype
 from infergate.core.errors import Kind
 from infergate.core.limits import DEFAULT_LIMITS
@@ -27,7 +27,7 @@ from infergate.core.messages import (
 from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.testing import strategies
-from infergate.testing.canonical import same, text
+from infergate.testing.canonical import is_same, to_text
 from infergate.testing.codec_check import check_codec
 
 EXACT_IN_JSON = frozenset(Datatype) - FLOATS - {Datatype.BYTES}
@@ -38,7 +38,7 @@ SERVER_OPERATIONS = (
     ServerMetadataRequest,
     ServerReadyRequest,
 )
-BINARY = Wanted({}, otherwise=True, accept_encoding="")
+BINARY = ResponseFormat({}, binary_by_default=True, accept_encoding="")
 
 
 @pytest.mark.no_cover
@@ -54,12 +54,12 @@ def test_contract_with_options() -> None:
 
 def test_unknown_option_value() -> None:
     with pytest.raises(ValueError, match="non_finite is 'loud'"):
-        PLUGIN.make({"non_finite": "loud"})
+        PLUGIN.create({"non_finite": "loud"})
 
 
 def test_forwards_only_what_spells_nan_alike() -> None:
-    assert PLUGIN.make({}).forwards
-    assert not PLUGIN.make({"non_finite": "null"}).forwards
+    assert PLUGIN.create({}).can_pass_through
+    assert not PLUGIN.create({"non_finite": "null"}).can_pass_through
 
 
 def sayable(request: InferRequest | InferResponse) -> None:
@@ -83,9 +83,9 @@ def test_binary_request_round_trip(request: InferRequest) -> None:
     sayable(request)
     wire = CODEC.build_request(request, TRITON)
     parsed = CODEC.parse_request(wire, DEFAULT_LIMITS)
-    assert same(parsed.operation, request)
-    assert all(parsed.reply.is_binary(output.name) for output in request.outputs)
-    assert request.outputs or parsed.reply.is_binary("any")
+    assert is_same(parsed.operation, request)
+    assert all(parsed.response_options.is_binary(output.name) for output in request.outputs)
+    assert request.outputs or parsed.response_options.is_binary("any")
 
 
 @settings(deadline=None)
@@ -93,16 +93,18 @@ def test_binary_request_round_trip(request: InferRequest) -> None:
 def test_json_request_round_trip(request: InferRequest) -> None:
     sayable(request)
     parsed = CODEC.parse_request(CODEC.build_request(request, MLSERVER), DEFAULT_LIMITS)
-    assert same(parsed.operation, request)
+    assert is_same(parsed.operation, request)
 
 
 @settings(deadline=None)
 @given(strategies.infer_responses(), st.sampled_from(["", "gzip", "deflate"]))
 def test_binary_response_round_trip(response: InferResponse, encoding: str) -> None:
     sayable(response)
-    parsed = Parsed(InferRequest("m"), Wanted({}, otherwise=True, accept_encoding=encoding))
+    parsed = ParsedRequest(
+        InferRequest("m"), ResponseFormat({}, binary_by_default=True, accept_encoding=encoding)
+    )
     wire = CODEC.build_response(response, parsed)
-    assert same(CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS), response)
+    assert is_same(CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS), response)
 
 
 @settings(deadline=None)
@@ -110,7 +112,7 @@ def test_binary_response_round_trip(response: InferResponse, encoding: str) -> N
 def test_json_floats_come_back_the_same_but_for_the_payload_of_nan(tensor: Tensor) -> None:
     response = InferResponse("m", outputs=(tensor,))
     sayable(response)
-    wire = CODEC.build_response(response, Parsed(InferRequest("m")))
+    wire = CODEC.build_response(response, ParsedRequest(InferRequest("m")))
     read = CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS)
     assert isinstance(read, InferResponse)
     one, other = tensor.numpy().ravel().tolist(), read.outputs[0].numpy().ravel().tolist()
@@ -126,7 +128,7 @@ def test_spoiled_requests(request: InferRequest, profile: Profile, data: st.Data
         assert unsayable.kind is Kind.UNSUPPORTED  # BYTES that are not UTF-8, to a JSON server
         return
     wire = CODEC.build_request(request, profile)
-    spoilt = data.draw(strategies.spoiled(body(wire)))
+    spoilt = data.draw(strategies.corrupted_bytes(body(wire)))
     agree(HttpRequest(wire.method, wire.path, "", wire.headers, [spoilt]))
 
 
@@ -145,37 +147,37 @@ def test_spoiled_requests(request: InferRequest, profile: Profile, data: st.Data
 def test_any_request(method: str, path: str, headers: dict[str, str], data: bytes) -> None:
     wire = HttpRequest(method, path, "", headers, [data])
     agree(wire)
-    error = error_of(lambda: CODEC.peek(wire))
+    error = error_of(lambda: CODEC.summarize(wire))
     assert error is None or CODEC.build_error(error, wire).status in (400, 404, 405)
 
 
 def agree(wire: HttpRequest) -> None:
     """Parser and shield refuse the same, for the same reason; what is let on reads the same."""
     error = error_of(lambda: CODEC.parse_request(wire, DEFAULT_LIMITS))
-    shielded = error_of(lambda: CODEC.shield(wire, DEFAULT_LIMITS))
+    shielded = error_of(lambda: CODEC.validate(wire, DEFAULT_LIMITS))
     if error is not None:
         assert shielded is not None
         assert (shielded.kind, shielded.public) == (error.kind, error.public)
         assert CODEC.build_error(error, wire).status >= 400
         return
     parsed = CODEC.parse_request(wire, DEFAULT_LIMITS)
-    again = CODEC.parse_request(CODEC.shield(wire, DEFAULT_LIMITS), DEFAULT_LIMITS)
-    if isinstance(parsed, Unfinished):  # a raw request
+    again = CODEC.parse_request(CODEC.validate(wire, DEFAULT_LIMITS), DEFAULT_LIMITS)
+    if isinstance(parsed, PartialInferRequest):  # a raw request
         one_input = ModelMetadata("m", inputs=(TensorMetadata("I", "UINT8", (-1,)),))
-        parsed, again = parsed.finish(one_input), again.finish(one_input)
-    assert text(again.operation) == text(parsed.operation)
+        parsed, again = parsed.complete(one_input), again.complete(one_input)
+    assert to_text(again.operation) == to_text(parsed.operation)
 
 
 @settings(deadline=None)
 @given(strategies.infer_responses(), st.booleans(), st.data())
 def test_spoiled_answers(response: InferResponse, binary: bool, data: st.DataObject) -> None:
     sayable(response)
-    parsed = Parsed(InferRequest("m"), BINARY if binary else None)
+    parsed = ParsedRequest(InferRequest("m"), BINARY if binary else None)
     wire = CODEC.build_response(response, parsed)
-    spoilt = HttpResponse(200, wire.headers, [data.draw(strategies.spoiled(body(wire)))])
+    spoilt = HttpResponse(200, wire.headers, [data.draw(strategies.corrupted_bytes(body(wire)))])
     for act in (
         lambda: CODEC.parse_response(spoilt, InferRequest("m"), DEFAULT_LIMITS),
-        lambda: CODEC.relabel(spoilt, post(""), "new", "2", DEFAULT_LIMITS),
+        lambda: CODEC.rewrite_response(spoilt, post(""), "new", "2", DEFAULT_LIMITS),
     ):
         error = error_of(act)
         assert error is None or error.kind in (Kind.BACKEND_GARBAGE, Kind.BACKEND_ERROR)

@@ -6,9 +6,13 @@ import tracemalloc
 import pytest
 from v2_rest_wires import CODEC, ok, one, parse, post, refused
 
-from infergate.codecs.v2_rest.document import MOST_NESTED, NESTED_ON_LOOP, check_nesting
+from infergate.codecs.v2_rest.json_document import (
+    MAX_CONTAINERS,
+    MAX_CONTAINERS_ON_LOOP,
+    check_nesting,
+)
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.limits import DEFAULT_LIMITS, CostlyError, Limits, for_loop
+from infergate.core.limits import DEFAULT_LIMITS, Limits, NeedsOffloadError, event_loop_limits
 from infergate.core.messages import (
     InferRequest,
     InferResponse,
@@ -80,7 +84,7 @@ def test_brackets_closed_too_often() -> None:
 
 @pytest.mark.parametrize("item", ["[]", "{}", '["]"]'])
 def test_as_many_arrays_and_objects_as_there_may_be(item: str) -> None:
-    text = f"[{','.join([item] * (MOST_NESTED - 1))}]"
+    text = f"[{','.join([item] * (MAX_CONTAINERS - 1))}]"
     check_nesting(text.encode())
     with pytest.raises(GatewayError, match="262144 arrays and objects") as caught:
         check_nesting(f"[{text}]".encode())
@@ -88,10 +92,10 @@ def test_as_many_arrays_and_objects_as_there_may_be(item: str) -> None:
 
 
 def test_the_event_loop_leaves_many_arrays_to_a_helper() -> None:
-    limits = for_loop(DEFAULT_LIMITS)
-    check_nesting(b"[" + b"[]," * (NESTED_ON_LOOP - 2) + b"[]]", limits)
-    with pytest.raises(CostlyError):
-        check_nesting(b"[" + b"[]," * NESTED_ON_LOOP + b"[]]", limits)
+    limits = event_loop_limits(DEFAULT_LIMITS)
+    check_nesting(b"[" + b"[]," * (MAX_CONTAINERS_ON_LOOP - 2) + b"[]]", limits)
+    with pytest.raises(NeedsOffloadError):
+        check_nesting(b"[" + b"[]," * MAX_CONTAINERS_ON_LOOP + b"[]]", limits)
 
 
 @pytest.mark.parametrize(

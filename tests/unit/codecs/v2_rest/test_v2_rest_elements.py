@@ -10,22 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from v2_rest_wires import CODEC, body, ok, one, parse_one, post, refused
 
-from infergate.codecs.base import Parsed
+from infergate.codecs.base import ParsedRequest
 from infergate.codecs.v2_rest import PLUGIN
-from infergate.codecs.v2_rest.document import read
-from infergate.codecs.v2_rest.elements import REQUEST, read_elements
+from infergate.codecs.v2_rest.json_data import REQUEST_RULES, read_data
+from infergate.codecs.v2_rest.json_document import parse_json
 from infergate.codecs.v2_rest.rounding import ROUND
-from infergate.core.datatypes import INTEGERS, NUMPY, Datatype
+from infergate.core.datatypes import INTEGERS, NUMPY_DTYPES, Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, InferResponse
-from infergate.core.tensor import Tensor, float32_from_bf16, tensor_of
+from infergate.core.tensor import Tensor, float32_from_bf16, tensor_from_array
 
 
 @pytest.mark.parametrize("datatype", sorted(INTEGERS, key=lambda d: d.value), ids=lambda d: d.value)
 @pytest.mark.parametrize("slow", [False, True], ids=["copied", "walked"])
 def test_integer_bounds(datatype: Datatype, slow: bool) -> None:
-    bounds = np.iinfo(np.dtype(NUMPY[datatype]))
+    bounds = np.iinfo(np.dtype(NUMPY_DTYPES[datatype]))
     low, high = int(bounds.min), int(bounds.max)
     # NaN beside the tensor makes the standard library read the document
     beside = ',"beside":NaN}' if slow else "}"
@@ -139,11 +139,11 @@ def test_data_that_is_no_array() -> None:
 def test_no_more_is_walked_than_the_shape_announces(
     datatype: str, shape: list[int], data: str
 ) -> None:
-    node = read(data.encode())
+    node = parse_json(data.encode())
     tracemalloc.start()
     try:
         with pytest.raises(GatewayError, match="'X'") as caught:
-            read_elements("X", Datatype(datatype), tuple(shape), node, REQUEST)
+            read_data("X", Datatype(datatype), tuple(shape), node, REQUEST_RULES)
         assert caught.value.kind is Kind.BAD_REQUEST
         # a list of the elements, or of the arrays, would take at least 8 bytes for each
         assert tracemalloc.get_traced_memory()[1] < 1 << 18
@@ -163,9 +163,9 @@ def test_arrays_among_elements_keep_their_order() -> None:
 
 
 def written(tensor: Tensor, non_finite: str = "literal") -> bytes:
-    codec = PLUGIN.make({"non_finite": non_finite})
+    codec = PLUGIN.create({"non_finite": non_finite})
     response = codec.build_response(
-        InferResponse("m", outputs=(tensor,)), Parsed(InferRequest("m"))
+        InferResponse("m", outputs=(tensor,)), ParsedRequest(InferRequest("m"))
     )
     data = body(response)
     return data[data.index(b'"data":') + 7 : -3]
@@ -182,13 +182,18 @@ def written(tensor: Tensor, non_finite: str = "literal") -> bytes:
 @pytest.mark.parametrize("datatype", ["FP16", "BF16", "FP32", "FP64"])
 def test_non_finite_floats(datatype: str, non_finite: str, expected: bytes) -> None:
     array = np.array([1.5, math.nan, math.inf, -math.inf, -0.0], "f4")
-    assert written(tensor_of("Y", Datatype[datatype], array), non_finite) == expected
+    assert written(tensor_from_array("Y", Datatype[datatype], array), non_finite) == expected
 
 
 def test_floats_are_written_in_the_fewest_digits() -> None:
-    assert written(tensor_of("Y", Datatype.FP32, np.array([[0.1], [1e30]], "f4"))) == b"[0.1,1e+30]"
-    assert written(tensor_of("Y", Datatype.BOOL, np.array([True, False]))) == b"[true,false]"
-    assert written(tensor_of("Y", Datatype.UINT64, np.array([2**64 - 1], "u8"))) == (
+    assert (
+        written(tensor_from_array("Y", Datatype.FP32, np.array([[0.1], [1e30]], "f4")))
+        == b"[0.1,1e+30]"
+    )
+    assert (
+        written(tensor_from_array("Y", Datatype.BOOL, np.array([True, False]))) == b"[true,false]"
+    )
+    assert written(tensor_from_array("Y", Datatype.UINT64, np.array([2**64 - 1], "u8"))) == (
         b"[18446744073709551615]"
     )
     assert written(Tensor("Y", Datatype.FP64, (0, 2), b"")) == b"[]"
@@ -201,8 +206,10 @@ def test_data_at_an_odd_place_of_a_body() -> None:
 
 def test_bytes_that_are_not_utf8_go_out_in_base64_the_whole_tensor() -> None:
     array = np.array([b"\xff", b"plain"], dtype=object)
-    response = InferResponse("m", outputs=(tensor_of("Y", Datatype.BYTES, array, {"k": 1}),))
-    wire = CODEC.build_response(response, Parsed(InferRequest("m")))
+    response = InferResponse(
+        "m", outputs=(tensor_from_array("Y", Datatype.BYTES, array, {"k": 1}),)
+    )
+    wire = CODEC.build_response(response, ParsedRequest(InferRequest("m")))
     assert b'"parameters":{"k":1,"content_type":"base64"},"data":["/w==","cGxhaW4="]' in body(wire)
     read = CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS)
     assert isinstance(read, InferResponse)
@@ -218,9 +225,11 @@ def test_bytes_that_are_not_utf8_go_out_in_base64_the_whole_tensor() -> None:
     ],
 )
 def test_a_mark_of_base64_is_true_in_json(element: bytes, told: str) -> None:
-    tensor = tensor_of("Y", Datatype.BYTES, np.array([element], object), {"content_type": "base64"})
+    tensor = tensor_from_array(
+        "Y", Datatype.BYTES, np.array([element], object), {"content_type": "base64"}
+    )
     response = InferResponse("m", outputs=(tensor,))
-    wire = CODEC.build_response(response, Parsed(InferRequest("m")))
+    wire = CODEC.build_response(response, ParsedRequest(InferRequest("m")))
     assert f'"parameters":{{"content_type":"base64"}},"data":{told}'.encode() in body(wire)
 
 

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from v2_rest_wires import CODEC, body, get, ok, post, refused
 
-from infergate.codecs.base import Parsed, Peek
+from infergate.codecs.base import ParsedRequest, RequestSummary
 from infergate.codecs.profiles import KSERVE, MLSERVER, TRITON
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, MIB, Limits
 from infergate.core.messages import (
-    Answer,
-    Done,
+    Acknowledgement,
     LogSettingsRequest,
     ModelConfig,
     ModelConfigRequest,
@@ -24,6 +23,7 @@ from infergate.core.messages import (
     ModelStatisticsRequest,
     ModelUnloadRequest,
     Operation,
+    Response,
     Settings,
     TraceSettingsRequest,
 )
@@ -34,8 +34,8 @@ LOAD = "/v2/repository/models/m/load"
 
 def parsed(wire: HttpRequest) -> Operation:
     operation = CODEC.parse_request(wire, DEFAULT_LIMITS).operation
-    assert CODEC.shield(wire, DEFAULT_LIMITS) == wire
-    peek = CODEC.peek(wire)
+    assert CODEC.validate(wire, DEFAULT_LIMITS) == wire
+    peek = CODEC.summarize(wire)
     assert (peek.operation, peek.model) == (type(operation), getattr(operation, "model", ""))
     return operation
 
@@ -45,12 +45,12 @@ def built(operation: Operation, profile: Any = TRITON) -> tuple[str, str, Any]:
     return wire.method, wire.path, json.loads(body(wire)) if wire.body else None
 
 
-def read(text: str, operation: Operation) -> Answer:
+def read(text: str, operation: Operation) -> Response:
     return CODEC.parse_response(ok(text), operation, DEFAULT_LIMITS)
 
 
-def written(answer: Answer, operation: Operation) -> Any:
-    wire = CODEC.build_response(answer, Parsed(operation))
+def written(answer: Response, operation: Operation) -> Any:
+    wire = CODEC.build_response(answer, ParsedRequest(operation))
     return json.loads(body(wire))
 
 
@@ -195,13 +195,13 @@ def test_what_json_cannot_hold_is_refused() -> None:
         CODEC.build_request(ModelLoadRequest(""), TRITON)
     for answer in (ModelConfig("m", {"x": 2**70}), ModelStatistics(({"x": 2**70},))):
         with pytest.raises(GatewayError) as caught:
-            CODEC.build_response(answer, Parsed(ModelConfigRequest("m")))
+            CODEC.build_response(answer, ParsedRequest(ModelConfigRequest("m")))
         assert caught.value.kind is Kind.UNSUPPORTED
 
 
 def test_answers_of_servers() -> None:
     for text in ("", "{}", '{"name":"m","load":true}'):  # Triton, MLServer; KServe
-        assert read(text, ModelLoadRequest("m")) == Done()
+        assert read(text, ModelLoadRequest("m")) == Acknowledgement()
     told = '{"model_stats":[{"name":"m","inference_stats":{"success":{"count":1,"ns":2}}}]}'
     stats = ({"name": "m", "inference_stats": {"success": {"count": 1, "ns": 2}}},)
     assert read(told, ModelStatisticsRequest("m")) == ModelStatistics(stats)
@@ -230,7 +230,7 @@ def test_garbage_of_servers(text: str, operation: Operation) -> None:
 
 def test_answers_to_clients() -> None:
     load = ModelLoadRequest("m")
-    assert CODEC.build_response(Done(), Parsed(load)) == HttpResponse(200)
+    assert CODEC.build_response(Acknowledgement(), ParsedRequest(load)) == HttpResponse(200)
     config = ModelConfig("m", {"name": "other", "max_batch_size": 8}, b"\x0a\x01x")
     assert written(config, ModelConfigRequest("m")) == {"name": "m", "max_batch_size": 8}
     stats = ModelStatistics(({"name": "m"},))
@@ -245,5 +245,9 @@ def test_answers_to_clients() -> None:
 
 
 def test_a_model_may_be_called_like_a_word_of_the_paths() -> None:
-    assert CODEC.peek(get("/v2/models/config/config")) == Peek(ModelConfigRequest, "config")
-    assert CODEC.peek(get("/v2/models/stats/stats")) == Peek(ModelStatisticsRequest, "stats")
+    assert CODEC.summarize(get("/v2/models/config/config")) == RequestSummary(
+        ModelConfigRequest, "config"
+    )
+    assert CODEC.summarize(get("/v2/models/stats/stats")) == RequestSummary(
+        ModelStatisticsRequest, "stats"
+    )

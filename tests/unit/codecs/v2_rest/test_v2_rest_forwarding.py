@@ -20,12 +20,12 @@ HEADER = "inference-header-content-length"
 def relabel(
     wire: HttpResponse, model: str = "new", version: str = "2", asked: HttpRequest = ASKED
 ) -> HttpResponse:
-    return CODEC.relabel(wire, asked, model, version, DEFAULT_LIMITS)
+    return CODEC.rewrite_response(wire, asked, model, version, DEFAULT_LIMITS)
 
 
 def asking(identity: str, more: str = "") -> HttpRequest:
     """A request that has been checked."""
-    return CODEC.shield(post(f'{{"id":"{identity}","inputs":[]{more}}}'), DEFAULT_LIMITS)
+    return CODEC.validate(post(f'{{"id":"{identity}","inputs":[]{more}}}'), DEFAULT_LIMITS)
 
 
 def test_readdress_keeps_the_message_and_drops_the_connection() -> None:
@@ -37,20 +37,20 @@ def test_readdress_keeps_the_message_and_drops_the_connection() -> None:
         "content-length": "2",
     }
     wire = HttpRequest("POST", "/v2/models/a/infer", "q=1", headers, [b"{}"])
-    sent = CODEC.readdress(wire, "b/c", "3", TRITON)
+    sent = CODEC.rewrite_request(wire, "b/c", "3", TRITON)
     assert sent is not None
     assert (sent.method, sent.path, sent.query) == ("POST", "/v2/models/b%2Fc/versions/3/infer", "")
     assert sent.headers == {"content-type": "application/octet-stream", HEADER: "2"}
     assert sent.body is wire.body
-    versionless = CODEC.readdress(wire, "b", "3", KSERVE)
+    versionless = CODEC.rewrite_request(wire, "b", "3", KSERVE)
     assert versionless is not None
     assert versionless.path == "/v2/models/b/infer"
 
 
 def test_binary_requests_are_not_forwarded_to_json_servers() -> None:
     wire = HttpRequest("POST", "/v2/models/a/infer", "", {HEADER: "2"}, [b"{}"])
-    assert CODEC.readdress(wire, "a", "", MLSERVER) is None
-    assert CODEC.readdress(post("{}"), "a", "", MLSERVER) is not None
+    assert CODEC.rewrite_request(wire, "a", "", MLSERVER) is None
+    assert CODEC.rewrite_request(post("{}"), "a", "", MLSERVER) is not None
 
 
 def passes(
@@ -59,8 +59,8 @@ def passes(
     """Whether the request goes on as it stands."""
     headers = {"inference_header_content_length": head} if head else {}
     wire = post(text.encode() + data, **headers)
-    checked = CODEC.shield(wire, DEFAULT_LIMITS) if validate else wire
-    return CODEC.readdress(checked, "a", "", profile) is not None
+    checked = CODEC.validate(wire, DEFAULT_LIMITS) if validate else wire
+    return CODEC.rewrite_request(checked, "a", "", profile) is not None
 
 
 def with_data(datatype: str, data: str) -> str:
@@ -156,7 +156,7 @@ def test_null_elsewhere_goes_on() -> None:
 
 
 def test_an_unchecked_request_keeps_its_encoding() -> None:
-    sent = CODEC.readdress(post(b"...", content_encoding="gzip"), "a", "", TRITON)
+    sent = CODEC.rewrite_request(post(b"...", content_encoding="gzip"), "a", "", TRITON)
     assert sent is not None
     assert sent.headers == {"content-type": "application/json", "content-encoding": "gzip"}
 
@@ -289,7 +289,7 @@ def test_answers_are_decoded_and_encoded_for_each_side() -> None:
     plain = relabel(wire, "", "")
     assert (body(plain), plain.headers) == (text, {"content-type": "application/json"})
     asked = post("{}", accept_encoding="gzip")
-    packed = CODEC.relabel(wire, asked, "", "", DEFAULT_LIMITS)
+    packed = CODEC.rewrite_response(wire, asked, "", "", DEFAULT_LIMITS)
     assert gzip.decompress(body(packed)) == text
     assert packed.headers["content-encoding"] == "gzip"
     assert packed.headers["vary"] == "accept-encoding"

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infergate.codecs.base import Parsed, Unfinished
+from infergate.codecs.base import ParsedRequest, PartialInferRequest
 from infergate.codecs.profiles import KSERVE, MLSERVER, TRITON
-from infergate.codecs.v2_rest.codec import V2Rest
-from infergate.codecs.v2_rest.generate import ONE_ANSWER, spread
+from infergate.codecs.v2_rest.codec import V2RestCodec
+from infergate.codecs.v2_rest.generate_frontend import SINGLE_RESPONSE_ERROR, resolve_shape
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, Limits
@@ -26,10 +26,10 @@ from infergate.core.messages import (
     RequestedOutput,
     TensorMetadata,
 )
-from infergate.core.tensor import Tensor, pack_bytes, tensor_of
-from infergate.core.wire import HttpRequest, HttpResponse, joined
+from infergate.core.tensor import Tensor, pack_bytes, tensor_from_array
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
-CODEC = V2Rest()
+CODEC = V2RestCodec()
 EVENT = {"content-type": "text/event-stream; charset=utf-8"}
 MODEL = ModelMetadata(
     "m",
@@ -43,14 +43,14 @@ MODEL = ModelMetadata(
 )
 
 
-def asked(body: Any, verb: str = "generate", model: ModelMetadata = MODEL) -> Parsed:
+def asked(body: Any, verb: str = "generate", model: ModelMetadata = MODEL) -> ParsedRequest:
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
     wire = HttpRequest("POST", f"/v2/models/m/versions/7/{verb}", body=(text,))
     found = CODEC.parse_request(wire, DEFAULT_LIMITS)
-    assert isinstance(found, Unfinished)
+    assert isinstance(found, PartialInferRequest)
     found = pickle.loads(pickle.dumps(found))  # long ones are finished aside
     assert (found.model, found.version, found.text) == ("m", "7", len(text))
-    assert not CODEC.peek(wire).forwards
+    assert not CODEC.summarize(wire).can_pass_through
     return found.finish(model)
 
 
@@ -90,8 +90,8 @@ def test_an_input_may_be_called_id() -> None:
 @pytest.mark.parametrize(("verb", "streamed"), [("generate", False), ("generate_stream", True)])
 def test_how_it_is_answered(verb: str, streamed: bool) -> None:
     parsed = asked({"text": "a"}, verb)
-    assert parsed.streamed is streamed
-    assert parsed.only == ("" if streamed else ONE_ANSWER)
+    assert parsed.wants_stream is streamed
+    assert parsed.single_response_error == ("" if streamed else SINGLE_RESPONSE_ERROR)
 
 
 @pytest.mark.parametrize(
@@ -160,13 +160,13 @@ def test_a_datatype_that_nobody_knows() -> None:
     ],
 )
 def test_shapes(count: int, dimensions: tuple[int, ...], shape: tuple[int, ...]) -> None:
-    assert spread("t", count, dimensions) == shape
+    assert resolve_shape("t", count, dimensions) == shape
 
 
 @pytest.mark.parametrize(("count", "dimensions"), [(2, ()), (0, (1,)), (0, (0,)), (7, (-1, 3))])
 def test_shapes_that_there_are_not(count: int, dimensions: tuple[int, ...]) -> None:
     with pytest.raises(GatewayError):
-        spread("t", count, dimensions)
+        resolve_shape("t", count, dimensions)
 
 
 # ---- answers ------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def told(*outputs: Tensor, verb: str = "generate", **more: Any) -> bytes:
 
 
 def floats(*values: float) -> Tensor:
-    return tensor_of("y", Datatype.FP32, np.array(values, "f4"))
+    return tensor_from_array("y", Datatype.FP32, np.array(values, "f4"))
 
 
 def strings(*values: bytes) -> Tensor:
@@ -201,10 +201,10 @@ def test_answers_are_in_the_order_of_names() -> None:
         (floats(float("nan")), b"NaN"),
         (floats(float("inf"), 1), b"[Infinity,1.0]"),
         (floats(), b"[]"),
-        (tensor_of("y", Datatype.BOOL, np.array([True])), b"true"),
-        (tensor_of("y", Datatype.INT64, np.array([[2**62]])), b"%d" % 2**62),
-        (tensor_of("y", Datatype.FP16, np.array([0.5], "f2")), b"0.5"),
-        (tensor_of("y", Datatype.BF16, np.array([0.5], "f4")), b"0.5"),
+        (tensor_from_array("y", Datatype.BOOL, np.array([True])), b"true"),
+        (tensor_from_array("y", Datatype.INT64, np.array([[2**62]])), b"%d" % 2**62),
+        (tensor_from_array("y", Datatype.FP16, np.array([0.5], "f2")), b"0.5"),
+        (tensor_from_array("y", Datatype.BF16, np.array([0.5], "f4")), b"0.5"),
     ],
 )
 def test_one_element_is_no_list(tensor: Tensor, value: bytes) -> None:
@@ -224,7 +224,7 @@ def test_events() -> None:
     error = CODEC.build_stream_error(
         GatewayError(Kind.TIMEOUT, "too\nlate"), HttpRequest("POST", "/")
     )
-    assert joined(error.body) == b'data: {"error":"too\\nlate"}\n\n'
+    assert join_parts(error.body) == b'data: {"error":"too\\nlate"}\n\n'
     end = CODEC.build_stream_end(asked({}, "generate_stream"))
     assert (end.status, end.headers, tuple(end.body)) == (200, EVENT, ())
 
@@ -246,7 +246,7 @@ def test_a_decoupled_model_is_asked_by_generate_stream() -> None:
     model = ModelMetadata("m", inputs=inputs, outputs=MODEL.outputs, decoupled=True)
     wire = sent(request, model)
     assert (wire.method, wire.path) == ("POST", "/v2/models/m/versions/2/generate_stream")
-    assert json.loads(joined(wire.body)) == {
+    assert json.loads(join_parts(wire.body)) == {
         "id": "i",
         "out": ["hi"],
         "y": [1, 2],
@@ -256,18 +256,18 @@ def test_a_decoupled_model_is_asked_by_generate_stream() -> None:
 
 def test_any_other_model_is_asked_by_infer() -> None:
     request = InferRequest("m")
-    assert CODEC.describes_streams(TRITON)
+    assert CODEC.streams_need_metadata(TRITON)
     assert CODEC.build_stream_request(request, TRITON, ModelMetadata("m")) is None
-    assert not CODEC.describes_streams(KSERVE)
+    assert not CODEC.streams_need_metadata(KSERVE)
     assert CODEC.build_stream_request(request, KSERVE) is None
 
 
 def test_mlserver_is_asked_by_infer_stream() -> None:
-    assert not CODEC.describes_streams(MLSERVER)
+    assert not CODEC.streams_need_metadata(MLSERVER)
     wire = CODEC.build_stream_request(InferRequest("m", inputs=(floats(1, 2),)), MLSERVER)
     assert wire is not None
     assert wire.path == "/v2/models/m/infer_stream"
-    assert json.loads(joined(wire.body))["inputs"][0]["data"] == [1, 2]
+    assert json.loads(join_parts(wire.body))["inputs"][0]["data"] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -419,13 +419,13 @@ def test_the_parameter_stream(
     body = json.dumps({**INFER, "parameters": parameters}).encode()
     wire = HttpRequest("POST", f"/v2/models/m/{verb}", body=(body,))
     parsed = CODEC.parse_request(wire, DEFAULT_LIMITS)
-    assert isinstance(parsed, Parsed)
+    assert isinstance(parsed, ParsedRequest)
     assert isinstance(parsed.operation, InferRequest)
-    assert parsed.streamed is streamed
+    assert parsed.wants_stream is streamed
     assert parsed.operation.parameters == left
     if verb == "infer":
-        checked = CODEC.shield(wire, DEFAULT_LIMITS)
-        assert (CODEC.readdress(checked, "n", "", TRITON) is None) is streamed
+        checked = CODEC.validate(wire, DEFAULT_LIMITS)
+        assert (CODEC.rewrite_request(checked, "n", "", TRITON) is None) is streamed
 
 
 def test_a_streamed_answer_is_json_whatever_was_asked() -> None:
@@ -434,11 +434,11 @@ def test_a_streamed_answer_is_json_whatever_was_asked() -> None:
     wire = HttpRequest(
         "POST", "/v2/models/m/infer", "", headers, (json.dumps({**INFER, **asks}).encode(),)
     )
-    parsed = V2Rest(compress_min=0).parse_request(wire, DEFAULT_LIMITS)
-    assert isinstance(parsed, Parsed)
+    parsed = V2RestCodec(compress_min=0).parse_request(wire, DEFAULT_LIMITS)
+    assert isinstance(parsed, ParsedRequest)
     answer = CODEC.build_stream_response(InferResponse("m", outputs=(floats(1),)), parsed)
     assert answer.headers == EVENT
-    assert joined(answer.body) == (
+    assert join_parts(answer.body) == (
         b'data: {"model_name":"m","outputs":'
         b'[{"name":"y","datatype":"FP32","shape":[1],"data":[1.0]}]}\n\n'
     )
@@ -448,6 +448,6 @@ def test_a_raw_request_streamed() -> None:
     headers = {"inference-header-content-length": "0"}
     wire = HttpRequest("POST", "/v2/models/m/infer_stream", "", headers, (bytes(8),))
     found = CODEC.parse_request(wire, DEFAULT_LIMITS)
-    assert isinstance(found, Unfinished)
-    parsed = found.finish(ModelMetadata("m", inputs=(TensorMetadata("x", "FP32", (2,)),)))
-    assert parsed.streamed
+    assert isinstance(found, PartialInferRequest)
+    parsed = found.complete(ModelMetadata("m", inputs=(TensorMetadata("x", "FP32", (2,)),)))
+    assert parsed.wants_stream

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 from v2_rest_wires import CODEC, body, get, ok, parse, post, refused
 
-from infergate.codecs.base import Parsed, Peek, Unfinished
+from infergate.codecs.base import ParsedRequest, PartialInferRequest, RequestSummary
 from infergate.codecs.profiles import GENERIC, KSERVE, MLSERVER, TRITON
-from infergate.codecs.v2_rest.encodings import accepted, decoded
-from infergate.codecs.v2_rest.errors import STATUS, kind_of
-from infergate.codecs.v2_rest.infer_request import Wanted
+from infergate.codecs.v2_rest.encodings import decode_body, preferred_encoding
+from infergate.codecs.v2_rest.errors import STATUS_BY_KIND, kind_of_status
+from infergate.codecs.v2_rest.infer_request import ResponseFormat
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import (
-    Health,
+    HealthStatus,
     InferRequest,
     InferResponse,
     ModelConfig,
@@ -42,7 +42,7 @@ from infergate.core.messages import (
     ServerStatusRequest,
     TensorMetadata,
 )
-from infergate.core.tensor import Tensor, tensor_of
+from infergate.core.tensor import Tensor, tensor_from_array
 from infergate.core.wire import HttpRequest, HttpResponse
 
 INFER = "/v2/models/m/infer"
@@ -62,8 +62,8 @@ def test_server_paths() -> None:
         "/v2/models/m/versions/a%2Fb/ready": ModelReadyRequest("m", "a/b"),
     }.items():
         assert CODEC.parse_request(get(path), DEFAULT_LIMITS).operation == operation
-        assert CODEC.peek(get(path)).operation is type(operation)
-        assert CODEC.shield(get(path), DEFAULT_LIMITS) == get(path)
+        assert CODEC.summarize(get(path)).operation is type(operation)
+        assert CODEC.validate(get(path), DEFAULT_LIMITS) == get(path)
 
 
 @pytest.mark.parametrize(
@@ -131,18 +131,18 @@ class Parts(list[bytes]):
 def test_a_body_is_joined_once() -> None:
     parts = Parts([b'{"inputs":', b"[]}"])
     wire = HttpRequest("POST", INFER, "", {}, parts)
-    assert CODEC.peek(wire) == Peek(InferRequest, "m", "")
+    assert CODEC.summarize(wire) == RequestSummary(InferRequest, "m", "")
     assert parts.read == 0
-    checked = CODEC.shield(wire, DEFAULT_LIMITS)
-    assert CODEC.readdress(checked, "a", "", TRITON) is not None
+    checked = CODEC.validate(wire, DEFAULT_LIMITS)
+    assert CODEC.rewrite_request(checked, "a", "", TRITON) is not None
     assert CODEC.parse_request(checked, DEFAULT_LIMITS).operation == InferRequest("m")
     assert parts.read == 1
 
 
 def test_a_body_of_one_part_is_not_copied() -> None:
     text = b'{"inputs":[]}'
-    checked = CODEC.shield(HttpRequest("POST", INFER, "", {}, [text]), DEFAULT_LIMITS)
-    sent = CODEC.readdress(checked, "a", "", TRITON)
+    checked = CODEC.validate(HttpRequest("POST", INFER, "", {}, [text]), DEFAULT_LIMITS)
+    sent = CODEC.rewrite_request(checked, "a", "", TRITON)
     assert sent is not None
     assert sent.body[0] is text
 
@@ -166,7 +166,7 @@ def test_a_body_of_one_part_is_not_copied() -> None:
 def test_health_is_told_by_status_and_body(
     operation: Operation, told: dict[str, object], otherwise: dict[str, object], *, ok: bool
 ) -> None:
-    answer = CODEC.build_response(Health(ok=ok), Parsed(operation))
+    answer = CODEC.build_response(HealthStatus(ok=ok), ParsedRequest(operation))
     assert answer.status == (200 if ok else 400)
     assert answer.headers == {"content-type": "application/json"}
     refused = {key: False if value is True else value for key, value in told.items()} | otherwise
@@ -195,15 +195,15 @@ def test_health_of_backends(status: int, text: str, live: bool | Kind, model: bo
                 CODEC.parse_response(ok(text, status), operation, DEFAULT_LIMITS)
             assert caught.value.kind is expected
         else:
-            assert CODEC.parse_response(ok(text, status), operation, DEFAULT_LIMITS) == Health(
-                ok=expected
-            )
+            assert CODEC.parse_response(
+                ok(text, status), operation, DEFAULT_LIMITS
+            ) == HealthStatus(ok=expected)
 
 
 def test_metadata_with_everything() -> None:
     tensor = TensorMetadata("x", "FP32", (-1, 2), {"content_type": "np"})
     model = ModelMetadata("m", ("1",), "p", (tensor,), (), {"a": 1}, {"b": "c"})
-    wire = CODEC.build_response(model, Parsed(ModelMetadataRequest("m")))
+    wire = CODEC.build_response(model, ParsedRequest(ModelMetadataRequest("m")))
     assert CODEC.parse_response(wire, ModelMetadataRequest("m"), DEFAULT_LIMITS) == model
 
 
@@ -244,7 +244,7 @@ def test_index_in_both_forms() -> None:
 
 
 def test_server_metadata() -> None:
-    wire = CODEC.build_response(ServerMetadata("s", "1"), Parsed(ServerMetadataRequest()))
+    wire = CODEC.build_response(ServerMetadata("s", "1"), ParsedRequest(ServerMetadataRequest()))
     assert body(wire) == b'{"name":"s","version":"1","extensions":[]}'
 
 
@@ -278,7 +278,7 @@ def raw_deflate(data: bytes) -> bytes:
 def test_encodings_undone(encoding: str, data: bytes) -> None:
     wire = post(data, content_encoding=encoding, x_other="1")
     assert parse(wire).inputs == ()
-    shielded = CODEC.shield(wire, DEFAULT_LIMITS)
+    shielded = CODEC.validate(wire, DEFAULT_LIMITS)
     assert (body(shielded), shielded.headers) == (PLAIN, {"x-other": "1"})
 
 
@@ -358,11 +358,11 @@ def test_a_bomb_is_stopped_at_the_limit() -> None:
     ],
 )
 def test_accepted(header: str, chosen: str) -> None:
-    assert accepted(header) == chosen
+    assert preferred_encoding(header) == chosen
 
 
 def test_answers_are_compressed_as_accepted() -> None:
-    tensor = tensor_of("Y", Datatype.INT32, np.zeros(100, "i4"))
+    tensor = tensor_from_array("Y", Datatype.INT32, np.zeros(100, "i4"))
     for encoding, undo in (("gzip", gzip.decompress), ("deflate", zlib.decompress)):
         parsed = CODEC.parse_request(post(PLAIN, accept_encoding=encoding), DEFAULT_LIMITS)
         wire = CODEC.build_response(InferResponse("m", outputs=(tensor,)), parsed)
@@ -405,16 +405,16 @@ def test_what_json_cannot_tell() -> None:
     for value in (float("inf"), float("nan"), b"x", object()):
         with pytest.raises(GatewayError, match="response: parameter 'p'") as caught:
             CODEC.build_response(
-                InferResponse("m", parameters={"p": value}), Parsed(InferRequest("m"))
+                InferResponse("m", parameters={"p": value}), ParsedRequest(InferRequest("m"))
             )
         assert caught.value.kind is Kind.UNSUPPORTED
     wire = CODEC.build_response(
         InferResponse("m", parameters={"big": 2**80, "l": [1, {"a": (None,)}]}),
-        Parsed(InferRequest("m")),
+        ParsedRequest(InferRequest("m")),
     )
     assert json.loads(body(wire))["parameters"] == {"big": 2**80, "l": [1, {"a": [None]}]}
     with pytest.raises(GatewayError, match="JSON cannot express") as caught:
-        CODEC.build_response(InferResponse("m\ud800"), Parsed(InferRequest("m")))
+        CODEC.build_response(InferResponse("m\ud800"), ParsedRequest(InferRequest("m")))
     assert caught.value.kind is Kind.UNSUPPORTED
 
 
@@ -507,7 +507,7 @@ def test_what_tells_of_a_form_that_is_no_more_is_left_out() -> None:
         ],
         "outputs": [{"name": "Y"}],
     }
-    answer = CODEC.build_response(InferResponse("m", "", "", stale, (bare,)), Parsed(asked))
+    answer = CODEC.build_response(InferResponse("m", "", "", stale, (bare,)), ParsedRequest(asked))
     assert json.loads(body(answer)) == {
         "model_name": "m",
         "outputs": [{"name": "Z", "datatype": "INT8", "shape": [1], "data": [1]}],
@@ -518,24 +518,24 @@ def test_raw_requests() -> None:
     headers = {"inference-header-content-length": "0"}
     wire = HttpRequest("POST", "/v2/models/m/versions/1/infer", "", headers, [b"ab", b"cd"])
     unfinished = CODEC.parse_request(wire, DEFAULT_LIMITS)
-    assert isinstance(unfinished, Unfinished)
+    assert isinstance(unfinished, PartialInferRequest)
     assert (unfinished.model, unfinished.version) == ("m", "1")
     for asked in (unfinished, pickle.loads(pickle.dumps(unfinished))):  # it may travel (Textual)
-        parsed = asked.finish(ModelMetadata("m", inputs=(TensorMetadata("X", "INT8", (-1,)),)))
+        parsed = asked.complete(ModelMetadata("m", inputs=(TensorMetadata("X", "INT8", (-1,)),)))
         tensor = Tensor("X", Datatype.INT8, (4,), b"abcd")
         assert parsed.operation == InferRequest("m", "1", inputs=(tensor,))
-        assert parsed.reply.is_binary("any")
-    checked = CODEC.shield(wire, DEFAULT_LIMITS)
+        assert parsed.response_options.is_binary("any")
+    checked = CODEC.validate(wire, DEFAULT_LIMITS)
     assert body(checked) == b"abcd"
-    sent = CODEC.readdress(checked, "n", "2", TRITON)
+    sent = CODEC.rewrite_request(checked, "n", "2", TRITON)
     assert sent is not None
     assert (sent.path, sent.headers) == (
         "/v2/models/n/versions/2/infer",
         {"content-type": "application/octet-stream", **headers},
     )
-    assert CODEC.readdress(checked, "n", "2", MLSERVER) is None
+    assert CODEC.rewrite_request(checked, "n", "2", MLSERVER) is None
     with pytest.raises(GatewayError, match="has 0"):
-        unfinished.finish(ModelMetadata("m"))
+        unfinished.complete(ModelMetadata("m"))
 
 
 @pytest.mark.parametrize(
@@ -551,7 +551,7 @@ def test_malformed_length_header(length: str) -> None:
 @pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.name)
 def test_every_kind_has_a_status(kind: Kind) -> None:
     wire = CODEC.build_error(GatewayError(kind, 'what "went" wrong', retry_after=1.2))
-    assert wire.status == STATUS[kind] >= 400
+    assert wire.status == STATUS_BY_KIND[kind] >= 400
     assert wire.headers == {"content-type": "application/json", "retry-after": "2"}
     assert json.loads(body(wire)) == {"error": 'what "went" wrong'}
 
@@ -585,7 +585,7 @@ def test_retry_after_only_where_known() -> None:
     ],
 )
 def test_kind_of_a_status(status: int, kind: Kind) -> None:
-    assert kind_of(status) is kind
+    assert kind_of_status(status) is kind
 
 
 @pytest.mark.parametrize(
@@ -636,7 +636,7 @@ def test_error_bodies(text: str, public: str) -> None:
     wire = HttpResponse(500, {"retry-after": "7"}, [text.encode()])
     for act in (
         lambda: CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS),
-        lambda: CODEC.relabel(wire, post(PLAIN), "", "", DEFAULT_LIMITS),
+        lambda: CODEC.rewrite_response(wire, post(PLAIN), "", "", DEFAULT_LIMITS),
     ):
         with pytest.raises(GatewayError) as caught:
             act()
@@ -737,7 +737,7 @@ def test_bytes_elements_are_limited_over_all_tensors() -> None:
 
 def told_in(body: bytes, **headers: str) -> int:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return CODEC.text_in(HttpRequest("POST", "/v2/models/m/infer", "", named, (body,)))
+    return CODEC.request_text_bytes(HttpRequest("POST", "/v2/models/m/infer", "", named, (body,)))
 
 
 def test_text_in_is_the_json_part() -> None:
@@ -752,7 +752,7 @@ def test_a_body_is_no_longer_than_its_length_field() -> None:
     packed = gzip.compress(b"x" * 300_000)
     liar = packed[:-4] + (5000).to_bytes(4, "little")
     with pytest.raises(GatewayError, match="longer than its own length field") as refused:
-        decoded({"content-encoding": "gzip"}, (liar,), DEFAULT_LIMITS)
+        decode_body({"content-encoding": "gzip"}, (liar,), DEFAULT_LIMITS)
     assert refused.value.kind is Kind.BAD_REQUEST
 
 
@@ -773,7 +773,7 @@ def test_what_inflates_to_little_is_inflated_once() -> None:
     headers = {"content-encoding": "gzip", "accept-encoding": "gzip"}
     plain = b'{"inputs":[]}'
     little = HttpRequest("POST", "/v2/models/m/infer", "", headers, (gzipped(plain),))
-    assert CODEC.text_in(little) == len(plain)
+    assert CODEC.request_text_bytes(little) == len(plain)
     assert (little.headers, little.body) == ({"accept-encoding": "gzip"}, (plain,))
     assert headers["content-encoding"] == "gzip"  # the call's own, which others read
     for encoding, data in (
@@ -783,7 +783,7 @@ def test_what_inflates_to_little_is_inflated_once() -> None:
     ):
         headers = {"content-encoding": encoding}
         wire = HttpRequest("POST", "/v2/models/m/infer", "", headers, (data,))
-        CODEC.text_in(wire)
+        CODEC.request_text_bytes(wire)
         assert (wire.headers, wire.body) == (headers, (data,))
 
 
@@ -798,17 +798,17 @@ def test_text_out_is_what_is_written_as_text_or_compressed() -> None:
         ({}, True, "identity, gzip;q=0", 0),
         ({}, True, "gzip", 9),
     ):
-        parsed = Parsed(request, Wanted(named, otherwise, accept))
-        assert CODEC.text_out(answer, parsed) == expected
-    assert CODEC.text_out(answer, Parsed(request)) == 9
-    assert CODEC.text_out(Health(ok=True), Parsed(ServerLiveRequest())) == 0
+        parsed = ParsedRequest(request, ResponseFormat(named, otherwise, accept))
+        assert CODEC.response_text_bytes(answer, parsed) == expected
+    assert CODEC.response_text_bytes(answer, ParsedRequest(request)) == 9
+    assert CODEC.response_text_bytes(HealthStatus(ok=True), ParsedRequest(ServerLiveRequest())) == 0
 
 
 def test_text_forwarded_is_what_is_compressed_or_inflated() -> None:
     def text(accept: str, **headers: str) -> int:
         told = {name.replace("_", "-"): value for name, value in headers.items()}
         asked = HttpRequest("POST", "/v2/models/m/infer", "", {"accept-encoding": accept})
-        return CODEC.text_forwarded(HttpResponse(200, told, (b"x" * 1000,)), asked)
+        return CODEC.rewrite_bytes(HttpResponse(200, told, (b"x" * 1000,)), asked)
 
     assert (text(""), text("identity"), text("gzip")) == (0, 0, 1000)
     assert text("", content_encoding="gzip") == 1000 * 1032

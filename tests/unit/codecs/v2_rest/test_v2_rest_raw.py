@@ -2,7 +2,7 @@
 
 import pytest
 
-from infergate.codecs.v2_rest.raw import only_input
+from infergate.codecs.v2_rest.raw_request import read_only_input
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import ModelMetadata, TensorMetadata
@@ -10,7 +10,7 @@ from infergate.core.tensor import Tensor
 
 
 def resolve(data: bytes, *inputs: TensorMetadata) -> Tensor:
-    return only_input(data, ModelMetadata("m", inputs=inputs))
+    return read_only_input(data, ModelMetadata("m", inputs=inputs))
 
 
 @pytest.mark.parametrize(

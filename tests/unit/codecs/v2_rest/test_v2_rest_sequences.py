@@ -15,7 +15,7 @@ INPUTS = '"inputs":[{"name":"X","datatype":"INT8","shape":[1],"data":[1]}]'
 
 
 def both(wire: HttpRequest) -> list[object]:
-    checked = CODEC.shield(wire, DEFAULT_LIMITS)
+    checked = CODEC.validate(wire, DEFAULT_LIMITS)
     return [CODEC.sequence(each, DEFAULT_LIMITS) for each in (wire, checked)]
 
 
@@ -42,7 +42,7 @@ def test_json(parameters: str, number: object) -> None:
 @pytest.mark.parametrize("wrong", ['{"a":1}', "null", "[1]", "true", "1.5"])
 def test_what_is_neither_a_number_nor_a_text(wrong: str) -> None:
     wire = post(f'{{"parameters":{{"sequence_id":{wrong},"sequence_start":true}},{INPUTS}}}')
-    for way in (CODEC.parse_request, CODEC.shield, CODEC.sequence):
+    for way in (CODEC.parse_request, CODEC.validate, CODEC.sequence):
         with pytest.raises(GatewayError, match="'sequence_id' must be an integer") as caught:
             way(wire, DEFAULT_LIMITS)
         assert caught.value.kind is Kind.BAD_REQUEST

@@ -11,11 +11,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from v2_rest_wires import body, post
 
-from infergate.codecs.v2_rest import elements, infer_request
-from infergate.codecs.v2_rest.elements import NON_FINITE, write_numbers
+from infergate.codecs.v2_rest import infer_request, json_data
 from infergate.codecs.v2_rest.infer_request import read_body
-from infergate.codecs.v2_rest.small import LONGEST, read_small
-from infergate.core.datatypes import NUMPY, Datatype
+from infergate.codecs.v2_rest.json_data import NON_FINITE_SPELLINGS, write_numbers
+from infergate.codecs.v2_rest.small_json_reader import MAX_BYTES, read_small
+from infergate.core.datatypes import NUMPY_DTYPES, Datatype
 from infergate.core.errors import GatewayError
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import InferRequest
@@ -36,17 +36,17 @@ def told(text: bytes, limits: Limits) -> Any:
     request = found.parsed.operation  # type: ignore[union-attr]
     assert isinstance(request, InferRequest)
     tensors = [
-        (t.name, t.datatype, t.shape, bytes(t.data), dict(t.parameters), t.place)
+        (t.name, t.datatype, t.shape, bytes(t.data), dict(t.parameters), t.shared_memory)
         for t in request.inputs
     ]
-    outputs = [(o.name, dict(o.parameters), o.place) for o in request.outputs]
+    outputs = [(o.name, dict(o.parameters), o.shared_memory) for o in request.outputs]
     rest = (
         found.id,
-        sorted(found.forms, key=str),
-        found.parsed.streamed,
-        found.outputs,
-        found.sequence,
-        found.wanted,
+        sorted(found.features, key=str),
+        found.parsed.wants_stream,
+        found.shared_memory_outputs,
+        found.sequence_id,
+        found.response_format,
         request.id,
     )
     return repr((tensors, outputs, dict(request.parameters), rest))
@@ -158,7 +158,7 @@ def test_the_limits_hold() -> None:
     ):
         assert check(text)
         assert not check(text, limits)
-    long = f'{{"inputs":[{{{X}}}]{" " * LONGEST}}}'.encode()
+    long = f'{{"inputs":[{{{X}}}]{" " * MAX_BYTES}}}'.encode()
     assert not check(long)
 
 
@@ -296,7 +296,7 @@ def test_any_request_spoilt(text: bytes, data: st.DataObject) -> None:
 # ---- answers ------------------------------------------------------------------------------------
 
 
-@given(st.sampled_from(sorted(NUMPY, key=str)), st.binary(max_size=64), st.booleans())
+@given(st.sampled_from(sorted(NUMPY_DTYPES, key=str)), st.binary(max_size=64), st.booleans())
 @example(Datatype.FP32, b"\0\0\x80\x7f", False)  # infinite
 @example(Datatype.FP64, b"\xff" * 6 + b"\xef\x7f" + b"\xff" * 6 + b"\xef\x7f", False)  # in sum only
 @example(Datatype.FP32, b"\xcd\xcc\xcc\x3d", True)  # 0.1, and not aligned
@@ -309,9 +309,10 @@ def test_few_elements_are_written_as_many_are(datatype: Datatype, data: bytes, c
 
     def written() -> bytes:
         return orjson.dumps(
-            write_numbers(tensor, NON_FINITE["literal"]), option=orjson.OPT_SERIALIZE_NUMPY
+            write_numbers(tensor, NON_FINITE_SPELLINGS["literal"]),
+            option=orjson.OPT_SERIALIZE_NUMPY,
         )
 
     few = written()
-    with patch.object(elements, "write_few", return_value=None):
+    with patch.object(json_data, "write_small_data", return_value=None):
         assert few == written()

@@ -10,9 +10,9 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest
 from infergate.core.tensor import Tensor
-from infergate.core.wire import HttpRequest, HttpResponse, joined
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
-CODEC = PLUGIN.make({})
+CODEC = PLUGIN.create({})
 
 
 def post(body: bytes | str, path: str = "/v2/models/m/infer", **headers: str) -> HttpRequest:
@@ -50,7 +50,7 @@ def parse_one(datatype: str, shape: Any, data: str) -> Tensor:
 
 
 def body(wire: HttpRequest | HttpResponse) -> bytes:
-    return bytes(joined(wire.body))
+    return bytes(join_parts(wire.body))
 
 
 def refused(wire: HttpRequest, *mentions: str, kind: Kind = Kind.BAD_REQUEST) -> GatewayError:
@@ -58,7 +58,7 @@ def refused(wire: HttpRequest, *mentions: str, kind: Kind = Kind.BAD_REQUEST) ->
     with pytest.raises(GatewayError) as caught:
         CODEC.parse_request(wire, DEFAULT_LIMITS)
     with pytest.raises(GatewayError) as shielded:
-        CODEC.shield(wire, DEFAULT_LIMITS)
+        CODEC.validate(wire, DEFAULT_LIMITS)
     assert shielded.value.public == caught.value.public
     assert caught.value.kind is kind, caught.value
     for mention in mentions:

@@ -15,15 +15,15 @@ import pytest
 
 from infergate.codecs.registry import plugins
 from infergate.config import Config
-from infergate.config.files import Files
 from infergate.config.load import load
+from infergate.config.tracked_files import TrackedFiles
 from infergate.core.call import Call
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.runtime.assemble import assemble
-from infergate.runtime.console.console import _dumped
-from infergate.runtime.console.visitors import MARK
-from infergate.runtime.history import History, Outcome
-from infergate.runtime.running import ADMIN, Running
+from infergate.runtime.config_history import ConfigHistory, ReloadResult
+from infergate.runtime.console.browser_checks import CONSOLE_HEADER
+from infergate.runtime.console.console import _encode
+from infergate.runtime.running import ADMIN, RunningGateway
 
 TEXT = """
 log: {access: false}
@@ -45,7 +45,7 @@ routes:
 class Site:
     """A gateway that serves, and how it is asked."""
 
-    def __init__(self, running: Running, history: History, file: Path) -> None:
+    def __init__(self, running: RunningGateway, history: ConfigHistory, file: Path) -> None:
         self.running = running
         self.history = history
         self.file = file
@@ -57,8 +57,8 @@ class Site:
         headers: dict[str, str] | None = None,
         query: str = "",
     ) -> HttpResponse:
-        app = self.running._parts.listening[ADMIN].app
-        call = Call(peer="test", started=time.monotonic())
+        app = self.running._active.listeners[ADMIN].app
+        call = Call(peer="test", started_at=time.monotonic())
         answer: HttpResponse = await app.respond(
             HttpRequest(method, path, query, headers or {}), call
         )
@@ -70,7 +70,7 @@ class Site:
         return json.loads(b"".join(map(bytes, answer.body)))
 
     async def infer(self, model: str) -> int:
-        app = self.running._parts.listening["http"].app
+        app = self.running._active.listeners["http"].app
         tensor = {"name": "INPUT0", "shape": [1], "datatype": "INT32", "data": [1]}
         body = json.dumps({"inputs": [tensor]}).encode()
         wire = HttpRequest("POST", f"/v2/models/{model}/infer", body=[body])
@@ -82,8 +82,8 @@ class Site:
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     file = tmp_path / "routes.yaml"
     file.write_text(TEXT)
-    history = History(file, "abc")
-    history.read = lambda: load(file, {}, Files())
+    history = ConfigHistory(file, "abc")
+    history.read_config = lambda: load(file, {}, TrackedFiles())
     running = assemble(load(file, {}), history=history)
     await running.start()
     yield Site(running, history, file)
@@ -144,15 +144,15 @@ async def test_a_file_that_has_not_changed_is_not_read(site: Site) -> None:
     def read() -> Config:
         raise AssertionError("it is not read")
 
-    site.history.read, site.history.changed = read, lambda: False
+    site.history.read_config, site.history.have_files_changed = read, lambda: False
     assert (await site.told("/console/config"))["diff"] == ""
-    site.history.note(Outcome("test", 1.0, "wrong"))
+    site.history.record(ReloadResult("test", 1.0, "wrong"))
     with pytest.raises(AssertionError):
         await site.told("/console/config")
 
 
 async def test_who_compares_meanwhile_has_the_same_comparison(site: Site) -> None:
-    read, begun, goes_on = site.history.read, threading.Semaphore(0), threading.Event()
+    read, begun, goes_on = site.history.read_config, threading.Semaphore(0), threading.Event()
     assert read is not None
 
     def slow() -> Config:
@@ -160,7 +160,7 @@ async def test_who_compares_meanwhile_has_the_same_comparison(site: Site) -> Non
         assert goes_on.wait(60)
         return read()
 
-    site.history.read = slow
+    site.history.read_config = slow
     asking = [asyncio.create_task(site.told("/console/config")) for _ in range(20)]
     try:
         assert await asyncio.to_thread(begun.acquire, timeout=60)
@@ -174,7 +174,7 @@ async def test_who_compares_meanwhile_has_the_same_comparison(site: Site) -> Non
 
 
 async def test_a_gateway_without_a_file_has_nothing_to_compare_with(site: Site) -> None:
-    site.history.read = None
+    site.history.read_config = None
     told = await site.told("/console/config")
     assert (told["diff"], told["mistakes"]) == ("", [])
 
@@ -230,7 +230,7 @@ async def test_the_page_has_its_files_and_lets_in_no_others(site: Site) -> None:
 # ---- switched off and on
 
 
-async def assembled(admin: dict[str, Any], history: History | None = None) -> Running:
+async def assembled(admin: dict[str, Any], history: ConfigHistory | None = None) -> RunningGateway:
     config = {
         "log": {"access": False},
         "listeners": {"http": {"address": "127.0.0.1:0"}, "grpc": None, "admin": admin},
@@ -252,11 +252,11 @@ async def test_a_console_that_is_off_is_not_there(site: Site) -> None:
     ("headers", "status"),
     [
         ({}, 200),
-        ({"host": "h", "origin": "http://h", MARK: "1"}, 200),
+        ({"host": "h", "origin": "http://h", CONSOLE_HEADER: "1"}, 200),
         ({"host": "h", "origin": "http://h"}, 403),
-        ({"host": "h", "origin": "http://other", MARK: "1"}, 403),
-        ({"host": "evil.example", "origin": "http://evil.example", MARK: "1"}, 403),
-        ({"host": "gate.example", "origin": "http://gate.example", MARK: "1"}, 200),
+        ({"host": "h", "origin": "http://other", CONSOLE_HEADER: "1"}, 403),
+        ({"host": "evil.example", "origin": "http://evil.example", CONSOLE_HEADER: "1"}, 403),
+        ({"host": "gate.example", "origin": "http://gate.example", CONSOLE_HEADER: "1"}, 200),
     ],
 )
 async def test_the_console_may_reload_where_actions_are_on(
@@ -264,12 +264,12 @@ async def test_the_console_may_reload_where_actions_are_on(
 ) -> None:
     asked: list[str] = []
 
-    async def again(why: str) -> Outcome:
+    async def again(why: str) -> ReloadResult:
         asked.append(why)
-        return Outcome(why, 1.0)
+        return ReloadResult(why, 1.0)
 
-    history = History()
-    history.again = again
+    history = ConfigHistory()
+    history.reload = again
     admin = {"address": "127.0.0.1:0", "actions": True, "hosts": ("gate.example",)}
     running = await assembled(admin, history)
     on = Site(running, history, site.file)
@@ -280,7 +280,7 @@ async def test_the_console_may_reload_where_actions_are_on(
 
 
 async def test_data_ports_know_no_console(site: Site) -> None:
-    app = site.running._parts.listening["http"].app
+    app = site.running._active.listeners["http"].app
     for path in ("/console", "/console/state"):
         answer = await app.respond(HttpRequest("GET", path), Call("test", time.monotonic()))
         assert answer.status == 404
@@ -289,7 +289,7 @@ async def test_data_ports_know_no_console(site: Site) -> None:
 def test_no_character_hides_what_is_shown() -> None:
     told = {"model": "a\u202eb\x7fc\ud800", "plain": "\u00e9"}
     for each in (told, {"model": "a\u202eb\x7fc", "list": [{"\u2028": 1}]}):
-        shown = _dumped(each).decode()
+        shown = _encode(each).decode()
         assert shown.isprintable()
         assert json.loads(shown)["model"].startswith(r"a\u202eb\u007fc")
-    assert json.loads(_dumped({"plain": "\u00e9\n"})) == {"plain": "\u00e9\n"}
+    assert json.loads(_encode({"plain": "\u00e9\n"})) == {"plain": "\u00e9\n"}

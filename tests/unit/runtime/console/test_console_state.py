@@ -6,12 +6,17 @@ import pytest
 
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.figures import EndpointFigures
+from infergate.core.stats import EndpointStats
+from infergate.observe.aggregation import AggregatedMetrics
 from infergate.observe.metrics import Metrics
-from infergate.observe.recent import KEPT, Recalled, Recent, recalled
-from infergate.observe.summed import Summed
+from infergate.observe.recent_requests import (
+    MAX_FAILURES,
+    ProcessSnapshot,
+    RecentRequests,
+    take_snapshot,
+)
 from infergate.runtime.console import state
-from infergate.runtime.console.explanations import MEANINGS, explained
+from infergate.runtime.console.explanations import MEANINGS, explain
 
 
 def call(**fields: Any) -> Call:
@@ -23,18 +28,24 @@ def call(**fields: Any) -> Call:
 
 
 def of_all(*told: Metrics) -> Any:
-    return state.figures([recalled(Recent(), each) for each in told])
+    return state.statistics([take_snapshot(RecentRequests(), each) for each in told])
 
 
 def test_processes_are_added_up_and_those_that_are_no_more_still_count() -> None:
-    one, other, gone, past = Metrics(), Metrics(), Metrics(), Summed()
+    one, other, gone, past = Metrics(), Metrics(), Metrics(), AggregatedMetrics()
     for metrics in (one, other, gone):
         metrics.record(call(bytes_in=10, backend_seconds=0.01), 0.02)
         metrics.in_flight.set(2)
     gone.record(call(route="old"), 500.0)
-    past.add(gone.registry.collect(), past=True)
-    together = Recalled(None, {}, (), (), list(past.collect()))
-    told = state.figures([recalled(Recent(), one, 0), recalled(Recent(), other, 1), together])
+    past.add(gone.registry.collect(), has_exited=True)
+    together = ProcessSnapshot(None, {}, (), (), list(past.collect()))
+    told = state.statistics(
+        [
+            take_snapshot(RecentRequests(), one, 0),
+            take_snapshot(RecentRequests(), other, 1),
+            together,
+        ]
+    )
     flow, old = told["flows"]
     assert (flow["outcomes"], flow["bytes_in"]) == ({"ok": 3}, 30)
     assert (flow["seconds"]["count"], flow["seconds"]["buckets"][-1]) == (3, [None, 3])
@@ -45,7 +56,7 @@ def test_processes_are_added_up_and_those_that_are_no_more_still_count() -> None
 
 
 def test_the_busiest_flows_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infergate.observe.counted.FLOWS", 2)
+    monkeypatch.setattr("infergate.observe.request_counters.MAX_FLOWS", 2)
     metrics = Metrics()
     for number in range(4):
         for _ in range(number):
@@ -57,7 +68,7 @@ def test_a_flow_has_all_that_is_counted_of_it() -> None:
     metrics = Metrics()
     metrics.record(call(bytes_in=10, bytes_out=20, backend_seconds=0.01), 0.02)
     failed = call(bytes_in=1)
-    failed.fail(GatewayError(Kind.TIMEOUT, "late"))
+    failed.record_error(GatewayError(Kind.TIMEOUT, "late"))
     metrics.record(failed, 40.0)
     [flow] = of_all(metrics)["flows"]
     assert flow["outcomes"] == {"ok": 1, "timeout": 1}
@@ -89,7 +100,7 @@ def test_a_flow_has_all_that_is_counted_of_it() -> None:
 )
 def test_an_endpoints_health_is_a_word(figures: dict[str, int], health: str) -> None:
     metrics = Metrics()
-    metrics.endpoints.source = lambda: [EndpointFigures("b", "http://a:1", **figures)]
+    metrics.endpoints.source = lambda: [EndpointStats("b", "http://a:1", **figures)]
     [row] = of_all(metrics)["endpoints"]
     assert (row["backend"], row["endpoint"], row["health"]) == ("b", "http://a:1", health)
     assert row["requests"] == {"ok": figures.get("ok", 0), "failed": figures.get("failed", 0)}
@@ -97,33 +108,33 @@ def test_an_endpoints_health_is_a_word(figures: dict[str, int], health: str) -> 
 
 def test_backends_tell_retries_and_queues() -> None:
     metrics = Metrics()
-    tally = metrics.traffic.of("b")
+    tally = metrics.backends.backend_counters("b")
     tally.retries["not_sent"] = 3
-    tally.waiting = 2
+    tally.queued = 2
     [row] = of_all(metrics)["backends"]
     assert (row["retries"], row["waiting"]) == ({"not_sent": 3}, 2)
 
 
 def test_ways_of_several_processes_are_added_up() -> None:
-    one, other = Recent(), Recent()
-    one.ways["a", "b", "translate"] = 2
-    other.ways["a", "b", "translate"] = 3
-    other.ways["a", "a", "forward"] = 1
-    told = recalled(one, Metrics(), 0), recalled(other, Metrics(), 1)
-    assert [each["count"] for each in state.ways(told)] == [1, 5]
+    one, other = RecentRequests(), RecentRequests()
+    one.pipelines["a", "b", "translate"] = 2
+    other.pipelines["a", "b", "translate"] = 3
+    other.pipelines["a", "a", "forward"] = 1
+    told = take_snapshot(one, Metrics(), 0), take_snapshot(other, Metrics(), 1)
+    assert [each["count"] for each in state.pipeline_counts(told)] == [1, 5]
 
 
 def test_failures_are_the_last_ones_of_all_the_newest_first_with_what_they_mean() -> None:
     told = []
     for worker in (0, 1):
-        recent = Recent()
-        for number in range(KEPT + 5):
+        recent = RecentRequests()
+        for number in range(MAX_FAILURES + 5):
             failed = call(request_id=f"{worker}-{number}", model="m" * 1000)
-            failed.fail(GatewayError(Kind.CONNECT, "e" * 5000, detail="d"))
-            recent.failed(failed, 0.5, now=number * 2 + worker)
-        told.append(recalled(recent, Metrics(), worker))
-    failures = state.failures(told)
-    assert len(failures) == state.TOLD
+            failed.record_error(GatewayError(Kind.CONNECT, "e" * 5000, detail="d"))
+            recent.record_failure(failed, 0.5, now=number * 2 + worker)
+        told.append(take_snapshot(recent, Metrics(), worker))
+    failures = state.recent_failures(told)
+    assert len(failures) == state.MAX_FAILURES
     assert [each["request_id"] for each in failures[:3]] == ["1-104", "0-104", "1-103"]
     assert failures[0]["worker"] == 1
     assert len(failures[0]["error"]) == 1024
@@ -135,14 +146,14 @@ def test_failures_are_the_last_ones_of_all_the_newest_first_with_what_they_mean(
 def test_every_kind_of_error_is_explained() -> None:
     assert set(MEANINGS) == {kind.value for kind in Kind}
     for kind in MEANINGS:
-        told = explained(kind)
+        told = explain(kind)
         assert told["meaning"].endswith(".")
         assert told["advice"][0].isupper()
         assert told["advice"][-1] in ".?"
 
 
 def test_what_is_not_known_is_told_without_explanation() -> None:
-    recent = Recent()
-    recent.failed(call(outcome="new"), 0.1, 1.0)
-    [told] = state.failures([recalled(recent, Metrics())])
+    recent = RecentRequests()
+    recent.record_failure(call(outcome="new"), 0.1, 1.0)
+    [told] = state.recent_failures([take_snapshot(recent, Metrics())])
     assert (told["kind"], told["meaning"], told["advice"]) == ("new", "", "")

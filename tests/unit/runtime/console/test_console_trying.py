@@ -19,8 +19,8 @@ from infergate.config import Config
 from infergate.core.call import Call
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.runtime.assemble import assemble
-from infergate.runtime.console.visitors import MARK
-from infergate.runtime.running import ADMIN, Running
+from infergate.runtime.console.browser_checks import CONSOLE_HEADER
+from infergate.runtime.running import ADMIN, RunningGateway
 
 QUIET: dict[str, Any] = {"log": {"access": False}, "helpers": 0}
 FREE = {"address": "127.0.0.1:0"}
@@ -29,7 +29,7 @@ TENSOR = {"name": "INPUT0", "datatype": "FP32", "shape": [3], "data": [1, 2.5, -
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def front() -> AsyncIterator[Running]:
+async def front() -> AsyncIterator[RunningGateway]:
     async with AsyncExitStack() as stack:
         demo: dict[str, Any] = {
             "listeners": {"http": FREE, "grpc": FREE, "admin": None},
@@ -40,8 +40,8 @@ async def front() -> AsyncIterator[Running]:
         ports = {name: each.address for name, each in behind.listeners.items()}
         backends: dict[str, Any] = {"embedded": {"protocol": "builtin"}}
         for name in PROTOCOLS:
-            carrier = plugins()[name].carrier.value
-            path = "/graphpipe/identity" if plugins()[name].framed else ""
+            carrier = plugins()[name].transport_kind.value
+            path = "/graphpipe/identity" if plugins()[name].supports_framing else ""
             backends[name] = {
                 "protocol": name,
                 "endpoints": (f"{carrier}://{ports[carrier]}{path}",),
@@ -68,7 +68,7 @@ async def front() -> AsyncIterator[Running]:
         )
 
 
-async def started(config: dict[str, Any], stack: AsyncExitStack) -> Running:
+async def started(config: dict[str, Any], stack: AsyncExitStack) -> RunningGateway:
     running = assemble(Config.model_validate(QUIET | config))
     await running.start()
     stack.push_async_callback(running.stop, 0)
@@ -76,11 +76,13 @@ async def started(config: dict[str, Any], stack: AsyncExitStack) -> Running:
 
 
 async def ask(
-    running: Running, path: str, body: Any, headers: dict[str, str] | None = None
+    running: RunningGateway, path: str, body: Any, headers: dict[str, str] | None = None
 ) -> tuple[int, Any]:
-    app = running._parts.listening[ADMIN].app
+    app = running._active.listeners[ADMIN].app
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    wire = HttpRequest("POST", f"/console/{path}", headers=headers or {MARK: "1"}, body=[data])
+    wire = HttpRequest(
+        "POST", f"/console/{path}", headers=headers or {CONSOLE_HEADER: "1"}, body=[data]
+    )
     call = Call("test", time.monotonic(), headers=wire.headers)
     answer: HttpResponse = await app.respond(wire, call)
     text = b"".join(map(bytes, answer.body))
@@ -88,7 +90,7 @@ async def ask(
     return answer.status, json.loads(text) if is_json else text.decode()
 
 
-async def tried(running: Running, **asked: Any) -> Any:
+async def tried(running: RunningGateway, **asked: Any) -> Any:
     status, told = await ask(running, "try", {"inputs": [TENSOR]} | asked)
     assert status == 200, told
     return told
@@ -97,7 +99,7 @@ async def tried(running: Running, **asked: Any) -> Any:
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("backend", PROTOCOLS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_both_sides_are_shown(front: Running, protocol: str, backend: str) -> None:
+async def test_both_sides_are_shown(front: RunningGateway, protocol: str, backend: str) -> None:
     told = await tried(front, protocol=protocol, model=f"to-{backend}")
     assert (told["outcome"], told["protocol"], told["backend_protocol"]) == (
         "ok",
@@ -115,7 +117,7 @@ async def test_both_sides_are_shown(front: Running, protocol: str, backend: str)
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("protocol", ["graphpipe", "v2-rest"])
-async def test_a_model_is_called_what_was_written(front: Running, protocol: str) -> None:
+async def test_a_model_is_called_what_was_written(front: RunningGateway, protocol: str) -> None:
     for name in ("a%41", "a/b", "a?b", "größe", "a%"):
         told = await tried(front, protocol=protocol, model=name, operation="metadata")
         is_name = name in {"größe", "a%"}
@@ -124,14 +126,14 @@ async def test_a_model_is_called_what_was_written(front: Running, protocol: str)
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_what_runs_inside_has_one_side(front: Running) -> None:
+async def test_what_runs_inside_has_one_side(front: RunningGateway) -> None:
     told = await tried(front, protocol="v2-rest", model="to-embedded", binary=True)
     assert told["exchanges"] == []
     assert dict(told["request"]["headers"])["inference-header-content-length"]
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_backend_that_is_away_and_the_one_that_stands_in(front: Running) -> None:
+async def test_a_backend_that_is_away_and_the_one_that_stands_in(front: RunningGateway) -> None:
     told = await tried(front, protocol="v2-grpc", model="to-gone")
     assert told["outcome"] == "connect"
     assert "down" in told["meaning"]
@@ -140,7 +142,7 @@ async def test_a_backend_that_is_away_and_the_one_that_stands_in(front: Running)
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_headers_choose_a_route(front: Running) -> None:
+async def test_headers_choose_a_route(front: RunningGateway) -> None:
     assert (await tried(front, protocol="v2-rest", model="chosen"))["outcome"] == "not_found"
     told = await tried(front, protocol="v2-rest", model="chosen", headers={"X-Stage": "canary"})
     assert (told["outcome"], told["route"]) == ("ok", "chosen")
@@ -150,7 +152,7 @@ async def test_headers_choose_a_route(front: Running) -> None:
 @pytest.mark.parametrize(
     "operation", ["metadata", "ready", "server live", "server ready", "server metadata"]
 )
-async def test_other_operations(front: Running, operation: str) -> None:
+async def test_other_operations(front: RunningGateway, operation: str) -> None:
     for protocol in ("v2-rest", "v2-grpc"):
         told = await tried(front, protocol=protocol, model="to-v2-grpc", operation=operation)
         assert told["outcome"] == "ok", operation
@@ -158,7 +160,7 @@ async def test_other_operations(front: Running, operation: str) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_an_example_can_be_sent(front: Running) -> None:
+async def test_an_example_can_be_sent(front: RunningGateway) -> None:
     status, told = await ask(front, "try/example", {"model": "to-v2-rest"})
     assert status == 200
     again = await tried(front, protocol="v2-grpc", model="to-v2-rest", inputs=told["inputs"])
@@ -192,23 +194,23 @@ async def test_an_example_can_be_sent(front: Running) -> None:
         {"protocol": "trtis-grpc", "model": "nowhere", "inputs": [TENSOR]},
     ],
 )  # fmt: skip
-async def test_what_cannot_be_sent_is_told(front: Running, asked: Any) -> None:
+async def test_what_cannot_be_sent_is_told(front: RunningGateway, asked: Any) -> None:
     status, told = await ask(front, "try", asked)
     assert status == 400
     assert told["error"]
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_who_may_not(front: Running) -> None:
+async def test_who_may_not(front: RunningGateway) -> None:
     assert (await ask(front, "try", {}, {"x": "y"}))[0] == 403
-    origin = {MARK: "1", "host": "127.0.0.1", "origin": "http://evil.example"}
+    origin = {CONSOLE_HEADER: "1", "host": "127.0.0.1", "origin": "http://evil.example"}
     assert (await ask(front, "try", {}, origin))[0] == 403
     assert (await ask(front, "try", b"x" * (1 << 20) + b"x"))[0] == 413
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_so_many_are_under_way_at_once_and_no_more(
-    front: Running, monkeypatch: pytest.MonkeyPatch
+    front: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = asyncio.Event()
 
@@ -216,7 +218,7 @@ async def test_so_many_are_under_way_at_once_and_no_more(
         await goes_on.wait()
         return {}
 
-    monkeypatch.setattr("infergate.runtime.console.view.Alone.carry_out", waits)
+    monkeypatch.setattr("infergate.runtime.console.sources.SingleProcess.run_action", waits)
     asking = [asyncio.create_task(ask(front, "try", {})) for _ in range(9)]
     done, _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED, timeout=60)
     assert [task.result()[0] for task in done] == [503]
@@ -227,7 +229,7 @@ async def test_so_many_are_under_way_at_once_and_no_more(
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_it_is_audited_and_no_clients_request(
-    front: Running, caplog: pytest.LogCaptureFixture
+    front: RunningGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = await flows(front)
     with caplog.at_level(logging.INFO, "infergate.audit"):
@@ -238,8 +240,8 @@ async def test_it_is_audited_and_no_clients_request(
     assert await flows(front) == before
 
 
-async def flows(running: Running) -> Any:
-    app = running._parts.listening[ADMIN].app
+async def flows(running: RunningGateway) -> Any:
+    app = running._active.listeners[ADMIN].app
     answer = await app.respond(HttpRequest("GET", "/console/state"), Call("t", time.monotonic()))
     return json.loads(bytes(answer.body[0]))["flows"]
 
@@ -280,6 +282,6 @@ async def test_the_operator_goes_past_access() -> None:
         )
         asked = {"protocol": "v2-rest", "model": "identity", "inputs": [TENSOR]}
         assert (await ask(running, "try", asked))[0] == 401
-        status, told = await ask(running, "try", asked, {MARK: "1", "x-api-key": key})
+        status, told = await ask(running, "try", asked, {CONSOLE_HEADER: "1", "x-api-key": key})
         assert status == 200, told
         assert told["outcome"] == "ok"

@@ -2,7 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from infergate.runtime.console.visitors import MARK, foreign, is_browser, unknown_host
+from infergate.runtime.console.browser_checks import (
+    CONSOLE_HEADER,
+    is_from_browser,
+    rejection_reason,
+    untrusted_host,
+)
 
 
 @pytest.mark.parametrize(
@@ -14,7 +19,7 @@ from infergate.runtime.console.visitors import MARK, foreign, is_browser, unknow
     ],
 )  # fmt: skip
 def test_names_that_nobody_else_can_have_are_answered(host: str) -> None:
-    assert unknown_host({"host": host} if host else {}, ("gate.example",)) == ""
+    assert untrusted_host({"host": host} if host else {}, ("gate.example",)) == ""
 
 
 @pytest.mark.parametrize(
@@ -29,10 +34,10 @@ def test_names_that_nobody_else_can_have_are_answered(host: str) -> None:
     ],
 )
 def test_public_names_may_be_an_attackers(host: str, name: str) -> None:
-    assert unknown_host({"host": host}, ("gate.example",)) == name
+    assert untrusted_host({"host": host}, ("gate.example",)) == name
 
 
-OWN = {"host": "127.0.0.1:8002", MARK: "1"}
+OWN = {"host": "127.0.0.1:8002", CONSOLE_HEADER: "1"}
 
 
 @pytest.mark.parametrize(
@@ -44,7 +49,7 @@ OWN = {"host": "127.0.0.1:8002", MARK: "1"}
     ],
 )
 def test_the_console_itself_may_act(headers: dict[str, str]) -> None:
-    assert foreign(OWN | headers) == ""
+    assert rejection_reason(OWN | headers) == ""
 
 
 @pytest.mark.parametrize(
@@ -61,11 +66,11 @@ def test_the_console_itself_may_act(headers: dict[str, str]) -> None:
     ],
 )
 def test_a_page_of_elsewhere_may_not(headers: dict[str, str]) -> None:
-    assert "another origin" in foreign(OWN | headers)
-    assert is_browser(headers)
+    assert "another origin" in rejection_reason(OWN | headers)
+    assert is_from_browser(headers)
 
 
 def test_nor_who_cannot_send_a_header_of_its_own() -> None:
     own = {"host": "a", "origin": "http://a", "sec-fetch-site": "same-origin"}
-    assert MARK in foreign(own)
-    assert not is_browser({"host": "a"})
+    assert CONSOLE_HEADER in rejection_reason(own)
+    assert not is_from_browser({"host": "a"})

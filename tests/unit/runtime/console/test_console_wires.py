@@ -13,15 +13,17 @@ from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import ModelMetadata, TensorMetadata
-from infergate.core.tensor import tensor_of
+from infergate.core.tensor import tensor_from_array
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
-from infergate.runtime.console import tensors, wires
+from infergate.runtime.console import tensor_format, wire_format
 from infergate.testing.strategies import tensors as any_tensor
 
 
 def test_a_request_over_http_is_its_line_headers_and_body() -> None:
     body = [b'{"inputs":[{"data":[1,2]}],', b'"id":"7"}']
-    told = wires.of_request(HttpRequest("POST", "/v2/m", "a=b", {"content-type": "x"}, body))
+    told = wire_format.describe_request(
+        HttpRequest("POST", "/v2/m", "a=b", {"content-type": "x"}, body)
+    )
     assert told["start"] == "POST /v2/m?a=b HTTP/1.1"
     assert told["headers"] == [["content-type", "x"]]
     assert told["size"] == 36
@@ -33,41 +35,47 @@ def test_a_request_over_http_is_its_line_headers_and_body() -> None:
 
 def test_tensors_behind_json_are_told_by_their_size() -> None:
     headers = {"inference-header-content-length": "2"}
-    told = wires.of_answer(HttpResponse(200, headers, [b"{}\x01\x02\x03"], reason="OK"))
+    told = wire_format.describe_response(
+        HttpResponse(200, headers, [b"{}\x01\x02\x03"], reason="OK")
+    )
     assert (told["start"], told["decoded"]) == ("HTTP/1.1 200 OK", "{}\n\nand 3 bytes of tensors")
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff\x00", b"{", b"plain"])
 def test_what_is_no_json_is_bytes(body: bytes) -> None:
-    told = wires.of_answer(HttpResponse(200, {}, [body]))
+    told = wire_format.describe_response(HttpResponse(200, {}, [body]))
     assert told["decoded"] == ""
 
 
 def test_a_grpc_message_is_decoded_by_its_method() -> None:
     method = "/inference.GRPCInferenceService/ModelReady"
-    told = wires.of_request(RpcRequest(method, [b"\x0a\x01m"], {"x": "y"}))
+    told = wire_format.describe_request(RpcRequest(method, [b"\x0a\x01m"], {"x": "y"}))
     assert (told["start"], told["decoded"]) == (f"gRPC {method}", 'name: "m"\n')
-    answer = wires.of_answer(RpcResponse([b"\x08\x01"]), method)
+    answer = wire_format.describe_response(RpcResponse([b"\x08\x01"]), method)
     assert (answer["start"], answer["decoded"]) == ("gRPC status 0", "ready: true\n")
-    refused = wires.of_answer(RpcResponse(code=5, details="no such model"), method)
+    refused = wire_format.describe_response(RpcResponse(code=5, details="no such model"), method)
     assert (refused["start"], refused["decoded"]) == ("gRPC status 5 no such model", "")
 
 
 @pytest.mark.parametrize("message", [b"\xff\xff", b"\x0a\x05m"])
 def test_a_message_that_is_none_is_bytes(message: bytes) -> None:
-    told = wires.of_request(RpcRequest("/inference.GRPCInferenceService/ModelReady", [message]))
+    told = wire_format.describe_request(
+        RpcRequest("/inference.GRPCInferenceService/ModelReady", [message])
+    )
     assert told["decoded"] == ""
-    assert wires.of_request(RpcRequest("/no.Such/Method", [message]))["decoded"] == ""
+    assert wire_format.describe_request(RpcRequest("/no.Such/Method", [message]))["decoded"] == ""
 
 
 def test_credentials_are_not_shown() -> None:
     headers = {"authorization": "Bearer hunter2", "x-api-key": "hunter2", "set-cookie": "hunter2"}
-    assert "hunter2" not in str(wires.of_request(HttpRequest("GET", "/", headers=headers)))
+    assert "hunter2" not in str(
+        wire_format.describe_request(HttpRequest("GET", "/", headers=headers))
+    )
 
 
 def test_what_is_long_is_cut() -> None:
     data = json.dumps({"data": list(range(10_000))}).encode()
-    told = wires.of_request(HttpRequest("POST", "/", body=[data]))
+    told = wire_format.describe_request(HttpRequest("POST", "/", body=[data]))
     assert "… 9968 more" in told["decoded"]
     assert told["bytes"].endswith("more bytes")
     assert len(str(told)) < 10_000
@@ -75,32 +83,34 @@ def test_what_is_long_is_cut() -> None:
 
 def test_json_that_is_long_is_not_decoded() -> None:
     data = b'{"data": [' + b"1," * (1 << 20) + b"1]}"
-    told = wires.of_answer(HttpResponse(200, {}, [data]))
+    told = wire_format.describe_response(HttpResponse(200, {}, [data]))
     assert told["decoded"].startswith('{"data": [1,1,')
     assert len(told["decoded"]) < 10_000
-    assert wires.of_answer(HttpResponse(200, {}, [b"\xff" * (1 << 21)]))["decoded"] == ""
+    assert (
+        wire_format.describe_response(HttpResponse(200, {}, [b"\xff" * (1 << 21)]))["decoded"] == ""
+    )
 
 
 @pytest.mark.parametrize("depth", [50, 900, 200_000])
 def test_json_that_is_deep_is_told_as_far_as_it_can_be(depth: int) -> None:
-    told = wires.of_answer(HttpResponse(200, {}, [b"[" * depth + b"]" * depth]))
+    told = wire_format.describe_response(HttpResponse(200, {}, [b"[" * depth + b"]" * depth]))
     assert "…" in told["decoded"] or told["decoded"] == ""
     assert told["bytes"]
 
 
 def test_a_split_that_is_no_number_is_none() -> None:
     headers = {"inference-header-content-length": "9" * 5000}
-    assert wires.of_answer(HttpResponse(200, headers, [b"{}"]))["decoded"] == "{}"
+    assert wire_format.describe_response(HttpResponse(200, headers, [b"{}"]))["decoded"] == "{}"
 
 
 def test_of_a_long_protobuf_message_the_beginning_is_told() -> None:
     method = "/inference.GRPCInferenceService/ModelInfer"
-    made = SCHEMA.messages_of(method)[0]()
+    made = SCHEMA.method_classes(method)[0]()
     made.model_name = "m" * 1000
     made.inputs.add(name="a").contents.fp32_contents.extend([1.0] * 1_000_000)
     made.raw_input_contents.append(b"\x00" * (8 << 20))
     began = time.process_time()
-    told = wires.of_request(RpcRequest(method, [made.SerializeToString()]))
+    told = wire_format.describe_request(RpcRequest(method, [made.SerializeToString()]))
     assert time.process_time() - began < 1.0, "seconds, where all of it is written out"
     assert told["decoded"].count("fp32_contents: 1.0") == 32
     for rest in ("model_name: 744 more", "fp32_contents: 999968 more", "[0]: 8388352 more"):
@@ -112,11 +122,14 @@ def test_of_a_long_protobuf_message_the_beginning_is_told() -> None:
 
 def test_an_input_is_read_as_it_is_written() -> None:
     data = {"name": "a", "datatype": "INT16", "shape": [2, 2], "data": [[1, 2], [3, -4]]}
-    assert tensors.read(data, DEFAULT_LIMITS).numpy().tolist() == [[1, 2], [3, -4]]
+    assert tensor_format.parse(data, DEFAULT_LIMITS).numpy().tolist() == [[1, 2], [3, -4]]
     filled = {"name": "a", "datatype": "BF16", "shape": [3], "data": 0.5}
-    assert tensors.read(filled, DEFAULT_LIMITS).numpy().tolist() == [0.5] * 3
+    assert tensor_format.parse(filled, DEFAULT_LIMITS).numpy().tolist() == [0.5] * 3
     texts = {"name": "a", "datatype": "BYTES", "shape": [2], "data": ["größe", ""]}
-    assert tensors.told(tensors.read(texts, DEFAULT_LIMITS))["data"] == ["größe", ""]
+    assert tensor_format.to_json(tensor_format.parse(texts, DEFAULT_LIMITS))["data"] == [
+        "größe",
+        "",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -139,15 +152,15 @@ def test_an_input_is_read_as_it_is_written() -> None:
 )
 def test_an_input_that_is_none(wrong: Any) -> None:
     with pytest.raises(GatewayError):
-        tensors.read(wrong, DEFAULT_LIMITS)
+        tensor_format.parse(wrong, DEFAULT_LIMITS)
 
 
 @given(any_tensor())
 def test_what_is_told_of_a_tensor_is_json_and_can_be_read_again(tensor: Any) -> None:
-    told = tensors.told(tensor)
+    told = tensor_format.to_json(tensor)
     json.dumps(told)
     if len(told["data"]) == np.prod(tensor.shape) and tensor.datatype is not Datatype.BYTES:
-        assert bytes(tensors.read(told, DEFAULT_LIMITS).data) == bytes(tensor.data) or told[
+        assert bytes(tensor_format.parse(told, DEFAULT_LIMITS).data) == bytes(tensor.data) or told[
             "datatype"
         ].startswith(("FP", "BF")), "but for NaNs' payloads"
 
@@ -163,24 +176,24 @@ def test_an_example_fits_its_model() -> None:
             TensorMetadata("e", "BYTES", (1000, 10)),
         ),
     )
-    told = tensors.example(model)
+    told = tensor_format.example(model)
     assert [each["shape"] for each in told[:4]] == [[1, 3], [4], [1, 224, 224, 3], [2]]
     assert [each["data"] for each in told[3:]] == [[False, True], "text 1"]
     assert told[2]["data"] == 1
     for each in told:
-        tensors.read(each, DEFAULT_LIMITS)
+        tensor_format.parse(each, DEFAULT_LIMITS)
 
 
 def test_long_tensors_are_told_by_their_beginning() -> None:
     array = np.arange(1000, dtype=np.int32)
-    told = tensors.told(tensor_of("x", Datatype.INT32, array))
+    told = tensor_format.to_json(tensor_from_array("x", Datatype.INT32, array))
     assert told["data"] == list(range(256))
     assert told["shape"] == [1000]
 
 
 def test_an_example_of_a_huge_tensor_costs_nothing() -> None:
     model = ModelMetadata("m", inputs=(TensorMetadata("a", "BYTES", (1 << 40, 1 << 20)),))
-    assert tensors.example(model)[0]["data"] == "text 1"
+    assert tensor_format.example(model)[0]["data"] == "text 1"
 
 
 def test_texts_may_be_nested_as_deep_as_json_is() -> None:
@@ -188,9 +201,11 @@ def test_texts_may_be_nested_as_deep_as_json_is() -> None:
     for _ in range(1020):
         data = [data]
     told = {"name": "a", "datatype": "BYTES", "shape": [1], "data": data}
-    assert tensors.told(tensors.read(told, DEFAULT_LIMITS))["data"] == ["x"]
+    assert tensor_format.to_json(tensor_format.parse(told, DEFAULT_LIMITS))["data"] == ["x"]
 
 
 def test_long_texts_are_told_by_their_beginning() -> None:
     text = {"name": "a", "datatype": "BYTES", "shape": [1], "data": "x" * 1000}
-    assert tensors.told(tensors.read(text, DEFAULT_LIMITS))["data"] == ["x" * 256 + "…"]
+    assert tensor_format.to_json(tensor_format.parse(text, DEFAULT_LIMITS))["data"] == [
+        "x" * 256 + "…"
+    ]

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from infergate.runtime.workers.channel import (
-    Channel,
-    Failed,
-    Lost,
+    ChannelClosedError,
+    RequestFailedError,
+    WorkerChannel,
     receive_descriptors,
     send_descriptors,
 )
@@ -28,32 +28,32 @@ async def answer(question: Any) -> Any:
         case "wait":
             await asyncio.Event().wait()
         case "cannot":
-            raise Failed("it is not possible")
+            raise RequestFailedError("it is not possible")
     raise ZeroDivisionError
 
 
 @asynccontextmanager
-async def two_ends() -> AsyncIterator[tuple[Channel, Channel]]:
+async def two_ends() -> AsyncIterator[tuple[WorkerChannel, WorkerChannel]]:
     loop = asyncio.get_running_loop()
     ends = []
     for each in socket.socketpair():
-        _, channel = await loop.create_unix_connection(lambda: Channel(answer), sock=each)
+        _, channel = await loop.create_unix_connection(lambda: WorkerChannel(answer), sock=each)
         ends.append(channel)
     try:
         yield ends[0], ends[1]
     finally:
         for end in ends:
             end.close()
-            await end.lost
+            await end.closed
 
 
 async def test_both_ask_and_answers_come_in_any_order() -> None:
     async with two_ends() as (one, other), asyncio.timeout(20):
-        waiting = asyncio.ensure_future(one.ask("wait"))
+        waiting = asyncio.ensure_future(one.request("wait"))
         large = b"x" * 3_000_000
-        assert await one.ask(("echo", large)) == large
-        both = [one.ask(("echo", each)) for each in range(50)]
-        both += [other.ask(("echo", each)) for each in range(50)]
+        assert await one.request(("echo", large)) == large
+        both = [one.request(("echo", each)) for each in range(50)]
+        both += [other.request(("echo", each)) for each in range(50)]
         assert await asyncio.gather(*both) == [*range(50), *range(50)]
         assert not waiting.done()
         waiting.cancel()
@@ -61,24 +61,24 @@ async def test_both_ask_and_answers_come_in_any_order() -> None:
 
 async def test_failures_are_told(caplog: pytest.LogCaptureFixture) -> None:
     async with two_ends() as (one, _), asyncio.timeout(20):
-        with pytest.raises(Failed, match="it is not possible"):
-            await one.ask("cannot")
+        with pytest.raises(RequestFailedError, match="it is not possible"):
+            await one.request("cannot")
         assert not caplog.records
-        with pytest.raises(Failed, match="see the log"):
-            await one.ask("a bug")
+        with pytest.raises(RequestFailedError, match="see the log"):
+            await one.request("a bug")
         assert "ZeroDivisionError" in caplog.text
-        assert await one.ask(("echo", 1)) == 1
+        assert await one.request(("echo", 1)) == 1
 
 
 async def test_who_asks_hears_that_the_other_has_ended() -> None:
     async with two_ends() as (one, other), asyncio.timeout(20):
-        asked = asyncio.ensure_future(one.ask("wait"))
-        await one.ask(("echo", 1))
+        asked = asyncio.ensure_future(one.request("wait"))
+        await one.request(("echo", 1))
         other.close()
-        with pytest.raises(Lost):
+        with pytest.raises(ChannelClosedError):
             await asked
-        with pytest.raises(Lost):
-            await one.ask(("echo", 1))
+        with pytest.raises(ChannelClosedError):
+            await one.request(("echo", 1))
 
 
 def test_descriptors_go_over_in_their_order() -> None:

@@ -12,13 +12,13 @@ import time
 from pathlib import Path
 
 import infergate
-from infergate.runtime.workers.lines import Turn
+from infergate.runtime.workers.log_lock import LogLock
 
 WRITER = """
 import sys
 sys.path[:0] = [sys.argv[3]]
 from infergate.observe.access_log import AccessLog
-from infergate.runtime.workers.lines import Turn
+from infergate.runtime.workers.log_lock import Turn
 from infergate.core.call import Call
 line = sys.argv[1].encode() * 9000 + b"\\n"
 log = AccessLog(lambda told: line, lambda: None, turn=Turn(int(sys.argv[2])))
@@ -46,7 +46,7 @@ def sleeps(pid: int) -> bool:
 
 
 def test_lines_longer_than_a_pipe_writes_at_once_stay_whole() -> None:
-    turn = Turn.file()
+    turn = LogLock.create_file()
     source = str(Path(infergate.__file__).parents[1])
     out, theirs = os.pipe()
     writers = [

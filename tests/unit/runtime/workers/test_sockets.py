@@ -10,10 +10,16 @@ import pytest
 from infergate.config import compile as compiled
 from infergate.config.load import parse
 from infergate.config.schema import Config
-from infergate.runtime.workers.sockets import given, held, of_supervisor, of_worker, wanted
+from infergate.runtime.workers.sockets import (
+    bind_listener,
+    socket_layout,
+    supervisor_config,
+    worker_addresses,
+    worker_config,
+)
 from infergate.transport.base import Address
-from infergate.transport.binding import bound
-from infergate.transport.loads import Loads
+from infergate.transport.net.bind import bind_sockets
+from infergate.transport.worker_loads import WorkerLoads
 
 FREE = Address("127.0.0.1", 0)
 
@@ -39,39 +45,42 @@ def test_workers_listen_where_they_are_told_and_the_supervisor_tells_how_they_ar
 ) -> None:
     whole = config(tmp_path)
     names = ["http", "graphpipe[0]", "graphpipe[1]"]
-    assert list(wanted(whole)) == names
-    moved = wanted(whole) | {"http": Address("127.0.0.1", 5), "graphpipe[1]": Address("x", 6)}
-    theirs = of_worker(whole, moved)
-    assert wanted(theirs) == moved
-    assert wanted(theirs)["graphpipe[0]"].mode == 0o600
+    assert list(worker_addresses(whole)) == names
+    moved = worker_addresses(whole) | {
+        "http": Address("127.0.0.1", 5),
+        "graphpipe[1]": Address("x", 6),
+    }
+    theirs = worker_config(whole, moved)
+    assert worker_addresses(theirs) == moved
+    assert worker_addresses(theirs)["graphpipe[0]"].mode == 0o600
     assert theirs.listeners.admin is None
     assert theirs.backends == whole.backends
     assert theirs.access == whole.access is not None
-    ours = of_supervisor(whole)
+    ours = supervisor_config(whole)
     assert compiled.addresses(ours) == {"admin": Address("127.0.0.1", 7)}
-    assert not compiled.bound_listeners(ours)
+    assert not compiled.model_listeners(ours)
     assert not ours.backends
     assert ours.access is None
 
 
 async def test_sockets_are_there_as_long_as_they_are_held(tmp_path: Path) -> None:
     path = tmp_path / "a.sock"
-    one = await held("http", FREE, bound, workers=2)
-    two = await held("raw", Address(unix=str(path)), bound, workers=2)
+    one = await bind_listener("http", FREE, bind_sockets, workers=2)
+    two = await bind_listener("raw", Address(unix=str(path)), bind_sockets, workers=2)
     assert one.address.port
-    told, descriptors = given([one, two])
+    told, descriptors = socket_layout([one, two])
     assert told == ((one.address, 2), (two.address, 2))
     assert descriptors == [*one.descriptors, *two.descriptors]
-    loads = Loads(descriptors[2], 1)
-    loads.tell(4)
-    assert two.loads.told() == (-1, 4)
+    loads = WorkerLoads(descriptors[2], 1)
+    loads.report(4)
+    assert two.loads.counts() == (-1, 4)
     with pytest.raises(OSError, match=r"listeners\.grpc: cannot listen on .*in use"):
-        await held("grpc", one.address, bound, workers=2)
+        await bind_listener("grpc", one.address, bind_sockets, workers=2)
     one.close()
     two.close()
     assert not path.exists()
     for each in descriptors:
         with pytest.raises(OSError, match="Bad file"):
             os.fstat(each)
-    again = await held("http", one.address, bound, workers=2)
+    again = await bind_listener("http", one.address, bind_sockets, workers=2)
     again.close()

@@ -10,12 +10,12 @@ import pytest
 
 from infergate.config.schema import Config
 from infergate.core.errors import GatewayError
-from infergate.gateway.catalogue import ANSWER_TIME
-from infergate.runtime.history import History
-from infergate.runtime.running import NotTaken
-from infergate.runtime.workers.messages import Take
-from infergate.runtime.workers.spawn import told
+from infergate.gateway.model_catalogue import QUERY_TIMEOUT_SECONDS
+from infergate.runtime.config_history import ConfigHistory
+from infergate.runtime.running import ConfigRejectedError
+from infergate.runtime.workers.messages import ApplyPrepared
 from infergate.runtime.workers.supervisor import Supervisor
+from infergate.runtime.workers.worker import describe_exit
 
 
 def config(port: int, graphpipe: int = 0) -> Config:
@@ -40,8 +40,8 @@ def config(port: int, graphpipe: int = 0) -> Config:
 async def test_a_reload_that_the_end_overtakes_leaves_nothing_open(
     unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    supervisor = Supervisor(config(0), History())
-    before = supervisor._held = await supervisor._bound(supervisor.config, {})
+    supervisor = Supervisor(config(0), ConfigHistory())
+    before = supervisor._sockets = await supervisor._bind_all(supervisor.config, {})
     prepare = supervisor._prepare
 
     async def overtaken(*asked: Any) -> None:
@@ -49,7 +49,7 @@ async def test_a_reload_that_the_end_overtakes_leaves_nothing_open(
         await prepare(*asked)
 
     monkeypatch.setattr(supervisor, "_prepare", overtaken)
-    with pytest.raises(NotTaken, match="is stopping"):
+    with pytest.raises(ConfigRejectedError, match="is stopping"):
         await supervisor.reload(config(unused_tcp_port))
     assert supervisor.config.listeners.http != config(unused_tcp_port).listeners.http
     are_free(unused_tcp_port, *(each.address.port for each in before.values()))
@@ -59,16 +59,16 @@ async def test_the_end_may_come_while_workers_take_a_configuration(
     unused_tcp_port_factory: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = unused_tcp_port_factory(), unused_tcp_port_factory()
-    supervisor = Supervisor(config(one, other), History())
-    supervisor._held = await supervisor._bound(supervisor.config, {})
-    ask_all = supervisor._ask_all
+    supervisor = Supervisor(config(one, other), ConfigHistory())
+    supervisor._sockets = await supervisor._bind_all(supervisor.config, {})
+    ask_all = supervisor._request_all
 
     async def overtaken(question: object, seconds: float = 1.0) -> list[Any]:
-        if isinstance(question, Take):
+        if isinstance(question, ApplyPrepared):
             await supervisor.stop(0)
         return await ask_all(question, seconds)
 
-    monkeypatch.setattr(supervisor, "_ask_all", overtaken)
+    monkeypatch.setattr(supervisor, "_request_all", overtaken)
     await supervisor.reload(config(one))
     are_free(one, other)
 
@@ -81,18 +81,18 @@ def are_free(*ports: int) -> None:
 async def test_what_one_worker_did_not_answer_is_not_asked_of_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    supervisor = Supervisor(config(0), History())
+    supervisor = Supervisor(config(0), ConfigHistory())
     with pytest.raises(GatewayError, match="no worker is serving"):
-        await supervisor.carry_out("try", {})
+        await supervisor.run_action("try", {})
     asked: list[object] = []
 
     async def ask(worker: object, *_: object) -> None:
         asked.append(worker)
 
     monkeypatch.setattr(supervisor, "_serving", lambda: [(None, "first"), (None, "second")])
-    monkeypatch.setattr(supervisor, "_ask", ask)
+    monkeypatch.setattr(supervisor, "_request", ask)
     with pytest.raises(GatewayError, match="did not respond"):
-        await supervisor.carry_out("try", {})
+        await supervisor.run_action("try", {})
     assert asked == ["first"]
     await supervisor.stop(0)
 
@@ -100,19 +100,19 @@ async def test_what_one_worker_did_not_answer_is_not_asked_of_another(
 async def test_workers_that_ask_their_backends_have_time_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    supervisor = Supervisor(config(0), History())
+    supervisor = Supervisor(config(0), ConfigHistory())
     given: list[float] = []
 
     async def ask(worker: object, question: object, seconds: float) -> bool:
         given.append(seconds)
         return True
 
-    monkeypatch.setattr(supervisor, "_ask", ask)
+    monkeypatch.setattr(supervisor, "_request", ask)
     monkeypatch.setattr(supervisor, "_serving", lambda: [(None, None)] * 2)
-    assert await supervisor._ready()
-    assert min(given) > ANSWER_TIME
+    assert await supervisor._check_ready()
+    assert min(given) > QUERY_TIMEOUT_SECONDS
     monkeypatch.setattr(supervisor, "_serving", lambda: [(None, None)])
-    assert not await supervisor._ready(), "readiness: strict"
+    assert not await supervisor._check_ready(), "readiness: strict"
     await supervisor.stop(0)
 
 
@@ -120,4 +120,4 @@ async def test_workers_that_ask_their_backends_have_time_to(
     ("code", "words"), [(0, "exit code 0"), (3, "exit code 3"), (-9, "SIGKILL"), (-40, "signal 40")]
 )
 def test_how_a_process_ended(code: int, words: str) -> None:
-    assert told(code) == words
+    assert describe_exit(code) == words

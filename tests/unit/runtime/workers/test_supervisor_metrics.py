@@ -12,10 +12,10 @@ from prometheus_client.core import Metric
 
 from infergate.config.schema import Config
 from infergate.core.call import Call
-from infergate.observe.family import in_pieces
+from infergate.observe.family import in_batches
 from infergate.observe.metrics import Metrics
-from infergate.runtime.history import History
-from infergate.runtime.workers.messages import Tell
+from infergate.runtime.config_history import ConfigHistory
+from infergate.runtime.workers.messages import CollectMetrics
 from infergate.runtime.workers.supervisor import Supervisor
 
 ROUTES = 500
@@ -25,7 +25,9 @@ class Site:
     """A supervisor whose workers are played."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.supervisor = Supervisor(Config.default().model_copy(update={"workers": 2}), History())
+        self.supervisor = Supervisor(
+            Config.default().model_copy(update={"workers": 2}), ConfigHistory()
+        )
         self.workers = [Metrics(), Metrics()]
         self.telling: dict[int, Iterator[list[Metric]]] = {}
         self.asked: list[int] = []
@@ -34,13 +36,13 @@ class Site:
         self.answers.set()
         self.silent_after: int | None = None
         """Worker 1 answers so many questions more."""
-        for place in self.supervisor._places:
-            place.worker, place.serves = place.number, True  # type: ignore[assignment]
-        serving = [(place, place.number) for place in self.supervisor._places]
+        for place in self.supervisor._slots:
+            place.worker, place.is_serving = place.number, True  # type: ignore[assignment]
+        serving = [(place, place.number) for place in self.supervisor._slots]
         monkeypatch.setattr(self.supervisor, "_serving", lambda: serving)
-        monkeypatch.setattr(self.supervisor, "_ask", self.ask)
+        monkeypatch.setattr(self.supervisor, "_request", self.ask)
 
-    async def ask(self, worker: int, question: Tell, seconds: float) -> Any:
+    async def ask(self, worker: int, question: CollectMetrics, seconds: float) -> Any:
         await asyncio.sleep(0)
         if worker == 1:
             await self.answers.wait()
@@ -49,19 +51,19 @@ class Site:
             if self.silent_after == 0:
                 return None
             self.silent_after -= 1
-        if question.begin:
-            self.telling[worker] = in_pieces(self.workers[worker].registry.collect())
+        if question.restart:
+            self.telling[worker] = in_batches(self.workers[worker].registry.collect())
         return pickle.loads(pickle.dumps(next(self.telling[worker], [])))
 
     def count(self, worker: int, route: str = "m") -> None:
-        call = Call(peer="", started=0.0)
+        call = Call(peer="", started_at=0.0)
         call.route = route
         self.workers[worker].record(call, 0.1)
 
     async def scraped(self, route: str = "m") -> float:
         """How many requests of ``route`` the metrics tell."""
         told = await self.supervisor._scrape("")
-        lines = b"".join(told.pieces).decode().splitlines()
+        lines = b"".join(told.chunks).decode().splitlines()
         counts = [
             float(line.rpartition(" ")[2])
             for line in lines
@@ -74,8 +76,8 @@ class Site:
 async def site(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
     made = Site(monkeypatch)
     yield made
-    for place in made.supervisor._places:
-        place.worker, place.serves = None, False
+    for place in made.supervisor._slots:
+        place.worker, place.is_serving = None, False
     monkeypatch.undo()
     await made.supervisor.stop(0)
 
@@ -125,15 +127,15 @@ async def test_a_worker_that_tells_slowly_holds_up_no_scrape(
     assert await site.scraped() == 2
     for worker in (0, 1):
         site.count(worker)
-    monkeypatch.setattr("infergate.runtime.workers.supervisor._HEARING", 0.5)
+    monkeypatch.setattr("infergate.runtime.workers.supervisor._COLLECT_TIMEOUT_SECONDS", 0.5)
     site.answers.clear()
     async with asyncio.timeout(100):
         assert await site.scraped() == 3
-    hearing = site.supervisor._hearing
+    hearing = site.supervisor._collection
     assert hearing is not None
     site.answers.set()
     await hearing  # it goes on
-    assert site.supervisor._places[1].told
+    assert site.supervisor._slots[1].last_metrics
     assert await site.scraped() == 4
 
 
@@ -141,10 +143,10 @@ async def test_others_have_their_turns_while_metrics_are_added_up(site: Site) ->
     for number in range(ROUTES):
         for worker in (0, 1):
             site.count(worker, f"r{number}")
-    await site.supervisor._hear()
-    pieces = sum(len(place.told) for place in site.supervisor._places)
+    await site.supervisor._collect_metrics()
+    pieces = sum(len(place.last_metrics) for place in site.supervisor._slots)
     turns = 0
-    adding = asyncio.create_task(site.supervisor._summed())
+    adding = asyncio.create_task(site.supervisor._sum_metrics())
     while not adding.done():
         turns += 1
         await asyncio.sleep(0)
@@ -158,7 +160,7 @@ async def test_what_a_worker_counted_before_it_ended_counts_on(site: Site) -> No
     assert await site.scraped("*") == 2
     site.count(1, "gone")
     assert await site.scraped("gone") == 1
-    site.supervisor._bury(site.supervisor._places[1])
+    site.supervisor._clear_slot(site.supervisor._slots[1])
     site.workers[1] = Metrics()
     assert await site.scraped("*") == 2
     assert await site.scraped("gone") == 0, "the configuration has no such route"

@@ -2,24 +2,24 @@ from __future__ import annotations
 
 import pytest
 
-from infergate.runtime.workers.backoff import Backoff
+from infergate.runtime.workers.restart_backoff import RestartBackoff
 
 
 def test_waits_double_up_to_half_a_minute() -> None:
-    backoff = Backoff(chance=lambda: 1.0)
-    waits = [backoff.after(lived=0.5) for _ in range(12)]
+    backoff = RestartBackoff(random_float=lambda: 1.0)
+    waits = [backoff.next_delay(lifetime=0.5) for _ in range(12)]
     assert waits[:4] == [0.1, 0.2, 0.4, 0.8]
     assert waits[-2:] == [30.0, 30.0]
 
 
 def test_who_has_lived_long_begins_anew() -> None:
-    backoff = Backoff(chance=lambda: 1.0)
+    backoff = RestartBackoff(random_float=lambda: 1.0)
     for _ in range(9):
-        backoff.after(lived=59)
-    assert backoff.after(lived=60) == 0.1
-    assert backoff.after(lived=0) == 0.2
+        backoff.next_delay(lifetime=59)
+    assert backoff.next_delay(lifetime=60) == 0.1
+    assert backoff.next_delay(lifetime=0) == 0.2
 
 
 def test_chance_takes_up_to_a_half_off() -> None:
-    assert Backoff(chance=lambda: 0.0).after(lived=0) == 0.05
-    assert Backoff(chance=lambda: 0.5).after(lived=0) == pytest.approx(0.075)
+    assert RestartBackoff(random_float=lambda: 0.0).next_delay(lifetime=0) == 0.05
+    assert RestartBackoff(random_float=lambda: 0.5).next_delay(lifetime=0) == pytest.approx(0.075)

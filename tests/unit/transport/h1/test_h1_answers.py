@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
-from infergate.core.wire import HttpRequest, joined
+from infergate.core.wire import HttpRequest, join_parts
 from infergate.transport.base import Endpoint
-from infergate.transport.h1.answer import PlainHeads
-from infergate.transport.h1.lenient import LenientReader
-from infergate.transport.h1_client import H1Exchange
-from infergate.transport.http_aiohttp_client import AiohttpExchange
-from infergate.transport.http_exchange import Exchange
-from infergate.transport.pool import Make
+from infergate.transport.client.pool import ConnectionFactory
+from infergate.transport.compat.aiohttp_client import AiohttpClientConnection
+from infergate.transport.http1.client import H1ClientConnection
+from infergate.transport.http1.exchange import HttpExchangeConnection
+from infergate.transport.http1.response_head import PlainResponseParser
+from infergate.transport.http1.response_reader import LenientReader
 from searching import examples
 
 LIMITS = Limits(body=50)
@@ -56,21 +56,21 @@ class Pool:
 
     back = 0
 
-    def released(self, connection: object) -> None:
+    def put_back(self, connection: object) -> None:
         self.back += 1
 
-    def lost(self, connection: object) -> None:
+    def forget(self, connection: object) -> None:
         """It is over."""
 
 
-def _own(limits: Limits, endpoint: Endpoint, pool: Any) -> H1Exchange:
-    return H1Exchange(memoryview(bytearray(256)), limits, endpoint, pool)
+def _own(limits: Limits, endpoint: Endpoint, pool: Any) -> H1ClientConnection:
+    return H1ClientConnection(memoryview(bytearray(256)), limits, endpoint, pool)
 
 
-def _give(exchange: Exchange, wire: Wire, data: bytes) -> None:
+def _give(exchange: HttpExchangeConnection, wire: Wire, data: bytes) -> None:
     """As a socket does, which gives what there is room for, then asks again."""
     while data and not wire.closed:
-        if isinstance(exchange, H1Exchange):
+        if isinstance(exchange, H1ClientConnection):
             room = exchange.get_buffer(-1)
             count = min(len(room), len(data))
             room[:count] = data[:count]
@@ -82,7 +82,10 @@ def _give(exchange: Exchange, wire: Wire, data: bytes) -> None:
 
 
 async def _answers(
-    make: Make[Exchange], pieces: Sequence[bytes], method: str, times: int
+    make: ConnectionFactory[HttpExchangeConnection],
+    pieces: Sequence[bytes],
+    method: str,
+    times: int,
 ) -> list[object]:
     pool, wire = Pool(), Wire()
     exchange = make(LIMITS, Endpoint("h", 1), cast("Any", pool))
@@ -90,7 +93,7 @@ async def _answers(
     found: list[object] = []
     for _ in range(times):
         deadline = asyncio.get_running_loop().time() + 1000
-        asked = asyncio.ensure_future(exchange.ask(HttpRequest(method, "/"), "/", deadline))
+        asked = asyncio.ensure_future(exchange.send(HttpRequest(method, "/"), "/", deadline))
         await asyncio.sleep(0)
         for piece in pieces:
             _give(exchange, wire, piece)
@@ -101,7 +104,7 @@ async def _answers(
         except GatewayError as error:
             found.append((error.kind, error.public))
             break
-        found.append((answer.status, dict(answer.headers), bytes(joined(answer.body))))
+        found.append((answer.status, dict(answer.headers), bytes(join_parts(answer.body))))
         found.append((pool.back, wire.closed))
         if wire.closed or not pool.back:
             break
@@ -118,7 +121,10 @@ def _closed() -> Any:
 
 
 def answers(
-    make: Make[Exchange], pieces: Sequence[bytes], method: str = "POST", times: int = 2
+    make: ConnectionFactory[HttpExchangeConnection],
+    pieces: Sequence[bytes],
+    method: str = "POST",
+    times: int = 2,
 ) -> list[object]:
     return _LOOP.run_until_complete(_answers(make, pieces, method, times))
 
@@ -198,7 +204,7 @@ def wires(draw: st.DrawFn) -> bytes:
 def test_an_answer_is_the_same_by_both(data: bytes, cuts: list[int], method: str) -> None:
     places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     pieces = [data[a:b] for a, b in pairwise(places) if b > a]
-    expected = answers(AiohttpExchange, pieces, method)
+    expected = answers(AiohttpClientConnection, pieces, method)
     got = answers(_own, pieces, method)
     if got != expected:
         answer, connection = cast("Any", got)
@@ -215,12 +221,12 @@ def test_what_comes_after_an_answer_ends_the_connection() -> None:
 
 
 def test_a_plain_head_is_read_once() -> None:
-    heads = PlainHeads()
-    first = heads.read(OK + b"abcde", "POST")
+    heads = PlainResponseParser()
+    first = heads.parse(OK + b"abcde", "POST")
     assert first is not None
-    assert (first.status, first.length, first.size, first.keep) == (200, 5, len(OK), True)
-    assert heads.read(OK + b"other", "POST") is first
-    assert heads.read(OK + b"abcde", "HEAD") is None
+    assert (first.status, first.length, first.size, first.keep_alive) == (200, 5, len(OK), True)
+    assert heads.parse(OK + b"other", "POST") is first
+    assert heads.parse(OK + b"abcde", "HEAD") is None
 
 
 @pytest.mark.parametrize(
@@ -240,7 +246,7 @@ def test_a_plain_head_is_read_once() -> None:
     ],
 )
 def test_what_is_not_plain(head: bytes) -> None:
-    assert PlainHeads().read(head, "POST") is None
+    assert PlainResponseParser().parse(head, "POST") is None
 
 
 @pytest.mark.parametrize(
@@ -267,7 +273,7 @@ def test_what_has_no_end_or_is_no_answer(pieces: list[bytes]) -> None:
 
     with pytest.raises(ValueError, match=r"."):
         feed()
-    assert not reader.whole
+    assert not reader.is_complete
 
 
 def test_a_body_of_any_length_is_given_as_it_comes() -> None:
@@ -279,12 +285,12 @@ def test_a_body_of_any_length_is_given_as_it_comes() -> None:
         reader.feed(b"\r\n")
     reader.feed(b"0\r\nC: d\r\n\r\n")
     assert (reader.status, reader.headers["a"], "c" in reader.headers) == (200, "b", False)
-    assert (reader.whole, reader.keep) == (True, True)
+    assert (reader.is_complete, reader.keep_alive) == (True, True)
     reader.feed(b"H")
-    assert not reader.keep
+    assert not reader.keep_alive
 
 
-BOTH: list[Make[Exchange]] = [_own, AiohttpExchange]
+BOTH: list[ConnectionFactory[HttpExchangeConnection]] = [_own, AiohttpClientConnection]
 
 
 @pytest.mark.parametrize("make", BOTH)
@@ -292,7 +298,7 @@ BOTH: list[Make[Exchange]] = [_own, AiohttpExchange]
     ("line", "cut"), [(b"Content-Length : 5", b"abc"), (b"Transfer-Encoding : chunked", b"5\r\nab")]
 )
 def test_a_blank_behind_a_name_hides_no_length(
-    make: Make[Exchange], line: bytes, cut: bytes
+    make: ConnectionFactory[HttpExchangeConnection], line: bytes, cut: bytes
 ) -> None:
     head = b"HTTP/1.1 200 OK\r\n" + line + b"\r\n\r\n"
     ((kind, _),) = cast("Any", answers(make, [head + cut]))
@@ -310,7 +316,9 @@ def test_a_blank_behind_a_name_hides_no_length(
         b"Transfer-Encoding: chunked\r\n\r\n3\r\nxyz\r\n0\r\n\r\n",
     ],
 )
-def test_only_the_answer_has_a_body(make: Make[Exchange], line: bytes, body: bytes) -> None:
+def test_only_the_answer_has_a_body(
+    make: ConnectionFactory[HttpExchangeConnection], line: bytes, body: bytes
+) -> None:
     ((kind, _),) = cast("Any", answers(make, [line + b"\r\n" + body + OK + b"abcde"]))
     assert kind is Kind.BACKEND_GARBAGE
 

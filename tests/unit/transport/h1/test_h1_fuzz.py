@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
-from infergate.transport.guard import Admission
-from infergate.transport.h1.reader import Reader
-from infergate.transport.http_incoming import Incoming
-from infergate.transport.http_parser import NOT_HTTP, request_parser
+from infergate.transport.compat.aiohttp_parser import NOT_HTTP, request_parser
+from infergate.transport.compat.aiohttp_request import AiohttpRequest
+from infergate.transport.http1.request_reader import RequestReader
+from infergate.transport.server.admission import Admission
 from searching import examples
 
 LIMITS = Limits(body=3000, headers=500, header_count=8)
@@ -164,38 +164,38 @@ def pieces(data: bytes, cuts: Sequence[int]) -> Iterator[bytes]:
 
 def requests(data: bytes, cuts: Sequence[int], *, both: bool = False) -> tuple[list[object], bool]:
     """What a reader makes of ``data``, and whether it refused the rest."""
-    reader = Reader(SCRATCH, LIMITS, accept_both_lengths=both)
+    reader = RequestReader(SCRATCH, LIMITS, accept_both_lengths=both)
     found: list[object] = []
     head = None
     for piece in pieces(data, cuts):
         left = piece
         while left:
-            room = reader.room()
+            room = reader.get_buffer()
             count = min(len(room), len(left))
             assert count
             room[:count] = left[:count]
             left = left[count:]
-            reader.wrote(count)
+            reader.buffer_written(count)
             assert reader.received <= LIMITS.body
             try:
                 while True:
                     if head is None:
-                        head = reader.head()
+                        head = reader.read_head()
                         if head is None:
                             break
-                        if head.wrong is not None:
+                        if head.error is not None:
                             return found, True
-                    body = reader.body()
+                    body = reader.read_body()
                     if body is None:
                         break
                     asked = (head.method, head.path, head.query, dict(head.headers))
-                    found.append((asked, head.keep, head.old, bytes(body)))
+                    found.append((asked, head.keep_alive, head.is_http10, bytes(body)))
                     head = None
             except GatewayError:
                 return found, True
-            reader.room()  # a body that has begun goes there
-            assert reader.waiting <= 2 * LIMITS.headers + 600
-    found.append(("waiting", reader.waiting, reader.received if head else 0))
+            reader.get_buffer()  # a body that has begun goes there
+            assert reader.untaken_bytes <= 2 * LIMITS.headers + 600
+    found.append(("waiting", reader.untaken_bytes, reader.received if head else 0))
     return found, False
 
 
@@ -233,35 +233,35 @@ def theirs(data: bytes, limits: Limits) -> object:
         if not messages:
             return "incomplete"
         message, payload = messages[0]
-        request = Incoming(message, payload, Call("", 0.0), limits, Admission(limits))
+        request = AiohttpRequest(message, payload, Call("", 0.0), limits, Admission(limits))
         request.admit(message)
-        request.take()
+        request.read_body()
     except (*NOT_HTTP, GatewayError):
         return "refused"
-    if not request.whole:
+    if not request.is_complete:
         return "incomplete"
     wire = request.wire
     asked = wire.method, wire.path, wire.query, dict(wire.headers)
-    return asked, request.keep, request.old, b"".join(wire.body)
+    return asked, request.keep_alive, request.is_http10, b"".join(wire.body)
 
 
 def ours(data: bytes, limits: Limits) -> object:
-    reader = Reader(SCRATCH, limits)
-    reader.room()[: len(data)] = data
-    reader.wrote(len(data))
+    reader = RequestReader(SCRATCH, limits)
+    reader.get_buffer()[: len(data)] = data
+    reader.buffer_written(len(data))
     try:
-        head = reader.head()
+        head = reader.read_head()
         if head is None:
             return "incomplete"
-        if head.wrong is not None:
+        if head.error is not None:
             return "refused"
-        body = reader.body()
+        body = reader.read_body()
     except GatewayError:
         return "refused"
     if body is None:
         return "incomplete"
     asked = head.method, head.path, head.query, dict(head.headers)
-    return asked, head.keep, head.old, bytes(body)
+    return asked, head.keep_alive, head.is_http10, bytes(body)
 
 
 _STRICTER = (b"GET  /", b"http://u@h", b"PRI ")
@@ -330,16 +330,16 @@ _COSTLY = {
 def test_nothing_costs_much(case: str) -> None:
     """In a second at the very most what takes tens of milliseconds here."""
     data, step = _COSTLY[case]
-    reader = Reader(SCRATCH, ROOMY)
+    reader = RequestReader(SCRATCH, ROOMY)
     head, served = None, 0
     began = time.process_time()
     for at in range(0, len(data), step):
         piece = data[at : at + step]
-        reader.room()[: len(piece)] = piece
-        reader.wrote(len(piece))
+        reader.get_buffer()[: len(piece)] = piece
+        reader.buffer_written(len(piece))
         while True:
-            head = head or reader.head()
-            if head is None or reader.body() is None:
+            head = head or reader.read_head()
+            if head is None or reader.read_body() is None:
                 break
             head = None
             served += 1

@@ -9,42 +9,42 @@ import pytest
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
-from infergate.transport.h1 import head as heads
-from infergate.transport.h1.head import Head, Heads
-from infergate.transport.h1.reader import Reader
-from infergate.transport.http_head import HeadError
+from infergate.transport.http1 import request_head as heads
+from infergate.transport.http1.message_head import HeadError
+from infergate.transport.http1.request_head import HttpRequestHead, RequestHeadParser
+from infergate.transport.http1.request_reader import RequestReader
 
 LIMITS = Limits(body=1000, headers=2000, header_count=20)
 POST = b"POST /v2/a%2Fb?x=1&y HTTP/1.1\r\nHost: h:80\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
-def reader(limits: Limits = LIMITS, *, both: bool = False, scratch: int = 4096) -> Reader:
-    return Reader(memoryview(bytearray(scratch)), limits, accept_both_lengths=both)
+def reader(limits: Limits = LIMITS, *, both: bool = False, scratch: int = 4096) -> RequestReader:
+    return RequestReader(memoryview(bytearray(scratch)), limits, accept_both_lengths=both)
 
 
-def put(into: Reader, data: bytes) -> None:
+def put(into: RequestReader, data: bytes) -> None:
     """As a socket does: what there is room for, then ask again."""
-    room = into.room()
+    room = into.get_buffer()
     count = min(len(room), len(data))
     room[:count] = data[:count]
-    into.wrote(count)
+    into.buffer_written(count)
     assert count == len(data), "use feed"
 
 
-def asked(into: Reader, data: bytes) -> tuple[Head, Buffer | None]:
+def asked(into: RequestReader, data: bytes) -> tuple[HttpRequestHead, Buffer | None]:
     put(into, data)
-    head = into.head()
+    head = into.read_head()
     assert head is not None
-    return head, into.body()
+    return head, into.read_body()
 
 
 def refused(data: bytes) -> int:
     """The status with which its head is."""
     with pytest.raises(HeadError) as caught:  # noqa: PT012 - now, or when it is looked at
         head, _ = asked(reader(), data)
-        assert head.wrong is not None
-        raise head.wrong
+        assert head.error is not None
+        raise head.error
     return caught.value.status
 
 
@@ -52,8 +52,13 @@ def test_a_request_in_one_piece() -> None:
     head, body = asked(reader(), POST + b"X-A: 1\r\nx-a: \t2 \r\nContent-Length: 2\r\n\r\nhi")
     assert (head.method, head.path, head.query) == ("POST", "/v2/a%2Fb", "x=1&y")
     assert head.headers == {"host": "h:80", "x-a": "1, 2", "content-length": "2"}
-    assert (head.length, head.chunked, head.keep, head.old) == (2, False, True, False)
-    assert (head.waits, head.wrong, body) == (False, None, b"hi")
+    assert (head.length, head.is_chunked, head.keep_alive, head.is_http10) == (
+        2,
+        False,
+        True,
+        False,
+    )
+    assert (head.expects_continue, head.error, body) == (False, None, b"hi")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +72,12 @@ def test_a_request_in_one_piece() -> None:
 def test_nothing_is_kept_of_a_request_that_was_taken(data: bytes) -> None:
     into = reader()
     assert asked(into, data)[1] is not None
-    assert (into._data, into.waiting, into._memory, into._chunks) == (b"", 0, None, None)
+    assert (into._data, into.untaken_bytes, into._body_buffer, into._chunked_body) == (
+        b"",
+        0,
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,7 +95,7 @@ def test_nothing_is_kept_of_a_request_that_was_taken(data: bytes) -> None:
 )
 def test_whether_the_client_goes_on(line: bytes, keep: bool, old: bool) -> None:
     head, _ = asked(reader(), b"GET / " + line + b"\r\n")
-    assert (head.keep, head.old) == (keep, old)
+    assert (head.keep_alive, head.is_http10) == (keep, old)
 
 
 @pytest.mark.parametrize(
@@ -101,12 +111,12 @@ def test_whether_the_client_goes_on(line: bytes, keep: bool, old: bool) -> None:
 )
 def test_targets(target: bytes, path: str, query: str) -> None:
     head, _ = asked(reader(), b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert (head.path, head.query, head.wrong) == (path, query, None)
+    assert (head.path, head.query, head.error) == (path, query, None)
 
 
 def test_options_of_the_whole_server() -> None:
     head, _ = asked(reader(), b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert (head.path, head.wrong) == ("*", None)
+    assert (head.path, head.error) == ("*", None)
 
 
 @pytest.mark.parametrize("target", [b"*", b"http:///a", b"http://u@h/", b"x://a:b/"])
@@ -138,7 +148,7 @@ def test_versions(line: bytes, status: int) -> None:
 @pytest.mark.parametrize("name", [b"Content-Type", b"User-Agent", b"ETag"])
 def test_a_field_that_may_come_once(name: bytes) -> None:
     line = name + b": a\r\n"
-    assert asked(reader(), POST + line + b"\r\n")[0].wrong is None
+    assert asked(reader(), POST + line + b"\r\n")[0].error is None
     assert refused(POST + line + line.lower() + b"\r\n") == 400
 
 
@@ -147,49 +157,49 @@ def test_a_long_body_is_received_where_it_stays() -> None:
     head, body = asked(into, POST + b"Content-Length: 100000\r\n\r\n" + b"a" * 500)
     assert body is None
     assert (head.length, into.received) == (100_000, 500)
-    assert len(into.room()) == 99_500
+    assert len(into.get_buffer()) == 99_500
     put(into, b"b" * 99_499)
-    assert into.body() is None
-    assert (len(into.room()), into.waiting) == (1, 0), "what follows goes elsewhere"
+    assert into.read_body() is None
+    assert (len(into.get_buffer()), into.untaken_bytes) == (1, 0), "what follows goes elsewhere"
     put(into, b"c")
-    whole = into.body()
+    whole = into.read_body()
     assert isinstance(whole, memoryview)
     assert bytes(whole) == b"a" * 500 + b"b" * 99_499 + b"c"
-    assert len(into.room()) == 1000
+    assert len(into.get_buffer()) == 1000
     put(into, b"GET /next HTTP/1.1\r\nHost: x\r\n\r\n")
-    head = into.head()  # type: ignore[assignment]
-    assert (head.path, into.body()) == ("/next", b"")
+    head = into.read_head()  # type: ignore[assignment]
+    assert (head.path, into.read_body()) == ("/next", b"")
 
 
 def test_nothing_is_had_for_a_body_before_it_is_asked_for() -> None:
     into = reader()
     put(into, POST + b"Content-Length: 900\r\n\r\nabc")
-    assert into.head() is not None
-    assert into._memory is None
-    into.drop()
-    assert len(into.room()) == 4096
-    assert (into.waiting, into.received) == (0, 0)
+    assert into.read_head() is not None
+    assert into._body_buffer is None
+    into.discard()
+    assert len(into.get_buffer()) == 4096
+    assert (into.untaken_bytes, into.received) == (0, 0)
 
 
 def test_what_is_pipelined_waits_as_it_came() -> None:
     into = reader()
     second = b"rubbish\r\n\r\n"
     head, body = asked(into, CHUNKED + b"2;a=b\r\nhi\r\n0\r\nX: y\r\n\r\n" + second)
-    assert (head.chunked, body, into.waiting) == (True, b"hi", len(second))
+    assert (head.is_chunked, body, into.untaken_bytes) == (True, b"hi", len(second))
     put(into, b"more")
     with pytest.raises(HeadError):
-        into.head()
+        into.read_head()
 
 
 def test_empty_lines_before_a_request_are_passed_over() -> None:
     into = reader()
     for piece in (b"\r", b"\n\r\n", b"\r\n\r\n"):
         put(into, piece)
-        assert into.head() is None
+        assert into.read_head() is None
     put(into, POST + b"\r\n")
-    head = into.head()
+    head = into.read_head()
     assert head is not None
-    assert (head.path, into.body()) == ("/v2/a%2Fb", b"")
+    assert (head.path, into.read_body()) == ("/v2/a%2Fb", b"")
 
 
 @pytest.mark.parametrize(
@@ -210,7 +220,7 @@ def test_what_can_be_no_head_is_refused_before_it_ends(begun: bytes, step: int) 
     with pytest.raises(HeadError) as caught:  # noqa: PT012 - which piece does not matter
         for at in range(0, len(begun), step):
             put(into, begun[at : at + step])
-            assert into.head() is None
+            assert into.read_head() is None
     assert caught.value.status == 400
 
 
@@ -219,21 +229,21 @@ def test_a_head_that_never_ends(piece: bytes) -> None:
     into = reader()
     put(into, piece)
     with pytest.raises(HeadError) as caught:
-        into.head()
+        into.read_head()
     assert caught.value.status in {414, 431}
 
 
 def test_both_lengths_only_at_the_beginning() -> None:
     both = POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
     head, body = asked(reader(both=True), both + b"3\r\nabc\r\n0\r\n\r\n")
-    assert (head.keep, body, "content-length" in head.headers) == (False, b"abc", False)
+    assert (head.keep_alive, body, "content-length" in head.headers) == (False, b"abc", False)
     for before in (b"\r\n", POST + b"\r\n"):
         into = reader(both=True)
         put(into, before + both)
         with pytest.raises(HeadError):  # noqa: PT012
-            assert into.head() is not None
-            into.body()
-            into.head()
+            assert into.read_head() is not None
+            into.read_body()
+            into.read_head()
 
 
 # ---- chunks -------------------------------------------------------------------------------------
@@ -279,11 +289,11 @@ def test_chunks_that_are_none(chunks: bytes, step: int) -> None:
     """Refused as soon as they can be none, however they come."""
     into = reader(scratch=8000)
     head, body = asked(into, CHUNKED)
-    assert (head.chunked, body) == (True, None)
+    assert (head.is_chunked, body) == (True, None)
     with pytest.raises(HeadError) as caught:  # noqa: PT012 - which piece does not matter
         for at in range(0, len(chunks), step):
             put(into, chunks[at : at + step])
-            assert into.body() is None
+            assert into.read_body() is None
     assert caught.value.status == 400
 
 
@@ -293,9 +303,9 @@ def test_chunks_that_are_none(chunks: bytes, step: int) -> None:
 def test_a_chunk_too_large_is_refused_when_it_is_announced(chunks: bytes) -> None:
     into = reader()
     put(into, CHUNKED + chunks)
-    assert into.head() is not None
+    assert into.read_head() is not None
     with pytest.raises(GatewayError) as caught:
-        into.body()
+        into.read_body()
     assert caught.value.kind is Kind.TOO_LARGE
 
 
@@ -303,37 +313,39 @@ def test_a_chunk_too_large_is_refused_when_it_is_announced(chunks: bytes) -> Non
 
 
 def test_a_head_that_came_before_is_not_read_again() -> None:
-    known = Heads(LIMITS)
+    known = RequestHeadParser(LIMITS)
     raw = POST + b"\r\n"
     first = known.read(raw)
     assert known.read(bytes(bytearray(raw))) is first
     assert known.read(raw.replace(b"x=1", b"x=2")) is not first
-    assert Heads(LIMITS).read(raw) is not first, "another connection knows nothing of it"
+    assert RequestHeadParser(LIMITS).read(raw) is not first, (
+        "another connection knows nothing of it"
+    )
 
 
 def test_what_is_refused_is_not_remembered() -> None:
-    known = Heads(LIMITS)
+    known = RequestHeadParser(LIMITS)
     raw = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n"
     first = known.read(raw)
-    assert first.wrong is not None
+    assert first.error is not None
     assert known.read(raw) is not first
 
 
 def test_a_head_of_more_than_all_that_is_remembered() -> None:
-    known = Heads(dataclasses.replace(LIMITS, headers=100_000))
+    known = RequestHeadParser(dataclasses.replace(LIMITS, headers=100_000))
     raw = POST + b"A: " + b"b" * 40_000 + b"\r\n\r\n"
     first = known.read(raw)
-    assert first.wrong is None
+    assert first.error is None
     assert known.read(raw) is not first
-    assert known._known._weight == 0
+    assert known._cache._bytes == 0
 
 
 @pytest.mark.parametrize("lines", [0, 1, 18])
 def test_what_is_remembered_is_bounded(lines: int) -> None:
-    known = Heads(LIMITS)
+    known = RequestHeadParser(LIMITS)
     for i in range(2000):
         known.read(POST + b"X-%d: y\r\n" % i + b"A: b\r\n" * lines + b"\r\n")
-    memory = known._known
-    assert memory._weight <= heads.REMEMBERED
-    assert sum(2 * len(raw) for raw in memory._known) <= memory._weight
-    assert 1 < len(memory._known) <= heads.REMEMBERED // 256
+    memory = known._cache
+    assert memory._bytes <= heads.MAX_CACHE_BYTES
+    assert sum(2 * len(raw) for raw in memory._parsed) <= memory._bytes
+    assert 1 < len(memory._parsed) <= heads.MAX_CACHE_BYTES // 256

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from infergate.transport.h2 import fields, frames
-from infergate.transport.h2.connection import Connection
-from infergate.transport.h2.events import Event, Failed, Reset
-from infergate.transport.h2.roles import ClientConnection, ServerConnection
+from infergate.transport.http2 import frames, header_blocks
+from infergate.transport.http2.connection import Http2Connection
+from infergate.transport.http2.events import Event, Failed, Reset
+from infergate.transport.http2.roles import Http2ClientConnection, Http2ServerConnection
 
 HEADER_BYTES = 4096
 MOST = 10
 SETTINGS = frames.settings([])
 HELLO = frames.PREFACE + SETTINGS
-ASKING = fields.block(
+ASKING = header_blocks.encode_block(
     (":method", "POST"),
     (":scheme", "http"),
     (":path", "/t.T/Echo"),
@@ -19,8 +19,8 @@ ASKING = fields.block(
     ("content-type", "application/grpc"),
     ("te", "trailers"),
 )
-OK = fields.block((":status", "200"), ("content-type", "application/grpc"))
-TRAILERS = fields.block(("grpc-status", "0"))
+OK = header_blocks.encode_block((":status", "200"), ("content-type", "application/grpc"))
+TRAILERS = header_blocks.encode_block(("grpc-status", "0"))
 
 
 def headers(number: int, block: bytes = ASKING, flags: int = frames.END_HEADERS) -> bytes:
@@ -35,28 +35,28 @@ def asked(number: int, block: bytes = ASKING) -> bytes:
     return headers(number, block, frames.END_HEADERS | frames.END_STREAM)
 
 
-def server(said: bytes = HELLO) -> ServerConnection:
-    made = ServerConnection(HEADER_BYTES, MOST)
+def server(said: bytes = HELLO) -> Http2ServerConnection:
+    made = Http2ServerConnection(HEADER_BYTES, MOST)
     made.receive(said, 0.0)
-    made.take()
+    made.take_output()
     return made
 
 
-def client() -> ClientConnection:
+def client() -> Http2ClientConnection:
     """Greeted by its server."""
-    made = ClientConnection(HEADER_BYTES)
+    made = Http2ClientConnection(HEADER_BYTES)
     made.receive(SETTINGS, 0.0)
-    made.take()
+    made.take_output()
     return made
 
 
-def sent(connection: Connection) -> list[tuple[int, int, int, bytes]]:
+def sent(connection: Http2Connection) -> list[tuple[int, int, int, bytes]]:
     """What is to be sent, as kind, flags, stream and payload."""
-    written = b"".join(map(bytes, connection.take()))
+    written = b"".join(map(bytes, connection.take_output()))
     found, at = [], 0
     while at < len(written):
-        first, flags, stream = frames.HEAD.unpack_from(written, at)
-        at += frames.HEAD_SIZE + (first >> 8)
+        first, flags, stream = frames.FRAME_HEADER.unpack_from(written, at)
+        at += frames.FRAME_HEADER_SIZE + (first >> 8)
         found.append((first & 0xFF, flags, stream, written[at - (first >> 8) : at]))
     return found
 
@@ -68,7 +68,7 @@ def failure(events: list[Event]) -> tuple[int, str]:
     return last.code, last.reason
 
 
-def resets(connection: Connection) -> list[tuple[int, int]]:
+def resets(connection: Http2Connection) -> list[tuple[int, int]]:
     """The streams that are reset, and why."""
     return [
         (stream, int.from_bytes(payload, "big"))

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from infergate.transport.h2 import bounds, fields
-from infergate.transport.h2.blocks import Decoder
-from infergate.transport.h2.fields import BlockReader, Fields
-from infergate.transport.h2.frames import Code, ConnectionFault
+from infergate.transport.http2 import header_blocks, limits
+from infergate.transport.http2.frames import Code, Http2ConnectionError
+from infergate.transport.http2.header_blocks import HeaderBlock, HeaderBlockDecoder
+from infergate.transport.http2.hpack_decoder import HpackDecoder
 from searching import examples
 
 MOST = 65_536
@@ -89,17 +89,17 @@ _SHORT = st.builds(
 )
 def test_blocks_mean_what_hpack_says(blocks: list[bytes], again: list[int]) -> None:
     """One after the other on one connection, some of them again."""
-    theirs, ours = hpack.Decoder(max_header_list_size=MOST), BlockReader(MOST)
+    theirs, ours = hpack.Decoder(max_header_list_size=MOST), HeaderBlockDecoder(MOST)
     for block in [*blocks, *(blocks[number % len(blocks)] for number in again)]:
         try:
             pairs = theirs.decode(block, raw=True)
         except (hpack.HPACKError, IndexError, ValueError):
-            with pytest.raises(ConnectionFault):
-                ours.read(block)
+            with pytest.raises(Http2ConnectionError):
+                ours.decode(block)
             return
-        found, expected = ours.read(block), Fields(pairs)
+        found, expected = ours.decode(block), HeaderBlock(pairs)
         assert (found.pairs, found.pseudo) == (expected.pairs, expected.pseudo)
-        assert (found.size, found.wrong) == (expected.size, expected.wrong)
+        assert (found.size, found.is_malformed) == (expected.size, expected.is_malformed)
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_blocks_mean_what_hpack_says(blocks: list[bytes], again: list[int]) -> N
 )
 def test_integers_end(block: bytes) -> None:
     began = time.process_time()
-    with pytest.raises(ConnectionFault) as caught:
-        Decoder(MOST).read(block)
+    with pytest.raises(Http2ConnectionError) as caught:
+        HpackDecoder(MOST).decode(block)
     assert caught.value.code == Code.COMPRESSION_ERROR
     assert time.process_time() - began < 1
 
@@ -129,10 +129,10 @@ BOMBS = {
 
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_bomb_is_left_when_it_is_seen(bomb: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fields, "Fields", None)  # none is made of it
+    monkeypatch.setattr(header_blocks, "HeaderBlock", None)  # none is made of it
     tracemalloc.start()
-    with pytest.raises(ConnectionFault) as caught:
-        BlockReader(MOST).read(BOMBS[bomb])
+    with pytest.raises(Http2ConnectionError) as caught:
+        HeaderBlockDecoder(MOST).decode(BOMBS[bomb])
     assert caught.value.code == Code.ENHANCE_YOUR_CALM
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -140,30 +140,31 @@ def test_a_bomb_is_left_when_it_is_seen(bomb: str, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    "block", [b"\x8f" * 60, b"\0\1a\1b" * 60, fields.block(("authorization", "x" * 3000))]
+    "block",
+    [b"\x8f" * 60, b"\0\1a\1b" * 60, header_blocks.encode_block(("authorization", "x" * 3000))],
 )
 def test_what_is_remembered_is_bounded_by_what_it_says(block: bytes) -> None:
-    reader = BlockReader(MOST)
+    reader = HeaderBlockDecoder(MOST)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    for number in range(3 * bounds.REMEMBERED_BLOCKS):
-        reader.read(block + fields.block(("n", str(number))))
+    for number in range(3 * limits.MAX_CACHED_BLOCKS):
+        reader.decode(block + header_blocks.encode_block(("n", str(number))))
     held = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    assert reader._known
-    assert held < 5 * bounds.REMEMBERED_BYTES
+    assert reader._cache
+    assert held < 5 * limits.MAX_CACHE_BYTES
 
 
 @pytest.mark.parametrize("block", [b"\x8f" * 1000, b"\x3f\xe1\x1f" * 2000 + b"\x8f"])
 def test_a_long_block_is_not_remembered(block: bytes) -> None:
     """Long by what it says, or by bytes that say nothing."""
-    reader = BlockReader(MOST)
-    reader.read(block)
-    assert not reader._known
+    reader = HeaderBlockDecoder(MOST)
+    reader.decode(block)
+    assert not reader._cache
 
 
 def test_bytes_that_say_nothing_count() -> None:
-    reader = BlockReader(MOST)
+    reader = HeaderBlockDecoder(MOST)
     for number in range(200):
-        reader.read(b"\x3f\xe1\x1f" * 1000 + fields.block(("n", str(number))))
-    assert sum(map(len, reader._known)) <= bounds.REMEMBERED_BYTES
+        reader.decode(b"\x3f\xe1\x1f" * 1000 + header_blocks.encode_block(("n", str(number))))
+    assert sum(map(len, reader._cache)) <= limits.MAX_CACHE_BYTES

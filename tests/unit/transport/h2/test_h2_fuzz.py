@@ -16,11 +16,11 @@ from h2_kit import ASKING, HELLO, MOST, OK, SETTINGS, TRAILERS, client, data, he
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from infergate.transport.h2 import bounds, frames
-from infergate.transport.h2.connection import Connection
-from infergate.transport.h2.events import Data, Failed, Headers, Reset, Trailers
-from infergate.transport.h2.frames import frame
-from infergate.transport.h2.roles import ClientConnection, ServerConnection
+from infergate.transport.http2 import frames, limits
+from infergate.transport.http2.connection import Http2Connection
+from infergate.transport.http2.events import Data, Failed, Headers, Reset, Trailers
+from infergate.transport.http2.frames import frame
+from infergate.transport.http2.roles import Http2ClientConnection, Http2ServerConnection
 from searching import examples
 
 _NUMBERS = st.sampled_from([0, 1, 2, 3, 5, 7, 2**31 - 1])
@@ -54,7 +54,7 @@ def pieces(said: bytes, steps: list[int]) -> list[bytes]:
     return [*found, said[at:]]
 
 
-def fed(connection: Connection, said: list[bytes]) -> list[object]:
+def fed(connection: Http2Connection, said: list[bytes]) -> list[object]:
     """What it makes of it, DATA joined; what is open is answered."""
     found: list[object] = []
     for piece in said:
@@ -85,13 +85,13 @@ def fed(connection: Connection, said: list[bytes]) -> list[object]:
 @settings(max_examples=examples(400), deadline=None, phases=PHASES)
 @given(said=_SAID, steps=_STEPS)
 def test_any_bytes(end: str, said: bytes, steps: list[int]) -> None:
-    def made() -> Connection:
+    def made() -> Http2Connection:
         if end == "server":
             return server()
         asking = client()
         for _ in range(3):
-            asking.ask(ASKING, [b"x"]).owner = []
-        asking.take()
+            asking.open_stream(ASKING, [b"x"]).owner = []
+        asking.take_output()
         return asking
 
     whole, cut = made(), made()
@@ -100,13 +100,13 @@ def test_any_bytes(end: str, said: bytes, steps: list[int]) -> None:
     assert time.process_time() - began < 10 + len(said) / 10_000
     # It does not matter how the bytes come.
     assert fed(cut, pieces(said, steps)) == events
-    assert b"".join(map(bytes, cut.take())) == b"".join(map(bytes, whole.take()))
+    assert b"".join(map(bytes, cut.take_output())) == b"".join(map(bytes, whole.take_output()))
     assert set(cut.streams) == set(whole.streams)
     # And nothing is held but an unfinished frame, of which the long ones are handed on.
-    assert len(whole._rest) <= whole._most_block + frames.HEAD_SIZE
-    assert len(whole._closed) <= bounds.REMEMBERED_RESETS
-    assert len(whole.streams) <= MOST + bounds.EARLY_STREAMS
-    if whole.is_over:
+    assert len(whole._unparsed) <= whole._max_block + frames.FRAME_HEADER_SIZE
+    assert len(whole._closed_streams) <= limits.MAX_CLOSED_STREAMS
+    assert len(whole.streams) <= MOST + limits.EARLY_STREAMS
+    if whole.is_closed:
         assert whole.receive(said, 0.0) == []
 
 
@@ -123,7 +123,7 @@ def test_we_let_pass_what_h2_lets_pass(said: bytes) -> None:
     theirs.initiate_connection()
     theirs.receive_data(HELLO)
     # What we announce.
-    theirs.max_inbound_frame_size = bounds.FRAME
+    theirs.max_inbound_frame_size = limits.MAX_FRAME
     refused = ""
     try:
         theirs.receive_data(said)
@@ -133,8 +133,8 @@ def test_we_let_pass_what_h2_lets_pass(said: bytes) -> None:
         # It also looks into frames that are not HTTP/2's own, as ALTSVC, at a frame's head before a
         # byte of it that decides, and at blanks around values.
         known = ("Frame data missing", "RECV_ALTERNATIVE_SERVICE", "surrounded by whitespace")
-        unlike = any(word in refused for word in known) or ours._rest
-        assert ours.is_over or resets or unlike, (refused, said)
+        unlike = any(word in refused for word in known) or ours._unparsed
+        assert ours.is_closed or resets or unlike, (refused, said)
         return
     if events and isinstance(events[-1], Failed):
         known = {
@@ -163,12 +163,12 @@ _STRICTER = frozenset(
 
 
 def pumped(
-    ours: Connection, theirs: h2.connection.H2Connection
+    ours: Http2Connection, theirs: h2.connection.H2Connection
 ) -> tuple[list[object], list[object]]:
     """Let both talk until neither has anything to say."""
     mine, others = [], []
     while True:
-        told = b"".join(map(bytes, ours.take()))
+        told = b"".join(map(bytes, ours.take_output()))
         asked = theirs.data_to_send()
         if not told and not asked:
             return mine, others
@@ -185,7 +185,7 @@ def pumped(
     padding=st.sampled_from([None, 0, 200]),
 )
 def test_h2_as_a_client(bodies: list[int], window: int, padding: int | None) -> None:
-    ours = ServerConnection(4096, 100)
+    ours = Http2ServerConnection(4096, 100)
     theirs = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
     codes = h2.settings.SettingCodes
     theirs.local_settings = h2.settings.Settings(initial_values={codes.INITIAL_WINDOW_SIZE: window})
@@ -232,7 +232,7 @@ def test_h2_as_a_client(bodies: list[int], window: int, padding: int | None) -> 
                 done = done or isinstance(event, h2.events.StreamEnded)
         assert bytes(got.get(stream, b"")) == b"e" * size
     assert not ours.streams
-    assert not ours.is_over
+    assert not ours.is_closed
 
 
 @settings(max_examples=examples(40), deadline=None, phases=PHASES)
@@ -242,7 +242,7 @@ def test_h2_as_a_client(bodies: list[int], window: int, padding: int | None) -> 
     frame_size=st.sampled_from([16_384, 100_000]),
 )
 def test_h2_as_a_server(size: int, window: int, frame_size: int) -> None:
-    ours = ClientConnection(4096)
+    ours = Http2ClientConnection(4096)
     theirs = h2.connection.H2Connection(
         h2.config.H2Configuration(client_side=False, header_encoding="utf-8")
     )
@@ -254,9 +254,9 @@ def test_h2_as_a_server(size: int, window: int, frame_size: int) -> None:
     theirs.max_inbound_frame_size = frame_size
     theirs.initiate_connection()
     pumped(ours, theirs)
-    assert ours.has_room
+    assert ours.can_open_stream
     for _ in range(2):
-        stream = ours.ask(ASKING, [b"\0" * 5, memoryview(b"q" * size)])
+        stream = ours.open_stream(ASKING, [b"\0" * 5, memoryview(b"q" * size)])
         asked, ended = bytearray(), False
         while not ended:
             _, others = pumped(ours, theirs)
@@ -286,7 +286,7 @@ def test_h2_as_a_server(size: int, window: int, frame_size: int) -> None:
 
 
 def test_h2_resets_and_leaves() -> None:
-    ours = ServerConnection(4096, 100)
+    ours = Http2ServerConnection(4096, 100)
     theirs = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
     theirs.initiate_connection()
     pairs = [(":method", "POST"), (":scheme", "http"), (":path", "/a"), (":authority", "x")]
@@ -297,7 +297,7 @@ def test_h2_resets_and_leaves() -> None:
     (mine,), _ = pumped(ours, theirs)
     assert isinstance(mine, Reset)
     ours.drain()
-    others = theirs.receive_data(bytes(ours.take()[0]))  # after a GOAWAY it takes no PING
+    others = theirs.receive_data(bytes(ours.take_output()[0]))  # after a GOAWAY it takes no PING
     assert [e.last_stream_id for e in others if isinstance(e, h2.events.ConnectionTerminated)] == [
         frames.LAST_STREAM
     ]
@@ -323,4 +323,4 @@ def test_data_is_never_held() -> None:
     (event,) = events
     assert isinstance(event, Data)
     assert event.size == 50_000 - 9
-    assert not connection._rest
+    assert not connection._unparsed

@@ -13,30 +13,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.inflation import PIECE
+from infergate.core.inflation import PIECE_BYTES
 from infergate.core.limits import MIB, Limits
-from infergate.core.memory import UNLIMITED, MemoryShare
-from infergate.transport import grpc_metadata
-from infergate.transport.h2 import calls, fields
-from infergate.transport.h2.calls import Answered, Asked
-from infergate.transport.h2.fields import BlockReader, Fields
-from infergate.transport.h2.messages import Messages, NoMessage, OneMessage, TooLong, prefix
-from infergate.transport.inflating import Late
+from infergate.core.memory import UNLIMITED, MemoryAccount
+from infergate.transport.grpc import headers, metadata
+from infergate.transport.grpc.framing import (
+    InvalidMessageError,
+    MessageReader,
+    MessageTooLongError,
+    SingleMessageReader,
+    encode_prefix,
+)
+from infergate.transport.grpc.headers import RequestHeaders, ResponseHeaders
+from infergate.transport.http2 import header_blocks
+from infergate.transport.http2.header_blocks import HeaderBlock, HeaderBlockDecoder
+from infergate.transport.net.deferred_inflation import DeferredInflation
 
 MOST = 100_000
 
 
-def told(*pairs: tuple[str, str]) -> Fields:
-    return BlockReader(100_000).read(fields.block(*pairs))
+def told(*pairs: tuple[str, str]) -> HeaderBlock:
+    return HeaderBlockDecoder(100_000).decode(header_blocks.encode_block(*pairs))
 
 
-def asked(*more: tuple[str, str], limits: Limits | None = None, **instead: str) -> Asked:
+def asked(*more: tuple[str, str], limits: Limits | None = None, **instead: str) -> RequestHeaders:
     known = {
         ":method": "POST", ":scheme": "http", ":path": "/a/b",
         "content-type": "application/grpc", "te": "trailers", **instead,
     }  # fmt: skip
     pairs = [(name, value) for name, value in known.items() if value]
-    return Asked(told(*pairs, *more), limits or Limits())
+    return RequestHeaders(told(*pairs, *more), limits or Limits())
 
 
 # ---- messages
@@ -48,7 +54,7 @@ def framed(data: bytes, flag: int = 0) -> bytes:
 
 @given(data=st.binary(max_size=3000), cuts=st.lists(st.integers(1, 700), max_size=12))
 def test_one_message_however_it_comes(data: bytes, cuts: list[int]) -> None:
-    reader, body, at = OneMessage(MOST, ""), memoryview(framed(data)), 0
+    reader, body, at = SingleMessageReader(MOST, ""), memoryview(framed(data)), 0
     for cut in [*cuts, len(body)]:
         assert reader.message is None or at >= len(body)
         reader.add([body[at : at + cut]])
@@ -63,11 +69,11 @@ def test_one_message_however_it_comes(data: bytes, cuts: list[int]) -> None:
     cuts=st.lists(st.integers(1, 400), max_size=9),
 )
 def test_many_messages_however_they_come(parts: list[bytes], cuts: list[int]) -> None:
-    reader, body, at, found = Messages(MOST, ""), b"".join(map(framed, parts)), 0, []
+    reader, body, at, found = MessageReader(MOST, ""), b"".join(map(framed, parts)), 0, []
     for cut in [*cuts, len(body)]:
         reader.add([body[at : at + cut]])
         at += cut
-        while (taken := reader.take()) is not None:
+        while (taken := reader.next_message()) is not None:
             found.append(taken)
     assert found == [(part, len(part) + 5) for part in parts]
     assert reader.is_empty
@@ -82,14 +88,14 @@ def test_messages_that_are_closed_end_with_the_one_that_has_begun(
     parts: list[bytes], at: int, cuts: list[int]
 ) -> None:
     """A message has begun when its length is known."""
-    reader, body = Messages(MOST, ""), b"".join(map(framed, parts))
+    reader, body = MessageReader(MOST, ""), b"".join(map(framed, parts))
     reader.add([body[:at]])
-    reader.close()
+    reader.stop_after_current()
     for cut in [*cuts, len(body)]:
         reader.add_last([body[at : at + cut]])
         at += cut
     found = []
-    while (taken := reader.take()) is not None:
+    while (taken := reader.next_message()) is not None:
         found.append(taken[0])
     assert reader.is_empty
     ends = [len(b"".join(map(framed, parts[:count]))) for count in range(len(parts))]
@@ -108,108 +114,110 @@ def test_long_messages_however_they_come(
 ) -> None:
     """One that is asked for while it comes goes to where it stays; what follows it is the next."""
     parts = [bytes([number]) * size for number, size in enumerate(sizes, 1)]
-    reader, body, at, found = Messages(100_000, ""), b"".join(map(framed, parts)), 0, []
+    reader, body, at, found = MessageReader(100_000, ""), b"".join(map(framed, parts)), 0, []
     for cut, is_asked in zip([*cuts, len(body)], [*asks, *[True] * 10], strict=False):
         piece = body[at : at + cut]
-        held = reader.held
+        held = reader.held_bytes
         reader.add([piece])
-        assert reader.held == held + len(piece)
+        assert reader.held_bytes == held + len(piece)
         at += cut
-        while is_asked and (taken := reader.take()) is not None:
+        while is_asked and (taken := reader.next_message()) is not None:
             found.append((bytes(taken[0]), taken[1]))
-    while (taken := reader.take()) is not None:
+    while (taken := reader.next_message()) is not None:
         found.append((bytes(taken[0]), taken[1]))
     assert found == [(part, len(part) + 5) for part in parts]
-    assert (reader.is_empty, reader.held, reader.lacking) == (True, 0, 0)
+    assert (reader.is_empty, reader.held_bytes, reader.missing_bytes) == (True, 0, 0)
 
 
 @pytest.mark.parametrize("asked_for", [False, True])
 def test_a_long_message_that_is_the_last(*, asked_for: bool) -> None:
-    many, body = Messages(MOST, ""), framed(b"x" * 90_000)
+    many, body = MessageReader(MOST, ""), framed(b"x" * 90_000)
     many.add([body[:70_000]])
     if asked_for:
-        assert many.take() is None
-    many.close()
+        assert many.next_message() is None
+    many.stop_after_current()
     many.add_last([body[70_000:80_000], body[80_000:] + framed(b"next")])
     many.add_last([framed(b"another")])
-    assert many.take() == (b"x" * 90_000, len(body))
-    assert many.take() is None
-    assert (many.is_empty, many.lacking) == (True, 0)
+    assert many.next_message() == (b"x" * 90_000, len(body))
+    assert many.next_message() is None
+    assert (many.is_empty, many.missing_bytes) == (True, 0)
 
 
 async def test_a_long_compressed_message_in_pieces() -> None:
     noise = random.Random(0).randbytes(90_000)
-    many, body = Messages(100_000, "gzip"), framed(gzip.compress(noise), 1)
+    many, body = MessageReader(100_000, "gzip"), framed(gzip.compress(noise), 1)
     many.add([body[:70_000]])
-    assert many.take() is None
-    assert many.lacking == len(body) - 70_000
+    assert many.next_message() is None
+    assert many.missing_bytes == len(body) - 70_000
     many.add([body[70_000:] + framed(b"next")])
-    taken = many.take()
+    taken = many.next_message()
     assert taken is not None
     late, length = taken
-    assert isinstance(late, Late)
+    assert isinstance(late, DeferredInflation)
     assert (length, len(late)) == (len(body), len(body) - 5)
-    assert await late.whole(UNLIMITED) == noise
-    assert many.take() == (b"next", 9)
+    assert await late.inflate(UNLIMITED) == noise
+    assert many.next_message() == (b"next", 9)
 
 
 class _Budget:
     """Memory for ``left`` bytes."""
 
     def __init__(self, left: int) -> None:
-        self.left = self.lowest = left
+        self.set_remaining = self.lowest = left
 
     def grow(self, size: int) -> None:
-        if size > self.left:
+        if size > self.set_remaining:
             raise GatewayError(Kind.OVERLOADED, "full")
-        self.left -= size
-        self.lowest = min(self.lowest, self.left)
+        self.set_remaining -= size
+        self.lowest = min(self.lowest, self.set_remaining)
 
     def shrink(self, size: int) -> None:
-        self.left += size
+        self.set_remaining += size
 
 
-def _late(packed: bytes, most: int = 64 * MIB) -> Late:
-    reader = OneMessage(most, "gzip")
+def _late(packed: bytes, most: int = 64 * MIB) -> DeferredInflation:
+    reader = SingleMessageReader(most, "gzip")
     reader.add([framed(packed, 1)])
-    assert isinstance(reader.message, Late)
+    assert isinstance(reader.message, DeferredInflation)
     return reader.message
 
 
 async def test_a_bomb_is_counted_before_it_is_inflated_and_others_have_their_turn() -> None:
     packed = gzip.compress(bytes(32 * MIB), 1)
     late, budget = _late(packed), _Budget(MIB)
-    assert late.beginning == bytes(len(late.beginning))
-    assert len(late.beginning) <= 2 * PIECE
+    assert late.prefix == bytes(len(late.prefix))
+    assert len(late.prefix) <= 2 * PIECE_BYTES
     with pytest.raises(GatewayError, match="full"):
-        await late.whole(cast("MemoryShare", budget))
-    assert budget.lowest < PIECE
-    assert budget.left == MIB
+        await late.inflate(cast("MemoryAccount", budget))
+    assert budget.lowest < PIECE_BYTES
+    assert budget.set_remaining == MIB
     others = [_late(packed) for _ in range(3)]
-    inflating = [asyncio.create_task(each.whole(UNLIMITED)) for each in others]
+    inflating = [asyncio.create_task(each.inflate(UNLIMITED)) for each in others]
     turns = 0
     while not all(each.done() for each in inflating):
         turns += 1
         await asyncio.sleep(0)
-    assert turns >= 3 * 32 * MIB // PIECE  # in each of the loop's turns a piece of one of them
+    assert (
+        turns >= 3 * 32 * MIB // PIECE_BYTES
+    )  # in each of the loop's turns a piece of one of them
     assert [bytes(each.result()) == bytes(32 * MIB) for each in inflating] == [True] * 3
 
 
 @pytest.mark.parametrize(
     ("packed", "error"),
     [
-        (gzip.compress(bytes(MIB))[:-4], NoMessage),
-        (gzip.compress(bytes(MIB)) + b"x", NoMessage),
-        (gzip.compress(bytes(MIB))[:-8] + bytes(8), NoMessage),
-        (gzip.compress(bytes(MIB)) * 2, NoMessage),  # gRPC knows one member
-        (gzip.compress(bytes(2 * MIB)), TooLong),
+        (gzip.compress(bytes(MIB))[:-4], InvalidMessageError),
+        (gzip.compress(bytes(MIB)) + b"x", InvalidMessageError),
+        (gzip.compress(bytes(MIB))[:-8] + bytes(8), InvalidMessageError),
+        (gzip.compress(bytes(MIB)) * 2, InvalidMessageError),  # gRPC knows one member
+        (gzip.compress(bytes(2 * MIB)), MessageTooLongError),
     ],
     ids=range(5),  # gzip holds the time: processes that collect it would disagree
 )
 async def test_what_is_found_wrong_late(packed: bytes, error: type[GatewayError]) -> None:
     late = _late(packed, MIB)
     with pytest.raises(error):
-        await late.whole(UNLIMITED)
+        await late.inflate(UNLIMITED)
     assert type(late.error) is error
 
 
@@ -217,47 +225,49 @@ async def test_what_is_found_wrong_late(packed: bytes, error: type[GatewayError]
 def test_compressed_messages(name: str, packed: object) -> None:
     assert callable(packed)
     body = framed(packed(b"a" * 5000), 1)
-    reader = OneMessage(MOST, name)
+    reader = SingleMessageReader(MOST, name)
     reader.add([body])
     assert reader.message == b"a" * 5000
-    many = Messages(MOST, name)
+    many = MessageReader(MOST, name)
     many.add([body, framed(b"plain")])
-    assert many.take() == (b"a" * 5000, len(body))
-    assert many.take() == (b"plain", 10)
-    assert many.take() is None
+    assert many.next_message() == (b"a" * 5000, len(body))
+    assert many.next_message() == (b"plain", 10)
+    assert many.next_message() is None
 
 
 WRONG = {
-    "flag 2": (b"\2\0\0\0\1a", "", NoMessage),
-    "two": (framed(b"a") + framed(b"b"), "", NoMessage),
-    "compressed without encoding": (framed(b"a", 1), "", NoMessage),
-    "compressed as identity": (framed(b"a", 1), "identity", NoMessage),
-    "compressed as snappy": (framed(b"a", 1), "snappy", NoMessage),
-    "not gzip": (framed(b"abc", 1), "gzip", NoMessage),
-    "gzip cut short": (framed(gzip.compress(b"abc")[:-1], 1), "gzip", NoMessage),
-    "gzip and more": (framed(gzip.compress(b"abc") + b"x", 1), "gzip", NoMessage),
-    "too long": (prefix(MOST + 1), "", TooLong),
-    "a bomb": (framed(zlib.compress(bytes(MOST + 1)), 1), "deflate", TooLong),
+    "flag 2": (b"\2\0\0\0\1a", "", InvalidMessageError),
+    "two": (framed(b"a") + framed(b"b"), "", InvalidMessageError),
+    "compressed without encoding": (framed(b"a", 1), "", InvalidMessageError),
+    "compressed as identity": (framed(b"a", 1), "identity", InvalidMessageError),
+    "compressed as snappy": (framed(b"a", 1), "snappy", InvalidMessageError),
+    "not gzip": (framed(b"abc", 1), "gzip", InvalidMessageError),
+    "gzip cut short": (framed(gzip.compress(b"abc")[:-1], 1), "gzip", InvalidMessageError),
+    "gzip and more": (framed(gzip.compress(b"abc") + b"x", 1), "gzip", InvalidMessageError),
+    "too long": (encode_prefix(MOST + 1), "", MessageTooLongError),
+    "a bomb": (framed(zlib.compress(bytes(MOST + 1)), 1), "deflate", MessageTooLongError),
 }
 
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_what_is_no_message(wrong: str) -> None:
     body, encoding, error = WRONG[wrong]
-    one = OneMessage(MOST, encoding)
-    with pytest.raises(error, match="larger than max" if error is TooLong else "message"):
+    one = SingleMessageReader(MOST, encoding)
+    with pytest.raises(
+        error, match="larger than max" if error is MessageTooLongError else "message"
+    ):
         one.add([body])
-    many = Messages(MOST, encoding)
+    many = MessageReader(MOST, encoding)
     many.add([body])
     if wrong != "two":
         with pytest.raises(error):
-            many.take()
+            many.next_message()
 
 
 def test_a_bomb_is_not_inflated_beyond_the_limit() -> None:
     bomb = framed(zlib.compress(bytes(300_000_000)), 1)
-    with pytest.raises(TooLong):
-        OneMessage(MOST, "deflate").add([bomb])
+    with pytest.raises(MessageTooLongError):
+        SingleMessageReader(MOST, "deflate").add([bomb])
 
 
 # ---- requests
@@ -272,12 +282,12 @@ def test_a_bomb_is_not_inflated_beyond_the_limit() -> None:
     ],
 )  # fmt: skip
 def test_timeouts(said: str, seconds: float | None) -> None:
-    assert calls.read_timeout(said) == (None if seconds is None else pytest.approx(seconds))
+    assert headers.read_timeout(said) == (None if seconds is None else pytest.approx(seconds))
 
 
 @given(st.floats(0, 1e9))
 def test_a_timeout_is_read_as_it_was_written_rounded_up(seconds: float) -> None:
-    read = calls.read_timeout(calls.write_timeout(seconds))
+    read = headers.read_timeout(headers.write_timeout(seconds))
     assert read is not None
     if seconds <= 99_999_999:
         assert seconds * (1 - 1e-9) <= read <= seconds * 1.001 + 1e-6
@@ -292,7 +302,7 @@ def test_a_timeout_is_read_as_it_was_written_rounded_up(seconds: float) -> None:
     ],
 )  # fmt: skip
 def test_how_a_timeout_is_written(seconds: float, said: str) -> None:
-    assert calls.write_timeout(seconds) == said
+    assert headers.write_timeout(seconds) == said
 
 
 def test_a_request() -> None:
@@ -317,7 +327,7 @@ def test_a_request() -> None:
         (asked(("a", "b"), ("c", "d"), limits=Limits(header_count=3)), 200, 8),
     ],
 )
-def test_requests_that_are_refused(found: Asked, status: int, code: int) -> None:
+def test_requests_that_are_refused(found: RequestHeaders, status: int, code: int) -> None:
     assert found.refusal is not None
     assert (found.status, found.refusal[0]) == (status, code)
 
@@ -345,15 +355,19 @@ def test_kinds_of_content(more: str) -> None:
 @given(details=st.text(max_size=60), code=st.integers(0, 20))
 def test_what_is_said_at_the_end_is_understood(details: str, code: int) -> None:
     details = details.encode("utf-8", "replace").decode()
-    found = Answered(
-        BlockReader(9999).read(calls.ending(code, details, {"x-b": "1", "c-bin": "AP8"}))
+    found = ResponseHeaders(
+        HeaderBlockDecoder(9999).decode(
+            headers.encode_trailers(code, details, {"x-b": "1", "c-bin": "AP8"})
+        )
     )
     assert (found.code, found.details) == (code if code <= 16 else 2, details)
     assert dict(found.metadata) == {"x-b": "1", "c-bin": "AP8"}
 
 
 def test_details_that_are_no_text_are_told_as_far_as_they_are() -> None:
-    said = Answered(BlockReader(9999).read(calls.ending(3, "a\ud800b", {})))
+    said = ResponseHeaders(
+        HeaderBlockDecoder(9999).decode(headers.encode_trailers(3, "a\ud800b", {}))
+    )
     assert (said.code, said.details) == (3, "a?b")
 
 
@@ -373,7 +387,7 @@ def test_details_that_are_no_text_are_told_as_far_as_they_are() -> None:
     ],
 )
 def test_codes(pairs: list[tuple[str, str]], code: int | None) -> None:
-    assert Answered(told(*pairs)).code == code
+    assert ResponseHeaders(told(*pairs)).code == code
 
 
 def test_metadata_on_the_wire() -> None:
@@ -386,7 +400,7 @@ def test_metadata_on_the_wire() -> None:
         "d": "ä",
         "e-bin": "!",
     }
-    assert grpc_metadata.to_wire(told_of) == [("a", "1"), ("b-bin", "AP8"), ("b-bin", "AQ")]
+    assert metadata.to_wire(told_of) == [("a", "1"), ("b-bin", "AP8"), ("b-bin", "AQ")]
 
 
 @given(
@@ -397,5 +411,5 @@ def test_metadata_on_the_wire() -> None:
     )
 )
 def test_metadata_is_written_as_fields(entries: dict[str, str]) -> None:
-    pairs = grpc_metadata.to_wire(entries)
-    assert calls.rest_of_asking(None, entries) == fields.block(*pairs)
+    pairs = metadata.to_wire(entries)
+    assert headers.request_suffix(None, entries) == header_blocks.encode_block(*pairs)

@@ -17,11 +17,11 @@ from h2_kit import (
     told_of,
 )
 
-from infergate.transport.h2 import bounds, frames
-from infergate.transport.h2.events import Data, Headers
-from infergate.transport.h2.frames import Code, frame, window_update
-from infergate.transport.h2.roles import ServerConnection
-from infergate.transport.h2.stream import Stream
+from infergate.transport.http2 import frames, limits
+from infergate.transport.http2.events import Data, Headers
+from infergate.transport.http2.frames import Code, frame, window_update
+from infergate.transport.http2.roles import Http2ServerConnection
+from infergate.transport.http2.stream import Stream
 
 SIZE = 100_000
 
@@ -30,9 +30,9 @@ def window(size: int) -> tuple[int, int]:
     return frames.INITIAL_WINDOW_SIZE, size
 
 
-def waiting(streams: int) -> ServerConnection:
+def waiting(streams: int) -> Http2ServerConnection:
     """As many answers of SIZE bytes wait for windows of streams; the connection's is wide."""
-    made = ServerConnection(4096, streams)
+    made = Http2ServerConnection(4096, streams)
     made.receive(frames.PREFACE + frames.settings([window(0)]), 0.0)
     made.receive(window_update(0, 2**30), 0.0)
     for number in range(1, 2 * streams, 2):
@@ -40,7 +40,7 @@ def waiting(streams: int) -> ServerConnection:
         assert isinstance(event, Headers)
         made.send_headers(event.stream, OK)
         made.send_data(event.stream, [bytes(SIZE)], TRAILERS)
-    made.take()
+    made.take_output()
     return made
 
 
@@ -49,20 +49,20 @@ def test_settings_cannot_make_us_send_byte_by_byte() -> None:
     answers would cost what they cost byte by byte, for nothing."""
     connection = waiting(100)
     said = 0
-    while not connection.is_over:
+    while not connection.is_closed:
         steps = [window(64 * said + step + 1) for step in range(64)]
         events = connection.receive(frames.settings(steps), 0.0)
         assert len([each for each in sent(connection) if each[0] == frames.DATA]) <= 100
         said += 1
     assert failure(events) == (Code.ENHANCE_YOUR_CALM, "too many SETTINGS")
-    assert said <= bounds.CHANGES + 1
+    assert said <= limits.SETTINGS_BURST + 1
 
 
 def test_settings_at_leisure_are_none_too_many() -> None:
     connection = server()
     for count in range(1000):
-        connection.receive(frames.settings([window(count)]), count / bounds.CHANGES_RATE)
-    assert not connection.is_over
+        connection.receive(frames.settings([window(count)]), count / limits.SETTINGS_RATE)
+    assert not connection.is_closed
 
 
 def test_the_last_of_several_windows_counts() -> None:
@@ -78,7 +78,7 @@ def test_a_window_of_one_byte_gets_all_of_an_answer() -> None:
     began = time.process_time()
     while connection.streams[1].local_open:
         connection.receive(window_update(1, 1), 0.0)
-        assert not connection.is_over
+        assert not connection.is_closed
         got += b"".join(each[3] for each in sent(connection) if each[0] == frames.DATA)
     assert got == bytes(SIZE)
     assert time.process_time() - began < 100 * SIZE / 1e6
@@ -87,7 +87,7 @@ def test_a_window_of_one_byte_gets_all_of_an_answer() -> None:
 def test_windows_that_shrink_below_nothing() -> None:
     connection = waiting(1)
     connection.receive(frames.settings([window(100)]), 0.0)
-    connection.take()
+    connection.take_output()
     connection.receive(frames.settings([window(10)]), 0.0)  # 90 too much were sent
     for size, expected in ((89, 0), (1, 0), (1, 1)):
         connection.receive(window_update(1, size), 0.0)
@@ -103,40 +103,43 @@ def test_streams_that_break_rules_on_purpose_are_paid_for() -> None:
         lambda number: headers(number, TRAILERS),
     ):
         connection, number = server(), -1
-        while not connection.is_over:
+        while not connection.is_closed:
             number += 2
             events = connection.receive(headers(number) + wrong(number), 0.0)
             assert len(connection.streams) <= 1
-            connection.take()
-        assert number < 2 * bounds.CALM + 10
+            connection.take_output()
+        assert number < 2 * limits.GLITCH_BURST + 10
         assert failure(events)[0] == Code.ENHANCE_YOUR_CALM
 
 
 def test_each_stream_may_be_widened_once_and_the_connection_with_it() -> None:
     """grpcio's clients do so with each call, of which thousands may wait for an answer."""
-    connection = ServerConnection(4096, 3000)
+    connection = Http2ServerConnection(4096, 3000)
     connection.receive(HELLO, 0.0)
     for number in range(1, 6000, 2):
         said = headers(number) + window_update(number, 5) + window_update(0, 5)
         assert len(connection.receive(said, 0.0)) == 1
     assert len(connection.streams) == 3000
     count = 0
-    while not connection.is_over:
+    while not connection.is_closed:
         events = connection.receive(window_update(1, 1), 0.0)
         count += 1
     assert failure(events) == (Code.ENHANCE_YOUR_CALM, "too many window updates")
-    assert count <= bounds.CALM + 1
+    assert count <= limits.GLITCH_BURST + 1
 
 
 def test_who_has_not_heard_how_many_streams_there_may_be_is_forgiven() -> None:
     """Envoy opens a thousand streams at once on a new connection."""
-    for is_heard, expected in ((False, bounds.EARLY_REFUSALS + bounds.CALM), (True, bounds.CALM)):
+    for is_heard, expected in (
+        (False, limits.EARLY_REFUSALS + limits.GLITCH_BURST),
+        (True, limits.GLITCH_BURST),
+    ):
         connection, number = server(HELLO + frame(4, 1, 0) if is_heard else HELLO), -1
-        while not connection.is_over:
+        while not connection.is_closed:
             number += 2
             events = connection.receive(headers(number), 0.0)
-            connection.take()
-            assert len(connection.streams) <= 10 + (0 if is_heard else bounds.EARLY_STREAMS)
+            connection.take_output()
+            assert len(connection.streams) <= 10 + (0 if is_heard else limits.EARLY_STREAMS)
         assert expected <= number // 2 < expected + 20
         assert failure(events)[0] == Code.ENHANCE_YOUR_CALM
 
@@ -146,8 +149,8 @@ def test_what_was_on_its_way_to_a_server_that_leaves_is_ignored() -> None:
     under way must not pay for it."""
     connection = server(HELLO + headers(1))
     connection.drain()
-    connection.refuse_more()
-    connection.take()
+    connection.announce_last_stream()
+    connection.take_output()
     said = headers(3) + data(3, b"x") + window_update(3, 5) + frames.reset(3, 8)
     assert connection.receive(said + headers(5) + data(5, b"y", 1), 0.0) == []
     assert resets(connection) == [(3, 7), (5, 7)]
@@ -161,9 +164,9 @@ def test_padding_takes_no_room_from_a_message() -> None:
     """A stream's window is made to hold a message that was announced: padding comes on top."""
     connection = server(HELLO + headers(1))
     stream: Stream = connection.streams[1]
-    size = 3 * bounds.STREAM_WINDOW
-    connection.invite(stream, size)
-    connection.take()
+    size = 3 * limits.STREAM_WINDOW
+    connection.expect(stream, size)
+    connection.take_output()
     room, got = size, 0
     while got < size:
         for kind, _, number, payload in sent(connection):

@@ -10,7 +10,7 @@ from hpack.huffman_table import decode_huffman
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from infergate.transport.h2 import huffman
+from infergate.transport.http2 import huffman
 
 ENCODER = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH)
 
@@ -33,7 +33,7 @@ def test_any_bytes(text: bytes) -> None:
 
 
 def test_what_is_kept_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huffman, "_MOST", 100)
+    monkeypatch.setattr(huffman, "_MAX_STEPS", 100)
     for number in range(1000):
         text = bytes((number % 256, number // 4))
         assert huffman.decode(ENCODER.encode(text)) == text

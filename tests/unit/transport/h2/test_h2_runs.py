@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_h2_fuzz import PHASES, fed, pieces
 
-from infergate.transport.h2 import bounds, fields, frames
-from infergate.transport.h2.connection import Connection
-from infergate.transport.h2.events import Data, Event, Failed, Reset
-from infergate.transport.h2.frames import Code, frame
+from infergate.transport.http2 import frames, header_blocks, limits
+from infergate.transport.http2.connection import Http2Connection
+from infergate.transport.http2.events import Data, Event, Failed, Reset
+from infergate.transport.http2.frames import Code, frame
 from searching import examples
 
 FULL = 16_384
@@ -19,7 +19,7 @@ FULL = 16_384
 
 
 def announced(number: int, length: int) -> bytes:
-    return headers(number, ASKING + fields.block(("content-length", str(length))))
+    return headers(number, ASKING + header_blocks.encode_block(("content-length", str(length))))
 
 
 def bodies(events: list[Event]) -> list[Data]:
@@ -50,7 +50,7 @@ BREAKS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("between", BREAKS)
 def test_what_stands_inside_a_run(between: str) -> None:
-    def made() -> Connection:
+    def made() -> Http2Connection:
         connection = server()
         fed(connection, [headers(1) + headers(3)])
         return connection
@@ -59,16 +59,16 @@ def test_what_stands_inside_a_run(between: str) -> None:
     together, apart = made(), made()
     events = fed(together, [said])
     assert events == fed(apart, [said[at : at + 1] for at in range(len(said))])
-    assert b"".join(map(bytes, together.take())) == b"".join(map(bytes, apart.take()))
+    assert b"".join(map(bytes, together.take_output())) == b"".join(map(bytes, apart.take_output()))
     assert any(len(body) > 1000 for _, body in events)  # type: ignore[misc]
 
 
 def test_a_run_beyond_the_streams_window() -> None:
     connection = server()
-    count = bounds.STREAM_WINDOW // FULL
+    count = limits.STREAM_WINDOW // FULL
     events = connection.receive(headers(1) + headers(3) + data(1, bytes(FULL)) * (count + 5), 0.0)
     run, *_ = bodies(events)
-    assert run.size == bounds.STREAM_WINDOW
+    assert run.size == limits.STREAM_WINDOW
     assert told_of(events) == [(1, Code.FLOW_CONTROL_ERROR)]
     assert resets(connection) == [(1, Code.FLOW_CONTROL_ERROR)]
     assert list(connection.streams) == [3]
@@ -89,9 +89,9 @@ def test_a_run_that_comes_to_what_was_announced() -> None:
 
 
 def test_a_run_beyond_the_connections_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "CONNECTION_WINDOW", 70_000)
+    monkeypatch.setattr(limits, "CONNECTION_WINDOW", 70_000)
     connection = server()
-    monkeypatch.setattr(type(connection), "_grow", lambda *_: None)
+    monkeypatch.setattr(type(connection), "_send_window_update", lambda *_: None)
     events = connection.receive(headers(1) + data(1, bytes(1000)) * 100, 0.0)
     assert failure(events)[0] == Code.FLOW_CONTROL_ERROR
     assert sum(event.size for event in bodies(events)) == 70_000
@@ -129,7 +129,7 @@ def test_a_run_inside_a_header_block() -> None:
 
 def test_frames_too_long_in_a_row() -> None:
     connection = server()
-    events = connection.receive(headers(1) + data(1, bytes(bounds.FRAME + 1)) * 2, 0.0)
+    events = connection.receive(headers(1) + data(1, bytes(limits.MAX_FRAME + 1)) * 2, 0.0)
     assert failure(events)[0] == Code.FRAME_SIZE_ERROR
     assert not bodies(events)
 
@@ -138,9 +138,9 @@ def test_a_run_on_a_stream_that_was_reset_is_thrown_away() -> None:
     connection = server()
     connection.receive(headers(1), 0.0)
     connection.reset(connection.streams[1], Code.CANCEL)
-    before = connection._window
+    before = connection._receive_window
     assert connection.receive(data(1, bytes(100)) * 9, 0.0) == []
-    assert connection._window == before - 900  # counted all the same
+    assert connection._receive_window == before - 900  # counted all the same
 
 
 def test_empty_frames_in_a_row_are_paid_for() -> None:
@@ -161,7 +161,11 @@ _AROUND = st.sampled_from(
         frames.reset(1, 8),
         frame(frames.PING, 0, 0, bytes(8)),
         frame(0, frames.PADDED, 1, b"\3abcd" + bytes(3)),
-        headers(1, fields.block(("grpc-status", "0")), frames.END_HEADERS | frames.END_STREAM),
+        headers(
+            1,
+            header_blocks.encode_block(("grpc-status", "0")),
+            frames.END_HEADERS | frames.END_STREAM,
+        ),
         headers(5),
         data(1, bytes(1001)),
     ]
@@ -175,36 +179,36 @@ _STEPS = st.lists(st.integers(1, 2000), max_size=30)
 def test_runs_cut_anywhere(length: int | None, said: bytes, steps: list[int]) -> None:
     """With windows that are soon used up, and filled again."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bounds, "STREAM_WINDOW", 4000)
-        patch.setattr(bounds, "CONNECTION_WINDOW", 66_000)
-        patch.setattr(bounds, "FRAME", 1000)
+        patch.setattr(limits, "STREAM_WINDOW", 4000)
+        patch.setattr(limits, "CONNECTION_WINDOW", 66_000)
+        patch.setattr(limits, "MAX_FRAME", 1000)
         opened = headers(1) if length is None else announced(1, length)
 
-        def made() -> Connection:
+        def made() -> Http2Connection:
             connection = server()
             fed(connection, [opened + headers(3)])
-            connection.invite(connection.streams[3], 9000)
+            connection.expect(connection.streams[3], 9000)
             return connection
 
         whole, cut, apart = made(), made(), made()
         events = fed(whole, [said])
-        out = b"".join(map(bytes, whole.take()))
+        out = b"".join(map(bytes, whole.take_output()))
         for other, fine in (
             (cut, pieces(said, steps)),
             (apart, [said[n : n + 1] for n in range(len(said))]),
         ):
             assert fed(other, fine) == events
-            assert b"".join(map(bytes, other.take())) == out
+            assert b"".join(map(bytes, other.take_output())) == out
             assert state(other) == state(whole)
 
 
-def state(connection: Connection) -> object:
+def state(connection: Http2Connection) -> object:
     return (
-        connection.is_over,
-        connection._window,
+        connection.is_closed,
+        connection._receive_window,
         connection._unreleased,
-        connection._calm._left,
-        {n: (s.receive_window, s.unreleased, s.due, s.remote_open, b"".join(s.owner or ()))
+        connection._glitch_budget._tokens,
+        {n: (s.receive_window, s.unreleased, s.remaining_length, s.remote_open, b"".join(s.owner or ()))
          for n, s in connection.streams.items()},
     )  # fmt: skip
 
@@ -215,4 +219,4 @@ def test_a_run_of_tiny_frames_costs_little() -> None:
     events = connection.receive(said, 0.0)
     assert not any(isinstance(event, Failed | Reset) for event in events)
     assert sum(event.size for event in bodies(events)) == 20_000
-    assert not connection._rest
+    assert not connection._unparsed

@@ -24,50 +24,50 @@ from h2_kit import (
     server,
 )
 
-from infergate.transport.h2 import bounds, frames
-from infergate.transport.h2.connection import Connection
-from infergate.transport.h2.events import Failed, Reset
-from infergate.transport.h2.frames import Code, frame, window_update
-from infergate.transport.h2.roles import ClientConnection
+from infergate.transport.http2 import frames, limits
+from infergate.transport.http2.connection import Http2Connection
+from infergate.transport.http2.events import Failed, Reset
+from infergate.transport.http2.frames import Code, frame, window_update
+from infergate.transport.http2.roles import Http2ClientConnection
 
 END = frames.END_HEADERS | frames.END_STREAM
 
 # ---- the states; the stream is number 1
 
 
-def answering(body: bytes = b"xx", window: int = 65_535) -> ClientConnection:
+def answering(body: bytes = b"xx", window: int = 65_535) -> Http2ClientConnection:
     """A call whose answer has begun. With a ``window`` of 0 some of ``body`` is not sent yet."""
-    made = ClientConnection(4096)
+    made = Http2ClientConnection(4096)
     made.receive(frames.settings([(frames.INITIAL_WINDOW_SIZE, window)]), 0.0)
-    made.ask(ASKING, [body])
+    made.open_stream(ASKING, [body])
     made.receive(headers(1, OK), 0.0)
     return made
 
 
-def ended(made: Connection) -> Connection:
+def ended(made: Http2Connection) -> Http2Connection:
     """This end sends END_STREAM."""
     made.send_headers(made.streams[1], OK, end=True)
     return made
 
 
-def reset_here(made: Connection) -> Connection:
+def reset_here(made: Http2Connection) -> Http2Connection:
     made.reset(made.streams[1], Code.CANCEL)
     return made
 
 
-def told(made: Connection, said: bytes) -> Connection:
+def told(made: Http2Connection, said: bytes) -> Http2Connection:
     """The peer says more."""
     made.receive(said, 0.0)
     return made
 
 
-def leaving() -> Connection:
+def leaving() -> Http2Connection:
     made = server()
-    made.refuse_more()
+    made.announce_last_stream()
     return told(made, headers(1))
 
 
-STATES: dict[str, Callable[[], Connection]] = {
+STATES: dict[str, Callable[[], Http2Connection]] = {
     "server, idle": server,
     "server, open": lambda: server(HELLO + headers(1)),
     "server, half-closed (local)": lambda: ended(server(HELLO + headers(1))),
@@ -164,26 +164,26 @@ def test_a_frame_in_a_state(state: str, kind: str) -> None:
         said = headers(1)
     expected = _SAME.get(kind) or EXPECTED[state][_VARIED.index(kind)]
     connection = STATES[state]()
-    connection.take()
+    connection.take_output()
     events = connection.receive(said, 0.0)
     found = EVENT if events else NOTHING
-    if connection.is_over:
+    if connection.is_closed:
         found = connection_error(Code(failure(events)[0]))
     elif reset := resets(connection):
         assert [number for number, _ in reset] == [1]
         found = stream_error(Code(reset[0][1]))
         assert 1 not in connection.streams
     assert found == expected
-    if connection.is_over:
+    if connection.is_closed:
         return
     # What the peer had on its way is ignored after an error, and other streams are served.
     if found.startswith("stream"):
-        connection.take()
+        connection.take_output()
         assert connection.receive(data(1, b"x") + headers(1, TRAILERS, END), 0.0) == []
         assert not connection.has_output
-    if isinstance(connection, ClientConnection):
-        if connection.has_room:
-            number = connection.ask(ASKING, [b"x"]).id
+    if isinstance(connection, Http2ClientConnection):
+        if connection.can_open_stream:
+            number = connection.open_stream(ASKING, [b"x"]).id
             assert connection.receive(headers(number, OK), 0.0)
     else:
         assert connection.receive(asked(7), 0.0) or state == "server, refused"
@@ -209,27 +209,27 @@ _OVER = ("server, closed", "server, reset by the peer", "client, closed", "clien
 )
 def test_frames_on_closed_streams_do_not_come_for_free(state: str, kind: str) -> None:
     connection = STATES[state]()
-    connection.take()
+    connection.take_output()
     paid = b""
     if state.endswith("by us"):  # what may have been on its way is free
         paid = data(1, bytes(2**18)) * 4 + headers(1, TRAILERS, END) * 2
     connection.receive(paid, 0.0)
     count, events = 0, []
-    while not connection.is_over:
+    while not connection.is_closed:
         events = connection.receive(LATE[kind], 0.0)
         count += 1
     assert failure(events)[0] == Code.ENHANCE_YOUR_CALM
-    assert bounds.CALM - 5 <= count <= bounds.CALM + 10
+    assert limits.GLITCH_BURST - 5 <= count <= limits.GLITCH_BURST + 10
     assert len(resets(connection)) <= 1, "an error is told once"
 
 
 @pytest.mark.parametrize("make", [server, client])
-def test_what_was_on_its_way_when_we_reset_is_free(make: Callable[[], Connection]) -> None:
+def test_what_was_on_its_way_when_we_reset_is_free(make: Callable[[], Http2Connection]) -> None:
     """A thousand calls given up at once, each with a full window of small frames on its way."""
     connection = make()
     for number in range(1, 2 * 1000, 2):
-        if isinstance(connection, ClientConnection):
-            stream = connection.ask(ASKING, [b"x"])
+        if isinstance(connection, Http2ClientConnection):
+            stream = connection.open_stream(ASKING, [b"x"])
         else:
             connection.receive(headers(number), 0.0)
             stream = connection.streams[number]
@@ -237,7 +237,7 @@ def test_what_was_on_its_way_when_we_reset_is_free(make: Callable[[], Connection
     late = [headers(n, TRAILERS) + data(n, b"x") * 3 + headers(n, TRAILERS, END)
             for n in range(1, 2000, 2)]  # fmt: skip
     assert connection.receive(b"".join(late), 0.0) == []
-    assert not connection.is_over
+    assert not connection.is_closed
 
 
 @pytest.mark.parametrize("state", _OVER)
@@ -245,29 +245,31 @@ def test_late_data_counts_on_the_connections_window(state: str) -> None:
     """Otherwise the peer would run out of window, or we would let in more than we announced."""
     connection = STATES[state]()
     sent(connection)
-    pieces = bounds.CONNECTION_WINDOW // bounds.FRAME
+    pieces = limits.CONNECTION_WINDOW // limits.MAX_FRAME
     for piece in range(2 * pieces):
-        connection.receive(data(1, bytes(bounds.FRAME)), piece / 10)
+        connection.receive(data(1, bytes(limits.MAX_FRAME)), piece / 10)
     updates = [each for each in sent(connection) if each[0] == frames.WINDOW_UPDATE]
     assert [each[2] for each in updates] == [0] * len(updates)
     granted = sum(int.from_bytes(each[3]) for each in updates)
-    assert granted == 2 * bounds.CONNECTION_WINDOW
+    assert granted == 2 * limits.CONNECTION_WINDOW
 
 
 def test_a_bad_backend_model_does_not_end_the_connection() -> None:
     """Each answer breaks a rule, or is a reset: at most once for each call that we made."""
     connection = client()
     for wrong in (lambda n: headers(n, TRAILERS), lambda n: frames.reset(n, 2)):
-        numbers = [connection.ask(ASKING, [b"x"]).id for _ in range(2 * int(bounds.CALM))]
+        numbers = [
+            connection.open_stream(ASKING, [b"x"]).id for _ in range(2 * int(limits.GLITCH_BURST))
+        ]
         events = connection.receive(b"".join(map(wrong, numbers)), 0.0)
         assert {type(each) for each in events} == {Reset}
         assert len(events) == len(numbers)
-    assert connection.has_room
+    assert connection.can_open_stream
 
 
 def test_a_server_may_widen_all_streams_at_once() -> None:
     connection = client()
-    numbers = [connection.ask(ASKING, [b"x"]).id for _ in range(1000)]
+    numbers = [connection.open_stream(ASKING, [b"x"]).id for _ in range(1000)]
     said = b"".join(window_update(n, 5) + window_update(0, 5) for n in numbers)
     assert not [each for each in connection.receive(said, 0.0) if isinstance(each, Failed)]
 
@@ -276,7 +278,7 @@ def test_a_server_may_widen_all_streams_at_once() -> None:
 
 
 def test_streams_that_come_before_our_settings_are_known_are_served() -> None:
-    for acknowledged, expected in ((b"", 10 + bounds.EARLY_STREAMS), (frames.SETTINGS_ACK, 10)):
+    for acknowledged, expected in ((b"", 10 + limits.EARLY_STREAMS), (frames.SETTINGS_ACK, 10)):
         connection = server(HELLO + acknowledged)
         said = b"".join(headers(2 * n + 1) for n in range(expected + 3))
         assert len(connection.receive(said, 1.0)) == expected
@@ -294,14 +296,14 @@ def test_streams_that_were_early_stay_after_the_settings_are_known() -> None:
 def test_early_streams_are_bounded(excess: str) -> None:
     connection = server(HELLO + b"".join(headers(2 * n + 1) for n in range(10)))
     if excess == "time":
-        assert connection.receive(headers(101), bounds.EARLY_TIME)
-        assert connection.receive(headers(103), bounds.EARLY_TIME + 0.1) == []
+        assert connection.receive(headers(101), limits.EARLY_SECONDS)
+        assert connection.receive(headers(103), limits.EARLY_SECONDS + 0.1) == []
         return
     block = ASKING + 2 * (b"\x00\x01a\x7f\x81\x1e" + b"x" * 3968)
     served = len(connection.receive(
-        b"".join(headers(2 * n + 101, block) for n in range(bounds.EARLY_STREAMS)), 0.0
+        b"".join(headers(2 * n + 101, block) for n in range(limits.EARLY_STREAMS)), 0.0
     ))  # fmt: skip
-    assert 0.9 * bounds.EARLY_HEADERS < served * 8000 <= bounds.EARLY_HEADERS
+    assert 0.9 * limits.EARLY_HEADER_BYTES < served * 8000 <= limits.EARLY_HEADER_BYTES
 
 
 # ---- header blocks that are too long (a backend may quote a megabyte in a status)
@@ -325,7 +327,7 @@ def test_a_header_block_that_is_too_long(state: str, long: str, step: int) -> No
     """Without a table it means nothing to others, and costs its stream alone."""
     connection = STATES[state]()
     connection.receive(frames.SETTINGS_ACK, 0.0)
-    connection.take()
+    connection.take_output()
     said = LONG[long] + frame(frames.PING, 0, 0, bytes(8))
     for at in range(0, len(said), step):
         connection.receive(said[at : at + step], 0.0)
@@ -333,14 +335,14 @@ def test_a_header_block_that_is_too_long(state: str, long: str, step: int) -> No
         (frames.RST_STREAM, 1), (frames.PING, 0),
     ]  # fmt: skip
     assert not connection.streams
-    assert not connection.is_over
+    assert not connection.is_closed
 
 
 @pytest.mark.parametrize("long", LONG)
 def test_such_a_block_while_there_may_be_a_table(long: str) -> None:
     connection = server()
     connection.receive(LONG[long], 0.0)
-    assert connection.is_over
+    assert connection.is_closed
 
 
 def test_such_blocks_are_paid_for() -> None:
@@ -348,10 +350,10 @@ def test_such_blocks_are_paid_for() -> None:
     endless = headers(1, PIECE, 0) + frame(frames.CONTINUATION, 0, 1, PIECE * 4) * 1000
     assert failure(connection.receive(endless, 0.0))[0] == Code.ENHANCE_YOUR_CALM
     connection, count = server(HELLO + frames.SETTINGS_ACK), 0
-    while not connection.is_over:
+    while not connection.is_closed:
         count += 1
         connection.receive(headers(2 * count - 1, b"\x8f" * 4096), 0.0)
-    assert count <= bounds.CALM + 1
+    assert count <= limits.GLITCH_BURST + 1
 
 
 @pytest.mark.parametrize(("number", "code"), [(2, Code.PROTOCOL_ERROR), (1, Code.STREAM_CLOSED)])

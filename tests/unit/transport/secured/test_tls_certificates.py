@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trustme
 
-from infergate.transport.tls_certificates import (
+from infergate.transport.tls.certificates import (
     CertificateError,
     _not_after,
     load_authorities,

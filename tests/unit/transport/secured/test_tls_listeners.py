@@ -20,15 +20,19 @@ from transport_kit import ENGINES, LOCAL, Engine, HttpEcho, Peer, RpcEcho, until
 from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
-from infergate.core.wire import HttpRequest, RpcRequest, joined
+from infergate.core.wire import HttpRequest, RpcRequest, join_parts
 from infergate.transport.base import Endpoint, RpcUpstream, Server
-from infergate.transport.door import Connections, Door, Refusal
-from infergate.transport.frame_server import FrameServer
-from infergate.transport.guard import Admission
-from infergate.transport.h1_server import H1Server
-from infergate.transport.h2_client import H2Upstream
-from infergate.transport.tls_hello import Offer
-from infergate.transport.tls_server import ServerCertificates
+from infergate.transport.framed.server import FrameServer
+from infergate.transport.grpc.client import H2Upstream
+from infergate.transport.http1.server import H1Server
+from infergate.transport.server.admission import Admission
+from infergate.transport.server.connection_gate import (
+    ConnectionCount,
+    ConnectionGate,
+    ConnectionRefusal,
+)
+from infergate.transport.tls.client_hello import AlpnOffer
+from infergate.transport.tls.server_context import ServerTlsContext
 from tls_kit import Authority, Pair, of_client, of_server, put
 
 LIMITS = Limits(body=80_000_000, connect_time=5.0)
@@ -56,9 +60,9 @@ class Site:
     """A listener behind TLS, and what was told of it."""
 
     server: Server
-    door: Door
+    door: ConnectionGate
     calls: list[Call]
-    refused: list[Refusal]
+    refused: list[ConnectionRefusal]
     reloads: list[bool]
 
     @property
@@ -73,7 +77,7 @@ class Site:
         reader, writer = await asyncio.open_connection("localhost", self.port, ssl=context)
         return Peer(reader, writer)
 
-    async def turned_away(self, *refusals: Refusal) -> None:
+    async def turned_away(self, *refusals: ConnectionRefusal) -> None:
         """These were, and nothing is open any more."""
         await until(lambda: self.refused == list(refusals) and not self.door.open)
 
@@ -94,13 +98,11 @@ async def served(
     **options: object,
 ) -> AsyncIterator[Site]:
     """``kind``: http, grpc or frames."""
-    refused: list[Refusal] = []
+    refused: list[ConnectionRefusal] = []
     reloads: list[bool] = []
     names = {"http": ["http/1.1"], "grpc": ["h2"], "frames": []}
-    certificates = ServerCertificates(
-        kind, of_server(shown, **options), names[kind], reloads.append
-    )
-    door = Door(kind, Connections(), certificates, refused.append)
+    certificates = ServerTlsContext(kind, of_server(shown, **options), names[kind], reloads.append)
+    door = ConnectionGate(kind, ConnectionCount(), certificates, refused.append)
     admission = Admission(limits)
     server: Server
     app: HttpEcho | RpcEcho
@@ -132,13 +134,13 @@ async def ask_http(engine: Engine, site: Site, body: bytes, authority: Authority
         answer = await upstream.exchange(wire, site.endpoint, 60)
     finally:
         await upstream.close()
-    return bytes(joined(answer.body))
+    return bytes(join_parts(answer.body))
 
 
 async def ask_grpc(upstream: RpcUpstream, site: Site, message: bytes) -> bytes:
     answer = await upstream.exchange(RpcRequest("/t.T/Echo", (message,)), site.endpoint, 60)
     assert not answer.code, answer.details
-    return bytes(joined(answer.message))
+    return bytes(join_parts(answer.message))
 
 
 BODIES = [b"", b"hi", bytes(100_000), b"0123456789abcdef" * 200_000]
@@ -285,7 +287,7 @@ async def test_a_protocol_that_both_speak(
             return
         with pytest.raises(ssl.SSLError, match="no application protocol"):
             await asyncio.to_thread(knock, site.port, offering, step)
-        await site.turned_away(Refusal.ALPN)
+        await site.turned_away(ConnectionRefusal.ALPN)
 
 
 @pytest.mark.parametrize("record", [1, 7, 100, 10_000])
@@ -298,13 +300,13 @@ def test_an_offer_in_any_number_of_records(record: int) -> None:
     pieces = [hello[at : at + record] for at in range(0, len(hello), record)]
     sent = b"".join(b"\x16\x03\x01" + len(each).to_bytes(2) + each for each in pieces)
     for protocols, excluded in ((["http/1.1"], True), (["h2"], False), ([], False)):
-        offer = Offer(protocols)
+        offer = AlpnOffer(protocols)
         told = [offer.excludes(memoryview(sent)[at : at + 1]) for at in range(len(sent))]
         assert told == [False] * (len(sent) - 1) + [excluded]
     for cut in range(len(hello)):  # whatever is broken is for OpenSSL to judge
         broken = hello[:1] + (cut).to_bytes(3) + hello[4 : 4 + cut]
         record_of_it = b"\x16\x03\x01" + len(broken).to_bytes(2) + broken
-        assert not Offer(["h2"]).excludes(memoryview(record_of_it))
+        assert not AlpnOffer(["h2"]).excludes(memoryview(record_of_it))
 
 
 @pytest.mark.parametrize("kind", ["http", "grpc", "frames"])
@@ -337,7 +339,7 @@ async def test_ciphers_of_tls_1_2(
             return
         with pytest.raises(ssl.SSLError, match=r"(?i)handshake.failure"):
             await asyncio.to_thread(knock, site.port, old, 100_000)
-        await site.turned_away(Refusal.HANDSHAKE)
+        await site.turned_away(ConnectionRefusal.HANDSHAKE)
 
 
 async def test_the_lowest_version(authority: Authority, pair: Pair) -> None:
@@ -348,7 +350,7 @@ async def test_the_lowest_version(authority: Authority, pair: Pair) -> None:
     async with served("http", pair, min_version="1.3") as site:
         with pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"):  # the alert tells why
             await site.connect(old)
-        await site.turned_away(Refusal.HANDSHAKE)
+        await site.turned_away(ConnectionRefusal.HANDSHAKE)
 
 
 # ---- who does not fit
@@ -364,7 +366,7 @@ async def test_plain_text_on_a_port_of_tls(
             writer.write(GET)
             assert await reader.read() == b""
             writer.close()
-        await site.turned_away(Refusal.PLAIN_TEXT)
+        await site.turned_away(ConnectionRefusal.PLAIN_TEXT)
         assert "does not speak TLS" in caplog.text
         await (await site.connect(context(authority))).close_badly()
 
@@ -376,7 +378,7 @@ async def test_a_handshake_that_never_ends(pair: Pair, sent: bytes) -> None:
         writer.write(sent)
         assert await reader.read() == b""
         writer.close()
-        await site.turned_away(Refusal.HANDSHAKE_TIME)
+        await site.turned_away(ConnectionRefusal.HANDSHAKE_TIME)
 
 
 async def test_who_only_knocks_is_not_told_of(pair: Pair) -> None:
@@ -402,7 +404,7 @@ def say_garbage(port: int, context: ssl.SSLContext) -> None:
 async def test_garbage_after_the_handshake(authority: Authority, pair: Pair) -> None:
     async with served("http", pair) as site:
         await asyncio.to_thread(say_garbage, site.port, context(authority))
-        await site.turned_away(Refusal.HANDSHAKE)
+        await site.turned_away(ConnectionRefusal.HANDSHAKE)
 
 
 def mutated(seed: int) -> bytes:
@@ -470,7 +472,7 @@ async def test_a_certificate_is_required(
                     await peer.answer()
                 await peer.close_badly()
                 await until(lambda said=said: said in caplog.text)  # type: ignore[misc]
-        await site.turned_away(*[Refusal.CERTIFICATE] * 3)
+        await site.turned_away(*[ConnectionRefusal.CERTIFICATE] * 3)
 
 
 async def test_a_certificate_may_be_shown(
@@ -493,7 +495,7 @@ async def test_a_certificate_may_be_shown(
         with pytest.raises(ssl.SSLError):
             await peer.answer()
         await peer.close_badly()
-        await site.turned_away(Refusal.CERTIFICATE)
+        await site.turned_away(ConnectionRefusal.CERTIFICATE)
 
 
 NAMES = ("*.clients.example", "spiffe://example/ns/*", "10.0.0.?")
@@ -540,7 +542,7 @@ async def test_names(
                 assert await peer.reader.read() == b""
                 await peer.close()
         assert bool(site.calls) is allowed
-        await site.turned_away(*[] if allowed else [Refusal.NAME])
+        await site.turned_away(*[] if allowed else [ConnectionRefusal.NAME])
 
 
 @pytest.mark.parametrize("required", [True, False])
@@ -582,7 +584,7 @@ async def test_compat_grpc_and_clients_certificates(
 
 
 def _soon(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infergate.transport.tls_files._EVERY", 0.0)
+    monkeypatch.setattr("infergate.transport.tls.file_watch._CHECK_INTERVAL", 0.0)
 
 
 async def test_certificates_are_renewed_under_load(

@@ -17,12 +17,12 @@ from test_tls_listeners import (
 )
 from transport_kit import ENGINES, Engine
 
-from infergate.core.certificates import ClientTls
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.wire import HttpRequest, RpcRequest, joined
+from infergate.core.tls_settings import ClientTls
+from infergate.core.wire import HttpRequest, RpcRequest, join_parts
 from infergate.transport.base import Endpoint
-from infergate.transport.tls import Trust
-from infergate.transport.tls_certificates import CertificateError
+from infergate.transport.tls.certificates import CertificateError
+from infergate.transport.tls.client_context import ClientTlsContext
 from tls_kit import Authority, Pair, of_client, put
 
 __all__ = ["authority", "pair", "stranger"]
@@ -39,9 +39,9 @@ class Asking:
     async def ask(self, endpoint: Endpoint) -> bytes:
         if self._is_http:
             answer = await self.upstream.exchange(HttpRequest("POST", "/"), endpoint, 10)  # type: ignore[arg-type]
-            return bytes(joined(answer.body))  # type: ignore[union-attr]
+            return bytes(join_parts(answer.body))  # type: ignore[union-attr]
         told = await self.upstream.exchange(RpcRequest("/t.T/Echo", (b"x",)), endpoint, 10)  # type: ignore[arg-type]
-        return bytes(joined(told.message))  # type: ignore[union-attr]
+        return bytes(join_parts(told.message))  # type: ignore[union-attr]
 
     async def is_refused(self, site: Site) -> bool:
         with pytest.raises(GatewayError) as caught:
@@ -120,7 +120,7 @@ async def test_a_certificate_that_is_renewed_is_shown(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("infergate.transport.tls_files._EVERY", 0.0)
+    monkeypatch.setattr("infergate.transport.tls.file_watch._CHECK_INTERVAL", 0.0)
     ours = authority.issue("before")
     asking = Asking(kind, ENGINES[1], of_client(authority, ours))
     asked = {"client_certificates": "required", "client_ca": authority.file}
@@ -138,7 +138,7 @@ async def test_a_certificate_that_is_renewed_is_shown(
 
 def test_files_that_cannot_be_used_are_told_at_once(authority: Authority, tmp_path: Path) -> None:
     with pytest.raises(CertificateError, match="cannot be read"):
-        Trust(ClientTls(tmp_path / "none.pem"))
-    made = Trust(ClientTls(authority.file)).context()
+        ClientTlsContext(ClientTls(tmp_path / "none.pem"))
+    made = ClientTlsContext(ClientTls(authority.file)).context()
     assert (made.verify_mode, made.check_hostname) == (ssl.CERT_REQUIRED, True)
     assert made.minimum_version is ssl.TLSVersion.TLSv1_2

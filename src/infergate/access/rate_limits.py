@@ -1,0 +1,228 @@
+"""Limits on the rate of requests and bytes: pure arithmetic, time is an argument.
+
+Generic cell rate algorithm: a bucket of size ``burst`` that drains at a steady rate is one number,
+the time at which it will be empty. There is no timer and no list of past requests.
+
+1. A request is charged to all of its buckets, or, if one of them has no room, to none.
+2. A request larger than a whole bucket passes when the bucket is empty, and overfills it: the
+   average rate is kept, and no request is impossible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from infergate.access.rejection import RejectionReason
+from infergate.access.rules import ANY, RulePermit, TextPredicate, matcher
+from infergate.routing.table import model_matcher
+
+MAX_BUCKETS: Final = 65_536
+"""Buckets that are not empty; beyond that the oldest are dropped. About 20 MB."""
+_TOLERANCE_SECONDS: Final = 1e-6
+"""Seconds within which two times count as equal: times are sums of fractions."""
+_MAX_CACHED_PLANS: Final = 4096
+_MAX_CACHED_MODEL_CHARS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """``amount`` requests or bytes in ``seconds``, and ``burst`` at once."""
+
+    amount: float
+    seconds: float
+    burst: float
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """``identities`` and ``models`` are patterns as in routes; ``*`` matches all. Requests are
+    counted for each identity and each route separately, or for all of them together."""
+
+    identities: tuple[str, ...]
+    models: tuple[str, ...] = (ANY,)
+    each_identity: bool = True
+    each_route: bool = True
+    requests: Rate | None = None
+    bytes: Rate | None = None
+
+
+class BucketCharge(NamedTuple):
+    """The charge of a request to a bucket: ``cost`` of the bucket's ``burst``, both in seconds."""
+
+    bucket: str
+    cost: float
+    burst: float
+
+
+class ExceededLimit(NamedTuple):
+    """The bucket that has no room, by the index of its charge, and the seconds to wait for it."""
+
+    charge_index: int
+    wait_seconds: float
+
+
+class RateStore(Protocol):
+    """Where buckets are kept. Raises RateStoreUnavailableError while it cannot be reached."""
+
+    async def charge(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
+        """Charge all buckets and return None, or return the bucket that has no room (rule 1)."""
+        ...
+
+
+class RateBuckets(Protocol):
+    """Buckets in this host's memory."""
+
+    def fill(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
+        """Charge all buckets and return None, or return the bucket that has no room (rule 1)."""
+        ...
+
+
+class RateStoreUnavailableError(Exception):
+    """The store cannot be reached, and the operator wants requests refused meanwhile."""
+
+
+def find_exceeded(
+    charges: Sequence[BucketCharge], empty_at: Iterable[float], now: float
+) -> ExceededLimit | None:
+    """Return the charge that has to wait longest if the buckets will be empty at the times
+    ``empty_at``; None if there is room for all."""
+    worst: ExceededLimit | None = None
+    for index, ((_, cost, room), empty_time) in enumerate(zip(charges, empty_at, strict=True)):
+        level = empty_time - now
+        if level > _TOLERANCE_SECONDS and level + cost > room + _TOLERANCE_SECONDS:
+            wait = level + cost - room if cost <= room else level
+            if worst is None or wait > worst.wait_seconds:
+                worst = ExceededLimit(index, wait)
+    return worst
+
+
+class LocalBuckets:
+    """Buckets in the memory of this process. An empty bucket is the same as a missing one."""
+
+    def __init__(self) -> None:
+        self._empty_at: Final[dict[str, float]] = {}
+        """The time at which each bucket will be empty, the oldest bucket first."""
+
+    def __len__(self) -> int:
+        return len(self._empty_at)
+
+    def fill(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
+        """Charge all buckets and return None, or return the bucket that has no room."""
+        empty = self._empty_at
+        worst = find_exceeded(charges, [empty.get(bucket, now) for bucket, _, _ in charges], now)
+        if worst is not None:
+            return worst
+        for bucket, cost, _ in charges:
+            empty[bucket] = max(empty.pop(bucket, 0.0), now) + cost
+        if len(empty) > MAX_BUCKETS:
+            self._drop_empty(now)
+        return None
+
+    def _drop_empty(self, now: float) -> None:
+        """Drop the empty buckets and, if that frees too few, the oldest quarter."""
+        empty = self._empty_at
+        for bucket in [bucket for bucket, empty_time in empty.items() if empty_time <= now]:
+            del empty[bucket]
+        if len(empty) > MAX_BUCKETS * 3 // 4:
+            for bucket in list(empty)[: len(empty) - MAX_BUCKETS * 3 // 4]:
+                del empty[bucket]
+
+
+class LocalRateStore:
+    """A store on this host, which is always available."""
+
+    def __init__(self, buckets: RateBuckets) -> None:
+        self.buckets: Final = buckets
+
+    async def charge(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
+        """Charge all buckets and return None, or return the bucket that has no room."""
+        return self.buckets.fill(charges, now)
+
+
+class _ChargePlan(NamedTuple):
+    """The charges of all requests with the same identity, model and route: for one request or, in
+    buckets that count bytes, for one byte."""
+
+    charges: Sequence[BucketCharge]
+    reasons: Sequence[RejectionReason]
+
+    def charges_for(self, size: int) -> Sequence[BucketCharge]:
+        """Return the charges of a request of ``size`` bytes."""
+        if RejectionReason.BYTES not in self.reasons:
+            return self.charges
+        return [
+            BucketCharge(want.bucket, want.cost * size, want.burst)
+            if reason is RejectionReason.BYTES
+            else want
+            for want, reason in zip(self.charges, self.reasons, strict=True)
+        ]
+
+
+class _CompiledLimit:
+    """A limit with its patterns compiled."""
+
+    def __init__(self, number: int, limit: RateLimit) -> None:
+        self._matches_identity: Final[TextPredicate] = matcher(limit.identities)
+        self._matches_model: Final[TextPredicate] = matcher(limit.models, model_matcher)
+        self._limit: Final = limit
+        self._number: Final = number
+
+    def charges(
+        self, identity: str, model: str, route: str
+    ) -> Iterator[tuple[RejectionReason, BucketCharge]]:
+        """Yield the charges of a request."""
+        limit = self._limit
+        if not (self._matches_identity(identity) and self._matches_model(model)):
+            return
+        identity_part = identity if limit.each_identity else ""
+        route_part = route if limit.each_route else ""
+        name = f"{self._number}|{len(identity_part)}:{identity_part}|{route_part}"
+        for reason, rate in (
+            (RejectionReason.REQUESTS, limit.requests),
+            (RejectionReason.BYTES, limit.bytes),
+        ):
+            if rate is not None:
+                unit_seconds = rate.seconds / rate.amount
+                yield (
+                    reason,
+                    BucketCharge(f"{reason.value}|{name}", unit_seconds, rate.burst * unit_seconds),
+                )
+
+
+class RateLimits:
+    """All rate limits of a configuration."""
+
+    def __init__(self, limits: Sequence[RateLimit], store: RateStore) -> None:
+        self._limits: Final = [_CompiledLimit(index, limit) for index, limit in enumerate(limits)]
+        self._store: Final = store
+        self._plans: Final[dict[tuple[str, str, str], _ChargePlan]] = {}
+
+    async def charge(
+        self, permit: RulePermit, model: str, route: str, size: int, now: float
+    ) -> tuple[RejectionReason, float] | None:
+        """Charge a request of ``size`` bytes to ``model``, which takes ``route``. Return None if it
+        may pass, else the kind of limit that is exceeded and the seconds to wait. Raises
+        RateStoreUnavailableError."""
+        plan = self._plan(permit.identity, model, route)
+        if not plan.charges:
+            return None
+        exceeded = await self._store.charge(plan.charges_for(size), now)
+        if exceeded is None:
+            return None
+        return plan.reasons[exceeded.charge_index], exceeded.wait_seconds
+
+    def _plan(self, identity: str, model: str, route: str) -> _ChargePlan:
+        key = identity, model, route
+        plan = self._plans.get(key)
+        if plan is None:
+            charges = [charge for limit in self._limits for charge in limit.charges(*key)]
+            plan = _ChargePlan(
+                [bucket_charge for _, bucket_charge in charges], [reason for reason, _ in charges]
+            )
+            if len(model) <= _MAX_CACHED_MODEL_CHARS:
+                if len(self._plans) >= _MAX_CACHED_PLANS:
+                    self._plans.clear()
+                self._plans[key] = plan
+        return plan

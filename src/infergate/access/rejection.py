@@ -1,0 +1,112 @@
+"""The reasons for which a client is refused: the error it gets and the label in the metrics.
+
+No error text contains any part of a credential, or shows whether a model that may not be used
+exists.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from infergate.core.errors import GatewayError, Kind, UnauthenticatedError
+
+_REALM: Final = 'Bearer realm="infergate"'
+_INVALID: Final = f'{_REALM}, error="invalid_token"'
+_RETRY_AFTER_SECONDS: Final = 1.0
+"""Seconds after which to retry while the gateway cannot decide."""
+
+
+class RejectionReason(enum.Enum):
+    """The reason of a rejection; the value is a metric's label."""
+
+    NO_CREDENTIALS = "no_credentials"
+    MALFORMED = "malformed"
+    UNKNOWN_KEY = "unknown_key"
+    INVALID_TOKEN = "invalid_token"  # noqa: S105 - a label
+    EXPIRED_TOKEN = "expired_token"  # noqa: S105 - a label
+    KEYS_AWAY = "keys_away"
+    FORBIDDEN = "forbidden"
+    REQUESTS = "requests"
+    BYTES = "bytes"
+    STORE_AWAY = "store_away"
+
+
+class AccessRejected(Exception):  # noqa: N818 - an outcome rather than an error
+    """The client is refused for ``reason``; ``error`` is the response."""
+
+    def __init__(self, reason: RejectionReason, error: GatewayError) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
+        self.error = error
+
+
+def no_credentials() -> AccessRejected:
+    """An anonymous client that may not make the request."""
+    return AccessRejected(
+        RejectionReason.NO_CREDENTIALS, UnauthenticatedError("credentials are required", _REALM)
+    )
+
+
+def malformed(public: str) -> AccessRejected:
+    """A credential that cannot be read."""
+    return AccessRejected(RejectionReason.MALFORMED, UnauthenticatedError(public, _INVALID))
+
+
+def unknown_key() -> AccessRejected:
+    """A key that does not exist, or no longer."""
+    return AccessRejected(
+        RejectionReason.UNKNOWN_KEY, UnauthenticatedError("the key is not known here", _INVALID)
+    )
+
+
+def invalid_token(public: str = "the token is not valid here", detail: str = "") -> AccessRejected:
+    """A token that failed verification. ``detail`` is for the log only."""
+    return AccessRejected(
+        RejectionReason.INVALID_TOKEN, UnauthenticatedError(public, _INVALID, detail)
+    )
+
+
+def expired_token() -> AccessRejected:
+    """A token that has a valid signature but has expired."""
+    return AccessRejected(
+        RejectionReason.EXPIRED_TOKEN, UnauthenticatedError("the token has expired", _INVALID)
+    )
+
+
+def issuer_keys_unavailable() -> AccessRejected:
+    """The issuer's keys are unavailable. Not 401, on which clients discard their tokens."""
+    text = "tokens cannot be checked now"
+    return AccessRejected(
+        RejectionReason.KEYS_AWAY,
+        GatewayError(Kind.OVERLOADED, text, retry_after=_RETRY_AFTER_SECONDS),
+    )
+
+
+def forbidden(action: str) -> AccessRejected:
+    """An identified client that may not do ``action``."""
+    return AccessRejected(
+        RejectionReason.FORBIDDEN,
+        GatewayError(Kind.FORBIDDEN, f"{action} is not allowed to this client"),
+    )
+
+
+def rate_exceeded(reason: RejectionReason, wait: float) -> AccessRejected:
+    """A rate limit is exceeded. ``wait`` is in seconds; ``reason`` is REQUESTS or BYTES."""
+    return AccessRejected(
+        reason,
+        GatewayError(
+            Kind.RATE_LIMITED,
+            f"this client's rate of {reason.value} is exceeded",
+            retry_after=wait,
+        ),
+    )
+
+
+def rate_store_unavailable() -> AccessRejected:
+    """Rates cannot be counted, and the operator wants requests refused meanwhile."""
+    text = "rates cannot be counted now"
+    return AccessRejected(
+        RejectionReason.STORE_AWAY,
+        GatewayError(Kind.OVERLOADED, text, retry_after=_RETRY_AFTER_SECONDS),
+    )

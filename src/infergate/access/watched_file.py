@@ -1,0 +1,95 @@
+"""A file that is read again when it changes.
+
+The file is checked when its content is needed, at most once a second, so nothing runs while there
+are no requests and removed entries stay valid for at most a second. Kubernetes mounts secrets as
+symbolic links, which stat follows.
+
+If the file cannot be read or parsed, the previous content stays in force and the error is logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+from infergate.core.log_events import ACCESS_FILE_REFUSED, ACCESS_FILE_TAKEN
+
+T = TypeVar("T")
+_log = logging.getLogger("infergate.access")
+
+CHECK_INTERVAL_SECONDS: Final = 1.0
+"""Seconds between two checks."""
+_READ_TIMEOUT_SECONDS: Final = 2.0
+"""Seconds after which a file system that hangs is given up."""
+_FileStamp = tuple[int, int, int, int]
+
+
+class WatchedFile(Generic[T]):
+    """The result of ``parse`` on the file at ``path``."""
+
+    def __init__(
+        self, path: Path, parse: Callable[[bytes], T], value: T, on_failure: Callable[[], None]
+    ) -> None:
+        """``parse`` raises ValueError; ``value`` is the result for the content that was read
+        before. ``on_failure`` is called when the file cannot be read or parsed."""
+        self._path: Final = path
+        self._parse: Final = parse
+        self._value = value
+        self._on_failure: Final = on_failure
+        self._stamp: _FileStamp | None = None
+        self._data: bytes | None = None
+        self._last_error = ""
+        self._next_check = 0.0
+        self._check_count = 0
+        self._lock: Final = asyncio.Lock()
+
+    async def current(self, now: float) -> T:
+        """Return the current value. ``now`` is from ``time.monotonic``."""
+        if now >= self._next_check:
+            check_count = self._check_count
+            async with self._lock:
+                if check_count == self._check_count:  # else another request has just checked
+                    await self._check()
+                    self._check_count += 1
+                    self._next_check = now + CHECK_INTERVAL_SECONDS
+        return self._value
+
+    async def _check(self) -> None:
+        try:
+            async with asyncio.timeout(_READ_TIMEOUT_SECONDS):
+                await asyncio.to_thread(self._read)
+        except (OSError, TimeoutError) as error:
+            self._report_failure(getattr(error, "strerror", None) or "it does not answer")
+        except ValueError as error:
+            self._report_failure(str(error))
+
+    def _read(self) -> None:
+        """Run in a thread: the file may be long, and on a network file system. Raises OSError,
+        ValueError."""
+        status = self._path.stat()
+        stamp = status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
+        if stamp == self._stamp:
+            return
+        data = self._path.read_bytes()
+        if data != self._data:
+            self._stamp = stamp  # set even if parsing fails, so that the error is logged once
+            self._value = self._parse(data)
+            if self._data is not None:
+                _log.info("%s was read again", self._path, extra=ACCESS_FILE_TAKEN)
+            self._data = data
+        self._stamp = stamp
+        self._last_error = ""
+
+    def _report_failure(self, reason: str) -> None:
+        self._on_failure()
+        if reason != self._last_error:
+            self._last_error = reason
+            _log.error(
+                "%s cannot be used, its previous content stays in force: %s",
+                self._path,
+                reason,
+                extra=ACCESS_FILE_REFUSED,
+            )

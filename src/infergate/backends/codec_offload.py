@@ -1,0 +1,195 @@
+"""The codec of a backend, run on the event loop or in a helper process.
+
+*Rule 1.* The memory of a message is charged to its request.
+*Rule 2.* Work that would block the event loop for long goes to a helper process, if there are any.
+``gateway.codec_offload`` does the same for messages of clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+from infergate.backends.base import attribute_parse_error
+from infergate.codecs.base import Codec, Profile, SupportsLongText, SupportsStreaming
+from infergate.core.accounting import (
+    WriteReservation,
+    body_parts,
+    charge_tensors,
+    estimate_read_bytes,
+    needs_accounting,
+)
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError
+from infergate.core.limits import Limits, NeedsOffloadError, event_loop_limits
+from infergate.core.memory import MIN_ACCOUNTED_BYTES
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
+from infergate.core.offload import Offload, client_key
+from infergate.core.wire import total_size
+
+Req = TypeVar("Req")
+Resp = TypeVar("Resp")
+T = TypeVar("T")
+
+
+class BackendCodecOffload(Generic[Req, Resp]):
+    """Writes requests and reads responses of one backend. Without ``offload``, all work is done on
+    the event loop."""
+
+    def __init__(
+        self, name: str, codec: Codec[Req, Resp], limits: Limits, offload: Offload | None
+    ) -> None:
+        self._name: Final = name
+        self._codec: Final = codec
+        self._limits: Final = limits if offload is None else event_loop_limits(limits)
+        self._offload: Final = offload
+        self._text_codec: Final = codec if isinstance(codec, SupportsLongText) else None
+
+    # ---- requests
+
+    def needs_helper(self, operation: Operation, profile: Profile) -> bool:
+        """Return whether writing ``operation`` would block the event loop for too long."""
+        if (
+            self._offload is None
+            or self._text_codec is None
+            or not isinstance(operation, InferRequest)
+        ):
+            return False
+        return self._text_codec.backend_text_bytes(operation, profile) > self._limits.json_inline
+
+    def write_inline(
+        self, operation: Operation, profile: Profile, call: Call, model: ModelMetadata | None = None
+    ) -> Req:
+        """Run ``Codec.build_request`` on the event loop."""
+        allocation = self._reserve_memory(operation, profile, call)
+        if allocation is None:
+            return self._codec.build_request(operation, profile, model)
+        try:
+            wire = self._codec.build_request(operation, profile, model)
+        except BaseException:
+            allocation.cancel()
+            raise
+        allocation.settle(wire)
+        return wire
+
+    async def write_request(
+        self, operation: Operation, profile: Profile, call: Call, model: ModelMetadata | None = None
+    ) -> Req:
+        """Run ``Codec.build_request``, in a helper process if it takes long."""
+        if not self.needs_helper(operation, profile):
+            return self.write_inline(operation, profile, call, model)
+        allocation, cost = self._reserve_memory(operation, profile, call), 0
+        if self._text_codec is not None and isinstance(operation, InferRequest):
+            cost = self._text_codec.backend_text_bytes(operation, profile)
+        build = self._codec.build_request
+        try:
+            wire: Req = await self._run_in_helper(call, cost, build, operation, profile, model)
+        except BaseException:
+            if allocation is not None:
+                allocation.cancel()
+            raise
+        if allocation is not None:
+            allocation.settle(wire)
+        return wire
+
+    def _reserve_memory(
+        self, operation: Operation, profile: Profile, call: Call
+    ) -> WriteReservation | None:
+        """Account for the memory of a request before it is written; None if it is small."""
+        if self._text_codec is None or not isinstance(operation, InferRequest):
+            return None
+        max_bytes = self._text_codec.max_backend_text_bytes(operation, profile)
+        return (
+            None if max_bytes <= MIN_ACCOUNTED_BYTES else WriteReservation(max_bytes, call.memory)
+        )
+
+    # ---- responses
+
+    def read_inline(
+        self,
+        wire_response: Resp,
+        operation: Operation,
+        call: Call,
+        model: ModelMetadata | None = None,
+    ) -> Response:
+        """Run ``Codec.parse_response`` on the event loop. Raises NeedsOffloadError if it would take
+        too long."""
+        try:
+            response = self._codec.parse_response(wire_response, operation, self._limits, model)
+        except GatewayError as error:
+            raise attribute_parse_error(error, self._name) from None
+        if isinstance(response, InferResponse) and needs_accounting(response.outputs):
+            charge_tensors(response.outputs, body_parts(wire_response), call.memory)
+        return response
+
+    async def read_in_helper(
+        self,
+        wire_response: Resp,
+        operation: Operation,
+        call: Call,
+        model: ModelMetadata | None = None,
+    ) -> Response:
+        """Run ``Codec.parse_response`` in a helper process."""
+        parse = self._codec.parse_response
+        response = await self._parse_in_helper(parse, wire_response, operation, call, model)
+        if isinstance(response, InferResponse) and needs_accounting(response.outputs):
+            charge_tensors(response.outputs, body_parts(wire_response), call.memory)
+        return response
+
+    async def read_response(self, response: Resp, operation: Operation, call: Call) -> Response:
+        """Run ``Codec.parse_response``, in a helper process if it takes long."""
+        try:
+            return self.read_inline(response, operation, call)
+        except NeedsOffloadError:
+            return await self.read_in_helper(response, operation, call)
+
+    async def read_stream_response(
+        self, message: Resp, request: InferRequest, call: Call, model: ModelMetadata | None
+    ) -> InferResponse | None:
+        """Run ``SupportsStreaming.parse_stream_response``, in a helper process if it takes long."""
+        assert isinstance(self._codec, SupportsStreaming)
+        parse = self._codec.parse_stream_response
+        try:
+            response: InferResponse | None = parse(message, request, self._limits, model)
+        except NeedsOffloadError:
+            response = await self._parse_in_helper(parse, message, request, call, model)
+        except GatewayError as error:
+            raise attribute_parse_error(error, self._name) from None
+        return response
+
+    async def _parse_in_helper(
+        self,
+        parse: Callable[..., T],
+        response: Resp,
+        operation: Operation,
+        call: Call,
+        model: ModelMetadata | None,
+    ) -> T:
+        cost = total_size(body_parts(response))
+        textual = self._text_codec
+        json_bytes = 0 if textual is None else textual.json_bytes(response, self._limits.json)
+        try:
+            return await self._run_in_helper(
+                call, cost, parse, response, operation, self._limits, model, json_bytes=json_bytes
+            )
+        except GatewayError as error:
+            raise attribute_parse_error(error, self._name) from None
+
+    async def _run_in_helper(
+        self,
+        call: Call,
+        cost: int,
+        function: Callable[..., T],
+        *arguments: Any,
+        json_bytes: int = 0,
+    ) -> T:
+        assert self._offload is not None
+        return await self._offload.run(
+            call.deadline,
+            function,
+            *arguments,
+            client=client_key(call),
+            cost=cost,
+            memory=call.memory,
+            size=estimate_read_bytes(cost, json_bytes),
+        )

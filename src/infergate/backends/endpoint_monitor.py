@@ -1,0 +1,216 @@
+"""Background work for the endpoints of a backend: resolve DNS names, check servers' health, and
+close connections to removed addresses.
+
+*Strategy.* Tasks run from ``start`` to ``stop``, and only if there is work for them: a backend with
+a single fixed address has none.
+
+*Rule 1.* Gateways must not run in lockstep: periods vary randomly by a tenth, the first is cut to a
+random part, and the checks of a round are spread out.
+*Rule 2.* A failure, even a bug, affects only its own item: it is logged, and the next round runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import ipaddress
+import logging
+import random
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from infergate.backends.endpoints import EndpointHandle, Endpoints
+from infergate.core.log_events import BUG
+from infergate.transport.base import SupportsDisconnect
+
+_log = logging.getLogger(__name__)
+_STREAM: Final = socket.SOCK_STREAM
+_JITTER: Final = 0.1
+"""The fraction of a period by which it may be shorter or longer."""
+_SPREAD: Final = 0.5
+"""The fraction of a period over which the checks of a round are spread."""
+
+ResolveHost = Callable[[str, int], Awaitable[Collection[str]]]
+"""Returns the addresses of a host name for a port; none if it cannot be resolved."""
+CheckHealth = Callable[[EndpointHandle, float], Awaitable[bool]]
+"""Returns whether an endpoint is healthy, within a timeout in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class MonitoringSettings:
+    """``resolve_interval``: seconds between lookups of a DNS name. ``health_checks``: whether
+    servers are checked; None: only if there are several. ``check_interval`` and ``check_timeout``
+    are in seconds."""
+
+    resolve_interval: float = 5.0
+    health_checks: bool | None = None
+    check_interval: float = 5.0
+    check_timeout: float = 2.0
+
+
+async def resolve_host(name: str, port: int) -> Collection[str]:
+    """Return the addresses given by the system's resolver: the IPv4 addresses if there are any,
+    else the IPv6 addresses, so that a server with one of each is not counted twice.
+
+    The lookup runs in a daemon thread, so that a resolver that hangs does not delay the end of the
+    process.
+    """
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[dict[int, list[str]]] = loop.create_future()
+
+    def set_result(by_family: dict[int, list[str]]) -> None:
+        if not result.done():
+            result.set_result(by_family)
+
+    def resolve() -> None:
+        by_family: dict[int, list[str]] = {}
+        with suppress(OSError, UnicodeError):  # UnicodeError: not a valid host name
+            for family, _, _, _, address in socket.getaddrinfo(name, port, type=_STREAM):
+                by_family.setdefault(family, []).append(str(address[0]))
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(set_result, by_family)
+
+    try:
+        threading.Thread(target=resolve, name=f"looking up {name}", daemon=True).start()
+    except RuntimeError:  # the system cannot start a thread now
+        return ()
+    found = await result
+    return found.get(socket.AF_INET) or found.get(socket.AF_INET6) or ()
+
+
+def is_dns_name(host: str) -> bool:
+    """Return whether ``host`` is a name whose addresses may change; names of this machine do not
+    count."""
+    if not host or host == "localhost" or host.endswith(".localhost"):
+        return False
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return True
+    return False
+
+
+class EndpointMonitor:
+    """Monitors ``endpoints``. ``check`` checks the health of one; ``upstream`` closes
+    connections."""
+
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        settings: MonitoringSettings,
+        check: CheckHealth,
+        upstream: SupportsDisconnect | None,
+        resolve: ResolveHost = resolve_host,
+    ) -> None:
+        self._endpoints: Final = endpoints
+        self._settings: Final = settings
+        self._check: Final = check
+        self._upstream: Final = upstream
+        self._resolve: Final = resolve
+        self._tasks: list[asyncio.Task[None]] = []
+        self._suspect_checks: Final[set[asyncio.Task[None]]] = set()
+        self._dns_indices: Final = [
+            i for i, site in enumerate(endpoints.configured) if site.uses_dns
+        ]
+
+    def start(self) -> None:
+        """Start the background tasks, unless they are running."""
+        if not self._tasks:
+            loop = asyncio.get_running_loop()
+            self._tasks = [
+                loop.create_task(loop_function()) for loop_function in self._needed_loops()
+            ]
+
+    async def stop(self) -> None:
+        """Stop all tasks."""
+        tasks, self._tasks = [*self._tasks, *self._suspect_checks], []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def check_suspected(self, handle: EndpointHandle) -> None:
+        """Check an endpoint once, now, and report the result to
+        ``Endpoints.finish_suspect_check``."""
+        task = asyncio.get_running_loop().create_task(self._check_suspected(handle))
+        self._suspect_checks.add(task)
+        task.add_done_callback(self._suspect_checks.discard)
+
+    async def _check_suspected(self, handle: EndpointHandle) -> None:
+        is_healthy = True
+        try:
+            is_healthy = await self._check(handle, self._settings.check_timeout)
+        except Exception:  # noqa: BLE001 - a bug must not end the task
+            _log.exception("bug in the health check of %s", handle.endpoint, extra=BUG)
+        finally:
+            self._endpoints.finish_suspect_check(handle, is_healthy=is_healthy)
+
+    def _needed_loops(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+        loops: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        loops += [functools.partial(self._resolve_loop, index) for index in self._dns_indices]
+        may_be_several = self._dns_indices or len(self._endpoints.configured) > 1
+        if self._settings.health_checks or (
+            self._settings.health_checks is None and may_be_several
+        ):
+            loops.append(self._check_loop)
+        return loops
+
+    @property
+    def is_checking(self) -> bool:
+        """Whether servers are checked at present."""
+        return (
+            self._endpoints.has_several
+            if self._settings.health_checks is None
+            else self._settings.health_checks
+        )
+
+    async def _resolve_loop(self, index: int) -> None:
+        configured = self._endpoints.configured[index].endpoint
+        while True:
+            try:
+                self._endpoints.set_addresses(
+                    index, await self._resolve(configured.host, configured.port)
+                )
+                if self._upstream is not None:
+                    for endpoint in self._endpoints.pop_drained():
+                        await self._upstream.disconnect(endpoint)
+            except Exception:  # noqa: BLE001 - a bug must not end the task
+                _log.exception("bug while resolving %s", configured.host, extra=BUG)
+            await asyncio.sleep(_with_jitter(self._settings.resolve_interval))
+
+    async def _check_loop(self) -> None:
+        await asyncio.sleep(random.random() * self._settings.check_interval)  # noqa: S311 - no secret
+        while True:
+            started = time.monotonic()
+            if self.is_checking:
+                handles = self._endpoints.all_handles()
+                interval = self._settings.check_interval * _SPREAD / len(handles)
+                await asyncio.gather(
+                    *(
+                        self._check_one(handle, interval * index)
+                        for index, handle in enumerate(handles)
+                    )
+                )
+            pause = started + _with_jitter(self._settings.check_interval) - time.monotonic()
+            await asyncio.sleep(max(0.0, pause))
+
+    async def _check_one(self, handle: EndpointHandle, delay: float) -> None:
+        await asyncio.sleep(delay)
+        if (
+            handle not in self._endpoints.all_handles()
+        ):  # removed: a check would open a new connection
+            return
+        try:
+            is_healthy = await self._check(handle, self._settings.check_timeout)
+        except Exception:  # noqa: BLE001 - a bug must not end the task
+            _log.exception("bug in the health check of %s", handle.endpoint, extra=BUG)
+            return
+        handle.record_check(is_healthy=is_healthy)
+
+
+def _with_jitter(period: float) -> float:
+    return period * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - no secret

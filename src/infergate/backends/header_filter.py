@@ -1,0 +1,141 @@
+"""Selects the client headers that are forwarded to a backend, and the backend's response headers
+that are returned."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from infergate.core import trace_headers
+from infergate.core.errors import GatewayError, Kind
+
+# Headers that describe one connection or one body, never forwarded whatever the configuration says.
+_NEVER_FORWARDED: Final = frozenset(
+    {
+        "accept-encoding",
+        "connection",
+        "expect",
+        "host",
+        "inference-header-content-length",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "user-agent",
+    }
+)
+_NEVER_FORWARDED_PREFIXES: Final = ("content-", "grpc-", ":")
+_CREDENTIAL_HEADERS: Final = frozenset({"authorization", "cookie", "x-api-key"})
+"""Headers with credentials are forwarded only if configured by exact name, not by a glob that
+happens to match."""
+_MAX_SELECTIONS: Final = 256
+"""Cached combinations of header names, one per kind of client; together below 2 MB."""
+_MAX_CACHED_CHARACTERS: Final = 1024
+"""Characters of all names of a cached combination."""
+_MAX_CACHED_NAMES: Final = 64
+_CONNECTION: Final = "connection"
+_KEEP_ALIVE: Final = "keep-alive"
+_FIELD_OVERHEAD: Final = 32
+"""Bytes counted per header field besides its name and value (RFC 9113, 6.5.2)."""
+
+
+def field_bytes(headers: Mapping[str, str]) -> int:
+    """Return the total size of ``headers`` as counted by HTTP/2."""
+    values = sum(map(trace_headers.encoded_length, headers.values()))
+    return sum(map(len, headers)) + values + _FIELD_OVERHEAD * len(headers)
+
+
+class _NameSelection(NamedTuple):
+    """The forwarded ``names`` among a combination of header names. ``size`` counts their bytes
+    without the values; ``has_connection``: there is a Connection header, which may exclude further
+    names; ``has_trace``: there are trace headers."""
+
+    names: tuple[str, ...]
+    size: int
+    has_connection: bool
+    has_trace: bool
+
+
+class HeaderFilter:
+    """Selects headers by globs over lower-case names. Credentials need a glob that is their exact
+    name; headers listed in Connection (RFC 9110, 7.6.1) are never selected."""
+
+    def __init__(self, globs: Iterable[str], max_bytes: int = 0) -> None:
+        """``max_bytes`` bounds the selected headers: trace headers are cut to the W3C limits, and
+        other headers beyond the bound are an error. 0 disables the bound."""
+        names = [glob.lower() for glob in globs]
+        patterns = list(map(fnmatch.translate, names))
+        self._pattern: Final = re.compile("|".join(patterns)) if patterns else None
+        self._secrets: Final = _CREDENTIAL_HEADERS.difference(names)
+        self._max_bytes: Final = max_bytes
+        self._selections: dict[tuple[str, ...], _NameSelection] = {}
+
+    def allows(self, name: str) -> bool:
+        """Return whether a header of this name can be selected."""
+        return bool(self._select_names((name,)).names)
+
+    def select(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """Return the selected headers. Raises TOO_LARGE if they exceed ``max_bytes``."""
+        if self._pattern is None:
+            return {}
+        names = tuple(headers)
+        passing = self._selections.get(names)
+        if passing is None:
+            passing = self._select_names(names)
+        size, selected = passing.size, {}
+        for name in passing.names:
+            value = selected[name] = headers[name]
+            size += len(value) if value.isascii() else trace_headers.encoded_length(value)
+        if passing.has_connection and (connection := headers[_CONNECTION]) != _KEEP_ALIVE:
+            for name in connection.lower().split(","):
+                selected.pop(name.strip(" \t"), None)
+        if self._max_bytes:
+            if passing.has_trace:
+                trace_headers.sanitize(selected)
+            if size > self._max_bytes and (size := field_bytes(selected)) > self._max_bytes:
+                self._trim_baggage(selected, size)
+        return selected
+
+    def _trim_baggage(self, selected: dict[str, str], size: int) -> None:
+        """Cut the baggage of ``selected`` to fit. Raises TOO_LARGE if the other headers alone
+        exceed the bound."""
+        baggage = selected.pop(trace_headers.BAGGAGE, "")
+        remaining = self._max_bytes - field_bytes(selected)
+        if remaining < 0:
+            raise GatewayError(
+                Kind.TOO_LARGE,
+                f"the headers for the backend take {size} bytes, the limit is {self._max_bytes}",
+                limit="forwarded_headers",
+            )
+        max_baggage = remaining - len(trace_headers.BAGGAGE) - _FIELD_OVERHEAD
+        if fitting := trace_headers.truncate_members(baggage, max_baggage):
+            selected[trace_headers.BAGGAGE] = fitting
+
+    def _select_names(self, names: tuple[str, ...]) -> _NameSelection:
+        assert self._pattern is not None
+        selected = tuple(
+            name
+            for name in names
+            if name not in _NEVER_FORWARDED
+            and name not in self._secrets
+            and not name.startswith(_NEVER_FORWARDED_PREFIXES)
+            and self._pattern.fullmatch(name) is not None
+        )
+        selection = _NameSelection(
+            selected,
+            sum(map(len, selected)) + _FIELD_OVERHEAD * len(selected),
+            _CONNECTION in names,
+            not trace_headers.TRACE_HEADERS.isdisjoint(selected),
+        )
+        # Clients choose the names, so the cache is bounded.
+        if sum(map(len, names)) <= _MAX_CACHED_CHARACTERS and len(names) <= _MAX_CACHED_NAMES:
+            if len(self._selections) >= _MAX_SELECTIONS:
+                self._selections.clear()
+            self._selections[names] = selection
+        return selection

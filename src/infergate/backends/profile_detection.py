@@ -1,0 +1,68 @@
+"""The kind of server behind a backend: declared in the configuration, or detected from its
+metadata.
+
+*Rule 1.* A detected profile stays valid if a later detection fails: a server whose metadata request
+hangs may still serve inferences.
+*Rule 2.* If the first detection fails, the generic profile is used: for a second after a temporary
+error (not ready, overloaded), for the full lifetime after a permanent one (no such path).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from infergate.backends.single_flight import DOUBTFUL_SECONDS, SingleFlightCache
+from infergate.codecs.base import Profile
+from infergate.codecs.profiles import GENERIC
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+
+_LIFETIME_SECONDS: Final = 60.0  # seconds; a different server may appear at the same address
+_DOUBTFUL_SECONDS: Final = DOUBTFUL_SECONDS
+_DETECTION_TIMEOUT_SECONDS: Final = 2.0  # seconds for the server's metadata request
+_UNREACHABLE: Final = frozenset({Kind.CONNECT, Kind.NO_BACKEND, Kind.OVERLOADED})
+_PERMANENT_ERRORS: Final = frozenset({Kind.NOT_FOUND, Kind.UNSUPPORTED, Kind.BACKEND_GARBAGE})
+
+
+class ProfileDetection:
+    """Caches the profile that ``fetch`` detects. A ``declared`` profile takes precedence and is
+    never checked."""
+
+    def __init__(
+        self, declared: Profile | None, fetch: Callable[[Call], Awaitable[Profile]]
+    ) -> None:
+        self._declared: Final = declared
+        self._fetch: Final = fetch
+        self._last_detected: Profile | None = None
+        self._cache: Final = SingleFlightCache(self._detect)
+
+    @property
+    def cached_profile(self) -> Profile:
+        """The declared or cached profile, else the generic one; never contacts the server."""
+        return self._declared or self._cache.cached or GENERIC
+
+    async def profile(self, call: Call) -> Profile:
+        """Return the profile, detecting it if needed. ``call`` must have a deadline. Raises
+        GatewayError if the server cannot be reached, TimeoutError if another caller's detection
+        outlasts the deadline."""
+        return self._declared or await self._cache.get(call)
+
+    async def _detect(self, call: Call) -> tuple[Profile, float]:
+        """Return a profile and its lifetime in seconds."""
+        client_deadline = call.deadline
+        call.shorten_deadline(time.monotonic() + _DETECTION_TIMEOUT_SECONDS)
+        try:
+            self._last_detected = await self._fetch(call)
+        except GatewayError as error:
+            if self._last_detected is not None:
+                return self._last_detected, _LIFETIME_SECONDS
+            client_timed_out = error.kind is Kind.TIMEOUT and call.deadline == client_deadline
+            if client_timed_out or error.kind in _UNREACHABLE:
+                raise
+            return (
+                GENERIC,
+                _LIFETIME_SECONDS if error.kind in _PERMANENT_ERRORS else _DOUBTFUL_SECONDS,
+            )
+        return self._last_detected, _LIFETIME_SECONDS

@@ -1,0 +1,467 @@
+"""Sends a message to an endpoint of a backend and returns its response.
+
+*Rule 1.* The shorter of the client's deadline and the timeout (the route's, else the backend's)
+bounds every exchange, and is propagated upstream.
+*Rule 2.* Failed requests are retried as the route configures (``attempts``, docs/decisions/0022):
+by default only if nothing was sent, because anything else may have been executed.
+*Rule 3.* A stream is a separate call for each request. Only the client's deadline applies to the
+whole stream and is propagated; the timeout bounds the wait for each message. Nothing is retried
+after the first message, and streams are never hedged.
+*Rule 4.* All requests of a sequence go to the one endpoint that holds its state. They are never
+retried on another endpoint (docs/decisions/0013), nor sent twice.
+*Rule 5.* The outcome of each attempt is reported to the endpoint.
+*Rule 6.* If the backend has a concurrency limit, inferences wait in its queue; other operations do
+not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import aclosing
+from typing import Any, Final, Generic, TypeVar
+
+from infergate.backends.attempts import Attempts, ChooseEndpoint
+from infergate.backends.base import add_backend_name
+from infergate.backends.endpoints import AttemptOutcome, EndpointHandle, Endpoints
+from infergate.backends.header_filter import HeaderFilter
+from infergate.backends.hedging import run_hedged
+from infergate.backends.message_access import MessageAccess
+from infergate.backends.request_queue import RequestQueue
+from infergate.core.call import CLOCK_TOLERANCE, Call
+from infergate.core.counters import BackendCounters
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.messages import OPERATION_NAMES, InferRequest
+from infergate.core.retry_policy import HedgePolicy
+from infergate.core.sequences import SequenceKey
+from infergate.routing.budget import RetryBudget
+from infergate.routing.latency import LatencyQuantile
+from infergate.transport.base import StreamingUpstream, Upstream
+
+Req = TypeVar("Req")
+Resp = TypeVar("Resp")
+
+_SUCCESS_STATUSES: Final = (200, 0)
+_STATUS_OPERATIONS: Final = frozenset(OPERATION_NAMES.values()) - {OPERATION_NAMES[InferRequest]}
+"""Operations on a model that a healthy server may answer with 503."""
+_MAX_SHOWN_CHARACTERS: Final = 40
+"""Characters of a sequence's ID in an error text."""
+
+
+class RequestSender(Generic[Req, Resp]):
+    """Sends messages to ``endpoints`` over ``upstream``; ``timeout``, in seconds, applies to routes
+    without their own."""
+
+    def __init__(  # noqa: PLR0913 - dependency injection
+        self,
+        backend: str,
+        endpoints: Endpoints,
+        upstream: Upstream[Req, Resp],
+        access: MessageAccess[Req, Resp],
+        *,
+        timeout: float,
+        request_filter: HeaderFilter,
+        response_filter: HeaderFilter,
+        retry_budget: RetryBudget,
+        queue: RequestQueue | None,
+        counters: BackendCounters,
+        hash_key: Callable[[Call], str] | None = None,
+    ) -> None:
+        """Without ``queue``, inferences are not limited. ``hash_key`` returns the key of requests
+        that belong on the same endpoint; None disables hashing."""
+        self._backend: Final = backend
+        self._endpoints: Final = endpoints
+        self._upstream: Final = upstream
+        self._access: Final = access
+        self._timeout: Final = timeout
+        self._request_filter: Final = request_filter
+        self._response_filter: Final = response_filter
+        self._retry_budget: Final = retry_budget
+        self._queue: Final = queue
+        self._counters: Final = counters
+        self._hash_key: Final = hash_key
+        self._latencies: Final[dict[str, LatencyQuantile]] = {}
+        """By route, for routes that hedge after a percentile."""
+
+    def with_upstream(self, upstream: Upstream[Req, Resp]) -> RequestSender[Req, Resp]:
+        """Return a copy that uses ``upstream`` and shares endpoints, queue and counters."""
+        copied = copy.copy(self)
+        vars(copied)["_upstream"] = upstream
+        return copied
+
+    def timeout_for(self, call: Call) -> float:
+        """Return the route's timeout, else the backend's."""
+        return self._timeout if call.route_timeout is None else call.route_timeout
+
+    def prepare_request(self, wire: Req, call: Call) -> None:
+        """Add the client headers that are forwarded to ``wire``, and charge the response to the
+        client's request."""
+        self._access.set_memory_account(wire, call.memory)
+        if forwarded := self._request_filter.select(call.headers):
+            self._access.add_request_headers(wire, forwarded)
+
+    def exchange(
+        self, wire: Req, call: Call, sequence: SequenceKey | None = None
+    ) -> Awaitable[Resp]:
+        """Send ``wire`` to an endpoint (the owner of ``sequence``, if given) and return its
+        response, whatever its status."""
+        if sequence is None and self._hash_key is None and not call.retry_policy.is_idempotent:
+            return self._exchange_once(wire, call)
+        return self._exchange_with_retries(wire, call, sequence)
+
+    async def _exchange_once(self, wire: Req, call: Call) -> Resp:
+        """Make the first attempt without the state that retries need, the fast path of almost every
+        exchange."""
+        started = time.monotonic()
+        call.shorten_deadline(started + self.timeout_for(call))
+        assert call.deadline is not None
+        seconds = call.deadline - started
+        if seconds <= 0:
+            raise deadline_error(self._backend)
+        self.prepare_request(wire, call)
+        handle, budget, outcome = (
+            self._endpoints.choose(),
+            self._retry_budget,
+            AttemptOutcome.UNKNOWN,
+        )
+        budget.active_requests += 1
+        try:
+            response = await self._upstream.exchange(wire, handle.endpoint, seconds)
+            outcome = self._response_outcome(response, call)
+        except GatewayError as error:
+            outcome = self._error_outcome(error, time.monotonic() - started, call)
+            if error.kind is not Kind.CONNECT:
+                raise add_backend_name(error, self._backend) from error
+            attempts = self._make_attempts(call, None)
+            attempts.begin_after(handle, add_backend_name(error, self._backend))
+        else:
+            self._collect_headers(response, call)
+            return response
+        finally:
+            handle.finish_attempt(outcome)
+            budget.active_requests -= 1
+            call.backend_seconds += time.monotonic() - started
+        return await self._measure(wire, attempts)
+
+    async def _exchange_with_retries(
+        self, wire: Req, call: Call, sequence: SequenceKey | None
+    ) -> Resp:
+        call.shorten_deadline(time.monotonic() + self.timeout_for(call))
+        self.prepare_request(wire, call)
+        attempts = self._make_attempts(call, sequence)
+        try:
+            return await self._measure(wire, attempts)
+        except GatewayError as error:
+            if sequence is None or error.kind is not Kind.CONNECT:
+                raise
+            raise self._sequence_error(error, sequence, attempts) from error
+
+    async def _measure(self, wire: Req, attempts: Attempts) -> Resp:
+        call, started = attempts.call, time.monotonic()
+        try:
+            response = await self._run_attempts(wire, attempts)
+        finally:
+            call.backend_seconds += time.monotonic() - started
+        self._collect_headers(response, call)
+        return response
+
+    def _make_attempts(self, call: Call, sequence: SequenceKey | None) -> Attempts:
+        if sequence is not None:
+            return self._attempts_on(call, lambda: self._endpoints.sequence_owner(sequence))
+        choose: ChooseEndpoint = self._endpoints.choose
+        if self._hash_key is not None:
+            choose = functools.partial(self._endpoints.choose, key=self._hash_key(call))
+        return Attempts(
+            call,
+            choose,
+            self._retry_budget,
+            self._counters,
+            may_resend=call.retry_policy.is_idempotent,
+        )
+
+    def _attempts_on(self, call: Call, choose: Callable[[], EndpointHandle]) -> Attempts:
+        return Attempts(
+            call, lambda _: choose(), self._retry_budget, self._counters, may_resend=False
+        )
+
+    def infer(self, wire: Req, call: Call, sequence: SequenceKey | None = None) -> Awaitable[Resp]:
+        """Send an inference, which, unlike ``exchange``, respects the concurrency limit and the
+        route's hedging."""
+        if self._queue is None and call.retry_policy.hedge is None:
+            return self.exchange(wire, call, sequence)
+        return self._infer_queued(wire, call, sequence)
+
+    async def _infer_queued(self, wire: Req, call: Call, sequence: SequenceKey | None) -> Resp:
+        started = time.monotonic()
+        call.shorten_deadline(started + self.timeout_for(call))
+        queue = self._queue
+        if queue is not None:
+            try:
+                await queue.enter(call)
+            finally:
+                call.backend_seconds += time.monotonic() - started
+        try:
+            if sequence is None and call.retry_policy.hedge is not None:
+                return await self._exchange_hedged(wire, call, call.retry_policy.hedge)
+            return await self.exchange(wire, call, sequence)
+        finally:
+            if queue is not None:
+                queue.leave()
+
+    async def _exchange_hedged(self, wire: Req, call: Call, hedge: HedgePolicy) -> Resp:
+        """Run ``exchange`` with a hedge."""
+        started = time.monotonic()
+        self.prepare_request(wire, call)
+        latencies, delay = None, hedge.after_seconds
+        if delay is None:
+            latencies = self._latencies.get(call.route)
+            if latencies is None:
+                latencies = self._latencies[call.route] = LatencyQuantile(hedge.percentile)
+            delay = latencies.percentile()
+        attempts = self._make_attempts(call, None)
+        first = self._run_attempts(wire, attempts)
+        try:
+            if delay is None:
+                response = await first
+            else:
+                response, hedge_won = await run_hedged(
+                    first, lambda: self._start_hedge(wire, attempts), delay, self._can_serve
+                )
+                self._counters.record_hedge(hedge_won)
+        finally:
+            duration = time.monotonic() - started
+            call.backend_seconds += duration
+        if latencies is not None and self._can_serve(response):
+            latencies.add(duration)
+        self._collect_headers(response, call)
+        return response
+
+    def _start_hedge(self, wire: Req, attempts: Attempts) -> Coroutine[Any, Any, Resp] | None:
+        """Start a hedge on another endpoint, or return None if there is none or the concurrency
+        limit or the retry budget is exhausted."""
+        queue = self._queue
+        if queue is not None and not queue.try_enter():
+            return None
+        handle = attempts.begin_hedge()
+        if handle is not None:
+            return self._run_hedge(wire, attempts, handle)
+        if queue is not None:
+            queue.leave()
+        return None
+
+    async def _run_hedge(self, wire: Req, attempts: Attempts, handle: EndpointHandle) -> Resp:
+        try:
+            return await self._attempt(wire, attempts, handle)
+        finally:
+            self._retry_budget.release()
+            if self._queue is not None:
+                self._queue.leave()
+
+    async def exchange_with(self, handle: EndpointHandle, wire: Req, call: Call) -> Resp:
+        """Send ``wire``, already prepared by ``prepare_request``, to one endpoint before the call's
+        deadline."""
+        return await self._run_attempts(wire, self._attempts_on(call, handle.begin_attempt))
+
+    async def _run_attempts(self, wire: Req, attempts: Attempts) -> Resp:
+        """Run attempts until one gives a response or no retry is left."""
+        call = attempts.call
+        assert call.deadline is not None
+        if call.deadline <= time.monotonic():
+            raise deadline_error(self._backend)
+        declined: Resp | None = None
+        handle = None if attempts.tried else attempts.begin()
+        try:
+            if handle is None:
+                handle = await attempts.next_endpoint()
+            while handle is not None:
+                declined = None
+                # No local variable may hold the error: its traceback refers to these frames, and
+                # the cycle would keep the message until the next garbage collection.
+                try:
+                    response = await self._attempt(wire, attempts, handle)
+                    if not attempts.may_resend or self._can_serve(response):
+                        return response
+                    declined = response
+                except GatewayError as error:
+                    attempts.record_error(add_backend_name(error, self._backend))
+                handle = await attempts.next_endpoint()
+        finally:
+            attempts.end()
+        if declined is not None:
+            return declined
+        raise attempts.take_error()
+
+    async def _attempt(self, wire: Req, attempts: Attempts, handle: EndpointHandle) -> Resp:
+        call = attempts.call
+        started = time.monotonic()
+        assert call.deadline is not None
+        seconds = call.deadline - started
+        if attempts.may_resend and call.retry_policy.per_try_timeout is not None:
+            seconds = min(seconds, call.retry_policy.per_try_timeout)
+        outcome = AttemptOutcome.UNKNOWN
+        try:
+            response = await self._upstream.exchange(wire, handle.endpoint, seconds)
+            outcome = self._response_outcome(response, call)
+        except GatewayError as error:
+            outcome = self._error_outcome(error, time.monotonic() - started, call)
+            raise
+        finally:
+            handle.finish_attempt(outcome)
+        return response
+
+    async def stream(
+        self, wire: Req, call: Call, sequence: SequenceKey | None
+    ) -> AsyncGenerator[Resp, None]:
+        """Send ``wire``, within the concurrency limit, and yield the messages of the response on
+        demand. The upstream must support streams."""
+        queue = self._queue
+        if queue is not None:
+            call.shorten_deadline(time.monotonic() + self.timeout_for(call))
+            await queue.enter(call)
+        try:
+            async with aclosing(self._stream_with_retries(wire, call, sequence)) as messages:
+                async for message in messages:
+                    yield message
+        finally:
+            if queue is not None:
+                queue.leave()
+
+    async def _stream_with_retries(
+        self, wire: Req, call: Call, sequence: SequenceKey | None
+    ) -> AsyncGenerator[Resp, None]:
+        upstream = self._upstream
+        assert isinstance(upstream, StreamingUpstream)
+        self.prepare_request(wire, call)
+        attempts = self._make_attempts(call, sequence)
+        handle: EndpointHandle | None = attempts.begin()
+        try:
+            while handle is not None:
+                declined: Resp | None = None
+                message_timeout = call.retry_policy.per_try_timeout if attempts.may_resend else None
+                started = time.monotonic()
+                remaining = None if call.stream_deadline is None else call.stream_deadline - started
+                has_message = False
+                outcome = AttemptOutcome.UNKNOWN
+                try:
+                    async with aclosing(
+                        upstream.stream(wire, handle.endpoint, remaining)
+                    ) as messages:
+                        while (
+                            message := await self._next_message(messages, call, message_timeout)
+                        ) is not None:
+                            outcome = self._response_outcome(message, call)
+                            if (
+                                outcome is not AttemptOutcome.OK
+                                and attempts.may_resend
+                                and not has_message
+                            ):
+                                declined = message
+                                break
+                            has_message, message_timeout = True, None
+                            self._collect_headers(message, call)
+                            yield message
+                            started = time.monotonic()
+                        else:
+                            return
+                except GatewayError as error:
+                    outcome = self._error_outcome(error, time.monotonic() - started, call)
+                    attempts.record_error(add_backend_name(error, self._backend))
+                    if has_message:
+                        raise attempts.take_error() from error
+                finally:
+                    handle.finish_attempt(outcome)
+                handle = await attempts.next_endpoint()
+        finally:
+            attempts.end()
+        if declined is not None:
+            self._collect_headers(declined, call)
+            yield declined
+            return
+        last = attempts.take_error()
+        try:
+            if sequence is None or last.kind is not Kind.CONNECT:
+                raise last
+            raise self._sequence_error(last, sequence, attempts)
+        finally:
+            del last
+
+    async def _next_message(
+        self, messages: AsyncGenerator[Resp, None], call: Call, max_wait: float | None
+    ) -> Resp | None:
+        """Return the next message, or None after the last. ``max_wait`` shortens the wait, in
+        seconds."""
+        started = time.monotonic()
+        call.shorten_deadline(started + self.timeout_for(call))
+        assert call.deadline is not None
+        seconds = call.deadline - started
+        try:
+            async with asyncio.timeout(seconds if max_wait is None else min(seconds, max_wait)):
+                return await anext(messages, None)
+        except TimeoutError:
+            raise GatewayError(
+                Kind.TIMEOUT, "the backend did not answer in time", origin=Origin.BACKEND
+            ) from None
+        finally:
+            call.backend_seconds += time.monotonic() - started
+
+    def _can_serve(self, response: Resp) -> bool:
+        """Return whether the endpoint that sent ``response`` can serve."""
+        return not self._access.is_unavailable(response)
+
+    def _response_outcome(self, response: Resp, call: Call) -> AttemptOutcome:
+        """Return what ``response`` implies about its endpoint. Being unavailable for a model counts
+        as a failure only if some endpoint has served that model, because clients may ask for models
+        that are not loaded, or whether they are."""
+        has_been_served = call.model in self._endpoints.served_models
+        if not self._access.is_unavailable(response):
+            if not has_been_served and self._access.response_status(response) in _SUCCESS_STATUSES:
+                self._endpoints.record_served_model(call.model)
+            return AttemptOutcome.OK
+        counts_as_failure = has_been_served and call.operation not in _STATUS_OPERATIONS
+        return AttemptOutcome.FAILED if counts_as_failure else AttemptOutcome.UNKNOWN
+
+    def _error_outcome(self, error: GatewayError, seconds: float, call: Call) -> AttemptOutcome:
+        """Return what ``error``, after ``seconds``, implies about the endpoint. A timeout counts as
+        a failure only if the endpoint had the full configured time; a shortage of local resources
+        never does."""
+        if error.kind is Kind.CONNECT:
+            return (
+                AttemptOutcome.NOT_CONNECTED
+                if error.origin is Origin.BACKEND
+                else AttemptOutcome.UNKNOWN
+            )
+        if error.kind is Kind.BACKEND_GARBAGE:
+            return AttemptOutcome.BROKEN
+        time_allowed = self.timeout_for(call)
+        if call.retry_policy.per_try_timeout is not None:
+            time_allowed = min(time_allowed, call.retry_policy.per_try_timeout)
+        used_full_time = error.kind is Kind.TIMEOUT and seconds >= time_allowed - CLOCK_TOLERANCE
+        return AttemptOutcome.FAILED if used_full_time else AttemptOutcome.UNKNOWN
+
+    def _collect_headers(self, response: Resp, call: Call) -> None:
+        """Collect the response headers that are returned to the client."""
+        if headers := self._access.response_headers(response):
+            call.response_headers.update(self._response_filter.select(headers))
+
+    def _sequence_error(
+        self, error: GatewayError, sequence: SequenceKey, attempts: Attempts
+    ) -> GatewayError:
+        """Return ``error`` with the position of the sequence's endpoint in the configuration."""
+        position = self._endpoints.describe_position(attempts.tried[-1])
+        return GatewayError(
+            error.kind,
+            f"{error.public} ({position}, which holds the state of sequence "
+            f"{repr(sequence.id)[:_MAX_SHOWN_CHARACTERS]} of model '{sequence.model}')",
+            origin=error.origin,
+            detail=error.detail,
+            retry_after=error.retry_after,
+            limit=error.limit,
+        )
+
+
+def deadline_error(backend: str) -> GatewayError:
+    """Return the error for a deadline that has passed before ``backend`` was contacted."""
+    return GatewayError(Kind.TIMEOUT, f"backend '{backend}': the deadline has passed")

@@ -1,0 +1,111 @@
+"""A value fetched on demand, cached for a while, and fetched by only one caller at a time.
+
+*Strategy.* There is no background task: one of the callers that need the value fetches it, the
+others wait for its result.
+
+*Rule 1.* No caller waits past its own deadline.
+*Rule 2.* All waiting callers share the result, value or error. If the fetching caller is cancelled
+or reaches its own deadline, there is no result and the next waiter fetches.
+*Rule 3.* Errors are not cached: only the callers that were already waiting receive them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Final, Generic, TypeVar
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+
+T = TypeVar("T")
+
+DOUBTFUL_SECONDS: Final = 1.0
+"""Lifetime in seconds of a value that may be outdated, and the minimum interval between fetches,
+however many requests clients send."""
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """One fetch, shared by the callers that wait for it; if the fetching caller gives up, another
+    continues it."""
+
+    error: GatewayError | None = None
+
+
+class SingleFlightCache(Generic[T]):
+    """Caches one value. ``fetch`` returns it with its lifetime in seconds; it gets its own copy of
+    the call, whose deadline it may shorten."""
+
+    def __init__(
+        self,
+        fetch: Callable[[Call], Awaitable[tuple[T, float]]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._fetch: Final = fetch
+        self._clock: Final = clock
+        self._lock: Final = asyncio.Lock()
+        self._current = _Fetch()
+        self._value: T | None = None
+        self._fetched_at = 0.0
+        self._valid_until = 0.0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no fetch has succeeded yet."""
+        return self._value is None
+
+    @property
+    def cached(self) -> T | None:
+        """The cached value, or None if there is none or it has expired."""
+        return self._value if self._clock() < self._valid_until else None
+
+    async def get(self, call: Call, *, refresh: bool = False) -> T:
+        """Return the value, fetching it if needed. With ``refresh``, it is at most a second old.
+
+        ``call`` must have a deadline. Raises the errors of ``fetch``, and TimeoutError if another
+        caller's fetch outlasts the deadline.
+        """
+        came = self._clock()
+        value = self._valid_value(came, refresh=refresh)
+        if value is not None:
+            return value
+        current = self._current
+        assert call.deadline is not None
+        async with asyncio.timeout(call.deadline - time.monotonic()):
+            await self._lock.acquire()
+        try:
+            if current.error is not None:
+                raise current.error.with_traceback(None)
+            value = self._valid_value(came, refresh=refresh)
+            return await self._fetch_value(current, call) if value is None else value
+        finally:
+            self._lock.release()
+            # It refers to the error, whose traceback refers to this frame and its callers: the
+            # cycle would keep the request's message until the next garbage collection.
+            del current
+
+    def mark_doubtful(self) -> None:
+        """Let the value expire a second after it was fetched, because it may be wrong."""
+        self._valid_until = min(self._valid_until, self._fetched_at + DOUBTFUL_SECONDS)
+
+    def _valid_value(self, arrived_at: float, *, refresh: bool) -> T | None:
+        if refresh and self._fetched_at < arrived_at - DOUBTFUL_SECONDS:
+            return None
+        return self.cached
+
+    async def _fetch_value(self, current: _Fetch, call: Call) -> T:
+        own_call = replace(call, response_headers={})
+        started = self._clock()
+        try:
+            value, lifetime = await self._fetch(own_call)
+        except GatewayError as error:
+            if not (error.kind is Kind.TIMEOUT and own_call.deadline == call.deadline):
+                current.error = error
+                self._current = _Fetch()
+            del current  # see get
+            raise
+        self._value, self._fetched_at, self._valid_until = value, started, self._clock() + lifetime
+        return value

@@ -1,0 +1,59 @@
+"""A client of a running gateway's admin listener."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+
+_TIMEOUT_SECONDS: Final = 10.0
+_MAX_ERROR_BYTES: Final = 300
+Json = dict[str, Any]
+
+
+class AdminQueryError(Exception):
+    """A query failed; the text has the reason and a suggestion."""
+
+
+def parse_admin_url(text: str) -> str:
+    """Normalize the URL of an admin listener, or ``host:port``. Raises ValueError."""
+    url = urlsplit(text if "://" in text else f"http://{text}")
+    if url.scheme not in {"http", "https"} or not url.hostname or url.query or url.fragment:
+        raise ValueError(f"expected a URL like http://127.0.0.1:8002, got '{text}'")
+    _ = url.port  # raises ValueError for an invalid port
+    return f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}"
+
+
+def get_json(admin: str, path: str) -> Json:
+    """Return the JSON at ``path`` of the admin listener ``admin``. Raises AdminError.
+
+    Proxies in the environment are ignored, since admin listeners are local. For https, the
+    authorities of the system or of SSL_CERT_FILE are trusted.
+    """
+    # Imported here, since every command imports this module and most need no HTTP client.
+    from http.client import HTTPException  # noqa: PLC0415
+    from urllib.request import ProxyHandler, build_opener  # noqa: PLC0415
+
+    opener = build_opener(ProxyHandler({}))
+    try:
+        with opener.open(f"{admin}{path}", timeout=_TIMEOUT_SECONDS) as response:
+            data: Any = json.load(response)
+    except HTTPError as error:
+        text = error.read(_MAX_ERROR_BYTES).decode(errors="replace").strip()
+        why = "its console is off, or its version is older" if error.code == 404 else text
+        raise AdminQueryError(f"{admin}{path} returned HTTP {error.code}: {why}") from None
+    except URLError as error:
+        raise AdminQueryError(
+            f"{admin} cannot be reached: {error.reason}; is this the address of the admin "
+            "listener? (--admin URL)"
+        ) from None
+    except (
+        OSError,
+        ValueError,
+        HTTPException,
+    ) as error:  # HTTPException: the port does not speak HTTP/1
+        raise AdminQueryError(f"{admin}{path} returned an invalid response: {error}") from None
+    if not isinstance(data, dict):
+        raise AdminQueryError(f"{admin}{path} returned an invalid response: not a JSON object")
+    return data

@@ -1,0 +1,210 @@
+"""``infergate routes``, ``backends`` and ``health``: print the state of a running gateway."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+from typing import Any, Final
+
+from infergate.cli.admin_client import AdminQueryError, Json, get_json
+from infergate.terminal import Table, print_tables
+
+_NUMBERS: Final = "REQUESTS", "ERRORS", "MEAN", "P50", "P99"
+
+
+def run_query(command: str, admin: str, *, as_json: bool) -> int:
+    """Run ``command`` against the gateway at ``admin`` and print the result.
+
+    Return the exit code: 1 if the gateway cannot be queried or, for ``health``, is not ready.
+    """
+    try:
+        state = get_json(admin, "/console/state")
+        plan = get_json(admin, "/console/plan")
+    except AdminQueryError as error:
+        print(f"infergate: {error}", file=sys.stderr)
+        return 1
+    result = QUERIES[command](state, plan)
+    if as_json:
+        print(json.dumps(result.data, indent=2, ensure_ascii=False))
+    else:
+        print_tables(result.tables)
+    return result.exit_code
+
+
+class CommandResult:
+    """The result of a command: tables for people, JSON for programs, and the exit code."""
+
+    def __init__(self, tables: list[Table], data: Any, exit_code: int = 0) -> None:
+        self.tables: Final = tables
+        self.data: Final = data
+        self.exit_code: Final = exit_code
+
+
+# ---- the commands
+
+
+def _routes(state: Json, plan: Json) -> CommandResult:
+    rows, data = [], []
+    for route in plan["routes"]:
+        totals = _totals(f for f in state["flows"] if f["route"] == route["label"])
+        data.append(route | {"traffic": totals})
+        rows.append((route["label"], _targets(route), _or_dash(route["rewrites"]), *_cells(totals)))
+    headings = ("MODEL", "BACKEND", "REWRITE", *_NUMBERS)
+    table = Table("routes, first match wins", headings, rows, _right_aligned(3))
+    return CommandResult([table], data)
+
+
+def _backends(state: Json, plan: Json) -> CommandResult:
+    counters = {entry["backend"]: entry for entry in state["backends"]}
+    rows, data, endpoint_rows = [], [], []
+    for backend in plan["backends"]:
+        name = backend["name"]
+        totals = _totals(f for f in state["flows"] if f["backend"] == name)
+        known = {e["endpoint"]: e for e in state["endpoints"] if e["backend"] == name}
+        counts = counters.get(name, {})
+        endpoints = [known.get(url, {"endpoint": url}) for url in backend["endpoints"]]
+        data.append(backend | {"traffic": totals, "endpoints": endpoints, "tally": counts})
+        retries = sum(counts.get("retries", {}).values())
+        waiting = counts.get("waiting", 0)
+        rows.append(
+            (name, backend["protocol"], f"{retries:.0f}", f"{waiting:.0f}", *_cells(totals))
+        )
+        endpoint_rows += [(name, *_endpoint(entry)) for entry in endpoints]
+    tables = [
+        Table(
+            "backends",
+            ("BACKEND", "PROTOCOL", "RETRIES", "WAITING", *_NUMBERS),
+            rows,
+            _right_aligned(2, 9),
+        )
+    ]
+    if endpoint_rows:
+        headings = ("BACKEND", "ENDPOINT", "HEALTH", "ACTIVE", "OK", "FAILED", "EJECTIONS")
+        tables.append(Table("endpoints", headings, endpoint_rows, _right_aligned(3, 7)))
+    return CommandResult(tables, data)
+
+
+def _endpoint(entry: Json) -> tuple[str, ...]:
+    requests = entry.get("requests", {})
+    return (
+        entry["endpoint"],
+        entry.get("health", "unknown"),
+        f"{entry.get('active', 0):.0f}",
+        f"{requests.get('ok', 0):.0f}",
+        f"{requests.get('failed', 0):.0f}",
+        f"{entry.get('ejections', 0):.0f}",
+    )
+
+
+def _health(state: Json, plan: Json) -> CommandResult:
+    workers, config = state["workers"], state["config"]
+    reload = config["last_reload"]
+    facts = {
+        "readiness": "ready" if state["ready"] else "not ready",
+        "version": state["version"],
+        "workers": f"{workers['serving']} of {workers['wanted']}",
+        "configuration": f"number {config['number']}, {config['source'] or 'the embedded demo'}",
+        "last reload": "-" if reload is None else "ok" if reload["ok"] else reload["error"],
+        "in flight": f"{state['totals']['in_flight']:.0f} requests",
+    }
+    known = {(e["backend"], e["endpoint"]): e for e in state["endpoints"]}
+    endpoint_rows = [
+        (backend["name"], *_endpoint(known.get((backend["name"], url), {"endpoint": url})))[:3]
+        for backend in plan["backends"]
+        for url in backend["endpoints"]
+    ]
+    ports = [
+        (item["name"], item["address"], "yes" if item["tls"] else "no", _or_dash(item["protocols"]))
+        for item in plan["listeners"]
+    ]
+    tables = [
+        Table("health", ("PROPERTY", "VALUE"), list(facts.items())),
+        Table("listeners", ("LISTENER", "ADDRESS", "TLS", "PROTOCOLS"), ports),
+    ]
+    if endpoint_rows:
+        tables.append(Table("endpoints", ("BACKEND", "ENDPOINT", "HEALTH"), endpoint_rows))
+    data = {key: state[key] for key in ("ready", "version", "workers", "config", "totals")}
+    listeners = {"listeners": plan["listeners"], "endpoints": state["endpoints"]}
+    return CommandResult(tables, data | listeners, 0 if state["ready"] else 1)
+
+
+QUERIES: Final[Mapping[str, Callable[[Json, Json], CommandResult]]] = {
+    "routes": _routes,
+    "backends": _backends,
+    "health": _health,
+}
+
+
+# ---- statistics
+
+
+def _totals(flows: Iterable[Json]) -> Json:
+    """Return the totals of ``flows``: requests, errors, and mean and percentiles in seconds."""
+    requests = errors = total = 0.0
+    buckets: dict[float, float] = {}
+    for flow in flows:
+        outcomes = flow.get("outcomes", {})
+        requests += sum(outcomes.values())
+        errors += sum(outcomes.values()) - outcomes.get("ok", 0)
+        times = flow.get("seconds", {"sum": 0.0, "buckets": []})
+        total += times["sum"]
+        for bound, count in times["buckets"]:
+            limit = float("inf") if bound is None else bound
+            buckets[limit] = buckets.get(limit, 0) + count
+    ordered = sorted(buckets.items())
+    return {
+        "requests": int(requests),
+        "errors": int(errors),
+        "mean_seconds": total / requests if requests else None,
+        "p50_seconds": quantile(ordered, 0.5),
+        "p99_seconds": quantile(ordered, 0.99),
+    }
+
+
+def quantile(buckets: list[tuple[float, float]], share: float) -> float | None:
+    """Return the quantile ``share``, as Prometheus' histogram_quantile estimates it: linear within
+    a bucket, and the last finite bound above it.
+
+    ``buckets`` are upper bounds and cumulative counts. Return None if all counts are 0.
+    """
+    if not buckets or not buckets[-1][1]:
+        return None
+    rank = share * buckets[-1][1]
+    for (low, before), (high, count) in pairwise([(0.0, 0.0), *buckets]):
+        if count >= rank and count > before:
+            if high == float("inf"):
+                return low
+            return low + (high - low) * (rank - before) / (count - before)
+    return buckets[-1][0]
+
+
+def _cells(totals: Json) -> tuple[str, ...]:
+    return (
+        str(totals["requests"]),
+        str(totals["errors"]),
+        *(_seconds(totals[f"{key}_seconds"]) for key in ("mean", "p50", "p99")),
+    )
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.3g} s"
+
+
+def _right_aligned(first: int, end: int = 8) -> frozenset[int]:
+    return frozenset(range(first, end))
+
+
+def _or_dash(texts: Iterable[str]) -> str:
+    return ", ".join(texts) or "-"
+
+
+def _targets(route: Json) -> str:
+    texts = [route["backend"]]
+    texts += [f"{target['percent']:g}% {target['backend']}" for target in route["split"]]
+    texts += [f"else {route['fallback']}"] if route["fallback"] else []
+    texts += [f"copy {route['mirror']}"] if route["mirror"] else []
+    return ", ".join(texts)

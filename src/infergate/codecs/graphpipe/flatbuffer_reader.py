@@ -1,0 +1,295 @@
+"""A flatbuffer reader that works in place and checks each access against the end of the message.
+
+The code that flatc generates does not check offsets, so a hostile offset reads arbitrary bytes, and
+Python has no verifier to run first. The schema is small, so this module reads its fields itself,
+checks and uses them in one step, and is faster than the generated code.
+
+*Rule 1.* Nothing outside the message is read; a field that would lie there is BAD_REQUEST naming
+it.
+*Rule 2.* The variations of old writers are accepted: any order and alignment, vtables after their
+tables and shared vtables, strings without NUL, absent vectors (read as empty), bytes after the last
+object.
+*Rule 3.* Several offsets may point to the same object, so a message can refer to far more bytes
+than it has. Bytes read are counted and limited to ``MAX_EXPANSION`` times the message's size.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.tensor import Buffer
+
+MAX_EXPANSION: Final = 4
+"""Writers may store equal strings once; no known writer does."""
+_U8: Final = struct.Struct("<B").unpack_from
+_U16: Final = struct.Struct("<H").unpack_from
+_U32: Final = struct.Struct("<I").unpack_from
+_I32: Final = struct.Struct("<i").unpack_from
+_I64: Final = struct.Struct("<q").unpack_from
+_OFFSET_BYTES: Final = 4
+"""Bytes of an offset, and of a vector's length."""
+MIN_BATCH_STRINGS: Final = 64
+"""Minimum number of strings that are read, or written, in a batch: a loop takes a microsecond for
+each."""
+LONG_STRING_BYTES: Final = 128
+"""Minimum size in bytes from which a string is copied faster by itself than in a batch."""
+_MAX_BATCH_STRINGS: Final = 1 << 13
+_MAX_BATCH_BYTES: Final = 1 << 14
+"""Limits on the temporary memory of numpy, which is several times 8 bytes for each string or
+byte."""
+
+
+class TableField(NamedTuple):
+    """A field of a table. ``entry`` is the position of its offset in the vtable: 4, plus 2 for each
+    preceding field."""
+
+    entry: int
+    name: str
+
+
+class FlatbufferMessage:
+    """A flatbuffer. ``remaining_bytes`` is the number of bytes that may still be read (Rule 3)."""
+
+    __slots__ = ("data", "end", "remaining_bytes")
+
+    def __init__(self, data: Buffer) -> None:
+        self.data: Final = memoryview(data)
+        self.end: Final = len(data)
+        self.remaining_bytes = MAX_EXPANSION * self.end
+
+    def root(self, label: str) -> FlatbufferTable:
+        """Return the outermost table, called ``label`` in errors. Raises BAD_REQUEST."""
+        if self.end < _OFFSET_BYTES:
+            raise bad_request(f"{self.end} bytes are too short for the flatbuffer {label}")
+        return FlatbufferTable(self, _U32(self.data, 0)[0], label)
+
+    def consume(self, size: int) -> None:
+        """Count bytes read (Rule 3). Raises TOO_LARGE."""
+        self.remaining_bytes -= size
+        if self.remaining_bytes < 0:
+            raise GatewayError(
+                Kind.TOO_LARGE,
+                f"the message has {self.end} bytes and refers to more than {MAX_EXPANSION} times that",
+            )
+
+
+class FlatbufferTable:
+    """A table, called ``label`` in errors.
+
+    Its methods raise BAD_REQUEST for objects outside the message, and TOO_LARGE by Rule 3.
+    """
+
+    __slots__ = ("_message", "_size", "_start", "_vtable", "label")
+
+    def __init__(self, message: FlatbufferMessage, start: int, label: str) -> None:
+        data, end = message.data, message.end
+        if start + _OFFSET_BYTES > end:
+            raise _out_of_bounds(label)
+        vtable = start - _I32(data, start)[0]
+        if not 0 <= vtable <= end - 4:
+            raise _out_of_bounds(f"the vtable of {label}")
+        size = _U16(data, vtable)[0]
+        if size < 4 or vtable + size > end:
+            raise _out_of_bounds(f"the vtable of {label}")
+        self._message: Final = message
+        self._start: Final = start
+        self._vtable: Final = vtable
+        self._size: Final = size
+        self.label: Final = label
+
+    def _position(self, field: TableField, width: int) -> int:
+        """Return the position of a field's ``width`` bytes; 0 if the field is absent."""
+        if field.entry + 2 > self._size:
+            return 0
+        offset: int = _U16(self._message.data, self._vtable + field.entry)[0]
+        if offset == 0:
+            return 0
+        position = self._start + offset
+        if position + width > self._message.end:
+            raise _out_of_bounds(f"{self.label}.{field.name}")
+        return position
+
+    def _target(self, field: TableField) -> int:
+        """Return the position of the object that a field refers to; 0 if the field is absent."""
+        position = self._position(field, _OFFSET_BYTES)
+        return position + _U32(self._message.data, position)[0] if position else 0
+
+    def _extent(self, position: int, width: int, label: str) -> tuple[int, int]:
+        """Return the position of the first element of a vector, and the number of elements."""
+        start = position + _OFFSET_BYTES
+        if start > self._message.end:
+            raise _out_of_bounds(label)
+        length: int = _U32(self._message.data, position)[0]
+        size = length * width
+        if start + size > self._message.end:
+            raise _out_of_bounds(label)
+        self._message.consume(size)
+        return start, length
+
+    def _vector(self, field: TableField, width: int) -> tuple[int, int]:
+        position = self._target(field)
+        return self._extent(position, width, f"{self.label}.{field.name}") if position else (0, 0)
+
+    def _elements(
+        self, field: TableField, max_elements: int, *, truncate: bool = False
+    ) -> list[tuple[int, str]]:
+        """Return the position and the label of each element. If there are more than
+        ``max_elements``, the rest is dropped if ``truncate``, else rejected."""
+        start, length = self._vector(field, _OFFSET_BYTES)
+        if length > max_elements:
+            if not truncate:
+                raise bad_request(
+                    f"there are {length} {field.name}, the limit is {max_elements}", limit="tensors"
+                )
+            length = max_elements
+        offsets = struct.unpack_from(f"<{length}I", self._message.data, start)
+        return [
+            (start + _OFFSET_BYTES * index + offset, f"{self.label}.{field.name}[{index}]")
+            for index, offset in enumerate(offsets)
+        ]
+
+    def _string(self, position: int, label: str) -> bytes:
+        start, length = self._extent(position, 1, label)
+        return bytes(self._message.data[start : start + length])
+
+    # ---- fields
+
+    def uint8(self, field: TableField) -> int:
+        """Return an unsigned byte; 0 if the field is absent."""
+        position = self._position(field, 1)
+        return int(_U8(self._message.data, position)[0]) if position else 0
+
+    def int64(self, field: TableField) -> int:
+        """Return a signed 64-bit integer; 0 if the field is absent."""
+        position = self._position(field, 8)
+        return int(_I64(self._message.data, position)[0]) if position else 0
+
+    def int64s(self, field: TableField, max_elements: int) -> tuple[int, ...]:
+        """Return up to ``max_elements`` signed 64-bit integers."""
+        start, length = self._vector(field, 8)
+        if length > max_elements:
+            raise bad_request(
+                f"{self.label}.{field.name} has {length} elements, the limit is {max_elements}",
+                limit="rank",
+            )
+        return struct.unpack_from(f"<{length}q", self._message.data, start)
+
+    def table(self, field: TableField) -> FlatbufferTable | None:
+        """Return the table that a field refers to, or None."""
+        position = self._target(field)
+        return (
+            FlatbufferTable(self._message, position, f"{self.label}.{field.name}")
+            if position
+            else None
+        )
+
+    def tables(self, field: TableField, max_tables: int) -> list[FlatbufferTable]:
+        """Return up to ``max_tables`` tables."""
+        return [FlatbufferTable(self._message, *item) for item in self._elements(field, max_tables)]
+
+    def text(self, field: TableField) -> str:
+        """Return a UTF-8 string; empty if the field is absent."""
+        return _decode(bytes(self.data(field)), f"{self.label}.{field.name}")
+
+    def texts(self, field: TableField, max_texts: int, *, truncate: bool = False) -> list[str]:
+        """Return up to ``max_texts`` UTF-8 strings. Further strings are ignored if ``truncate``,
+        else rejected."""
+        items = self._elements(field, max_texts, truncate=truncate)
+        return [_decode(self._string(*item), item[1]) for item in items]
+
+    def data(self, field: TableField) -> memoryview:
+        """Return a vector of bytes or a string of any bytes, not copied."""
+        start, length = self._vector(field, 1)
+        return self._message.data[start : start + length]
+
+    def length(self, field: TableField) -> int:
+        """Return the number of elements of a vector of offsets."""
+        return self._vector(field, _OFFSET_BYTES)[1]
+
+    def packed_strings(self, field: TableField) -> bytearray:
+        """Return all strings of a vector in the canonical layout of BYTES, which stores each as a
+        flatbuffer does, without padding."""
+        start, length = self._vector(field, _OFFSET_BYTES)
+        if length < MIN_BATCH_STRINGS:
+            return self._packed_singly(field, start, length)
+        packed = bytearray()
+        for first in range(0, length, _MAX_BATCH_STRINGS):
+            count = min(_MAX_BATCH_STRINGS, length - first)
+            self._pack_batch(packed, field, start + _OFFSET_BYTES * first, count)
+        return packed
+
+    def _pack_batch(self, packed: bytearray, field: TableField, begin: int, length: int) -> None:
+        data, end = np.frombuffer(self._message.data, np.uint8), self._message.end
+        offsets = np.frombuffer(data, "<u4", length, begin)
+        starts = np.arange(begin, begin + _OFFSET_BYTES * length, _OFFSET_BYTES) + offsets
+        if starts.max() > end - _OFFSET_BYTES:
+            raise _out_of_bounds(f"a string of {self.label}.{field.name}")
+        lengths = np.ndarray(
+            (end - _OFFSET_BYTES + 1,), "<u4", data, strides=(1,)
+        )  # a length at each byte position
+        sizes = _OFFSET_BYTES + lengths[starts].astype(np.int64)
+        if (starts + sizes).max() > end:
+            raise _out_of_bounds(f"a string of {self.label}.{field.name}")
+        self._message.consume(int(sizes.sum()))
+        _gather(packed, data, starts, sizes)
+
+    def _packed_singly(self, field: TableField, begin: int, length: int) -> bytearray:
+        data, message_end, remaining_bytes = (
+            self._message.data,
+            self._message.end,
+            self._message.remaining_bytes,
+        )
+        packed = bytearray()
+        for (offset,) in struct.iter_unpack("<I", data[begin : begin + _OFFSET_BYTES * length]):
+            position = begin + offset
+            begin += _OFFSET_BYTES
+            end = position + _OFFSET_BYTES
+            if end <= message_end:
+                end += _U32(data, position)[0]
+            if end > message_end:
+                raise _out_of_bounds(f"a string of {self.label}.{field.name}")
+            packed += data[position:end]
+            if len(packed) > remaining_bytes:
+                break
+        self._message.consume(len(packed))
+        return packed
+
+
+def _gather(
+    packed: bytearray,
+    data: npt.NDArray[np.uint8],
+    begins: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+) -> None:
+    """Append to ``packed`` the pieces of ``data`` with the given positions and sizes. Long pieces
+    are copied one by one, short ones byte by byte with an index array. No piece is empty."""
+    ends = np.cumsum(sizes)
+    total = int(ends[-1])
+    if total >= LONG_STRING_BYTES * len(sizes):
+        source = data.data
+        for begin, end in zip(begins.tolist(), (begins + sizes).tolist(), strict=True):
+            packed += source[begin:end]
+        return
+    starts, shifts = ends - sizes, begins - ends + sizes
+    for low in range(0, total, _MAX_BATCH_BYTES):
+        high = min(low + _MAX_BATCH_BYTES, total)
+        first, last = np.searchsorted(ends, (low, high - 1), "right")
+        part = slice(first, last + 1)
+        counts = np.minimum(ends[part], high) - np.maximum(starts[part], low)
+        packed += data[np.repeat(shifts[part], counts) + np.arange(low, high)].data
+
+
+def _out_of_bounds(label: str) -> GatewayError:
+    return bad_request(f"{label} lies outside the message")
+
+
+def _decode(data: bytes, label: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeError:
+        raise bad_request(f"{label} is not UTF-8") from None

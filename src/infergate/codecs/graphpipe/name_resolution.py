@@ -1,0 +1,62 @@
+"""Resolution of the input and output names in a message to those of the model.
+
+GraphPipe lets clients omit names: the model's metadata has them, in order.
+
+*Rule 1.* A tensor without a name, or with an empty name, is the input at its position; an output
+with an empty name is the output at its position (graphpipe-tf's client requests ``[""]``).
+*Rule 2.* Names beyond the last tensor are ignored: graphpipe-batcher sends each name twice.
+*Rule 3.* TensorFlow's ``name:0`` means ``name`` if the model has only ``name``, and vice versa. A
+name that the model does not have is sent on unchanged, so that the server reports the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from infergate.core.errors import bad_request
+from infergate.core.messages import ModelMetadata, TensorMetadata
+from infergate.core.name_rules import check_tensor_name
+
+_FIRST_OUTPUT_SUFFIX: Final = ":0"
+
+
+def resolve_inputs(given: Sequence[str], model: ModelMetadata) -> tuple[str, ...]:
+    """Return the name of each input. Raises BAD_REQUEST for a missing or duplicate name."""
+    names = _resolve(given, model.inputs, "input", model.name)
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise bad_request(f"input '{name}' is given twice")
+        seen.add(name)
+    return names
+
+
+def resolve_outputs(given: Sequence[str], model: ModelMetadata) -> tuple[str, ...]:
+    """Return the name of each requested output, which may occur twice. Raises BAD_REQUEST."""
+    return _resolve(given, model.outputs, "output", model.name)
+
+
+def _resolve(
+    given: Sequence[str], tensors: Sequence[TensorMetadata], role: str, model: str
+) -> tuple[str, ...]:
+    known = {tensor.name for tensor in tensors}
+    names: list[str] = []
+    for index, name in enumerate(given):
+        if name:
+            check_tensor_name(name, f"{role} {index}")
+            names.append(_match_name(name, known))
+        elif index < len(tensors):
+            names.append(tensors[index].name)
+        else:
+            raise bad_request(
+                f"{role} {index} has no name, and model '{model}' has {len(tensors)} {role}s"
+            )
+    return tuple(names)
+
+
+def _match_name(name: str, known: Collection[str]) -> str:
+    for candidate in (name, name + _FIRST_OUTPUT_SUFFIX, name.removesuffix(_FIRST_OUTPUT_SUFFIX)):
+        if candidate in known:
+            return candidate
+    return name

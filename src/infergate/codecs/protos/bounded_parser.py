@@ -1,0 +1,126 @@
+"""Parsing with the protobuf runtime, after a message's fields have been counted.
+
+The runtime allocates up to a hundred times the size of a message: an empty string or submessage is
+two bytes and becomes an object, a dimension is one byte and becomes an integer.
+
+*Rule.* Fields are counted at every depth of the schema, and each element of a packed list counts as
+one. At most ``max_fields`` fields in ``max_bytes`` bytes reach the runtime.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError
+
+from infergate.codecs.protos.wire_scanner import (
+    CONTINUATION_BIT,
+    DECODE_ERROR,
+    DELIMITED,
+    MAX_NESTED_FIELDS_ON_LOOP,
+    SHORT_TAG_MASK,
+    MalformedMessageError,
+    read_field,
+)
+from infergate.core.limits import Limits, NeedsOffloadError
+from infergate.core.tensor import Buffer
+
+_FIXED_SIZES: Final = {
+    FieldDescriptor.TYPE_DOUBLE: 8,
+    FieldDescriptor.TYPE_FIXED64: 8,
+    FieldDescriptor.TYPE_SFIXED64: 8,
+    FieldDescriptor.TYPE_FLOAT: 4,
+    FieldDescriptor.TYPE_FIXED32: 4,
+    FieldDescriptor.TYPE_SFIXED32: 4,
+}
+"""Bytes of a packed list's element. All other types are varints of one or more bytes."""
+_TEXT_TYPES: Final = frozenset({FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES})
+
+FieldLayout = dict[int, "FieldLayout | int"]
+"""The fields of a message type that can hold more than one value: the layout of a submessage, or
+the element size of a packed list in bytes."""
+
+
+def max_fields_on_loop(limits: Limits, max_fields: int = MAX_NESTED_FIELDS_ON_LOOP) -> int | None:
+    """Return ``max_fields`` if ``limits`` are for work on the event loop, else None (no extra
+    limit)."""
+    return max_fields if limits.is_on_event_loop else None
+
+
+def parse(
+    message_class: Any,
+    data: Buffer,
+    max_fields: int,
+    max_bytes: int,
+    max_on_loop: int | None = None,
+) -> Any:
+    """Parse ``data`` as a message of class ``message_class``. Raises MalformedMessageError, and
+    NeedsOffloadError for more than ``max_on_loop`` fields if that is given."""
+    if len(data) > max_bytes:
+        raise MalformedMessageError(f"it has {len(data)} bytes, the limit is {max_bytes}")
+    check_fields(message_class, data, max_fields, max_on_loop)
+    try:
+        return message_class.FromString(data)
+    except DecodeError:
+        raise MalformedMessageError(DECODE_ERROR) from None
+
+
+def check_fields(
+    message_class: Any, data: Buffer, max_fields: int, max_on_loop: int | None = None
+) -> None:
+    """Check the number of fields in ``data``, a message of class ``message_class``, at any depth.
+    Raises MalformedMessageError for more than ``max_fields``, NeedsOffloadError for more than
+    ``max_on_loop``."""
+    fields_left = max_fields if max_on_loop is None else min(max_fields, max_on_loop)
+    position, end, shape = 0, len(data), _field_layout(message_class.DESCRIPTOR)
+    outer: list[tuple[int, int, FieldLayout]] = []  # the unread rest of the enclosing messages
+    while position < end or outer:
+        if position >= end:
+            position, end, shape = outer.pop()
+            continue
+        fields_left -= 1
+        if fields_left < 0:
+            raise _too_many_fields(max_fields, max_on_loop)
+        start, value_start = position, position + 2
+        number = data[start]
+        if (
+            number & SHORT_TAG_MASK == DELIMITED < number
+            and value_start <= end
+            and (length := data[start + 1]) < CONTINUATION_BIT
+        ):
+            number, wire_type, position = number >> 3, DELIMITED, value_start + length
+        else:
+            number, wire_type, _, value_start, position = read_field(data, start)
+        if position > end:
+            raise MalformedMessageError(
+                f"field {number} at byte {start} runs past the end of its message"
+            )
+        if wire_type == DELIMITED and value_start < position and number in shape:
+            inner = shape[number]
+            if isinstance(inner, dict):
+                outer.append((position, end, shape))
+                position, end, shape = value_start, position, inner
+            else:
+                fields_left -= (position - value_start) // inner
+    if fields_left < 0:
+        raise _too_many_fields(max_fields, max_on_loop)
+
+
+def _too_many_fields(max_fields: int, max_on_loop: int | None) -> Exception:
+    if max_on_loop is not None and max_on_loop < max_fields:
+        return NeedsOffloadError()
+    return MalformedMessageError(f"it has more than {max_fields} fields")
+
+
+@functools.cache
+def _field_layout(descriptor: Any) -> FieldLayout:
+    """Return the layout of a message type. No message type of the schema contains itself."""
+    shape: FieldLayout = {}
+    for field in descriptor.fields:
+        if field.message_type is not None:
+            shape[field.number] = _field_layout(field.message_type)
+        elif field.is_repeated and field.type not in _TEXT_TYPES:
+            shape[field.number] = _FIXED_SIZES.get(field.type, 1)
+    return shape

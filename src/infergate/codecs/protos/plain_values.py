@@ -1,0 +1,72 @@
+"""Conversion between protobuf messages and plain Python values, which servers write as JSON.
+
+The format is protobuf's JSON format with the original field names and with integers as numbers, as
+in Triton's REST API. Fields without presence are always written, message fields only if they are
+set.
+
+*Rule.* The depth of the result is that of the schema, not of the input. Its size is limited to
+``MAX_VALUES``, because an empty message of 2 bytes becomes one value for each of its fields.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.json_format import ParseDict, ParseError
+
+from infergate.codecs.protos.wire_scanner import FieldBudget
+
+MAX_VALUES: Final = 131072
+"""Maximum number of object members and list items that one message is converted to."""
+
+
+def to_plain(message: Any, budget: FieldBudget | None = None) -> dict[str, Any]:
+    """Return the fields of ``message`` by name. Raises MalformedMessageError if there are more
+    values than ``budget`` (default: ``MAX_VALUES``)."""
+    budget = budget or FieldBudget(MAX_VALUES)
+    plain: dict[str, Any] = {}
+    for name, field, map_value, has_presence in _fields(message.DESCRIPTOR):
+        value = getattr(message, name)
+        if map_value is not None:
+            plain[name] = {
+                str(key): _plain_value(map_value, value[key], budget) for key in sorted(value)
+            }
+        elif field.is_repeated:
+            plain[name] = [_plain_value(field, item, budget) for item in value]
+        elif not has_presence or message.HasField(name):
+            plain[name] = _plain_value(field, value, budget)
+    return plain
+
+
+@functools.cache
+def _fields(descriptor: Any) -> tuple[tuple[str, Any, Any, bool], ...]:
+    """Return each field's name, the field, the value field if it is a map (else None), and whether
+    it has presence."""
+    fields = []
+    for field in descriptor.fields:
+        message_type = field.message_type
+        is_map = message_type is not None and message_type.GetOptions().map_entry
+        map_value = message_type.fields_by_name["value"] if is_map else None
+        fields.append((field.name, field, map_value, field.has_presence))
+    return tuple(fields)
+
+
+def _plain_value(field: Any, value: Any, budget: FieldBudget) -> Any:
+    budget.spend()
+    if field.type == FieldDescriptor.TYPE_MESSAGE:
+        return to_plain(value, budget)
+    if field.type == FieldDescriptor.TYPE_ENUM:
+        enum_value = field.enum_type.values_by_number.get(value)
+        return value if enum_value is None else enum_value.name
+    return value
+
+
+def from_plain(message_class: Any, plain: Any) -> Any:
+    """Return the message of class ``message_class`` with the fields in ``plain``; unknown members
+    are ignored. Raises ValueError if a value does not fit its field."""
+    try:
+        return ParseDict(plain, message_class(), ignore_unknown_fields=True)
+    except (ParseError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(str(error)[:200]) from None

@@ -1,0 +1,280 @@
+"""Pass-through between legacy gRPC clients and servers: messages are forwarded with their tensors
+unchanged.
+
+The rules are those of ``http_pass_through``; only the position of the header differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from infergate.codecs.base import ParsedRequest, PartialInferRequest
+from infergate.codecs.protos.statuses import raise_status
+from infergate.codecs.protos.wire_scanner import (
+    DELIMITED,
+    MAX_VARINT_BYTES,
+    VARINT,
+    MalformedMessageError,
+    field_prefix,
+    read_varint,
+    remove_fields,
+    scan_fields,
+)
+from infergate.codecs.trtis import grpc_infer
+from infergate.codecs.trtis import messages as pb
+from infergate.codecs.trtis.grpc_methods import INFER
+from infergate.codecs.trtis.infer_request import read_request, version_number
+from infergate.codecs.trtis.infer_response import model_version
+from infergate.codecs.trtis.options import CompatibilityLevel
+from infergate.codecs.trtis.request_status import check_status
+from infergate.codecs.trtis.validated_headers import (
+    MAX_KEY_LENGTH,
+    ValidatedHeader,
+    ValidatedHeaderCache,
+    validate_response,
+)
+from infergate.core.errors import backend_garbage, bad_request
+from infergate.core.limits import Limits
+from infergate.core.messages import InferRequest, ModelMetadata
+from infergate.core.sequences import SequenceId
+from infergate.core.tensor import Buffer
+from infergate.core.wire import RpcRequest, RpcResponse, join_parts
+
+# InferRequest: model_name, model_version, meta_data; InferResponse: request_status, meta_data
+_MODEL: Final = 1
+_VERSION: Final = 2
+_STATUS: Final = 1
+_REQUEST_HEADER: Final = 3
+_RESPONSE_HEADER: Final = 2
+_ID: Final = 5
+_FIELDS_PER_TENSOR: Final = 4
+
+
+@dataclass(slots=True)
+class ValidatedRpcRequest(RpcRequest):
+    """A validated inference. ``id`` is the client's; 0 if it has none."""
+
+    header: ValidatedHeader | None = None
+    model_and_version: tuple[str, str] = ("", "")
+    parse: Callable[[], tuple[Any, PartialInferRequest[ParsedRequest]]] | None = None
+    id: int = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what is needed to validate a response (Rule 2), without the cached responses."""
+        header = None if self.header is None else replace(self.header, responses={})
+        arguments = (
+            self.method,
+            self.message,
+            self.metadata,
+            header,
+            self.model_and_version,
+            self.parse,
+        )
+        return ValidatedRpcRequest, (*arguments, self.id)
+
+
+def validate(
+    wire: RpcRequest,
+    target: InferRequest,
+    header_cache: ValidatedHeaderCache,
+    level: CompatibilityLevel,
+    limits: Limits,
+) -> PartialInferRequest[RpcRequest]:
+    """Return ``wire``, an inference of ``target``, to be validated with the model's metadata.
+
+    Raises MalformedMessageError, BAD_REQUEST.
+    """
+    head, raw = grpc_infer.split_request(wire.message, limits)
+    header_bytes, number = _split_id(_single_field(head, _REQUEST_HEADER, _MODEL)[0], limits)
+    key = None if header_bytes is None else (header_bytes, target.model, target.version)
+    entry = header_cache.find(key)
+    parse = partial(_parse_request, head, raw, target, level, limits)
+    parsed_request = parse() if entry is None else None
+
+    def finish(metadata: ModelMetadata) -> RpcRequest:
+        validated, id_ = entry, number
+        if (
+            validated is not None
+            and validated.is_valid_for(metadata, limits)
+            and tuple(map(len, raw[: len(validated.sizes)])) == validated.sizes
+        ):
+            if validated.bytes_tensors:
+                validated.check_bytes_data(raw)
+        else:
+            try:
+                header, unfinished = parsed_request or parse()
+            except MalformedMessageError as error:
+                raise bad_request(f"the message cannot be parsed: {error}") from None
+            parsed = unfinished.complete(metadata)
+            validated, id_ = header_cache.add(key, header, parsed, metadata, limits), header.id
+        return ValidatedRpcRequest(
+            wire.method,
+            wire.message,
+            wire.metadata,
+            validated,
+            (target.model, target.version),
+            parse,
+            id_,
+        )
+
+    return PartialInferRequest(target.model, target.version, finish)
+
+
+def _parse_request(
+    head: Buffer,
+    raw: Sequence[memoryview],
+    target: InferRequest,
+    level: CompatibilityLevel,
+    limits: Limits,
+) -> tuple[Any, PartialInferRequest[ParsedRequest]]:
+    header = grpc_infer.parse_head(head).meta_data
+    return header, read_request(header, target, grpc_infer.input_splitter(raw), level, limits)
+
+
+def _split_id(header: memoryview | None, limits: Limits) -> tuple[bytes | None, int]:
+    """Return ``header`` without its id, and the id. The header is None if it is too long to be
+    cached. Raises MalformedMessageError."""
+    if header is None or len(header) > MAX_KEY_LENGTH:
+        return None, 0
+    kept: list[memoryview] = []
+    id_ = 0
+    for field in scan_fields(header, _FIELDS_PER_TENSOR * limits.tensors):
+        if field.number == _ID and field.wire_type == VARINT:
+            id_ = read_varint(header, field.value_start, MAX_VARINT_BYTES)[0] % 2**64
+        else:
+            kept.append(header[field.start : field.end])
+    return b"".join(kept), id_
+
+
+def _single_field(
+    head: Buffer, number: int, merged_number: int
+) -> tuple[memoryview | None, memoryview]:
+    """Return the field ``number`` of ``head``, or None unless it occurs exactly once, and the
+    contents of all fields ``merged_number``, which protobuf merges. Raises
+    MalformedMessageError."""
+    view = memoryview(head)
+    matches: list[memoryview] = []
+    merged: list[memoryview] = []
+    for field in scan_fields(view, grpc_infer.MAX_REQUEST_FIELDS):
+        if field.wire_type == DELIMITED:
+            if field.number == number:
+                matches.append(view[field.value_start : field.end])
+            elif field.number == merged_number:
+                merged.append(view[field.value_start : field.end])
+    contents = merged[0] if len(merged) == 1 else memoryview(b"".join(merged))
+    return matches[0] if len(matches) == 1 else None, contents
+
+
+def sequence_of(wire: RpcRequest, limits: Limits) -> SequenceId | None:
+    """Return the sequence that ``wire`` belongs to. Raises MalformedMessageError."""
+    if isinstance(wire, ValidatedRpcRequest) and wire.header is not None:
+        return wire.header.sequence
+    head, _ = grpc_infer.split_request(wire.message, limits)
+    return grpc_infer.parse_head(head).meta_data.correlation_id or None
+
+
+def rewrite_request(wire: RpcRequest, model: str, version: str) -> RpcRequest | None:
+    """Return ``wire`` for another model; None if it must be translated. Raises
+    MalformedMessageError, BAD_REQUEST."""
+    if isinstance(wire, ValidatedRpcRequest) and wire.header is not None:
+        if not wire.header.can_pass_through:
+            return None
+        if wire.model_and_version == (model, version):
+            return RpcRequest(INFER, wire.message)
+    number = version_number(model, version)
+    names = pb.InferRequest(model_name=model, model_version=number).SerializeToString()
+    rest = remove_fields(
+        join_parts(wire.message), frozenset({_MODEL, _VERSION}), grpc_infer.MAX_REQUEST_FIELDS
+    )
+    return RpcRequest(INFER, [names, *rest])
+
+
+def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's, and the status
+    wire: RpcResponse,
+    request: RpcRequest,
+    model: str,
+    version: str,
+    limits: Limits,
+    make_status: Callable[[], Any],
+) -> RpcResponse:
+    """Return the backend's response as the response to ``request``, with the gateway's own status.
+
+    ``model`` and ``version`` replace the backend's where they are not empty. Raises the backend's
+    error, or BACKEND_GARBAGE.
+    """
+    if wire.code:
+        raise_status(wire)
+    try:
+        if isinstance(request, ValidatedRpcRequest) and request.header is not None:
+            return _rewrite_validated(wire, request, (model, version), limits, make_status)
+        return _relay(wire, model, version, limits, make_status)
+    except (MalformedMessageError, DecodeError) as error:
+        raise backend_garbage("the backend's InferResponse cannot be parsed", str(error)) from None
+
+
+def _rewrite_validated(
+    wire: RpcResponse,
+    request: ValidatedRpcRequest,
+    names: tuple[str, str],
+    limits: Limits,
+    make_status: Callable[[], Any],
+) -> RpcResponse:
+    """Build the response to a validated request (Rule 2)."""
+    entry, parse = request.header, request.parse
+    assert entry is not None
+    assert parse is not None
+    rest, entries = grpc_infer.split_response(wire.message, limits)
+    header, code = _single_field(rest, _RESPONSE_HEADER, _STATUS)
+    header_bytes, _ = _split_id(header, limits)
+    validated = None if header_bytes is None else entry.responses.get((header_bytes, *names))
+    if validated is not None and tuple(map(len, entries)) == validated.sizes:
+        check_status(pb.RequestStatus.FromString(code), wire.metadata)
+        raw: Sequence[Buffer] = entries
+    else:
+        head = grpc_infer.parse_response_head(rest, limits)
+        check_status(head.request_status, wire.metadata)
+        parsed = parse()[1].complete(entry.metadata)
+        allot = grpc_infer.output_splitter(entries)
+        validated, raw, is_cacheable = validate_response(
+            head.meta_data, allot, parsed, entry, names
+        )
+        written = validated.header.SerializeToString(deterministic=True)
+        validated = replace(validated, header=written)
+        if is_cacheable and header_bytes is not None:
+            entry.cache_response((header_bytes, *names), validated)
+    status_bytes = make_status().SerializeToString(deterministic=True)
+    client_header = validated.header
+    if request.id:
+        client_header += pb.InferResponseHeader(id=request.id).SerializeToString()
+    parts: list[Buffer] = [
+        b"".join(
+            (
+                field_prefix(_STATUS, len(status_bytes)),
+                status_bytes,
+                field_prefix(_RESPONSE_HEADER, len(client_header)),
+                client_header,
+            )
+        )
+    ]
+    return RpcResponse(
+        grpc_infer.add_raw(parts, grpc_infer.RAW_OUTPUT, validated.select_outputs(raw))
+    )
+
+
+def _relay(
+    wire: RpcResponse, model: str, version: str, limits: Limits, make_status: Callable[[], Any]
+) -> RpcResponse:
+    """Relay the response to a request that was not validated (Rule 3)."""
+    head, raw = grpc_infer.read_response(wire.message, limits)
+    check_status(head.request_status, wire.metadata)
+    if model:
+        head.meta_data.model_name = model
+    if version:
+        head.meta_data.model_version = model_version(version)
+    head.request_status.CopyFrom(make_status())
+    return RpcResponse(grpc_infer.message_parts(head, grpc_infer.RAW_OUTPUT, raw))

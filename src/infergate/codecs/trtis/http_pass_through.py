@@ -1,0 +1,242 @@
+"""Pass-through between legacy HTTP clients and servers: messages are forwarded with their tensors
+unchanged.
+
+*Rule 1.* A request is validated by the function that parses it, or found in the cache
+(``validated_headers``). Validation needs the model's metadata, so the result is a
+``PartialInferRequest``, as of a parse.
+*Rule 2.* The client's response is the same as if the message had been translated: the outputs in
+the requested order, the client's id, and the gateway's NV-Status.
+*Rule 3.* The response to a request that was not validated is relayed as the server wrote it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+from infergate.codecs.base import ParsedRequest, PartialInferRequest
+from infergate.codecs.trtis import http_backend, http_frontend
+from infergate.codecs.trtis.http_frontend import REQUEST_HEADER, BodyFormat
+from infergate.codecs.trtis.http_paths import model_path, parse_path
+from infergate.codecs.trtis.infer_request import read_request, version_number
+from infergate.codecs.trtis.infer_response import model_version
+from infergate.codecs.trtis.messages import InferResponseHeader
+from infergate.codecs.trtis.options import CompatibilityLevel
+from infergate.codecs.trtis.validated_headers import (
+    ValidatedHeader,
+    ValidatedHeaderCache,
+    ValidatedResponse,
+    validate_response,
+)
+from infergate.core.errors import bad_request
+from infergate.core.limits import Limits
+from infergate.core.messages import InferRequest, ModelMetadata
+from infergate.core.sequences import SequenceId
+from infergate.core.tensor import Buffer
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts, total_size
+
+_NEEDS_TRANSLATION: Final = re.compile(r"shared_memory|priority|timeout_microseconds")
+"""Found in a header that was not parsed, these fields forbid forwarding it unchanged."""
+_RESPONSE_START: Final = re.compile(
+    r'model_name: "(?:[^"\\]|\\.)++" (?:model_version: \d++ )?+batch_size: \d'
+)
+"""The start of NV-InferResponse, as every server prints it."""
+_MAX_ID: Final = 2**64 - 1
+_MAX_ID_DIGITS: Final = 20
+
+
+@dataclass(slots=True)
+class ValidatedHttpRequest(HttpRequest):
+    """A validated inference. ``id`` is the client's; 0 if it has none."""
+
+    header: ValidatedHeader | None = None
+    level: CompatibilityLevel | None = None
+    id: int = 0
+
+
+def split_id(header_text: str) -> tuple[str, int]:
+    """Return ``header_text`` without the id at its end, where C++ prints it, and the id.
+
+    Return the text unchanged and 0 if there is no id, or if the apparent id might be something
+    else.
+    """
+    head, separator, digits = header_text.rpartition(" id: ")
+    if (
+        separator
+        and digits.isdecimal()
+        and digits.isascii()
+        and len(digits) <= _MAX_ID_DIGITS
+        and digits[0] != "0"  # a leading zero means octal
+        and (value := int(digits)) <= _MAX_ID
+        and "#" not in header_text  # a comment could contain the apparent id
+    ):
+        return head, value
+    return header_text, 0
+
+
+def validate(
+    wire: HttpRequest,
+    target: InferRequest,
+    header_cache: ValidatedHeaderCache,
+    level: CompatibilityLevel,
+    limits: Limits,
+) -> PartialInferRequest[HttpRequest]:
+    """Return ``wire``, an inference of ``target``, to be validated with the model's metadata.
+    Raises BAD_REQUEST."""
+    header_text, number = split_id(wire.headers.get(REQUEST_HEADER, ""))
+    key = (header_text, target.model, target.version)
+    entry = header_cache.find(key)
+    parse = partial(_parse_request, wire, target, level, limits)
+    unfinished = parse() if entry is None else None
+
+    def finish(metadata: ModelMetadata) -> HttpRequest:
+        validated, id_ = entry, number
+        if (
+            validated is not None
+            and validated.is_valid_for(metadata, limits)
+            and validated.total_size == total_size(wire.body)
+        ):
+            if validated.bytes_tensors:
+                validated.check_bytes_data(_slice_body(wire.body, validated.sizes))
+        else:
+            parsed = (unfinished or parse()).complete(metadata)
+            header = http_frontend.parse_header(wire, limits)
+            validated, id_ = header_cache.add(key, header, parsed, metadata, limits), header.id
+        return ValidatedHttpRequest(
+            wire.method, wire.path, wire.query, wire.headers, wire.body, validated, level, id_
+        )
+
+    return PartialInferRequest(target.model, target.version, finish)
+
+
+def _parse_request(
+    wire: HttpRequest, target: InferRequest, level: CompatibilityLevel, limits: Limits
+) -> PartialInferRequest[ParsedRequest]:
+    header = http_frontend.parse_header(wire, limits)
+    return read_request(header, target, http_frontend.input_splitter(wire.body), level, limits)
+
+
+def _slice_body(body: Sequence[Buffer], sizes: Sequence[int]) -> list[Buffer]:
+    view = memoryview(join_parts(body))
+    parts: list[Buffer] = []
+    position = 0
+    for length in sizes:
+        parts.append(view[position : position + length])
+        position += length
+    return parts
+
+
+def sequence_of(wire: HttpRequest, limits: Limits) -> SequenceId | None:
+    """Return the sequence that ``wire`` belongs to. Raises BAD_REQUEST."""
+    if isinstance(wire, ValidatedHttpRequest) and wire.header is not None:
+        return wire.header.sequence
+    return http_frontend.parse_header(wire, limits).correlation_id or None
+
+
+def rewrite_request(wire: HttpRequest, model: str, version: str) -> HttpRequest | None:
+    """Return ``wire`` for another model; None if it must be translated, which may shorten its
+    header. Raises UNSUPPORTED for a name that does not fit in a path."""
+    header_text = wire.headers.get(REQUEST_HEADER)
+    if header_text is None:
+        raise bad_request(http_frontend.MISSING_HEADER)
+    if len(header_text) > http_backend.MAX_REQUEST_HEADER or not header_text.isascii():
+        return None
+    validated = wire.header if isinstance(wire, ValidatedHttpRequest) else None
+    if validated is not None:
+        if not validated.can_pass_through:
+            return None
+        query = http_backend.BINARY_QUERY
+    elif _NEEDS_TRANSLATION.search(header_text) is not None:
+        return None
+    else:  # a relayed response has the format that the client asked for
+        query = (
+            http_backend.BINARY_QUERY
+            if http_frontend.body_format_of(wire) is BodyFormat.BINARY
+            else ""
+        )
+    path = model_path("/api/infer", model, version_number(model, version))
+    headers = {"content-type": "application/octet-stream", REQUEST_HEADER: header_text}
+    return HttpRequest("POST", path, query, headers, wire.body)
+
+
+def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's, and the status
+    wire: HttpResponse,
+    request: HttpRequest,
+    model: str,
+    version: str,
+    make_status: Callable[[], Any],
+    limits: Limits,
+) -> HttpResponse:
+    """Return the backend's response as the response to ``request``, with the gateway's own status.
+
+    ``model`` and ``version`` replace the backend's where they are not empty. Raises the backend's
+    error, or BACKEND_GARBAGE.
+    """
+    header_text = http_backend.infer_header_text(wire)
+    if not isinstance(request, ValidatedHttpRequest) or request.header is None:
+        return _relay(wire, header_text, request, model, version, make_status, limits)
+    body_format = http_frontend.body_format_of(request)
+    key = (split_id(header_text)[0], body_format, model, version)
+    validated = request.header.responses.get(key)
+    if validated is not None and sum(validated.sizes) <= total_size(wire.body):
+        raw = _slice_body(wire.body, validated.sizes)
+    else:
+        validated, raw = _validate_response(wire, header_text, request, key)
+    client_header, trailer = validated.header
+    data = [part for part in validated.select_outputs(raw) if len(part)]
+    return http_frontend.rendered_response(
+        client_header, trailer, request.id, body_format, data, make_status()
+    )
+
+
+def _validate_response(
+    wire: HttpResponse,
+    header_text: str,
+    request: ValidatedHttpRequest,
+    key: tuple[str, BodyFormat, str, str],
+) -> tuple[ValidatedResponse, list[Buffer]]:
+    body_format = key[1]
+    entry, level = request.header, request.level
+    assert entry is not None
+    assert level is not None
+    operation = parse_path(request.method, request.path)
+    assert isinstance(operation, InferRequest)
+    parsed = _parse_request(request, operation, level, entry.limits).complete(entry.metadata)
+    header, _ = http_backend.parse_infer_header(
+        header_text, wire.body, BodyFormat.BINARY, entry.limits
+    )
+    allot = http_backend.output_splitter(memoryview(join_parts(wire.body)))
+    validated, raw, is_cacheable = validate_response(header, allot, parsed, entry, key[2:])
+    validated = replace(
+        validated, header=http_frontend.render_header(validated.header, body_format)
+    )
+    if is_cacheable:
+        entry.cache_response(key, validated)
+    return validated, raw
+
+
+def _relay(  # noqa: PLR0913, PLR0917 - those of its caller, and the header
+    wire: HttpResponse,
+    header_text: str,
+    request: HttpRequest,
+    model: str,
+    version: str,
+    make_status: Callable[[], Any],
+    limits: Limits,
+) -> HttpResponse:
+    """Relay the response to a request that was not validated (Rule 3)."""
+    if not model and not version and _RESPONSE_START.match(header_text) is not None:
+        return http_frontend.relayed_response(header_text, wire.body, make_status())
+    body_format = http_frontend.body_format_of(request)
+    parsed, length = http_backend.parse_infer_header(header_text, wire.body, body_format, limits)
+    header = InferResponseHeader()
+    header.CopyFrom(parsed)
+    if model:
+        header.model_name = model
+    if version:
+        header.model_version = model_version(version)
+    data = memoryview(join_parts(wire.body))[:length]
+    return http_frontend.infer_response(header, (data,), body_format, make_status())

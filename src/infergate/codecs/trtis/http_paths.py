@@ -1,0 +1,163 @@
+"""HTTP paths ⇄ operations.
+
+*Rule 1.* Paths are matched without decoding, as by the servers: ``sim%70le`` is not ``simple``.
+*Rule 2.* An unknown path, or a wrong method, is answered by an empty 400 or 405; it reaches no
+handler.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Final
+
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import (
+    InferRequest,
+    ModelIndexRequest,
+    ModelLoadRequest,
+    ModelUnloadRequest,
+    Operation,
+    ServerLiveRequest,
+    ServerReadyRequest,
+    ServerStatusRequest,
+    SharedMemoryRegisterRequest,
+    SharedMemoryStatusRequest,
+    SharedMemoryUnregisterRequest,
+)
+from infergate.core.records import record
+
+LIVE: Final = "/api/health/live"
+READY: Final = "/api/health/ready"
+STATUS: Final = "/api/status"
+INDEX: Final = "/api/repository/index"
+_MEMORY_PATH: Final = "/api/sharedmemorycontrol"
+
+
+@record
+class TrtisPathMatch:
+    """The match of a path: the ``method`` that it requires, and the ``operation`` with the values
+    from the path."""
+
+    method: str
+    operation: Operation
+
+
+def _infer(model: str, version: str | None) -> Operation:
+    return InferRequest(model, (version.lstrip("0") or "0") if version else "")
+
+
+_PATTERNS: Final[tuple[tuple[str, str, Callable[..., Operation]], ...]] = (
+    ("GET", LIVE, ServerLiveRequest),
+    ("GET", READY, ServerReadyRequest),
+    ("GET", f"{STATUS}(?:/(.*))?", lambda model: ServerStatusRequest(model or "")),
+    ("POST", r"/api/infer/([^/]+)(?:/(\d+))?", _infer),
+    ("POST", "/api/modelcontrol/load/([^/]+)", ModelLoadRequest),
+    ("POST", "/api/modelcontrol/unload/([^/]+)", ModelUnloadRequest),
+    ("GET", INDEX, ModelIndexRequest),
+    (
+        "POST",
+        _MEMORY_PATH + r"/register/([^/]+)/(/[^/]+)/(\d{1,20})/(\d{1,20})",
+        lambda name, key, offset, size: SharedMemoryRegisterRequest(
+            name, key, int(offset), int(size)
+        ),
+    ),
+    (
+        "POST",
+        _MEMORY_PATH + r"/cudaregister/([^/]+)/(\d{1,20})/(\d{1,20})",
+        lambda name, size, device: SharedMemoryRegisterRequest(
+            name, size=int(size), device=int(device)
+        ),
+    ),
+    ("POST", _MEMORY_PATH + "/unregister/([^/]+)", SharedMemoryUnregisterRequest),
+    ("POST", _MEMORY_PATH + "/unregisterall", SharedMemoryUnregisterRequest),
+    ("GET", _MEMORY_PATH + "/status", SharedMemoryStatusRequest),
+)
+_COMPILED_PATTERNS: Final = tuple(
+    (method, re.compile(form, re.ASCII), make) for method, form, make in _PATTERNS
+)
+_MAX_SHOWN: Final = 200
+_SEGMENT: Final = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+")
+"""The characters of a path segment (RFC 3986)."""
+_MAX_SEGMENT: Final = 4000
+"""Bytes. A path may contain two names, and servers close the connection without a response if the
+request target is over 8190 bytes."""
+
+
+def match_path(path: str) -> TrtisPathMatch:
+    """Return the match of ``path``. Raises NOT_FOUND."""
+    return _cached_match(path) if len(path) <= _MAX_SHOWN else _match_path(path)
+
+
+def _match_path(path: str) -> TrtisPathMatch:
+    for method, form, make in _COMPILED_PATTERNS:
+        match = form.fullmatch(path)
+        if match is not None:
+            return TrtisPathMatch(method, make(*match.groups()))
+    shown = path if len(path) <= _MAX_SHOWN else path[:_MAX_SHOWN] + "…"
+    raise GatewayError(Kind.NOT_FOUND, f"no such path: {shown}")
+
+
+_cached_match: Final = functools.lru_cache(maxsize=1024)(_match_path)
+"""A cache, because the path of a request is matched several times and clients use few different
+paths."""
+
+
+def parse_path(method: str, path: str) -> Operation:
+    """Return the operation. Raises NOT_FOUND, and METHOD_NOT_ALLOWED if the path requires another
+    method."""
+    match = match_path(path)
+    if method != match.method:
+        raise GatewayError(
+            Kind.METHOD_NOT_ALLOWED,
+            f"method {method[:20]} is not allowed here; use {match.method}",
+        )
+    return match.operation
+
+
+def query_value(query: str, name: str) -> str:
+    """Return the first value of ``name`` in ``query``, not decoded, or an empty string."""
+    for pair in query.split("&"):
+        key, _, value = pair.partition("=")
+        if key == name:
+            return value
+    return ""
+
+
+def model_path(prefix: str, model: str, version: int = -1) -> str:
+    """Return the path ``prefix`` with ``model`` and ``version`` appended. Servers do not decode
+    paths, so some names cannot be sent.
+
+    Raises NOT_FOUND for a name that no model can have (model names are names of directories),
+    UNSUPPORTED for one that does not fit in a path.
+    """
+    if not model or "/" in model:
+        raise GatewayError(Kind.NOT_FOUND, f"no model has the name {model[:_MAX_SHOWN]!r}")
+    path = f"{prefix}/{_segment(model, 'model name')}"
+    return path if version < 0 else f"{path}/{version}"
+
+
+def memory_path(operation: SharedMemoryRegisterRequest | SharedMemoryUnregisterRequest) -> str:
+    """Return the path of ``operation``. Raises UNSUPPORTED for a name or key that does not fit in a
+    path."""
+    match operation:
+        case SharedMemoryUnregisterRequest(""):
+            return f"{_MEMORY_PATH}/unregisterall"
+        case SharedMemoryUnregisterRequest(name):
+            return f"{_MEMORY_PATH}/unregister/{_segment(name, 'region')}"
+        case SharedMemoryRegisterRequest(name, device=None):
+            key = _segment(operation.key.removeprefix("/"), "key")
+            location = f"/{key}/{operation.offset}/{operation.size}"
+            return f"{_MEMORY_PATH}/register/{_segment(name, 'region')}/{location}"
+        case SharedMemoryRegisterRequest(name):
+            location = f"{operation.size}/{operation.device}"
+            return f"{_MEMORY_PATH}/cudaregister/{_segment(name, 'region')}/{location}"
+
+
+def _segment(text: str, label: str) -> str:
+    if len(text) > _MAX_SEGMENT or _SEGMENT.fullmatch(text) is None or text in (".", ".."):
+        raise GatewayError(
+            Kind.UNSUPPORTED, f"{label} {text[:_MAX_SHOWN]!r} cannot be used in a path of the API"
+        )
+    return text

@@ -1,0 +1,168 @@
+"""RequestStatus, which every response contains: errors towards clients, and from backends.
+
+*Rule 1.* Each kind of error has one code. Where the servers have their own text for a case, clients
+get that text.
+*Rule 2.* A request that reaches a handler has a number, which each codec counts as the servers do.
+A response that a helper process wrote gets its number afterwards (``SupportsResponseNumbering``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from infergate.codecs.trtis.messages import CODES, RequestStatus
+from infergate.codecs.trtis.options import TrtisOptions
+from infergate.core.errors import (
+    GatewayError,
+    Kind,
+    Origin,
+    UnknownRegionError,
+    backend_garbage,
+    parse_retry_after,
+)
+from infergate.core.messages import (
+    InferRequest,
+    Operation,
+    ServerStatusRequest,
+    SharedMemoryRegisterRequest,
+)
+
+SUCCESS: Final = "SUCCESS"
+
+CODE_BY_KIND: Final[dict[Kind, str]] = {
+    Kind.BAD_REQUEST: "INVALID_ARG",
+    Kind.UNAUTHENTICATED: "INVALID_ARG",
+    Kind.FORBIDDEN: "INVALID_ARG",
+    Kind.NOT_FOUND: "NOT_FOUND",
+    Kind.METHOD_NOT_ALLOWED: "UNSUPPORTED",
+    Kind.ALREADY_EXISTS: "ALREADY_EXISTS",
+    Kind.UNSUPPORTED: "UNSUPPORTED",
+    Kind.UNSUPPORTED_ENCODING: "UNSUPPORTED",
+    Kind.TOO_LARGE: "INVALID_ARG",
+    Kind.RATE_LIMITED: "UNAVAILABLE",
+    Kind.OVERLOADED: "UNAVAILABLE",
+    Kind.NO_BACKEND: "UNAVAILABLE",
+    Kind.CONNECT: "UNAVAILABLE",
+    Kind.TIMEOUT: "UNAVAILABLE",
+    Kind.BACKEND_GARBAGE: "INTERNAL",
+    Kind.BACKEND_ERROR: "INTERNAL",
+    Kind.CANCELLED: "UNAVAILABLE",
+    Kind.INTERNAL: "INTERNAL",
+}
+"""The code that clients get. Every kind has a row; a test checks it."""
+
+KIND_BY_CODE: Final[dict[str, Kind]] = {
+    "INVALID": Kind.BACKEND_GARBAGE,
+    "UNKNOWN": Kind.BACKEND_ERROR,
+    "INTERNAL": Kind.BACKEND_ERROR,
+    "NOT_FOUND": Kind.NOT_FOUND,
+    "INVALID_ARG": Kind.BAD_REQUEST,
+    "UNAVAILABLE": Kind.NO_BACKEND,
+    "UNSUPPORTED": Kind.UNSUPPORTED,
+    "ALREADY_EXISTS": Kind.ALREADY_EXISTS,
+}
+"""The kind of a backend's error. A code that the API does not define is a BACKEND_ERROR."""
+_NAME_BY_CODE: Final = {number: name for name, number in CODES.items()}
+
+_UNKNOWN_MODEL: Final = re.compile(
+    "(Inference request for|Request for|no status available for) unknown model"
+)
+"""The servers' text. The code is UNAVAILABLE for an inference, INVALID_ARG for a status request."""
+_SEQUENCE_ERROR: Final = re.compile(
+    r"^(?:\[request id: [^\]]*\] )?"
+    r"(inference request to model '.*' must specify a )non-zero or non-empty correlation ID"
+)
+"""The text of later servers. Those of the API only know numbers."""
+_MAX_MESSAGE_BYTES: Final = 1500
+"""The longest message. When printed into a header, a byte may take four characters, and clients and
+proxies reject headers over 8 KiB."""
+
+
+class TrtisStatusError(GatewayError):
+    """A client error for which the servers have a ``code`` of their own."""
+
+    def __init__(self, code: str, public: str, kind: Kind = Kind.BAD_REQUEST) -> None:
+        super().__init__(kind, public)
+        self.code = code
+
+
+class RequestStatusFactory:
+    """Creates the RequestStatus of each response, with its number."""
+
+    def __init__(self, options: TrtisOptions) -> None:
+        self._options: Final = options
+        self._numbers: Final = itertools.count(1)
+
+    def success(self) -> Any:
+        """Return the status of a successful response."""
+        return self._status(SUCCESS)
+
+    def error(self, error: GatewayError, operation: Operation | None) -> Any:
+        """Return the status for ``error`` in response to ``operation``; None if the operation is
+        unknown."""
+        code, text = self._code_and_text(error, operation)
+        text = text.encode("utf-8", "replace")[:_MAX_MESSAGE_BYTES].decode("utf-8", "ignore")
+        return self._status(code, text)
+
+    def next_number(self) -> int:
+        """Return the next number."""
+        return next(self._numbers)
+
+    def _status(self, code: str, text: str = "") -> Any:
+        return RequestStatus(
+            code=CODES[code],
+            msg=text,
+            server_id=self._options.server_id,
+            request_id=self.next_number(),
+        )
+
+    def _code_and_text(self, error: GatewayError, operation: Operation | None) -> tuple[str, str]:
+        if isinstance(error, TrtisStatusError):
+            return error.code, error.public
+        if isinstance(error, UnknownRegionError):
+            return "NOT_FOUND", f"shared memory block '{error.region}' not found in manager"
+        match error.kind, operation:
+            case Kind.NOT_FOUND, InferRequest(model, version):
+                return "UNAVAILABLE", self._options.level.unknown_model_text(model, version)
+            # No model has an invalid name, and the servers look up any name.
+            case Kind.NOT_FOUND | Kind.BAD_REQUEST, ServerStatusRequest(model):
+                return "INVALID_ARG", f"no status available for unknown model '{model}'"
+            case Kind.ALREADY_EXISTS, SharedMemoryRegisterRequest(name):
+                return "ALREADY_EXISTS", f"shared memory block '{name}' already in manager"
+            case Kind.BAD_REQUEST, SharedMemoryRegisterRequest(device=None):
+                return "INTERNAL", error.public
+            case Kind.UNSUPPORTED, SharedMemoryRegisterRequest(name, key, device=None):
+                return "INTERNAL", f"Unable to open shared memory region: '{key}'"
+            case Kind.UNSUPPORTED, SharedMemoryRegisterRequest(name):
+                return "INVALID_ARG", (
+                    f"failed to register CUDA shared memory region: '{name}', GPUs not supported"
+                )
+            case Kind.BAD_REQUEST, InferRequest():
+                return CODE_BY_KIND[error.kind], _SEQUENCE_ERROR.sub(
+                    r"\1non-zero correlation ID", error.public
+                )
+        return CODE_BY_KIND[error.kind], error.public
+
+
+def check_status(status: Any, headers: Mapping[str, str]) -> None:
+    """Raise the error in a backend's ``status``, unless it is SUCCESS. The API has no field for the
+    time to retry after; the ``headers`` or metadata of the response may contain it."""
+    code = _NAME_BY_CODE.get(status.code, str(status.code))
+    if code == SUCCESS:
+        return
+    if _UNKNOWN_MODEL.match(status.msg):
+        kind = Kind.NOT_FOUND
+    else:
+        kind = KIND_BY_CODE.get(code, Kind.BACKEND_ERROR)
+    if kind is Kind.BACKEND_GARBAGE:
+        raise backend_garbage("the backend's status has no code")
+    raise GatewayError(
+        kind,
+        status.msg or f"the backend answered with {code} and no message",
+        origin=Origin.BACKEND,
+        detail=code,
+        retry_after=parse_retry_after(headers),
+    )

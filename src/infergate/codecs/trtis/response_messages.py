@@ -1,0 +1,38 @@
+"""Builds the response messages of operations other than inferences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from infergate.codecs.trtis.messages import ModelRepositoryIndex
+from infergate.codecs.trtis.server_status import write_status
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import ModelIndex, ServerStatus, SharedMemoryStatus
+
+
+def status_message(response: ServerStatus, server_id: str) -> Any:
+    """Return a ServerStatus message. Raises UNSUPPORTED for values that it cannot represent."""
+    try:
+        return write_status(response, server_id)
+    except ValueError as error:
+        raise GatewayError(Kind.UNSUPPORTED, f"the status cannot be represented: {error}") from None
+
+
+def index_message(response: ModelIndex) -> Any:
+    """Return a ModelRepositoryIndex message: each model name once, sorted."""
+    message = ModelRepositoryIndex()
+    for name in sorted({entry.name for entry in response.models}):
+        message.models.add(name=name)
+    return message
+
+
+def add_regions(regions: Any, response: SharedMemoryStatus) -> None:
+    """Append the regions to a list of SharedMemoryRegion messages."""
+    for entry in response.regions:
+        region = regions.add(name=entry.name, byte_size=entry.size)
+        if entry.device is None:
+            region.system_shared_memory.shared_memory_key = entry.key
+            region.system_shared_memory.offset = entry.offset
+        else:
+            region.cuda_shared_memory.device_id = entry.device
+            region.cuda_shared_memory.SetInParent()

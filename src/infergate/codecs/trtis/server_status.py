@@ -1,0 +1,306 @@
+"""ServerStatus, the message about a server and all its models ⇄ canonical responses.
+
+*Rule 1.* Clients of the API use ``max_batch_size``, ``input``, ``output`` and the presence of
+``sequence_batching`` in a model's configuration, and the states of its versions and of the server.
+Other configuration of the server (policies, instances, ensembles, labels) is included where it fits
+the API.
+*Rule 2.* Statistics are included as far as V2 has the same. The API has them by the batch size of
+requests, which legacy backends report; V2 backends do not, so theirs are reported under size 1.
+*Rule 3.* Statistics without a version are reported for the highest version only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+from infergate.codecs.protos import plain_values
+from infergate.codecs.protos.bounded_parser import max_fields_on_loop, parse
+from infergate.codecs.protos.wire_scanner import MAX_METADATA_FIELDS_ON_LOOP, MalformedMessageError
+from infergate.codecs.trtis.datatypes import DATATYPE_NUMBERS, DATATYPES_BY_NUMBER, INVALID_TYPE
+from infergate.codecs.trtis.header_checks import dims_without_batch
+from infergate.codecs.trtis.messages import ServerStatus as Message
+from infergate.codecs.trtis.statistics import read_statistics, write_statistics
+from infergate.core.datatypes import DATATYPES_BY_NAME
+from infergate.core.errors import GatewayError, Kind, Origin, backend_garbage
+from infergate.core.limits import MIB, Limits
+from infergate.core.messages import (
+    HealthStatus,
+    ModelConfig,
+    ModelConfigRequest,
+    ModelIndex,
+    ModelIndexEntry,
+    ModelIndexRequest,
+    ModelMetadata,
+    ModelMetadataRequest,
+    ModelReadyRequest,
+    ModelStatistics,
+    ModelStatisticsRequest,
+    ModelStatus,
+    Operation,
+    Response,
+    ServerMetadata,
+    ServerMetadataRequest,
+    ServerStatus,
+    TensorMetadata,
+)
+from infergate.core.tensor import Buffer, Parameters
+
+_READY: Final = 2
+_INITIALIZING: Final = 1
+_STATES: Final = {0: "UNKNOWN", 1: "READY", 2: "UNAVAILABLE", 3: "LOADING", 4: "UNLOADING"}
+_STATE_NUMBERS: Final = {name: number for number, name in _STATES.items()}
+_ONLY_VERSION: Final = 1
+_RELEASE: Final = re.compile(r"(\d{1,4})\.(\d{1,4})", re.ASCII)
+_FIRST_SCHEDULING_RELEASE: Final = (1, 12)
+_MAX_VERSION: Final = 2**63 - 1
+
+# ---- to clients
+
+
+def write_status(status: ServerStatus, server_id: str) -> Any:
+    """Return the message for ``status``. Raises ValueError for values that protobuf cannot
+    represent: a dimension over 64 bits."""
+    message = Message(
+        id=server_id,
+        version=status.version,
+        uptime_ns=max(status.uptime_ns, 0),
+        ready_state=_READY if status.ready else _INITIALIZING,
+    )
+    for model in status.models:
+        _write_model(message.model_status[model.metadata.name], model)
+    return message
+
+
+def _write_model(message: Any, status: ModelStatus) -> None:
+    model = status.metadata
+    config = message.config
+    with suppress(ValueError):  # the configuration of a V2 server may not fit
+        config.CopyFrom(plain_values.from_plain(type(config), status.config))
+    config.name = model.name
+    config.platform = model.platform or config.platform
+    config.max_batch_size = min(model.max_batch_size or 0, 2**31 - 1)
+    for field, tensors in ((config.input, model.inputs), (config.output, model.outputs)):
+        config_tensors = {existing.name: existing.SerializeToString() for existing in field}
+        del field[:]
+        for metadata in tensors:
+            tensor = field.add()
+            tensor.MergeFromString(config_tensors.get(metadata.name, b""))
+            tensor.name, tensor.data_type = metadata.name, _datatype_number(metadata.datatype)
+            tensor.dims[:] = dims_without_batch(metadata, model)
+    if model.sequence_batching is not None:
+        _write_sequence_batching(config.sequence_batching, model.sequence_batching)
+    versions = message.version_status
+    for entry in status.versions:
+        number = _version_number(entry.version)
+        if number is not None:
+            version = versions[number]
+            version.ready_state = _STATE_NUMBERS.get(entry.state, 0)
+            version.ready_state_reason.message = entry.reason
+            version.ready_state_reason.SetInParent()
+    for statistics in status.statistics:
+        name = statistics.get("version")
+        number = (
+            _version_number(name) if isinstance(name, str) and name else max(versions, default=None)
+        )
+        if number is not None and number in versions:
+            write_statistics(versions[number], statistics)
+
+
+def _write_sequence_batching(message: Any, settings: Parameters) -> None:
+    """Write the settings as far as the API has them. The presence of the field is reported in any
+    case, because settings from a server may not fit."""
+    message.SetInParent()
+    try:
+        message.CopyFrom(plain_values.from_plain(type(message), settings))
+    except ValueError:
+        return
+
+
+def _datatype_number(datatype: str) -> int:
+    member = DATATYPES_BY_NAME.get(datatype)
+    return 0 if member is None else DATATYPE_NUMBERS.get(member, 0)
+
+
+def _version_number(version: str) -> int | None:
+    """Return ``version`` as the API has it: version 1 for a server without versions; None if it is
+    not a number."""
+    if not version:
+        return _ONLY_VERSION
+    if version.isascii() and version.isdecimal() and len(version) <= len(str(_MAX_VERSION)):
+        return min(int(version), _MAX_VERSION)
+    return None
+
+
+# ---- from backends
+
+MAX_BYTES: Final = 8 * MIB
+"""The largest status. A model takes 1 to 4 KiB with all its statistics."""
+MAX_FIELDS: Final = 262144
+"""The most fields of a status. A model has about 60, and 20 for each batch size with statistics."""
+
+
+def parse_status(message_class: Any, data: Buffer, limits: Limits) -> Any:
+    """Parse a message of ``message_class`` that contains a status. Raises BACKEND_GARBAGE, and
+    NeedsOffloadError on the event loop."""
+    if len(data) > MAX_BYTES:
+        raise backend_garbage(
+            f"the backend's status has {len(data)} bytes, the limit is {MAX_BYTES}"
+        )
+    try:
+        return parse(
+            message_class,
+            data,
+            MAX_FIELDS,
+            MAX_BYTES,
+            max_fields_on_loop(limits, MAX_METADATA_FIELDS_ON_LOOP),
+        )
+    except MalformedMessageError as error:
+        raise backend_garbage("the backend's status cannot be parsed", str(error)) from None
+
+
+def read_status(message: Any) -> ServerStatus:
+    """Return the canonical status."""
+    return ServerStatus(
+        message.id,
+        message.version,
+        message.ready_state == _READY,
+        tuple(
+            _read_model(name, message.model_status[name]) for name in sorted(message.model_status)
+        ),
+        message.uptime_ns,
+    )
+
+
+def _read_model(name: str, message: Any) -> ModelStatus:
+    versions = tuple(
+        ModelIndexEntry(
+            name,
+            str(number),
+            _STATES.get(message.version_status[number].ready_state, ""),
+            message.version_status[number].ready_state_reason.message,
+        )
+        for number in sorted(message.version_status)
+        if number > 0  # -1 holds the statistics of requests to the latest version
+    )
+    config = message.config
+    batch = (-1,) if config.max_batch_size > 0 else ()
+    return ModelStatus(
+        ModelMetadata(
+            name=name,
+            versions=tuple(entry.version for entry in versions if entry.state == "READY"),
+            platform=config.platform,
+            inputs=_read_tensors(config.input, batch),
+            outputs=_read_tensors(config.output, batch),
+            max_batch_size=max(config.max_batch_size, 0),
+        ),
+        versions,
+    )
+
+
+def _read_tensors(tensors: Iterable[Any], batch: tuple[int, ...]) -> tuple[TensorMetadata, ...]:
+    return tuple(
+        TensorMetadata(
+            tensor.name,
+            DATATYPES_BY_NUMBER[tensor.data_type].value
+            if tensor.data_type in DATATYPES_BY_NUMBER
+            else INVALID_TYPE,
+            (*batch, *tensor.dims),
+        )
+        for tensor in tensors
+    )
+
+
+def response_from_status(message: Any, operation: Operation) -> Response:
+    """Return the response to ``operation`` from the status in ``message``.
+
+    Raises NOT_FOUND for a version that the model does not have, BACKEND_GARBAGE.
+    """
+    status = read_status(message)
+    match operation:
+        case ServerMetadataRequest():
+            return ServerMetadata(status.name, status.version)
+        case ModelIndexRequest(ready_only):
+            return _index(status, ready_only=ready_only)
+        case ModelMetadataRequest(model, version):
+            metadata = _find_model(status, model, version).metadata
+            usable = version in metadata.versions if version else bool(metadata.versions)
+            metadata = replace(
+                metadata,
+                unavailable=not usable,
+                supports_scheduling=_supports_scheduling(status.version),
+            )
+            config = message.model_status[model].config
+            if config.HasField("sequence_batching"):
+                return replace(
+                    metadata, sequence_batching=_config_to_plain(config.sequence_batching, model)
+                )
+            return metadata
+        case ModelConfigRequest(model, version):
+            _find_model(status, model, version)
+            return ModelConfig(model, _config_to_plain(message.model_status[model].config, model))
+        case ModelStatisticsRequest(model, version):
+            entries = _find_model(status, model, version).versions
+            statuses = message.model_status[model].version_status
+            versions = [entry.version for entry in entries if version in ("", entry.version)]
+            return ModelStatistics(
+                tuple(read_statistics(model, name, statuses[int(name)]) for name in versions)
+            )
+        case ModelReadyRequest(model, version):
+            ready = _find_model(status, model, version).metadata.versions
+            return HealthStatus(ok=version in ready if version else bool(ready))
+    return status
+
+
+def not_ready_if_unknown(error: GatewayError, operation: Operation) -> HealthStatus:
+    """Return "not ready" if ``error`` says that the server does not have the model whose readiness
+    ``operation`` asks for. Raises ``error`` otherwise."""
+    if error.kind is Kind.NOT_FOUND and isinstance(operation, ModelReadyRequest):
+        return HealthStatus(ok=False)
+    raise error
+
+
+def _supports_scheduling(version: str) -> bool:
+    """Return whether a server of ``version`` supports priorities and timeouts; an older one rejects
+    a header that has them. The version may be empty, because it comes from the server's
+    environment."""
+    numbers = _RELEASE.match(version)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= _FIRST_SCHEDULING_RELEASE
+
+
+def _config_to_plain(config: Any, model: str) -> dict[str, Any]:
+    """Return ``config``, the configuration of ``model`` or a part of it, as plain values."""
+    try:
+        return plain_values.to_plain(config)
+    except MalformedMessageError as error:
+        raise backend_garbage(
+            f"the backend's configuration of model '{model}' is too long", str(error)
+        ) from None
+
+
+def _index(status: ServerStatus, *, ready_only: bool) -> ModelIndex:
+    """Return all versions of all models; a model without versions by its name alone."""
+    return ModelIndex(
+        tuple(
+            entry
+            for model in status.models
+            for entry in model.versions or (ModelIndexEntry(model.metadata.name),)
+            if entry.state == "READY" or not ready_only
+        )
+    )
+
+
+def _find_model(status: ServerStatus, model: str, version: str) -> ModelStatus:
+    for entry in status.models:
+        if entry.metadata.name == model:
+            break
+    else:
+        raise backend_garbage(f"the backend's status does not contain model '{model}'")
+    if version and version not in {version_entry.version for version_entry in entry.versions}:
+        raise GatewayError(
+            Kind.NOT_FOUND, f"model '{model}' has no version {version}", origin=Origin.BACKEND
+        )
+    return entry

@@ -1,0 +1,208 @@
+"""A cache of headers that passed validation, so that a repeated header is not parsed again.
+
+Clients send the same header again and again, and servers answer with the same header; only the
+``id`` differs. The key is a header without its id, in the form of its transport: text over HTTP,
+bytes over gRPC. The entry of a request header is enough to check another body; the entry of a
+response header contains the header to send to the client.
+
+*Rule 1.* A request's entry holds for the metadata and limits that it was validated against. A
+response's entry is part of that request's entry.
+*Rule 2.* Only requests that are passed through unchanged are cached: at most ``MAX_HEADERS``, with
+``MAX_RESPONSES`` responses each, and with keys of at most ``MAX_KEY_LENGTH``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from infergate.codecs.base import ParsedRequest
+from infergate.codecs.trtis.infer_request import TrtisResponseOptions
+from infergate.codecs.trtis.infer_response import OutputSplitter, read_response, write_response
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, as_backend_error
+from infergate.core.limits import KIB, Limits
+from infergate.core.messages import InferRequest, ModelMetadata
+from infergate.core.records import record
+from infergate.core.sequences import SequenceId
+from infergate.core.tensor import Buffer, Tensor, check_data
+
+MAX_HEADERS: Final = 512
+MAX_RESPONSES: Final = 4
+MAX_KEY_LENGTH: Final = 2 * KIB
+HeaderKey = tuple[str | bytes, str, str]
+"""A request's header without its id, the model and the version."""
+BytesTensors = tuple[tuple[int, Tensor], ...]
+"""The BYTES tensors of a message, without their data, with their indices."""
+
+
+def _bytes_tensors(tensors: Iterable[Tensor]) -> BytesTensors:
+    return tuple(
+        (index, Tensor(tensor.name, tensor.datatype, tensor.shape, b""))
+        for index, tensor in enumerate(tensors)
+        if tensor.datatype is Datatype.BYTES
+    )
+
+
+def _check_bytes_data(bytes_tensors: BytesTensors, raw: Sequence[Buffer]) -> None:
+    """Check the data of BYTES tensors. Raises BAD_REQUEST."""
+    for index, tensor in bytes_tensors:
+        check_data(tensor.name, tensor.datatype, tensor.shape, raw[index])
+
+
+@record
+class ValidatedResponse:
+    """A response header that passed validation.
+
+    ``sizes`` are the sizes of the server's outputs in bytes. ``output_order`` has, for each output
+    that the client requested, its index among them. ``header`` is the header for the client,
+    without the id, in the form of its transport.
+    """
+
+    sizes: tuple[int, ...]
+    output_order: tuple[int, ...]
+    bytes_tensors: BytesTensors
+    header: Any
+
+    def select_outputs(self, raw: Sequence[Buffer]) -> list[Buffer]:
+        """Return the data of the requested outputs, from ``raw`` data of these sizes. Raises
+        BACKEND_GARBAGE."""
+        if self.bytes_tensors:
+            try:
+                _check_bytes_data(self.bytes_tensors, raw)
+            except GatewayError as error:
+                raise as_backend_error(error) from None
+        return [raw[index] for index in self.output_order]
+
+
+@record
+class ValidatedHeader:
+    """A request header that passed validation against ``metadata``. ``sizes`` are the sizes of the
+    inputs in bytes. ``can_pass_through``: every server release accepts the header unchanged."""
+
+    metadata: ModelMetadata
+    limits: Limits
+    sizes: tuple[int, ...]
+    total_size: int
+    bytes_tensors: BytesTensors
+    can_pass_through: bool
+    sequence: SequenceId | None
+    responses: dict[Any, ValidatedResponse]
+
+    def is_valid_for(self, metadata: ModelMetadata, limits: Limits) -> bool:
+        """Return whether the validation would have the same result now."""
+        return limits is self.limits and (metadata is self.metadata or metadata == self.metadata)
+
+    def check_bytes_data(self, raw: Sequence[Buffer]) -> None:
+        """Check the data of BYTES inputs. Raises BAD_REQUEST."""
+        _check_bytes_data(self.bytes_tensors, raw)
+
+    def cache_response(self, key: tuple[Any, ...], response: ValidatedResponse) -> None:
+        """Cache ``response``. The first element of ``key`` is the response header."""
+        if len(key[0]) <= MAX_KEY_LENGTH:
+            if len(self.responses) >= MAX_RESPONSES:
+                self.responses.clear()
+            self.responses[key] = response
+
+
+class ValidatedHeaderCache:
+    """A bounded cache of validated request headers."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: dict[HeaderKey, ValidatedHeader] = {}
+
+    def find(self, key: HeaderKey | None) -> ValidatedHeader | None:
+        """Return the entry of ``key``, if any."""
+        return None if key is None else self._entries.get(key)
+
+    def add(
+        self,
+        key: HeaderKey | None,
+        header: Any,
+        parsed: ParsedRequest,
+        metadata: ModelMetadata,
+        limits: Limits,
+    ) -> ValidatedHeader:
+        """Return an entry for ``header``, which was parsed and validated as ``parsed``, and cache
+        it under ``key`` if there is one."""
+        request = parsed.operation
+        assert isinstance(request, InferRequest)
+        sizes = tuple([len(tensor.data) for tensor in request.inputs])
+        entry = ValidatedHeader(
+            metadata,
+            limits,
+            sizes,
+            sum(sizes),
+            _bytes_tensors(request.inputs),
+            _can_pass_through(header),
+            header.correlation_id or None,
+            {},
+        )
+        if key is not None and entry.can_pass_through and len(key[0]) <= MAX_KEY_LENGTH:
+            if len(self._entries) >= MAX_HEADERS:
+                self._entries.clear()
+            self._entries[key] = entry
+        return entry
+
+
+def _can_pass_through(header: Any) -> bool:
+    """Return whether ``header`` may be sent to a server unchanged.
+
+    It may not if server releases interpret it differently (repeated outputs, no outputs, 0
+    classes), if it has fields that not all releases know, or if tensors are in shared memory, which
+    may be the gateway's.
+    """
+    names = {output.name for output in header.output}
+    return (
+        len(names) == len(header.output) > 0
+        and not header.priority
+        and not header.timeout_microseconds
+        and not any(entry.HasField("shared_memory") for entry in header.input)
+        and not any(
+            entry.HasField("shared_memory") or (entry.HasField("cls") and not entry.cls.count)
+            for entry in header.output
+        )
+    )
+
+
+def validate_response(
+    header: Any,
+    split_outputs: OutputSplitter,
+    parsed: ParsedRequest,
+    entry: ValidatedHeader,
+    names: tuple[str, str],
+) -> tuple[ValidatedResponse, list[Buffer], bool]:
+    """Validate a server's ``header`` as the response to ``parsed``.
+
+    The model and version in ``names`` replace the server's where they are not empty. Return three
+    values: the ``ValidatedResponse``, whose header is a message; the data of the server's outputs;
+    and whether the response may be cached, which is false if it has classes. Raises
+    BACKEND_GARBAGE, TOO_LARGE.
+    """
+    model, version = names
+    request = parsed.operation
+    reply: TrtisResponseOptions = parsed.response_options
+    assert isinstance(request, InferRequest)
+    raw: list[Buffer] = []
+
+    def recorded(sizes: Sequence[int | None]) -> Sequence[Buffer]:
+        raw.extend(split_outputs(sizes))
+        return raw
+
+    answer = read_response(header, recorded, request, entry.metadata, entry.limits)
+    answer = replace(answer, version=version or answer.version)
+    renamed = replace(request, model=model or request.model)
+    client_header, _ = write_response(answer, renamed, replace(reply, id=0), data_type=False)
+    positions = {output.name: position for position, output in enumerate(header.output)}
+    has_classes = any(output.classes for output in reply.outputs)
+    tensors = {tensor.name: tensor for tensor in answer.outputs}
+    checked = ValidatedResponse(
+        tuple(map(len, raw)),
+        tuple([positions[output.name] for output in reply.outputs]),
+        () if has_classes else _bytes_tensors(tensors[output.name] for output in header.output),
+        client_header,
+    )
+    return checked, raw, not has_classes

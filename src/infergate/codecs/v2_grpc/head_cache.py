@@ -1,0 +1,166 @@
+"""Message heads, and a bounded cache for them.
+
+The head of a ModelInferRequest or ModelInferResponse is all of it but the id and the raw entries:
+names, datatypes, shapes and parameters. Clients send the same head over and over. A message is
+therefore split in one pass, and the costly result of parsing its head is looked up.
+
+- Only messages encoded the way every client encodes them are split. All others, valid or not, are
+  left to the full check, which alone reports errors.
+- The cache is limited by weight, which is an upper bound of its memory (a test measures it),
+  whatever clients send. Evicting an entry costs no more than inserting it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from infergate.core.limits import KIB, MIB
+from infergate.core.tensor import Buffer
+
+T = TypeVar("T")
+
+MAX_CACHED_HEAD: Final = 2 * KIB
+"""The longest head that is cached, in bytes."""
+_STEPS: Final = range(MAX_CACHED_HEAD + 2)
+"""One step per field of a message that is split. A head of `MAX_CACHED_HEAD` bytes has at most half
+as many fields, and describes at most half as many raw entries; one more is the id, and the last
+step finds the end."""
+_HEAD_TAGS: Final = frozenset((number << 3 | 2) for number in (1, 2, 4, 5, 6, 7))
+_ID_TAG: Final = 3 << 3 | 2
+_LAST_SHIFT: Final = 28
+"""The shift of the 7 bits in a length's last byte."""
+
+MAX_WEIGHT: Final = MIB
+"""The weight of a generation. Entries weigh more than the bytes they take."""
+_MAX_SEEN: Final = 4096
+_ENTRY_WEIGHT: Final = KIB
+_BYTE_WEIGHT: Final = 24
+"""Two bytes of a head may become a dictionary entry."""
+
+
+RawEntry = tuple[int, int, int]
+"""The position of a raw entry: the start of its field, the start of its value, and the end of
+both."""
+
+
+class SplitMessage(NamedTuple):
+    """A split message. `head` excludes the id and the raw entries, `fields` is its number of
+    fields; `id_field` is the whole field of the `id`; `raw` has the positions of the raw
+    entries."""
+
+    head: bytes
+    fields: int
+    id: str
+    id_field: Buffer
+    raw: Sequence[RawEntry]
+
+    def entries(self, data: Buffer) -> list[memoryview]:
+        """Return the fields of the raw entries in `data`, without copying."""
+        view = memoryview(data)
+        return [view[start:end] for start, _, end in self.raw]
+
+
+def split_message(  # noqa: C901, PLR0912 - calls per field would double the cost
+    data: Buffer, raw_field: int
+) -> SplitMessage | None:
+    """Split `data` at its id and raw entries. Return None if the full check has to do it: for a
+    field or a tag that no client writes, a second id, a long head or id, or a truncated message.
+
+    This runs before the access check, so no more fields are read than a head of `MAX_CACHED_HEAD`
+    bytes describes.
+    """
+    raw_tag = raw_field << 3 | 2
+    id_field: Buffer = b""
+    id_text = ""
+    raw: list[RawEntry] = []
+    head_parts: list[Buffer] = []
+    position = head_start = fields = size = 0
+    end = len(data)
+    try:
+        for _ in _STEPS:
+            if position >= end:
+                break
+            start = position
+            tag = data[start]
+            length = data[start + 1]
+            position = start + 2
+            if length > 0x7F:
+                length &= 0x7F
+                shift = 7
+                while (byte := data[position]) > 0x7F:
+                    length |= (byte & 0x7F) << shift
+                    position += 1
+                    if (shift := shift + 7) > _LAST_SHIFT:
+                        return None
+                length |= byte << shift
+                position += 1
+            value = position
+            position += length
+            if tag == raw_tag:
+                raw.append((start, value, position))
+            elif tag == _ID_TAG:
+                if id_field or position > end or length > MAX_CACHED_HEAD:
+                    return None
+                id_field, id_text = data[start:position], str(data[value:position], "utf-8")
+            elif tag in _HEAD_TAGS:
+                fields += 1
+                continue
+            else:
+                return None
+            if start > head_start:
+                size += start - head_start
+                if size > MAX_CACHED_HEAD:
+                    return None
+                head_parts.append(data[head_start:start])
+            head_start = position
+        else:
+            return None
+    except (IndexError, UnicodeDecodeError):
+        return None
+    if position != end or size + end - head_start > MAX_CACHED_HEAD:
+        return None
+    if head_start < end:
+        head_parts.append(data[head_start:end])
+    return SplitMessage(b"".join(head_parts), fields, id_text, id_field, raw)
+
+
+class MessageHeadCache(Generic[T]):
+    """A cache of the most recently used heads, in two generations: when the younger one is full,
+    the elder one is dropped."""
+
+    __slots__ = ("_elder", "_seen", "_weight", "_younger")
+
+    def __init__(self) -> None:
+        self._younger: dict[bytes, T] = {}
+        self._elder: dict[bytes, T] = {}
+        self._weight = 0
+        self._seen: set[int] = set()
+
+    def has_recurred(self, head: bytes) -> bool:
+        """Return whether `head` came before, lately. A head that comes once is not worth caching;
+        some clients put something new into each."""
+        digest = hash(head)
+        if digest in self._seen:
+            return True
+        if len(self._seen) >= _MAX_SEEN:
+            self._seen.clear()
+        self._seen.add(digest)
+        return False
+
+    def get(self, head: bytes) -> T | None:
+        """Return the entry for `head`, or None."""
+        entry = self._younger.get(head)
+        if entry is None:
+            entry = self._elder.get(head)
+            if entry is not None:
+                self.store(head, entry)
+        return entry
+
+    def store(self, head: bytes, entry: T) -> None:
+        """Cache `entry` for `head`, which is no longer than `MAX_CACHED_HEAD`."""
+        weight = _ENTRY_WEIGHT + _BYTE_WEIGHT * len(head)
+        self._weight += weight
+        if self._weight > MAX_WEIGHT:
+            self._elder, self._younger, self._weight = self._younger, {}, weight
+        self._younger[head] = entry

@@ -1,0 +1,119 @@
+"""Cuts typed contents out of a message and limits what remains, before protobuf parses it.
+
+The protobuf runtime can take up to twenty times the size of a message: the two bytes of an empty
+string or parameter, or one byte of a dimension, become an object or an integer. Descriptions are
+therefore scanned first; their typed contents are cut out, as raw contents are, and the remaining
+fields are counted.
+
+- Fields are counted over the whole message, at every depth that can hold many.
+- What remains (names, shapes and parameters) has at most `MAX_HEAD_BYTES` bytes. This limits the
+  cost that no count covers, such as one parameter repeated many times.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from infergate.codecs.protos.wire_scanner import (
+    DELIMITED,
+    FieldBudget,
+    MalformedMessageError,
+    budgeted_fields,
+    field_budget,
+    field_prefix,
+    scan_fields,
+)
+from infergate.codecs.v2_grpc.typed_contents import TypedContents
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import KIB, MIB, Limits, check_loop_cost
+from infergate.core.tensor import Buffer
+
+MAX_FIELDS: Final = 24 * KIB
+"""Maximum number of fields of one message that are read: at most 50 ms of CPU time."""
+MAX_HEAD_BYTES: Final = 4 * MIB
+"""Maximum size of a message without its tensors' data. Parsing it blocks the interpreter for about
+6 ms per MiB."""
+
+_HEAD_ON_LOOP: Final = MIB
+_TENSORS: Final = 5
+"""ModelInferRequest.inputs, ModelInferResponse.outputs"""
+_REQUESTED_OUTPUTS: Final = 6
+"""ModelInferRequest.outputs"""
+_SHAPE: Final = 3
+_CONTENTS: Final = 5
+_DIMENSION_BYTES: Final = 10
+"""The longest varint."""
+
+
+def max_fields(limits: Limits) -> int:
+    """Return the number of top-level fields that a valid message within `limits` may have: for each
+    tensor its description, the request for an output, its raw entry and a parameter, and a few
+    names."""
+    return min(4 * limits.tensors + 16, MAX_FIELDS)
+
+
+def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[TypedContents]]:
+    """Return `head` without typed contents, and the typed contents of each description in it,
+    without copying them.
+
+    Raises MalformedMessageError, and TOO_LARGE for a head over `MAX_HEAD_BYTES`.
+    """
+    fields_left = field_budget(MAX_FIELDS, limits)
+    view = memoryview(head)
+    runs: list[Buffer] = []
+    typed: list[TypedContents] = []
+    kept = 0
+    for field in scan_fields(head, max_fields(limits)):
+        if field.wire_type != DELIMITED:
+            continue
+        if field.number == _TENSORS:
+            contents, rest = _split_description(
+                len(typed), view[field.value_start : field.end], limits, fields_left
+            )
+            typed.append(TypedContents(contents, fields_left))
+            if contents:
+                runs += (
+                    view[kept : field.start],
+                    field_prefix(_TENSORS, sum(map(len, rest))),
+                    *rest,
+                )
+                kept = field.end
+        elif field.number == _REQUESTED_OUTPUTS:
+            for _ in budgeted_fields(view[field.value_start : field.end], fields_left):
+                pass
+    size = len(head) - sum(len(piece) for tensor in typed for piece in tensor.pieces)
+    if size > MAX_HEAD_BYTES:
+        raise GatewayError(
+            Kind.TOO_LARGE,
+            f"names, shapes and parameters take {size} bytes, the limit is {MAX_HEAD_BYTES}",
+        )
+    check_loop_cost(limits, size, _HEAD_ON_LOOP)
+    if not runs:
+        return head, typed
+    return b"".join((*runs, view[kept:])), typed
+
+
+def _split_description(
+    index: int, description: memoryview, limits: Limits, fields_left: FieldBudget
+) -> tuple[list[memoryview], list[memoryview]]:
+    """Return the pieces of the typed contents of tensor `index`, and the rest of its
+    description."""
+    contents: list[memoryview] = []
+    rest: list[memoryview] = []
+    kept = shape = 0
+    for field in budgeted_fields(description, fields_left):
+        if field.wire_type != DELIMITED:
+            continue
+        if field.number == _CONTENTS:
+            contents.append(description[field.value_start : field.end])
+            rest.append(description[kept : field.start])
+            kept = field.end
+        elif field.number == _SHAPE:
+            shape += field.end - field.value_start
+            if shape > _DIMENSION_BYTES * limits.rank:
+                raise MalformedMessageError(
+                    f"the shape of tensor {index} has over {limits.rank} dimensions, the limit",
+                    limit_name="rank",
+                )
+    rest.append(description[kept:])
+    return contents, rest

@@ -1,0 +1,90 @@
+"""Message heads assembled from cached parts.
+
+Requests and responses of one model differ in id and data but in little else, and looking parts up
+costs a fraction of building a protobuf message (docs/decisions/0018).
+
+- Each part is what the protobuf runtime writes for a message that holds nothing else, and parts are
+  joined in the order of their field numbers; so together they equal what it writes for the whole
+  message.
+- Only short parts are cached, because names come from clients.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Final
+
+from infergate.codecs.protos.wire_scanner import string_field
+from infergate.codecs.v2_grpc.messages import ModelInferRequest
+from infergate.core.datatypes import Datatype
+from infergate.core.messages import InferRequest, InferResponse, RequestedOutput
+from infergate.core.tensor import Tensor
+
+_ID: Final = 3
+"""In both messages, as are the field numbers of the parts below."""
+MAX_CACHED_NAME: Final = 128
+"""Characters of a name in a cached part."""
+_MAX_CACHED_RANK: Final = 16
+"""Dimensions of a shape in a cached part."""
+MAX_CACHED_PARTS: Final = 512
+"""Cached parts of each kind; all of them together take under 4 MB."""
+
+
+def build_head(
+    message: InferRequest | InferResponse,
+    tensors: Sequence[Tensor],
+    requested_outputs: Sequence[RequestedOutput] = (),
+) -> bytes | None:
+    """Return all of `message` but its raw entries; `tensors` are its tensors. Return None if
+    anything in it has parameters or is in shared memory. Raises ValueError for values that protobuf
+    cannot hold."""
+    if message.parameters:
+        return None
+    model, version = message.model, message.version
+    if len(model) <= MAX_CACHED_NAME and len(version) <= MAX_CACHED_NAME:
+        parts = [_cached_names(model, version)]
+    else:
+        parts = [_names(model, version)]
+    if message.id:
+        parts.append(string_field(_ID, message.id))
+    for tensor in tensors:
+        name, shape = tensor.name, tensor.shape
+        if tensor.parameters or tensor.shared_memory is not None:
+            return None
+        if len(name) <= MAX_CACHED_NAME and len(shape) <= _MAX_CACHED_RANK:
+            parts.append(_cached_description(name, tensor.datatype, shape))
+        else:
+            parts.append(_description(name, tensor.datatype, shape))
+    for output in requested_outputs:
+        if output.parameters or output.shared_memory is not None:
+            return None
+        is_short = len(output.name) <= MAX_CACHED_NAME
+        parts.append((_cached_request if is_short else _request)(output.name))
+    return b"".join(parts)
+
+
+def _names(model: str, version: str) -> bytes:
+    part: bytes = ModelInferRequest(model_name=model, model_version=version).SerializeToString()
+    return part
+
+
+def _description(name: str, datatype: Datatype, shape: tuple[int, ...]) -> bytes:
+    """Return an input of a request, which is encoded like an output of a response."""
+    message = ModelInferRequest()
+    message.inputs.add(name=name, datatype=datatype.value, shape=shape)
+    part: bytes = message.SerializeToString()
+    return part
+
+
+def _request(name: str) -> bytes:
+    """Return a requested output."""
+    message = ModelInferRequest()
+    message.outputs.add(name=name)
+    part: bytes = message.SerializeToString()
+    return part
+
+
+_cached_names: Final = functools.lru_cache(MAX_CACHED_PARTS)(_names)
+_cached_description: Final = functools.lru_cache(MAX_CACHED_PARTS)(_description)
+_cached_request: Final = functools.lru_cache(MAX_CACHED_PARTS)(_request)

@@ -1,0 +1,158 @@
+"""The messages of ModelStreamInfer, in Triton's form and in MLServer's.
+
+Triton wraps each response in a ModelStreamInferResponse with ``error_message`` (1) or
+``infer_response`` (2). MLServer and Seldon send the ModelInferResponse itself, which always has an
+id (3) or outputs (5). The wrapper has no field above 2, so the two forms are distinguishable
+without knowing the server.
+
+- In Triton's form, a parameter says of each response whether it is the last to its request. It is
+  true for the response of a model that sends exactly one. Decoupled models find out only
+  afterwards: a request with another parameter set then gets an empty final response.
+- ``error_message`` is text without a code; the kind of error is derived from its wording
+  (`error_text`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from infergate.codecs.base import ParsedRequest
+from infergate.codecs.protos.wire_scanner import (
+    DECODE_ERROR,
+    DELIMITED,
+    MalformedMessageError,
+    field_prefix,
+    read_strings,
+    scan_fields,
+)
+from infergate.codecs.v2_grpc import error_text, infer_response
+from infergate.codecs.v2_grpc.head_limits import MAX_FIELDS, max_fields
+from infergate.codecs.v2_grpc.messages import ModelInferResponse, ModelStreamInferResponse
+from infergate.core.errors import GatewayError, Origin, backend_garbage
+from infergate.core.limits import MIB, Limits
+from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.tensor import Buffer
+from infergate.core.wire import RpcRequest, RpcResponse, join_parts, total_size
+
+_FINAL_RESPONSE: Final = "triton_final_response"
+_WANTS_EMPTY_FINAL: Final = "triton_enable_empty_final_response"
+_WANTS_STATUS: Final = "triton_grpc_error"
+"""A metadata name."""
+_MAX_TEXT: Final = MIB
+"""Bytes of a server's error message, and of the model name and the id that an error repeats."""
+# ModelStreamInferResponse
+_ERROR: Final = 1
+_RESPONSE: Final = 2
+# ModelInferRequest
+_MODEL: Final = 1
+_ID: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """Notes for the response. `empty_final`: the client waits for a response marked as the last."""
+
+    empty_final: bool
+
+
+_NO_EMPTY_FINAL: Final = _Reply(empty_final=False)
+
+# ---- towards clients
+
+
+def without_stream_parameter(request: InferRequest) -> ParsedRequest:
+    """Return `request` without the parameter that concerns only the stream's server, which is the
+    gateway. Clients also set it outside streams, where it has no effect, and Triton refuses it over
+    REST."""
+    if _WANTS_EMPTY_FINAL not in request.parameters:
+        return ParsedRequest(request, _NO_EMPTY_FINAL)
+    parameters = dict(request.parameters)
+    wanted = parameters.pop(_WANTS_EMPTY_FINAL)
+    return ParsedRequest(
+        replace(request, parameters=parameters), _Reply(empty_final=wanted is True)
+    )
+
+
+def with_final_flag(answer: InferResponse) -> InferResponse:
+    """Return `answer` with the parameter that says whether it is the last."""
+    return replace(answer, parameters={**answer.parameters, _FINAL_RESPONSE: answer.is_last})
+
+
+def wrap(answer: RpcResponse) -> RpcResponse:
+    """Return a ModelInferResponse as a ModelStreamInferResponse."""
+    return RpcResponse((field_prefix(_RESPONSE, total_size(answer.message)), *answer.message))
+
+
+def build_end(parsed_request: ParsedRequest) -> RpcResponse | None:
+    """Return Triton's empty final response if the request asks for one, otherwise None."""
+    request = parsed_request.operation
+    if not parsed_request.response_options.empty_final or not isinstance(request, InferRequest):
+        return None
+    return _final_message(request.model, request.id)
+
+
+def wants_status(wire: RpcRequest) -> bool:
+    """Return whether the client wants errors as a status."""
+    return wire.metadata.get(_WANTS_STATUS) == "true"
+
+
+def build_error(error: GatewayError, wire: RpcRequest) -> RpcResponse:
+    """Return `error` as a stream message, with the model and id of `wire` as far as they can be
+    read."""
+    try:
+        found = read_strings(
+            join_parts(wire.message), frozenset({_MODEL, _ID}), MAX_FIELDS, _MAX_TEXT
+        )
+    except MalformedMessageError:
+        found = {}
+    text = error.public.encode("utf-8", "replace").decode()
+    return _final_message(found.get(_MODEL, ""), found.get(_ID, ""), text)
+
+
+def _final_message(model: str, request_id: str, error: str = "") -> RpcResponse:
+    """Return a final response without outputs."""
+    answer = ModelInferResponse(model_name=model, id=request_id)
+    answer.parameters[_FINAL_RESPONSE].bool_param = True
+    message = ModelStreamInferResponse(error_message=error, infer_response=answer)
+    return RpcResponse((message.SerializeToString(deterministic=True),))
+
+
+# ---- towards backends
+
+
+def read_response(message: Buffer, limits: Limits, request: InferRequest) -> InferResponse | None:
+    """Parse a backend's `message` of either form, a response to `request`. Return None for Triton's
+    empty final response.
+
+    Raises the backend's error, or BACKEND_GARBAGE.
+    """
+    try:
+        inner = _unwrap(message, limits, request)
+    except MalformedMessageError as error:
+        raise backend_garbage(
+            "the backend's ModelStreamInferResponse cannot be read", str(error)
+        ) from None
+    answer = infer_response.read_response((inner,), limits, request)
+    if _FINAL_RESPONSE not in answer.parameters:
+        return answer
+    parameters = dict(answer.parameters)
+    is_last = parameters.pop(_FINAL_RESPONSE) is True
+    if is_last and not answer.outputs:
+        return None
+    return replace(answer, parameters=parameters, is_last=is_last)
+
+
+def _unwrap(message: Buffer, limits: Limits, request: InferRequest) -> Buffer:
+    """Return the ModelInferResponse in `message`, which may be all of it. Raises
+    MalformedMessageError, and the error in the message."""
+    by_number = {field.number: field for field in scan_fields(message, max_fields(limits))}
+    if max(by_number, default=0) > _RESPONSE:
+        return message
+    error = read_strings(message, frozenset({_ERROR}), MAX_FIELDS, _MAX_TEXT).get(_ERROR, "")
+    if error:
+        raise GatewayError(error_text.kind_of(error, request.id), error, origin=Origin.BACKEND)
+    field = by_number.get(_RESPONSE)
+    if field is None or field.wire_type != DELIMITED:
+        raise MalformedMessageError(DECODE_ERROR)
+    return memoryview(message)[field.value_start : field.end]

@@ -1,0 +1,208 @@
+"""Typed tensor contents ⇄ the canonical layout.
+
+On the wire, a packed repeated float or double field holds exactly the canonical bytes, so these are
+used in place. Integers and bools are varints and are converted with numpy; BYTES elements get their
+length prefixes. The protobuf runtime does not parse typed contents: its lists take fifteen times
+the size on the wire, before anything could be compared with the shape.
+
+- Of the eight fields, only the one that fits the datatype may be set.
+- Values out of the datatype's range are refused. Triton wraps them: 300 as INT8 becomes 44.
+- Elements are counted before they are converted; BYTES elements are read only as far as the shape
+  goes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from infergate.codecs.protos.wire_scanner import (
+    DELIMITED,
+    FIXED32,
+    FIXED64,
+    MAX_LENGTH_BYTES,
+    VARINT,
+    FieldBudget,
+    MalformedMessageError,
+    WireField,
+    budgeted_fields,
+    field_prefix,
+    read_varint,
+    scan_fields,
+)
+from infergate.codecs.v2_grpc import varints
+from infergate.codecs.v2_grpc.messages import InferTensorContents
+from infergate.core.datatypes import NUMPY_DTYPES, Datatype
+from infergate.core.errors import bad_request
+from infergate.core.records import record
+from infergate.core.tensor import Buffer, unpack_bytes
+from infergate.core.wire import join_parts
+
+
+class _ContentsField(NamedTuple):
+    """The field that holds a datatype's elements, the wire type of an element, and the dtype of the
+    field's own range."""
+
+    field: str
+    number: int
+    element: int
+    dtype: str = ""
+
+
+TYPED_FIELDS: Final[dict[Datatype, _ContentsField]] = {
+    Datatype.BOOL: _ContentsField("bool_contents", 1, VARINT, "<u8"),
+    Datatype.INT8: _ContentsField("int_contents", 2, VARINT, "<i4"),
+    Datatype.INT16: _ContentsField("int_contents", 2, VARINT, "<i4"),
+    Datatype.INT32: _ContentsField("int_contents", 2, VARINT, "<i4"),
+    Datatype.INT64: _ContentsField("int64_contents", 3, VARINT, "<i8"),
+    Datatype.UINT8: _ContentsField("uint_contents", 4, VARINT, "<u4"),
+    Datatype.UINT16: _ContentsField("uint_contents", 4, VARINT, "<u4"),
+    Datatype.UINT32: _ContentsField("uint_contents", 4, VARINT, "<u4"),
+    Datatype.UINT64: _ContentsField("uint64_contents", 5, VARINT, "<u8"),
+    Datatype.FP32: _ContentsField("fp32_contents", 6, FIXED32),
+    Datatype.FP64: _ContentsField("fp64_contents", 7, FIXED64),
+    Datatype.BYTES: _ContentsField("bytes_contents", 8, DELIMITED),
+}
+"""FP16 and BF16 have no entry: "must be represented as raw content" (seed 001)."""
+_BY_NUMBER: Final = {form.number: form for form in TYPED_FIELDS.values()}
+_BYTES_TAG: Final = TYPED_FIELDS[Datatype.BYTES].number << 3 | DELIMITED
+_pack: Final = struct.Struct("<I").pack
+_MAX_PARTS: Final = 4096
+_SHORT_LENGTH: Final = 0x80
+"""Smaller lengths take one byte."""
+
+
+@record
+class TypedContents:
+    """The typed contents of one tensor: the `pieces` of an InferTensorContents, because protobuf
+    merges a message that occurs twice. No pieces: the tensor has no typed contents."""
+
+    pieces: Sequence[memoryview]
+    allowance: FieldBudget
+    """The field allowance of the message that contains them."""
+
+    def has_elements(self) -> bool:
+        """Return whether there are any elements. Raises MalformedMessageError."""
+        return any(_is_set(field) for _, field in self.fields())
+
+    def fields(self) -> Iterator[tuple[memoryview, WireField]]:
+        """Yield each field and the piece it is in."""
+        for piece in self.pieces:
+            for field in budgeted_fields(piece, self.allowance):
+                yield piece, field
+
+
+def _is_set(field: WireField) -> bool:
+    """Return whether `field` is one of the eight and not an empty list. A field of another wire
+    type is unknown to protobuf too, and ignored."""
+    form = _BY_NUMBER.get(field.number)
+    if form is None or field.wire_type not in (DELIMITED, form.element):
+        return False
+    return field.end > field.value_start or form.element == DELIMITED
+
+
+def read_contents(name: str, datatype: Datatype, expected: int, typed: TypedContents) -> Buffer:
+    """Return the elements of `typed` in the canonical layout.
+
+    Of BYTES at most one element more than `expected` is read, so that the caller detects the
+    excess. Raises MalformedMessageError, and BAD_REQUEST with tensor and field.
+    """
+    form = TYPED_FIELDS.get(datatype)
+    if form is None:
+        raise bad_request(
+            f"tensor '{name}': {datatype.value} has no typed contents, it must be sent raw"
+        )
+    if form.element == DELIMITED:
+        return _read_bytes(name, form, expected, typed)
+    runs: list[Buffer] = []
+    for piece, field in typed.fields():
+        if _is_set(field):
+            _check_number(name, datatype, field.number)
+            runs.append(piece[field.value_start : field.end])
+    if form.element == VARINT:
+        return _read_integers(name, datatype, expected, runs)
+    if any(len(run) % datatype.itemsize for run in runs):
+        raise MalformedMessageError(f"the last element of {form.field} is cut short")
+    return join_parts(runs)
+
+
+def _check_number(name: str, datatype: Datatype, number: int) -> None:
+    if number != TYPED_FIELDS[datatype].number:
+        raise bad_request(
+            f"tensor '{name}': {_BY_NUMBER[number].field} is set, {datatype.value} elements "
+            f"belong in {TYPED_FIELDS[datatype].field}"
+        )
+
+
+def _read_integers(
+    name: str, datatype: Datatype, expected: int, runs: Sequence[Buffer]
+) -> memoryview:
+    form = TYPED_FIELDS[datatype]
+    count = sum(map(varints.count, runs))
+    if count != expected:
+        raise bad_request(
+            f"tensor '{name}': the shape announces {expected} elements, {form.field} holds {count}"
+        )
+    values = varints.read(join_parts(runs), count, form.dtype)
+    if datatype is Datatype.BOOL:
+        values = values != 0
+    narrow = values.astype(NUMPY_DTYPES[datatype], copy=False)
+    if datatype.itemsize < values.itemsize:
+        outside = np.flatnonzero(narrow != values)
+        if outside.size:
+            raise bad_request(
+                f"tensor '{name}': element {outside[0]} ({values[outside[0]]}) is out of range for "
+                f"{datatype.value}"
+            )
+    return narrow.data.cast("B") if count else memoryview(b"")
+
+
+def _read_bytes(name: str, form: _ContentsField, expected: int, typed: TypedContents) -> bytearray:
+    """Read BYTES elements. There may be a million of them: each becomes one part, at most
+    `_MAX_PARTS` parts are kept at a time, and they are not charged to the allowance."""
+    elements = bytearray()
+    parts: list[bytes] = []
+    remaining = expected + 1
+    for piece in typed.pieces:
+        data = bytes(piece)  # slicing bytes is cheaper than slicing views
+        position, end = 0, len(data)
+        while position < end and len(parts) < remaining:
+            if len(parts) >= _MAX_PARTS:
+                elements += b"".join(parts)
+                remaining -= len(parts)
+                parts.clear()
+            if data[position] != _BYTES_TAG:
+                typed.allowance.spend()
+                other = next(scan_fields(piece[position:], 1))
+                start, position = position + other.value_start, position + other.end
+                if not _is_set(other):
+                    continue
+                _check_number(name, Datatype.BYTES, other.number)
+            else:
+                start = position + 2
+                if start <= end and (length := data[position + 1]) < _SHORT_LENGTH:
+                    position = start + length
+                else:
+                    length, start = read_varint(data, position + 1, MAX_LENGTH_BYTES)
+                    position = start + length
+                if position > end:
+                    raise MalformedMessageError(f"an element of {form.field} runs past its end")
+            parts.append(_pack(position - start) + data[start:position])
+    elements += b"".join(parts)
+    return elements
+
+
+def write_contents(datatype: Datatype, data: Buffer) -> Any:
+    """Return validated canonical `data` as an InferTensorContents. `datatype` must be in FORMS."""
+    form = TYPED_FIELDS[datatype]
+    if datatype is Datatype.BYTES:
+        return InferTensorContents(bytes_contents=unpack_bytes(data))
+    if form.dtype:
+        values = np.frombuffer(data, dtype=NUMPY_DTYPES[datatype]).tolist()
+        return InferTensorContents(**{form.field: values})
+    if datatype is Datatype.BOOL:  # any byte but 0 is true; the varints on the wire are 0 and 1
+        data = (np.frombuffer(data, dtype="u1") != 0).tobytes()
+    return InferTensorContents.FromString(field_prefix(form.number, len(data)) + data)

@@ -1,0 +1,333 @@
+"""Caches of validated heads, for requests and for responses.
+
+A result from a cached head equals that of the full check. A message that does not fit its cached
+head goes to the full check, which reports the error. Heads with typed elements or regions in shared
+memory are not cached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from infergate.codecs.base import RequestSummary
+from infergate.codecs.protos.wire_scanner import (
+    MalformedMessageError,
+    read_strings,
+    remove_fields,
+    scan_fields,
+    string_field,
+)
+from infergate.codecs.v2_grpc.head_cache import (
+    MAX_CACHED_HEAD,
+    MessageHeadCache,
+    RawEntry,
+    SplitMessage,
+    split_message,
+)
+from infergate.codecs.v2_grpc.head_limits import MAX_FIELDS, max_fields
+from infergate.codecs.v2_grpc.infer_request import RAW_FIELD as RAW_INPUTS
+from infergate.codecs.v2_grpc.infer_request import ValidatedRequest, read_sequence, requests_classes
+from infergate.codecs.v2_grpc.infer_response import RAW_FIELD as RAW_OUTPUTS
+from infergate.codecs.v2_grpc.infer_response import read_response
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError
+from infergate.core.limits import Limits
+from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.sequences import SequenceId
+from infergate.core.tensor import Buffer, Tensor, check_data
+from infergate.core.wire import RpcRequest, join_parts
+
+_MODEL: Final = 1
+_VERSION: Final = 2
+_ID: Final = 3
+_OUTPUTS: Final = 5
+"""ModelInferResponse.outputs"""
+_NAMES: Final = frozenset({_MODEL, _VERSION})
+
+
+class HeadNames:
+    """Model and version of a head, and the head with the names that last replaced them."""
+
+    __slots__ = ("_head", "_latest_head", "_latest_names", "model", "version")
+
+    def __init__(self, head: bytes, model: str, version: str) -> None:
+        self._head: Final = head
+        self.model: Final = model
+        self.version: Final = version
+        self._latest_names = ("", "")
+        self._latest_head = b""
+
+    def renamed(self, model: str, version: str) -> bytes:
+        """Return the head with `model` and `version`."""
+        if self._latest_names != (model, version) or not self._latest_head:
+            names = (
+                string_field(_MODEL, model),
+                string_field(_VERSION, version) if version else b"",
+            )
+            self._latest_head = b"".join((*names, *remove_fields(self._head, _NAMES, MAX_FIELDS)))
+            self._latest_names = (model, version)
+        return self._latest_head
+
+
+class TensorLayout:
+    """The tensors described by a head, and the sizes their raw entries must have."""
+
+    __slots__ = ("_described", "_sizes")
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._described: Final = tuple(replace(tensor, data=b"") for tensor in tensors)
+        self._sizes: Final = [
+            None if tensor.datatype is Datatype.BYTES else len(tensor.data) for tensor in tensors
+        ]
+
+    def fits(self, raw: Sequence[RawEntry], data: Buffer) -> bool:
+        """Return whether the `raw` entries of `data` hold exactly what the shapes announce."""
+        if len(raw) != len(self._sizes):
+            return False
+        for index, size in enumerate(self._sizes):
+            _, value, end = raw[index]
+            if end - value != size and (
+                size is not None or not self._is_valid(index, data[value:end])
+            ):
+                return False
+        return True
+
+    def _is_valid(self, index: int, data: Buffer) -> bool:
+        tensor = self._described[index]
+        try:
+            check_data(tensor.name, tensor.datatype, tensor.shape, data)
+        except GatewayError:
+            return False
+        return True
+
+    def read(self, raw: Sequence[RawEntry], data: Buffer) -> tuple[Tensor, ...]:
+        """Return the tensors with the `raw` entries of `data` as their elements; `fits` must have
+        been true."""
+        view = memoryview(data)
+        tensors: list[Tensor] = []
+        for tensor, (_, value, end) in zip(self._described, raw, strict=True):
+            elements = view[value:end]
+            tensors.append(
+                Tensor(tensor.name, tensor.datatype, tensor.shape, elements, tensor.parameters)
+            )
+        return tuple(tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """A cached request head. It is valid under `limits`."""
+
+    summary: RequestSummary
+    names: HeadNames
+    request: InferRequest
+    """The request without id and input data."""
+    tensors: TensorLayout
+    wants_classes: bool
+    """Whether classes are requested for an output."""
+    sequence: SequenceId | None
+    limits: Limits
+
+
+class SplitRequest(NamedTuple):
+    """A request split into head and raw entries: `message` joined to `data`, and its cached `head`,
+    if any."""
+
+    message: Sequence[Buffer]
+    data: Buffer
+    split: SplitMessage
+    head: RequestHead | None
+
+    def validated_head(self, limits: Limits) -> RequestHead | None:
+        """Return the head if the whole message would pass the full check."""
+        head = self.head
+        if head is None or head.limits is not limits:
+            return None
+        return head if head.tensors.fits(self.split.raw, self.data) else None
+
+    def read(self, head: RequestHead) -> InferRequest:
+        """Return the inference; `head` is what `validated_head` returned."""
+        request = head.request
+        return InferRequest(
+            request.model,
+            request.version,
+            self.split.id,
+            request.parameters,
+            head.tensors.read(self.split.raw, self.data),
+            request.outputs,
+        )
+
+    def renamed(self, names: HeadNames, model: str, version: str) -> Sequence[Buffer]:
+        """Return the message, whose head has `names`, with `model` and `version`."""
+        if names.model == model and names.version == version:
+            return self.message
+        return [names.renamed(model, version), self.split.id_field, *self.split.entries(self.data)]
+
+
+class RequestHeads:
+    """The heads of requests that passed the full check."""
+
+    def __init__(self) -> None:
+        self._heads: Final[MessageHeadCache[RequestHead]] = MessageHeadCache()
+
+    def find(self, wire: RpcRequest) -> SplitRequest | None:
+        """Split `wire`, an inference, at most once; return None if the fast path does not apply."""
+        earlier = wire.codec_state
+        if type(earlier) is SplitRequest and earlier.message is wire.message:
+            return earlier
+        data = join_parts(wire.message)
+        split = split_message(data, RAW_INPUTS)
+        if split is None:
+            return None
+        wire.codec_state = request = SplitRequest(
+            wire.message, data, split, self._heads.get(split.head)
+        )
+        return request
+
+    def store(
+        self, split: SplitRequest | None, validated: ValidatedRequest, limits: Limits
+    ) -> None:
+        """Cache the head of `split`, which passed the full check as `validated`."""
+        request = validated.request
+        if (
+            split is None
+            or any(typed.pieces for typed in validated.typed)
+            or any(tensor.shared_memory for tensor in request.inputs)
+            or any(tensor.shared_memory for tensor in request.outputs)
+            or split.split.fields + len(request.inputs) + 1 > max_fields(limits)
+            or not self._heads.has_recurred(split.split.head)
+        ):
+            return
+        head = split.split.head
+        tensors = TensorLayout(request.inputs)
+        entry = RequestHead(
+            RequestSummary(InferRequest, request.model, request.version),
+            HeadNames(head, request.model, request.version),
+            replace(request, id="", inputs=()),
+            tensors,
+            requests_classes(head),
+            read_sequence(head, limits),
+            limits,
+        )
+        self._heads.store(head, entry)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHead:
+    """A cached response head. It is valid under `limits`."""
+
+    response: InferResponse
+    """The response without id and output data."""
+    tensors: TensorLayout
+    limits: Limits
+
+
+class ResponseHeads:
+    """The heads of responses that passed the full check."""
+
+    def __init__(self) -> None:
+        self._heads: Final[MessageHeadCache[ResponseHead]] = MessageHeadCache()
+
+    def read(
+        self, message: Sequence[Buffer], limits: Limits, request: InferRequest
+    ) -> InferResponse:
+        """Return what `read_response` returns for `message`, the response to `request`."""
+        data = join_parts(message)
+        split = split_message(data, RAW_OUTPUTS)
+        if split is None or (
+            request.outputs and any(output.shared_memory for output in request.outputs)
+        ):
+            return read_response((data,), limits, request)
+        cached = self._heads.get(split.head)
+        if (
+            cached is None
+            or cached.limits is not limits
+            or not cached.tensors.fits(split.raw, data)
+        ):
+            response = read_response((data,), limits, request)
+            self._store(split, response, limits)
+            return response
+        head = cached.response
+        return InferResponse(
+            head.model,
+            head.version,
+            split.id,
+            head.parameters,
+            cached.tensors.read(split.raw, data),
+        )
+
+    def _store(self, split: SplitMessage, response: InferResponse, limits: Limits) -> None:
+        count = len(response.outputs)
+        if len(split.raw) != count or split.fields + count + 1 > max_fields(limits):
+            return
+        if not self._heads.has_recurred(split.head):
+            return
+        head = replace(response, id="", outputs=())
+        self._heads.store(split.head, ResponseHead(head, TensorLayout(response.outputs), limits))
+
+
+@dataclass(frozen=True, slots=True)
+class PassThroughHead:
+    """A cached head of a response that passes through."""
+
+    names: HeadNames
+    has_outputs: bool
+    """Whether it describes any outputs."""
+
+
+class PassThroughResponse(NamedTuple):
+    """A response that passes through: its `message` joined to `data` and split, and its cached
+    head."""
+
+    message: Sequence[Buffer]
+    data: Buffer
+    split: SplitMessage
+    head: PassThroughHead
+
+    def renamed(self, model: str, version: str, request_id: str) -> Sequence[Buffer]:
+        """Return the message with `model` and `version` (empty: unchanged), and with the id
+        `request_id`."""
+        names, split = self.head.names, self.split
+        model, version = model or names.model, version or names.version
+        is_same_model = names.model == model and names.version == version
+        if is_same_model and split.id == request_id:
+            return self.message
+        return [
+            split.head if is_same_model else names.renamed(model, version),
+            string_field(_ID, request_id) if request_id else b"",
+            *split.entries(self.data),
+        ]
+
+
+class PassThroughHeads:
+    """The heads of responses that pass through."""
+
+    def __init__(self) -> None:
+        self._heads: Final[MessageHeadCache[PassThroughHead]] = MessageHeadCache()
+
+    def find(self, message: Sequence[Buffer], limits: Limits) -> PassThroughResponse | None:
+        """Split `message` and return it with its head; None if the fast path does not apply or
+        elements may be typed."""
+        data = join_parts(message)
+        split = split_message(data, RAW_OUTPUTS)
+        if split is None or split.fields + len(split.raw) >= max_fields(limits):
+            return None
+        head = self._heads.get(split.head)
+        if head is None:
+            try:
+                head = _pass_through_head(split.head)
+            except MalformedMessageError:
+                return None
+            self._heads.store(split.head, head)
+        return (
+            PassThroughResponse(message, data, split, head)
+            if split.raw or not head.has_outputs
+            else None
+        )
+
+
+def _pass_through_head(head: bytes) -> PassThroughHead:
+    names = read_strings(head, _NAMES, MAX_FIELDS, MAX_CACHED_HEAD)
+    outputs = any(field.number == _OUTPUTS for field in scan_fields(head, MAX_FIELDS))
+    return PassThroughHead(HeadNames(head, names.get(_MODEL, ""), names.get(_VERSION, "")), outputs)

@@ -1,0 +1,338 @@
+"""Tensor data in JSON: arrays of numbers, booleans and strings ⇄ the canonical layout.
+
+To read, simdjson copies a number array at once (nested arrays flattened) and numpy converts it.
+Only if that fails is the array walked in Python, which either names the invalid element or finds
+values that simdjson cannot copy: NaN and Infinity, as literals or strings. To write, orjson prints
+numpy arrays itself.
+
+*Rule 1.* Numbers are never coerced: an integer type takes integers in its range, BOOL takes
+booleans, BYTES takes strings. Float types take any number: it is read as FP64, as every JSON reader
+does, and rounded to the nearest value, ties to even; a finite number that rounds to infinity is an
+error.
+*Rule 2.* Data may be nested or flat; the number of elements must match the shape. The nesting is
+not compared with the shape (nor does Triton).
+*Rule 3.* A walk in Python stops at the first element beyond the shape.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from typing import Literal as OneOf
+
+import numpy as np
+import orjson
+import simdjson
+
+from infergate.codecs.v2_rest.json_document import (
+    Node,
+    NonFiniteLiteral,
+    abbreviated,
+    is_array,
+    json_kind,
+)
+from infergate.codecs.v2_rest.rounding import ROUND, Array, infinite_indices
+from infergate.codecs.v2_rest.small_data import MAX_WRITTEN_BYTES, write_small_data
+from infergate.core.datatypes import INTEGERS, NUMPY_DTYPES, Datatype
+from infergate.core.errors import GatewayError, bad_request
+from infergate.core.tensor import (
+    Buffer,
+    Parameters,
+    Tensor,
+    float32_from_bf16,
+    pack_bytes,
+    unpack_bytes,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DataRules:
+    """The rules for data of requests or responses. ``unicode_errors`` is the error handler that
+    encodes strings; if ``allows_packed_uint8``, UINT8 data may be one base64 string."""
+
+    unicode_errors: str
+    allows_packed_uint8: bool
+
+
+_NON_FINITE_VALUES: Final[dict[str | None, float]] = {
+    "NaN": math.nan,
+    "Infinity": math.inf,
+    "-Infinity": -math.inf,
+    None: math.nan,  # MLServer, KServe
+}
+"""Strings, literals and null that stand for a float that JSON cannot express."""
+REQUEST_RULES: Final = DataRules(unicode_errors="strict", allows_packed_uint8=False)
+# rest-proxy packs UINT8; json_document.parse_backend_json explains ``surrogateescape``.
+RESPONSE_RULES: Final = DataRules(unicode_errors="surrogateescape", allows_packed_uint8=True)
+
+
+def read_data(
+    name: str, datatype: Datatype, shape: tuple[int, ...], node: Node, rules: DataRules
+) -> Buffer:
+    """Return the canonical data of tensor ``name`` from its JSON. Raises BAD_REQUEST naming it."""
+    if not is_array(node):
+        is_single_string = type(node) is str and datatype is Datatype.BYTES and shape == (1,)
+        if shape != () and not is_single_string:
+            raise bad_request(f"tensor '{name}': data must be an array, not {json_kind(node)}")
+        node = [node]
+    if isinstance(node, simdjson.Array):
+        values = _copy_numbers(datatype, node)
+        if values is not None:
+            _check_count(name, shape, values.size)
+            return values.view(np.uint8).data
+    elements = _flatten(node, math.prod(shape))
+    _check_count(name, shape, len(elements))
+    if datatype is Datatype.BYTES:
+        return pack_bytes(_encode_strings(name, elements, rules))
+    if datatype is Datatype.BOOL:
+        values = _booleans(name, elements)
+    elif datatype in INTEGERS:
+        values = _integers(name, datatype, elements)
+    else:
+        values = _floats(name, datatype, elements)
+    return values.view(np.uint8).data
+
+
+def _check_count(name: str, shape: tuple[int, ...], count: int) -> None:
+    expected = math.prod(shape)
+    if count != expected:
+        raise bad_request(
+            f"tensor '{name}': shape {list(shape)} requires {expected} elements, "
+            f"the data holds {'more' if count > expected else count}"
+        )
+
+
+def _copy_numbers(datatype: Datatype, node: simdjson.Array) -> Array | None:
+    """Return the array's numbers as ``datatype``; None if not all of them are numbers that fit."""
+    if datatype in (Datatype.BOOL, Datatype.BYTES):
+        return None
+    of_type: OneOf["d", "u", "i"] = "d"
+    if datatype in INTEGERS:
+        of_type = "u" if datatype is Datatype.UINT64 else "i"
+    try:
+        buffer = node.as_buffer(of_type=of_type)
+    except (TypeError, ValueError):
+        return None
+    wide = np.frombuffer(buffer, _WIDE_DTYPES[of_type])
+    if of_type == "d":
+        values = ROUND[datatype](wide)
+        return values if infinite_indices(datatype, values).size == 0 else None
+    if wide.dtype != NUMPY_DTYPES[datatype] and wide.size:
+        low, high = _INTEGER_BOUNDS[datatype]
+        if wide.min() < low or wide.max() > high:
+            return None
+    return wide.astype(NUMPY_DTYPES[datatype], copy=False)
+
+
+_INTEGER_BOUNDS: Final = {
+    datatype: (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+    for datatype, dtype in NUMPY_DTYPES.items()
+    if datatype in INTEGERS
+}
+_WIDE_DTYPES: Final = {"d": "<f8", "u": "<u8", "i": "<i8"}
+
+
+def _flatten(node: Node, max_elements: int) -> list[Node]:
+    """Return the elements of the array ``node`` at all depths. If there are more than
+    ``max_elements``, the result has more than that, but not all of them."""
+    flat: list[Node] = []
+    pending = [iter((node,))]
+    while pending:
+        for item in pending[-1]:
+            if type(item) not in _ARRAY_TYPES:
+                flat.append(item)
+            elif len(item) > max_elements - len(flat):  # too many, unless some are empty arrays
+                pending.append(iter(item))
+                break
+            else:
+                children = list(item)
+                if not _ARRAY_TYPES.isdisjoint(map(type, children)):
+                    pending.append(iter(children))
+                    break
+                flat += children
+            if len(flat) > max_elements:
+                return flat
+        else:
+            pending.pop()
+    return flat
+
+
+_ARRAY_TYPES: Final = frozenset({simdjson.Array, list})
+
+
+def _element_error(name: str, index: int, value: Node, expectation: str) -> GatewayError:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    found = abbreviated(value) if is_number else json_kind(value)
+    return bad_request(f"tensor '{name}': element {index} is {found}, {expectation}")
+
+
+def _encode_strings(name: str, flat: list[Node], rules: DataRules) -> list[bytes]:
+    _check_types(name, flat, frozenset({str}), "BYTES takes strings")
+    try:
+        return [value.encode("utf-8", rules.unicode_errors) for value in flat]
+    except UnicodeEncodeError as error:
+        index = flat.index(error.object)
+        raise _element_error(name, index, flat[index], "with half a surrogate pair") from None
+
+
+def _check_types(name: str, flat: list[Node], allowed: frozenset[type], expectation: str) -> None:
+    if not allowed.issuperset(map(type, flat)):
+        index = next(i for i, value in enumerate(flat) if type(value) not in allowed)
+        raise _element_error(name, index, flat[index], expectation)
+
+
+def _booleans(name: str, flat: list[Node]) -> Array:
+    _check_types(name, flat, frozenset({bool}), "BOOL takes booleans")
+    return np.array(flat, np.bool_)
+
+
+def _integers(name: str, datatype: Datatype, flat: list[Node]) -> Array:
+    _check_types(name, flat, frozenset({int}), f"{datatype.value} takes integers")
+    low, high = _INTEGER_BOUNDS[datatype]
+    if flat and (min(flat) < low or max(flat) > high):
+        index = next(i for i, value in enumerate(flat) if not low <= value <= high)
+        wanted = f"{datatype.value} takes integers from {low} to {high}"
+        raise _element_error(name, index, flat[index], wanted)
+    return np.array(flat, NUMPY_DTYPES[datatype])
+
+
+def _floats(name: str, datatype: Datatype, flat: list[Node]) -> Array:
+    """Convert numbers, and the words for NaN and infinity."""
+    expectation = f"{datatype.value} takes numbers"
+    non_numbers = [value for value in flat if type(value) not in _NUMBER_TYPES]
+    numbers = flat
+    if non_numbers:
+        _check_types(name, flat, _NUMBER_TYPES | _NON_FINITE_TYPES, expectation)
+        unknown = set(non_numbers).difference(_NON_FINITE_VALUES)
+        if unknown:
+            index = next(i for i, value in enumerate(flat) if value in unknown)
+            raise _element_error(name, index, flat[index], expectation)
+        numbers = [
+            value if type(value) in _NUMBER_TYPES else _NON_FINITE_VALUES[value] for value in flat
+        ]
+    try:
+        values = ROUND[datatype](np.array(numbers, "<f8"))
+    except OverflowError:
+        index = next(
+            i
+            for i, number in enumerate(numbers)
+            if type(number) is int and abs(number) > _MAX_FLOAT
+        )
+        raise _element_error(name, index, numbers[index], f"beyond {datatype.value}") from None
+    for index in infinite_indices(datatype, values).tolist():
+        if type(flat[index]) in _NUMBER_TYPES:
+            raise _element_error(name, index, flat[index], f"beyond {datatype.value}")
+    return values
+
+
+_NUMBER_TYPES: Final[frozenset[type]] = frozenset({int, float})
+_NON_FINITE_TYPES: Final[frozenset[type]] = frozenset({str, NonFiniteLiteral, type(None)})
+_MAX_FLOAT: Final = sys.float_info.max
+
+# ---- writing ----------------------------------------------------------------------------------
+
+NON_FINITE_SPELLINGS: Final[Mapping[str, tuple[bytes, bytes, bytes]]] = {
+    "literal": (b"NaN", b"Infinity", b"-Infinity"),
+    "string": (b'"NaN"', b'"Infinity"', b'"-Infinity"'),
+    "null": (b"null", b"null", b"null"),
+}
+"""The spelling of NaN, Infinity and -Infinity for each value of the option. ``literal`` is
+Triton's: not valid JSON, but the only spelling that every known V2 client reads."""
+
+
+def write_numbers(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> Any:
+    """Return the elements of a tensor other than BYTES as a flat list that orjson can write.
+
+    Floats are printed in the fewest digits that read back as the same value.
+    """
+    if (
+        len(tensor.data) <= MAX_WRITTEN_BYTES
+        and (small_data := write_small_data(tensor)) is not None
+    ):
+        return small_data
+    if tensor.datatype is Datatype.BOOL:
+        return np.frombuffer(tensor.data, np.uint8) != 0
+    values = np.frombuffer(tensor.data, NUMPY_DTYPES[tensor.datatype])
+    if not values.flags.aligned:  # a slice of a body
+        values = values.copy()
+    if tensor.datatype in INTEGERS:
+        return values
+    if tensor.datatype is Datatype.BF16:
+        values = float32_from_bf16(values)
+    non_finite = ~np.isfinite(values)
+    if not non_finite.any():
+        return values
+    nan, positive, negative = spelling
+    # orjson writes null for exactly these values
+    texts = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY).split(b"null")
+    words = [
+        nan if v != v else positive if v > 0 else negative  # noqa: PLR0124 - only NaN is unlike itself
+        for v in values[non_finite].tolist()
+    ]
+    mixed = [texts[0]]
+    for word, text in zip(words, texts[1:], strict=True):
+        mixed += (word, text)
+    return orjson.Fragment(b"".join(mixed))
+
+
+def write_strings(tensor: Tensor) -> list[str] | None:
+    """Return the elements of a BYTES tensor as strings, or None if they must be written as base64.
+
+    They must if one is not UTF-8, or if the tensor's parameters declare base64 and one element is
+    not base64. (MLServer also marks elements that hold base64 over gRPC.)
+    """
+    if (
+        tensor.parameters
+        and is_base64(tensor.parameters)
+        and None in map(_decode_element, unpack_bytes(tensor.data))
+    ):
+        return None
+    try:
+        return [element.decode() for element in unpack_bytes(tensor.data)]
+    except UnicodeDecodeError:
+        return None
+
+
+def write_base64(tensor: Tensor) -> list[str]:
+    """Return the elements of a BYTES tensor as base64, to be marked with
+    :data:`BASE64_PARAMETERS`."""
+    return [base64.b64encode(element).decode() for element in unpack_bytes(tensor.data)]
+
+
+# ---- base64 -----------------------------------------------------------------------------------
+
+CONTENT_TYPE: Final = "content_type"
+BASE64_PARAMETERS: Final = {CONTENT_TYPE: "base64"}
+"""The parameter that marks BYTES as base64 (rest-proxy, MLServer)."""
+_BASE64_NAMES: Final = frozenset({"base64", "b64"})
+
+
+def is_base64(parameters: Parameters) -> bool:
+    """Whether the parameters of a BYTES tensor mark its elements as base64, in any spelling that
+    rest-proxy accepts."""
+    content_type = parameters.get(CONTENT_TYPE)
+    return isinstance(content_type, str) and content_type.lower() in _BASE64_NAMES
+
+
+def decode_base64(name: str, data: Buffer) -> Buffer:
+    """Return the canonical data of a BYTES tensor whose elements are base64. Raises BAD_REQUEST."""
+    elements = [_decode_element(element) for element in unpack_bytes(data)]
+    if None in elements:
+        raise bad_request(
+            f"tensor '{name}': element {elements.index(None)} is not base64, although its "
+            f"parameter {CONTENT_TYPE} declares base64"
+        )
+    return pack_bytes([element for element in elements if element is not None])
+
+
+def _decode_element(element: Buffer) -> bytes | None:
+    """Decode ``element`` from base64; None if it is not base64."""
+    try:
+        return base64.b64decode(element, validate=True)
+    except binascii.Error:
+        return None

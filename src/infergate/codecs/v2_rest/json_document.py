@@ -1,0 +1,354 @@
+"""JSON documents whose objects, arrays and scalars are read lazily.
+
+simdjson parses the bytes and returns proxies: a value becomes a Python object only when it is read,
+and an array of numbers never does. If simdjson rejects a document, the standard library parses it
+again: some servers and clients send NaN and integers over 64 bits, and for invalid documents the
+standard library has the better error message. The functions in this module read the nodes of both
+parsers.
+
+*Rule 1.* Each document has its own parser, dropped with it: simdjson does not reuse a parser while
+proxies of it live, and an exception's traceback may hold one.
+*Rule 2.* A duplicate name in an object is an error: Triton uses the first, Python servers the last,
+so one request could have two meanings.
+*Rule 3.* Before parsing, nesting is limited to :data:`MAX_DEPTH` levels and arrays and objects to
+:data:`MAX_CONTAINERS`, because only they cost much more than their bytes.
+*Rule 4.* null is treated as absent.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import simdjson
+
+from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits, check_loop_cost
+
+Node = Any
+"""A scalar, or an object or array of either parser."""
+
+MAX_CONTAINERS_ON_LOOP: Final = 16384
+"""Maximum number of arrays and objects in a document read on the event loop. Each may take 1 µs."""
+MAX_DEPTH: Final = 100
+"""Maximum nesting depth (Triton: 100)."""
+MAX_CONTAINERS: Final = 1 << 18
+"""Maximum number of arrays and objects in a document. Each that becomes a Python object costs up to
+1 µs, although its text may have 3 bytes. Triton has no such limit."""
+MAX_MEMBERS: Final = 1 << 16
+"""Maximum number of members of an object: their names become Python strings."""
+MAX_VALUES: Final = 1 << 16
+"""Maximum number of values of an object that is converted to Python values as a whole."""
+MAX_SLOW_BYTES_ON_LOOP: Final = 32 * KIB
+"""Maximum bytes that the standard library parses on the event loop; 1 KiB takes over 0.1 ms."""
+MAX_MEMBERS_LOOKED_UP: Final = 1024
+"""Maximum number of members of an object that are all looked up: each look-up walks the object."""
+MAX_TEXT_CHARACTERS: Final = 4 * MIB
+"""Maximum number of characters of a message's id, and of all texts in its parameters. V2 gRPC has
+the same limit for names, shapes and parameters. A helper process returns them pickled, and the
+event loop unpickles them."""
+_BRACKETS: Final = b"[]{}"
+_NOT_STRUCTURE: Final = bytes(set(range(256)) - set(_BRACKETS + b'"'))
+_NOT_COMMAS: Final = bytes(set(range(256)) - set(b',"'))
+_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
+"""A string, or the rest of the text if a string is not terminated. The pattern matches at every
+quote: if it failed at one, it would be tried at the next, each time to the end of the text."""
+_SURROGATE: Final = re.compile(r"\\u[dD]")
+_BLOCK_BRACKETS: Final = 64 * 1024
+"""Brackets that are examined together: numpy needs about 20 bytes for each."""
+
+
+class ObjectMembers(list[tuple[str, Any]]):
+    """An object's members as the standard library parsed them, including duplicates."""
+
+
+class NonFiniteLiteral(str):
+    """NaN, Infinity or -Infinity as a bare word. Differs from the float that an overlong number
+    becomes, and from the string."""
+
+    __slots__ = ()
+
+
+_LITERALS: Final = {word: NonFiniteLiteral(word) for word in ("NaN", "Infinity", "-Infinity")}
+
+
+def parse_json(text: bytes, limits: Limits = DEFAULT_LIMITS) -> Node:
+    """Parse a client's document. Raises BAD_REQUEST with the position of the error, and
+    NeedsOffloadError on the event loop."""
+    check_nesting(text, limits)
+    try:
+        return simdjson.Parser().parse(text)
+    except (ValueError, RuntimeError):
+        check_loop_cost(limits, len(text), MAX_SLOW_BYTES_ON_LOOP)
+        return _parse_slowly(text)
+
+
+def _parse_slowly(text: bytes) -> Node:
+    try:
+        decoded = text.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise bad_request(f"the JSON is not UTF-8 at byte {error.start}") from None
+    document = parse_with_stdlib(decoded)
+    if _SURROGATE.search(decoded):
+        try:
+            json.dumps(document, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise bad_request("the JSON holds half a surrogate pair in a string") from None
+    return document
+
+
+def parse_backend_json(text: bytes, limits: Limits = DEFAULT_LIMITS) -> Node:
+    """Parse a server's document. Raises BAD_REQUEST, and NeedsOffloadError on the event loop.
+
+    Triton writes BYTES that are not UTF-8 unchanged into JSON strings. Such bytes become lone
+    surrogates (PEP 383), which ``json_data`` converts back.
+    """
+    check_loop_cost(limits, len(text), limits.json_inline)
+    check_nesting(text, limits)
+    try:
+        return simdjson.Parser().parse(text)
+    except (ValueError, RuntimeError):
+        check_loop_cost(limits, len(text), MAX_SLOW_BYTES_ON_LOOP)
+        return parse_with_stdlib(text.decode("utf-8-sig", "surrogateescape"))
+
+
+def parse_with_stdlib(text: str | bytes) -> Node:
+    """Parse a document with the standard library. Raises BAD_REQUEST."""
+    try:
+        return json.loads(
+            text, object_pairs_hook=ObjectMembers, parse_constant=_LITERALS.__getitem__
+        )
+    except json.JSONDecodeError as error:
+        raise bad_request(f"invalid JSON at character {error.pos}: {error.msg}") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise bad_request(f"invalid JSON: {error}") from None
+
+
+def check_nesting(text: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
+    """Apply Rule 3. Raises BAD_REQUEST, TOO_LARGE, and NeedsOffloadError on the event loop.
+
+    Two quick scans suffice for documents with few brackets.
+    """
+    if _has_few(text, b"[") and _has_few(text, b"{"):
+        return
+    if b"\\" in text:
+        text = _STRING.sub(b"", text)
+    # two adjacent quotes, of one string or of two, do not change which brackets lie outside strings
+    structure = text.translate(None, _NOT_STRUCTURE).replace(b'""', b"")
+    outside = b"".join(structure.split(b'"')[::2])
+    if len(outside) > 2 * MAX_CONTAINERS:
+        raise GatewayError(
+            Kind.TOO_LARGE,
+            f"the JSON holds over {MAX_CONTAINERS} arrays and objects; send data as flat arrays",
+        )
+    check_loop_cost(limits, len(outside), 2 * MAX_CONTAINERS_ON_LOOP)
+    level = 0
+    for start in range(0, len(outside), _BLOCK_BRACKETS):
+        block = np.frombuffer(outside, np.uint8, min(_BLOCK_BRACKETS, len(outside) - start), start)
+        # opening brackets have bit 0x02 and closing ones do not
+        levels = ((block & 2).astype(np.int64) - 1).cumsum() + level
+        if int(levels.max()) > MAX_DEPTH:
+            raise bad_request(f"the JSON is nested over {MAX_DEPTH} levels deep")
+        level = int(levels[-1])
+
+
+def _has_few(text: bytes, bracket: bytes) -> bool:
+    """Whether ``bracket`` occurs at most as often as half the maximum depth. ``find`` runs at the
+    speed of memory, ``count`` does not."""
+    position = -1
+    for _ in range(MAX_DEPTH // 2 + 1):
+        position = text.find(bracket, position + 1)
+        if position < 0:
+            return True
+    return False
+
+
+def read_members(node: Node, path: str, names: Iterable[str]) -> dict[str, Node]:
+    """Return the members of the object ``node`` that are in ``names`` and not null. Raises like
+    :func:`read_nullable_members`."""
+    return drop_nulls(read_nullable_members(node, path, names))
+
+
+def drop_nulls(members: Mapping[str, Node]) -> dict[str, Node]:
+    """Return ``members`` without those that are null (Rule 4)."""
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def read_nullable_members(node: Node, path: str, wanted: Iterable[str]) -> dict[str, Node]:
+    """Return the members of the object ``node`` that are in ``wanted``, including null.
+
+    ``path`` names the node in errors. Raises BAD_REQUEST if the node is not an object or has a
+    duplicate name, wanted or not.
+    """
+    if isinstance(node, simdjson.Object):
+        _check_size(len(node), path, MAX_MEMBERS, "members")
+        names = _check_unique(list(node.keys()), path)
+        # only wanted names are looked up, because a look-up walks the object
+        return {name: node[name] for name in wanted if name in names}
+    if isinstance(node, ObjectMembers):
+        _check_unique([name for name, _ in node], path)
+        member_by_name = dict(node)
+        return {name: member_by_name[name] for name in wanted if name in member_by_name}
+    raise bad_request(f"{path} must be an object, not {json_kind(node)}")
+
+
+def read_all_members(node: Node, path: str) -> dict[str, Node]:
+    """Return all members of the object ``node`` that are not null, at most
+    :data:`MAX_MEMBERS_LOOKED_UP`. Raises like :func:`read_nullable_members`, and TOO_LARGE."""
+    if not isinstance(node, simdjson.Object | ObjectMembers):
+        raise bad_request(f"{path} must be an object, not {json_kind(node)}")
+    _check_size(len(node), path, MAX_MEMBERS_LOOKED_UP, "members")
+    if isinstance(node, simdjson.Object):
+        return read_members(node, path, list(node.keys()))
+    return read_members(node, path, [name for name, _ in node])
+
+
+def _check_size(size: int, path: str, max_size: int, unit: str) -> None:
+    if size > max_size:
+        raise GatewayError(Kind.TOO_LARGE, f"{path} has over {max_size} {unit} (the limit)")
+
+
+def _check_unique(names: list[str], path: str) -> set[str]:
+    unique = set(names)
+    if len(unique) != len(names):
+        seen: set[str] = set()
+        for name in names:
+            if name in seen:
+                raise bad_request(f"{path} has '{abbreviated(name)}' twice")
+            seen.add(name)
+    return unique
+
+
+def read_items(node: Node, path: str, max_items: int, limit_name: str = "tensors") -> list[Node]:
+    """Return the items of the array ``node``. Raises BAD_REQUEST, also for more than ``max_items``,
+    the value of the limit ``limit_name``."""
+    if not is_array(node):
+        raise bad_request(f"{path} must be an array, not {json_kind(node)}")
+    if len(node) > max_items:
+        raise bad_request(
+            f"{path} has {len(node)} items, the limit is {max_items}", limit=limit_name
+        )
+    return list(node)
+
+
+def read_string(node: Node, path: str) -> str:
+    """Return the string ``node``. Raises BAD_REQUEST."""
+    if type(node) is not str:
+        raise bad_request(f"{path} must be a string, not {json_kind(node)}")
+    if not node.isascii():
+        _check_encodable(node, path)
+    return node
+
+
+def check_text_length(characters: int, path: str) -> None:
+    """Raise TOO_LARGE if texts other than tensor data have more characters than
+    ``MAX_TEXT_CHARACTERS``."""
+    _check_size(characters, path, MAX_TEXT_CHARACTERS, "characters of text")
+
+
+def _check_encodable(text: str, path: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise bad_request(f"{path} is not valid text") from None
+
+
+def read_plain_object(node: Node, path: str) -> dict[str, Any]:
+    """Return the object ``node`` as plain Python values. Raises BAD_REQUEST, and TOO_LARGE before
+    more than ``MAX_VALUES`` of them are created."""
+    if isinstance(node, simdjson.Object):
+        text: bytes = node.mini  # type: ignore[assignment]  # the stubs say str
+        if text.count(b",") >= MAX_VALUES:
+            _check_size(_count_commas(text) + 1, path, MAX_VALUES, "values")
+        if text.count(b"{") == 1:
+            _check_unique(list(node.keys()), path)
+            return node.as_dict()
+        try:
+            values: dict[str, Any] = json.loads(text, object_pairs_hook=_reject_duplicates)
+        except _DuplicateMemberError:
+            return _plain_members(
+                parse_with_stdlib(text), path
+            )  # raises BAD_REQUEST naming the object
+        return values
+    if isinstance(node, ObjectMembers):
+        plain = _plain_members(node, path)
+        _check_encodable(json.dumps(plain, ensure_ascii=False), path)
+        return plain
+    raise bad_request(f"{path} must be an object, not {json_kind(node)}")
+
+
+def _count_commas(text: bytes) -> int:
+    """Count the commas outside strings in the valid JSON ``text``. Takes a few times the memory of
+    the text; a regular expression would create an object for each string."""
+    if b"\\" in text:
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    marks = np.frombuffer(text.translate(None, _NOT_COMMAS), np.uint8)
+    inside = np.bitwise_xor.accumulate((marks == ord('"')).view(np.uint8))
+    return int(np.count_nonzero((marks == ord(",")) & (inside == 0)))
+
+
+class _DuplicateMemberError(Exception):
+    """An object has a duplicate name."""
+
+
+def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise _DuplicateMemberError
+    return members
+
+
+_ALWAYS_FINITE: Final = frozenset({str, int, bool, type(None)})
+"""Types whose values need no further check; a float may be infinite."""
+
+
+def _plain_members(node: ObjectMembers, path: str) -> dict[str, Any]:
+    _check_unique([name for name, _ in node], path)
+    return {
+        name: value
+        if type(value) in _ALWAYS_FINITE
+        else _plain_value(value, f"{path}.{abbreviated(name)}")
+        for name, value in node
+    }
+
+
+def _plain_value(node: Node, path: str) -> Any:
+    if isinstance(node, ObjectMembers):
+        return _plain_members(node, path)
+    if isinstance(node, list):
+        return [item if type(item) in _ALWAYS_FINITE else _plain_value(item, path) for item in node]
+    if isinstance(node, NonFiniteLiteral) or (isinstance(node, float) and math.isinf(node)):
+        raise bad_request(f"{path} must be a finite number")
+    return node
+
+
+def is_array(node: Node) -> bool:
+    """Whether ``node`` is a JSON array."""
+    return isinstance(node, simdjson.Array) or type(node) is list
+
+
+def json_kind(node: Node) -> str:
+    """Return the JSON type of ``node``, for error messages."""
+    match node:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float() | NonFiniteLiteral():
+            return "a number"
+        case str():
+            return "a string"
+        case _ if is_array(node):
+            return "an array"
+        case _:
+            return "an object"
+
+
+def abbreviated(value: object) -> str:
+    """Return ``value`` as text that is short enough for an error message."""
+    text = str(value)
+    return text if len(text) <= 40 else text[:40] + "…"

@@ -1,0 +1,275 @@
+"""Messages that pass through between V2 REST on both sides, with their tensors untouched.
+
+*Rule 1.* A request is validated by the same function that parses it; the decoded operation is
+dropped and the bytes are sent on, together with other facts that were found.
+*Rule 2.* A response is read only up to its names, which every server writes first, and names that
+differ are replaced in place. Its tensors reach the client unchecked, as without a gateway.
+*Rule 3.* A response that does not allow Rule 2, or whose JSON is not UTF-8 (Triton's BYTES), is
+parsed and written again, like a translated response.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from infergate.codecs.base import ParsedRequest, Profile
+from infergate.codecs.v2_rest.encodings import decode_body
+from infergate.codecs.v2_rest.errors import JSON_TYPE
+from infergate.codecs.v2_rest.infer_request import ResponseFormat, infer_path, read_body
+from infergate.codecs.v2_rest.infer_response import (
+    ok_response,
+    read_response,
+    read_response_body,
+    unusable_response,
+    write_response,
+)
+from infergate.codecs.v2_rest.json_data import NON_FINITE_SPELLINGS
+from infergate.codecs.v2_rest.paths import match_path
+from infergate.codecs.v2_rest.tensors import BINARY_TYPE, JSON_LENGTH_HEADER, parse_json_length
+from infergate.codecs.v2_rest.wire_features import WireFeature, is_supported
+from infergate.core.errors import GatewayError, bad_request
+from infergate.core.limits import MIB, Limits, check_loop_cost
+from infergate.core.messages import InferRequest, RequestedOutput
+from infergate.core.sequences import SEQUENCE_ID as SEQUENCE
+from infergate.core.sequences import SequenceId
+from infergate.core.tensor import Buffer
+from infergate.core.wire import HttpRequest, HttpResponse
+
+_NAME_MEMBER: Final = re.compile(
+    rb'\s*+"(id|model_name|model_version)"\s*+:\s*+("(?:[^"\\]++|\\.)*+"|null)\s*+,', re.DOTALL
+)
+_BEFORE_OUTPUTS: Final = re.compile(
+    rb'\s*+(?:"parameters"\s*+:\s*+'
+    rb'(?:null|\{(?:[^{}\[\]"]++|"(?:[^"\\]++|\\.)*+")*+\})\s*+,\s*+)?+'
+    rb'"outputs"\s*+:',
+    re.DOTALL,
+)
+"""Optional flat parameters, followed by the outputs."""
+_OBJECT_START: Final = re.compile(rb"\s*+\{")
+_MEMBER_NAMES: Final = {"model": b"model_name", "version": b"model_version", "id": b"id"}
+_WHITESPACE: Final = b" \t\r\n"
+_MAX_DECODED_ON_LOOP: Final = 4 * MIB
+"""Maximum size of text other than ASCII that is decoded on the event loop. Each byte may take four
+in memory."""
+_TAIL_BYTES: Final = 64
+"""Bytes at the end of a response's JSON that are searched for its last two brackets."""
+
+
+@dataclass(slots=True)
+class CheckedRequest(HttpRequest):
+    """A validated request: its ``features``, the client's own ``id``, and the requested response
+    format."""
+
+    features: frozenset[WireFeature] = frozenset()
+    id: str = ""
+    response_format: ResponseFormat | None = None
+    shared_memory_outputs: tuple[RequestedOutput, ...] = ()
+    """The requested outputs, if any tensor is in shared memory."""
+    sequence_id: SequenceId | None = None
+
+
+def validate_inference(wire: HttpRequest, limits: Limits) -> CheckedRequest:
+    """Validate ``wire`` and undo its content encoding."""
+    body = decode_body(wire.headers, wire.body, limits)
+    match = match_path(wire.path)
+    reading = read_body(wire, body, match.model, match.version, limits)
+    headers = {name: value for name, value in wire.headers.items() if name != "content-encoding"}
+    return CheckedRequest(
+        wire.method,
+        wire.path,
+        wire.query,
+        headers,
+        (body,),
+        reading.features,
+        reading.id,
+        reading.response_format,
+        reading.shared_memory_outputs,
+        reading.sequence_id,
+    )
+
+
+def sequence_of(wire: HttpRequest, limits: Limits) -> SequenceId | None:
+    """Return the sequence that ``wire`` belongs to. A request that was not validated is parsed only
+    if its text may contain the parameter's name, possibly escaped."""
+    if isinstance(wire, CheckedRequest):
+        return wire.sequence_id
+    body = decode_body(wire.headers, wire.body, limits)
+    header = wire.headers.get(JSON_LENGTH_HEADER)
+    text = (
+        bytes(memoryview(body)[: parse_json_length(header)]) if header is not None else bytes(body)
+    )
+    if SEQUENCE.encode() not in text and b"\\u" not in text:
+        return None
+    match = match_path(wire.path)
+    return read_body(wire, body, match.model, match.version, limits).sequence_id
+
+
+def rewrite_request(
+    wire: HttpRequest, model: str, version: str, profile: Profile
+) -> HttpRequest | None:
+    """Return ``wire`` for another model, or None if it must be translated because a server of
+    ``profile`` does not accept its binary data or another of its features."""
+    if JSON_LENGTH_HEADER in wire.headers and not profile.supports_binary:
+        return None
+    if isinstance(wire, CheckedRequest) and not is_supported(wire.features, profile):
+        return None
+    path = infer_path(model, version, profile)
+    encoding = {k: v for k, v in wire.headers.items() if k == "content-encoding"}
+    # an encoding is left only on a route whose requests are not validated
+    return HttpRequest("POST", path, "", {**_message_headers(wire.headers), **encoding}, wire.body)
+
+
+def _message_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers that describe the message, without those of the connection or its sender.
+
+    The content type is set from the body's format: MLServer and KServe read a body by its content
+    type, and clients omit it (tritonclient) or send their library's default (curl).
+    """
+    if JSON_LENGTH_HEADER in headers:
+        return {"content-type": BINARY_TYPE, JSON_LENGTH_HEADER: headers[JSON_LENGTH_HEADER]}
+    return {"content-type": JSON_TYPE}
+
+
+# ---- the response -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseRewriter:
+    """Rewrites a backend's response into the response to ``request``.
+
+    The response gets the ``names`` ("model", "version") that are not empty. It gets the id of
+    ``request``, or no id if that is empty; if ``request`` was not validated, it keeps the backend's
+    id.
+    """
+
+    request: HttpRequest
+    names: Mapping[str, str]
+    limits: Limits
+    compress_min: int
+
+    def rewrite(self, wire: HttpResponse) -> HttpResponse:
+        """Apply Rule 2. Raises the backend's error, or BACKEND_GARBAGE."""
+        body = read_response_body(wire, self.limits)
+        headers = _message_headers(wire.headers)
+        names = {key: name for key, name in self.names.items() if name}
+        if isinstance(self.request, CheckedRequest):
+            names["id"] = self.request.id
+        try:
+            length = (
+                parse_json_length(headers[JSON_LENGTH_HEADER])
+                if JSON_LENGTH_HEADER in headers
+                else len(body)
+            )
+            if length > len(body):
+                raise bad_request(
+                    f"Inference-Header-Content-Length is {length}, the body has {len(body)} bytes"
+                )
+            members = _leading_members(body, length)
+        except GatewayError as error:
+            raise unusable_response(error) from None
+        if members is None or not _is_utf8(body, length, self.limits):
+            return self._rebuild(wire)
+        parts = _splice_names(body, names, members)
+        if JSON_LENGTH_HEADER in headers:
+            headers[JSON_LENGTH_HEADER] = str(length + sum(map(len, parts)) - len(body))
+        accept = self.request.headers.get("accept-encoding", "")
+        return ok_response(headers, parts, accept, self.compress_min)
+
+    def _rebuild(self, wire: HttpResponse) -> HttpResponse:
+        """Apply Rule 3, in the format that ``request`` wants or, if it was not validated, in the
+        format that the backend chose."""
+        operation = InferRequest(match_path(self.request.path).model)
+        if isinstance(self.request, CheckedRequest):
+            operation = replace(operation, outputs=self.request.shared_memory_outputs)
+        response = read_response(wire, operation, self.limits)
+        if isinstance(self.request, CheckedRequest):
+            response_id, response_format = self.request.id, self.request.response_format
+        else:
+            accept = self.request.headers.get("accept-encoding", "")
+            response_id, response_format = (
+                response.id,
+                ResponseFormat({}, JSON_LENGTH_HEADER in wire.headers, accept),
+            )
+        renamed = replace(
+            response,
+            model=self.names["model"] or response.model,
+            version=self.names["version"] or response.version,
+            id=response_id,
+        )
+        spelling = NON_FINITE_SPELLINGS["literal"]
+        return write_response(
+            renamed, ParsedRequest(operation, response_format), spelling, self.compress_min
+        )
+
+
+def _leading_members(body: Buffer, end: int) -> dict[bytes, re.Match[bytes]] | None:
+    """Return the names at the beginning of the object in ``body``; None if more names may follow
+    ``outputs``, or if ``outputs`` does not follow them. Raises BAD_REQUEST if it is not an
+    object."""
+    start = _OBJECT_START.match(body, 0, end)
+    if start is None:
+        raise bad_request("it is not a JSON object")
+    members: dict[bytes, re.Match[bytes]] = {}
+    position = start.end()
+    while member := _NAME_MEMBER.match(body, position, end):
+        if member[1] in members:
+            return None
+        members[bytes(member[1])] = member
+        position = member.end()
+    if _BEFORE_OUTPUTS.match(body, position, end) is None or not _ends_in_array(body, end):
+        return None
+    return members
+
+
+def _ends_in_array(body: Buffer, end: int) -> bool:
+    """Whether the object ends in an array. Then it ends in ``outputs``, because names are not
+    arrays."""
+    tail = bytes(memoryview(body)[max(0, end - _TAIL_BYTES) : end])
+    return tail.translate(None, _WHITESPACE).endswith(b"]}")
+
+
+def _is_utf8(body: Buffer, length: int, limits: Limits) -> bool:
+    text = body if length == len(body) else bytes(memoryview(body)[:length])
+    if isinstance(text, bytes) and text.isascii():
+        return True
+    check_loop_cost(limits, length, _MAX_DECODED_ON_LOOP)
+    try:
+        str(text, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _splice_names(
+    body: Buffer, names: Mapping[str, str], found: Mapping[bytes, re.Match[bytes]]
+) -> list[Buffer]:
+    """Return ``body`` with ``names``; an empty name (the id) is removed."""
+    replacements: list[tuple[int, int, bytes]] = []
+    added_members = b""
+    for field, name in names.items():
+        key = _MEMBER_NAMES[field]
+        text = json.dumps(name).encode()
+        member = found.get(key)
+        if member is None:
+            added_members += b'"%b":%b,' % (key, text) if name else b""
+        elif not name:
+            replacements.append((*member.span(), b""))
+        elif member[2] != text:
+            replacements.append((*member.span(2), text))
+    start = _OBJECT_START.match(body)
+    assert start is not None  # _leading_members matched it
+    if added_members:
+        replacements.append((start.end(), start.end(), added_members))
+    if not replacements:
+        return [body]
+    view = memoryview(body)
+    beginning: list[Buffer] = []
+    position = 0
+    for begin, end, text in sorted(replacements):
+        beginning += (view[position:begin], text)
+        position = end
+    return [b"".join(beginning), view[position:]]

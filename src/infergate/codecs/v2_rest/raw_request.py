@@ -1,0 +1,78 @@
+"""Raw binary requests: bare tensor data, which the model's metadata turns into an inference.
+
+*Rule 1.* The model has exactly one input, and the body is all of its data.
+*Rule 2.* Metadata does not distinguish a batch dimension from any other variable dimension. If
+several dimensions are variable and the first dimension is among them, it is taken as the batch
+dimension and set to 1. One variable dimension may remain; the body's length determines it.
+*Rule 3.* BYTES data is one element without its length prefix, so a variable first dimension is 1
+and all others must be 1.
+
+Source: the V2 binary tensor data extension.
+"""
+
+from __future__ import annotations
+
+import math
+
+from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
+from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.messages import ModelMetadata, TensorMetadata
+from infergate.core.tensor import Buffer, Tensor, pack_bytes
+
+
+def read_only_input(data: Buffer, metadata: ModelMetadata) -> Tensor:
+    """Return the only input of the model that ``metadata`` describes, with ``data``.
+
+    Raises BAD_REQUEST naming the input, UNSUPPORTED for an unknown datatype.
+    """
+    if len(metadata.inputs) != 1:
+        raise bad_request(
+            f"a raw binary request requires a model with one input; model '{metadata.name}' has "
+            f"{len(metadata.inputs)}"
+        )
+    (input_metadata,) = metadata.inputs
+    datatype = DATATYPES_BY_NAME.get(input_metadata.datatype)
+    if datatype is None:
+        raise GatewayError(
+            Kind.UNSUPPORTED,
+            f"input '{input_metadata.name}': unknown datatype '{input_metadata.datatype}'",
+        )
+    if datatype is Datatype.BYTES:
+        return _bytes_input(data, input_metadata)
+    return _numeric_input(data, input_metadata, datatype)
+
+
+def _bytes_input(data: Buffer, input_metadata: TensorMetadata) -> Tensor:
+    shape = tuple(
+        1 if index == 0 and dimension < 0 else dimension
+        for index, dimension in enumerate(input_metadata.shape)
+    )
+    if any(dimension != 1 for dimension in shape):
+        raise bad_request(
+            f"input '{input_metadata.name}': a raw binary request holds one BYTES element, "
+            f"the shape is {list(input_metadata.shape)}"
+        )
+    return Tensor(input_metadata.name, Datatype.BYTES, shape, pack_bytes([bytes(data)]))
+
+
+def _numeric_input(data: Buffer, input_metadata: TensorMetadata, datatype: Datatype) -> Tensor:
+    shape = list(input_metadata.shape)
+    variable = [index for index, dimension in enumerate(shape) if dimension < 0]
+    if len(variable) > 1 and variable[0] == 0:
+        shape[0] = 1
+        del variable[0]
+    if len(variable) > 1:
+        raise bad_request(
+            f"input '{input_metadata.name}': a raw binary request allows one variable dimension, "
+            f"but the shape is {list(input_metadata.shape)}"
+        )
+    size = len(data)
+    item_size = math.prod(dimension for dimension in shape if dimension >= 0) * datatype.itemsize
+    if variable:
+        shape[variable[0]] = size // item_size if item_size else 0
+    if math.prod(shape) * datatype.itemsize != size:
+        raise bad_request(
+            f"input '{input_metadata.name}': the {size} bytes of the raw binary request do not fit a "
+            f"{datatype.value} tensor of shape {list(input_metadata.shape)}"
+        )
+    return Tensor(input_metadata.name, datatype, tuple(shape), data)

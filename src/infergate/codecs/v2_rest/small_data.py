@@ -1,0 +1,115 @@
+"""Conversion of a few elements between JSON and the canonical layout with ``struct``.
+
+Each numpy call costs 1 to 3 µs, which pays only from some hundred elements on
+(docs/decisions/0016-small-json-reader.md).
+
+*Rule.* The result is that of ``json_data``, or None if that is uncertain.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+
+from infergate.core.datatypes import INTEGERS, Datatype
+from infergate.core.tensor import Tensor, pack_bytes
+
+MAX_WRITTEN_BYTES: Final = 256
+"""Maximum size in bytes of a tensor whose numbers are written here."""
+_MAX_DEPTH: Final = 8
+"""Maximum nesting depth of data."""
+_STRUCT_CODES: Final = {
+    Datatype.INT8: "b",
+    Datatype.UINT8: "B",
+    Datatype.INT16: "h",
+    Datatype.UINT16: "H",
+    Datatype.INT32: "i",
+    Datatype.UINT32: "I",
+    Datatype.INT64: "q",
+    Datatype.UINT64: "Q",
+    Datatype.FP32: "f",
+    Datatype.FP64: "d",
+}
+"""``struct`` format codes. Packing rounds to FP32 as ``rounding`` does, and rejects values that are
+out of range or would become infinite."""
+
+# ---- reading ------------------------------------------------------------------------------------
+
+
+def _pack_texts(elements: list[str]) -> bytes:
+    return pack_bytes([element.encode() for element in elements])
+
+
+def _pack_numbers(code: str) -> Callable[[list[Any]], bytes]:
+    def pack(elements: list[Any]) -> bytes:
+        return struct.pack(f"<{len(elements)}{code}", *elements)
+
+    return pack
+
+
+_PACKERS: Final[dict[str, tuple[Datatype, frozenset[type], Callable[[list[Any]], bytes]]]] = {
+    "BOOL": (Datatype.BOOL, frozenset({bool}), bytes),
+    "BYTES": (Datatype.BYTES, frozenset({str}), _pack_texts),
+    **{
+        datatype.value: (
+            datatype,
+            frozenset({int} if datatype in INTEGERS else {int, float}),
+            _pack_numbers(code),
+        )
+        for datatype, code in _STRUCT_CODES.items()
+    },
+}
+"""By datatype name, which is the cheapest look-up: the datatype, the Python types of the values
+that it takes (Rule 1 of ``json_data``), and the function that packs them. FP16 and BF16 are not
+supported here."""
+_LIST_TYPES: Final = frozenset({list})
+
+
+def read_small_data(
+    datatype_name: str, count: int, data: list[Any]
+) -> tuple[Datatype, bytes] | None:
+    """Pack the ``count`` elements in ``data``, flat or nested, as parsed by orjson.
+
+    orjson parses integers over 64 bits as the nearest floats; float datatypes may contain them.
+    """
+    packer = _PACKERS.get(datatype_name)
+    if packer is None:
+        return None
+    datatype, allowed, pack = packer
+    types = set(map(type, data))
+    depth = 1
+    while types == _LIST_TYPES and depth < _MAX_DEPTH:
+        data = list(chain.from_iterable(data))
+        types = set(map(type, data))
+        depth += 1
+    if len(data) != count or not types <= allowed:
+        return None
+    try:
+        return datatype, pack(data)
+    except (OverflowError, struct.error):
+        return None
+
+
+# ---- writing ------------------------------------------------------------------------------------
+
+
+def write_small_data(tensor: Tensor) -> Any:
+    """Return the elements of ``tensor``, which is not BYTES, as a flat list that orjson writes."""
+    data = tensor.data
+    code = _STRUCT_CODES.get(tensor.datatype)
+    if code is None:
+        return [byte != 0 for byte in data] if tensor.datatype is Datatype.BOOL else None
+    values = struct.unpack(f"<{len(data) // tensor.datatype.itemsize}{code}", data)
+    if code not in "fd":
+        return values
+    if not math.isfinite(sum(values)):  # an element is not finite, or the sum of FP64 overflowed
+        return None
+    if code == "d":
+        return values
+    narrow = np.frombuffer(data, "<f4")  # Python floats would be printed with the digits of FP64
+    return narrow if narrow.flags.aligned else None

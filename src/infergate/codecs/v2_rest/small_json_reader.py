@@ -1,0 +1,221 @@
+"""A fast reader for short inference requests without unusual features.
+
+``json_document`` and ``tensors`` are made for long JSON: their fixed costs are several times those
+of parsing a body of a hundred bytes (docs/decisions/0016-small-json-reader.md).
+
+*Rule 1.* This reader rejects nothing. It leaves invalid or merely rare input to the full reader,
+which parses the body again or reports the error. Input that this reader accepts, the full reader
+reads the same way.
+*Rule 2.* A dictionary keeps only the last of two members with the same name. Every member has a
+colon, so there are no duplicates if the text has as many colons as there are members and colons
+inside strings.
+*Rule 3.* orjson parses integers over 64 bits as floats. In parameters, where the two differ, a
+float that may have been such an integer is left to the full reader.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from infergate.codecs.v2_rest.json_data import CONTENT_TYPE
+from infergate.codecs.v2_rest.small_data import read_small_data
+from infergate.codecs.v2_rest.tensors import BINARY_DATA, BINARY_DATA_OUTPUT, BINARY_DATA_SIZE
+from infergate.core.classification import CLASSIFICATION as CLASSES
+from infergate.core.limits import KIB, Limits
+from infergate.core.messages import RequestedOutput
+from infergate.core.name_rules import find_tensor_name_problem
+from infergate.core.region_ref import REGION_PARAMETER
+from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters, Tensor
+
+MAX_BYTES: Final = 4 * KIB
+"""Maximum size in bytes of a body that is read here."""
+_INT64_END: Final = 2**63
+_SPECIAL_PARAMETERS: Final = frozenset({REGION_PARAMETER, CLASSES, BINARY_DATA_SIZE})
+"""Parameters that change the meaning of other parts of a message."""
+_SCALAR_TYPES: Final = frozenset({str, int, float, bool, type(None)})
+
+
+class RequestFields(NamedTuple):
+    """The fields of a request's JSON. ``binary_by_output`` and ``binary_by_default`` say whether
+    outputs are wanted as binary data: single outputs (absent if not given), and all others (None if
+    not given)."""
+
+    id: str
+    parameters: Parameters
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[RequestedOutput, ...]
+    binary_by_output: dict[str, bool]
+    binary_by_default: bool | None
+
+
+class _NotSimpleError(Exception):
+    """The full reader must read the body (Rule 1)."""
+
+
+def read_small(body: Buffer, limits: Limits) -> RequestFields | None:
+    """Read ``body``, which is only JSON. Returns None if the full reader must read it."""
+    if len(body) > MAX_BYTES or len(body) > limits.json:
+        return None
+    text = bytes(body)
+    try:
+        return _read(text, orjson.loads(text), limits)
+    except (_NotSimpleError, KeyError, ValueError):
+        return None
+
+
+def _read(text: bytes, top: Any, limits: Limits) -> RequestFields:
+    """Read the fields. Each function called here checks all members of its object or raises."""
+    if type(top) is not dict:
+        raise _NotSimpleError
+    inputs: dict[str, Tensor] = {}
+    input_items = _check_array(top["inputs"], limits.tensors)
+    expected_members = 1
+    member_count = len(top)
+    for item in input_items:
+        tensor = _read_tensor(item, limits)
+        inputs[tensor.name] = tensor
+        member_count += len(item) + len(tensor.parameters)
+    if len(inputs) < len(input_items):
+        raise _NotSimpleError
+    identity = ""
+    if "id" in top:
+        expected_members += 1
+        identity = top["id"]
+        if type(identity) is not str:
+            raise _NotSimpleError
+    parameters: Parameters = NO_PARAMETERS
+    binary_by_default: bool | None = None
+    if "parameters" in top:
+        expected_members += 1
+        parameters = _check_parameters(top["parameters"])
+        member_count += len(parameters)
+        binary_by_default, parameters = _pop_flag(parameters, BINARY_DATA_OUTPUT)
+    outputs: dict[str, RequestedOutput] = {}
+    binary_by_output: dict[str, bool] = {}
+    if "outputs" in top:
+        expected_members += 1
+        member_count += _read_outputs(
+            _check_array(top["outputs"], limits.tensors), outputs, binary_by_output
+        )
+    if (
+        expected_members != len(top)
+        or (outputs and binary_by_default is not None)
+        or _may_have_duplicates(text, member_count, top)
+    ):
+        raise _NotSimpleError
+    return RequestFields(
+        identity,
+        parameters,
+        tuple(inputs.values()),
+        tuple(outputs.values()),
+        binary_by_output,
+        binary_by_default,
+    )
+
+
+def _may_have_duplicates(text: bytes, members: int, top: Any) -> bool:
+    """Whether an object may have a duplicate name (Rule 2). ``members`` is the number of members of
+    all objects."""
+    colons = text.count(b":")
+    # an escaped colon in a string is not a colon in the text
+    return colons != members and (b"\\" in text or colons != members + _count_string_colons(top))
+
+
+def _count_string_colons(top: Any) -> int:
+    """Count the colons in all strings."""
+    count = 0
+    pending: list[Any] = [top]
+    while pending:
+        value = pending.pop()
+        if type(value) is str:
+            count += value.count(":")
+        elif type(value) is list:
+            pending += value
+        elif type(value) is dict:
+            pending += value
+            pending += value.values()
+    return count
+
+
+def _check_array(value: Any, max_items: int) -> list[Any]:
+    if type(value) is not list or len(value) > max_items:
+        raise _NotSimpleError
+    return value
+
+
+def _read_tensor(item: Any, limits: Limits) -> Tensor:
+    if type(item) is not dict:
+        raise _NotSimpleError
+    name, datatype_name, shape, data = item["name"], item["datatype"], item["shape"], item["data"]
+    if not (
+        type(name) is type(datatype_name) is str and type(data) is type(shape) is list and name
+    ):
+        raise _NotSimpleError
+    if find_tensor_name_problem(name):
+        raise _NotSimpleError
+    parameters: Parameters = NO_PARAMETERS
+    if len(item) > 4:
+        parameters = _check_parameters(item["parameters"])
+        if len(item) > 5:
+            raise _NotSimpleError
+    count = 1
+    for dimension in shape:
+        if type(dimension) is not int or not 0 <= dimension < _INT64_END:
+            raise _NotSimpleError
+        count *= dimension
+    packed = read_small_data(datatype_name, count, data)
+    if packed is None or len(shape) > limits.rank:
+        raise _NotSimpleError
+    if parameters and datatype_name == "BYTES" and CONTENT_TYPE in parameters:
+        raise _NotSimpleError
+    return Tensor(name, packed[0], tuple(shape), packed[1], parameters)
+
+
+def _read_outputs(
+    items: list[Any], outputs: dict[str, RequestedOutput], binary_by_output: dict[str, bool]
+) -> int:
+    """Add the requested outputs in ``items``. Returns the number of members of their objects."""
+    members = 0
+    for item in items:
+        if type(item) is not dict:
+            raise _NotSimpleError
+        name = item["name"]
+        if type(name) is not str or not name or name in outputs or find_tensor_name_problem(name):
+            raise _NotSimpleError
+        parameters: Parameters = NO_PARAMETERS
+        if len(item) > 1:
+            parameters = _check_parameters(item["parameters"])
+            members += len(parameters)
+            flag, parameters = _pop_flag(parameters, BINARY_DATA)
+            if flag is not None:
+                binary_by_output[name] = flag
+            if len(item) > 2:
+                raise _NotSimpleError
+        outputs[name] = RequestedOutput(name, parameters)
+        members += len(item)
+    return members
+
+
+def _check_parameters(parameters: Any) -> Parameters:
+    """Check that the parameters are flat and hold no special ones."""
+    if type(parameters) is not dict or not _SPECIAL_PARAMETERS.isdisjoint(parameters):
+        raise _NotSimpleError
+    for value in parameters.values():
+        kind = type(value)
+        if kind not in _SCALAR_TYPES or (
+            kind is float and not -_INT64_END < value < _INT64_END
+        ):  # Rule 3
+            raise _NotSimpleError
+    return parameters
+
+
+def _pop_flag(parameters: Parameters, key: str) -> tuple[bool | None, Parameters]:
+    """Return the boolean ``key`` (None if absent) and the other parameters."""
+    if key not in parameters:
+        return None, parameters
+    value = parameters[key]
+    if type(value) is not bool:
+        raise _NotSimpleError
+    return value, {name: parameter for name, parameter in parameters.items() if name != key}

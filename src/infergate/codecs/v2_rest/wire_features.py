@@ -1,0 +1,77 @@
+"""Features of request messages that this codec accepts but some servers do not."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from infergate.codecs.base import Profile
+from infergate.core.datatypes import NUMPY_DTYPES, Datatype
+from infergate.core.tensor import Buffer, float32_from_bf16
+
+
+class WireFeature(enum.Enum):
+    """A feature of a message that some server would misread if the message were passed through."""
+
+    NULL = "null for an optional member"
+    """Triton: 500, "Unable to parse 'id'"."""
+    BINARY_ONLY = "JSON data of datatypes that servers with the binary extension accept only binary"
+    """FP16 and BF16 (Triton)."""
+    NON_FINITE = "words or null for NaN and infinity"
+    """Triton accepts bare words, MLServer null."""
+    SCALAR_DATA = "data that is not an array"
+    """Triton: 500."""
+    BASE64 = "BYTES in base64, marked by the parameter ``content_type``"
+    """Triton uses the text itself as data."""
+    BINARY_OUTPUT_CONFLICT = "``binary_data_output`` in addition to listed outputs"
+    """Triton ignores the former."""
+    SHARED_MEMORY = "tensors in shared memory"
+    """The gateway first checks that each tensor lies within its region, because a server may crash
+    on one that does not."""
+    CLASSIFICATION = "an output as classes instead of values"
+    """Servers without the classification extension ignore it."""
+    STREAM = "``stream``: the client wants all responses"
+    """Servers ignore it, or would answer with a stream."""
+
+
+def is_supported(features: frozenset[WireFeature], profile: Profile) -> bool:
+    """Whether a server of ``profile`` interprets a message with ``features`` as this codec does."""
+    if not features:
+        return True
+    if not _NEVER_SUPPORTED.isdisjoint(features) or (
+        WireFeature.CLASSIFICATION in features and not profile.supports_classification
+    ):
+        return False
+    if WireFeature.BASE64 in features and not profile.supports_content_type:
+        return False
+    return not profile.supports_binary or features <= {WireFeature.CLASSIFICATION}
+
+
+_NEVER_SUPPORTED: Final = frozenset(
+    {
+        WireFeature.NULL,
+        WireFeature.STREAM,
+        WireFeature.SHARED_MEMORY,
+        WireFeature.NON_FINITE,
+        WireFeature.SCALAR_DATA,
+    }
+)
+
+
+def features_of(datatype: Datatype, data: Buffer) -> Iterator[WireFeature]:
+    """Yield the features of float data that was read from JSON."""
+    if datatype not in _FLOATS:
+        return
+    values = np.frombuffer(data, NUMPY_DTYPES[datatype])
+    if datatype is Datatype.BF16:
+        values = float32_from_bf16(values)
+    if datatype.itemsize == 2:
+        yield WireFeature.BINARY_ONLY
+    if not np.isfinite(values).all():
+        yield WireFeature.NON_FINITE
+
+
+_FLOATS: Final = frozenset({Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatype.FP64})

@@ -1,0 +1,120 @@
+"""Prints a configuration, or the difference of two, without secrets.
+
+Hidden are the hashes of keys, passwords in URLs, paths of endpoints, and the values that a route
+compares with headers that carry credentials. Other environment variables appear with their values.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import yaml
+
+from infergate.config.schema import Config
+from infergate.config.section import Section
+
+HIDDEN: Final = "(hidden)"
+HIDDEN_CHANGE: Final = "Hidden values have changed."
+_HASHES: Final = frozenset({"sha256"})
+_HEADERS: Final = "headers"
+_CREDENTIAL: Final = re.compile(r"auth|cookie|key|token|secret|password|session", re.IGNORECASE)
+_USER: Final = re.compile(r"://[^/?#]*@")
+"""Up to the last @ before the path, since a password may contain one."""
+_PATH: Final = re.compile(r"(?<=://)([^/]+)/.*")
+_CONTEXT: Final = 3
+_Path = tuple[str | int, ...]
+_dumper: Final[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+def redacted_yaml(config: Config, *, defaults: bool = False) -> str:
+    """Return ``config`` as YAML without secrets. ``defaults`` includes keys not set in the file."""
+    return _to_yaml(_redact(_dump(config, defaults=defaults)))
+
+
+def redacted_diff(loaded: Config, file: Config) -> str:
+    """Return a unified diff from ``loaded`` to ``file``, without secrets; empty if they are equal.
+
+    Hidden values that differ are marked.
+    """
+    before, after = _dump(loaded), _dump(file)
+    old = dict(_secrets(before, ()))
+    changed = {path for path, text in _secrets(after, ()) if old.get(path, text) != text}
+    lines = difflib.unified_diff(
+        _to_yaml(_redact(before)).splitlines(),
+        _to_yaml(_redact(after, changed)).splitlines(),
+        "loaded",
+        "file",
+        lineterm="",
+        n=_CONTEXT,
+    )
+    diff = "\n".join(lines)
+    return HIDDEN_CHANGE if not diff and loaded != file else diff
+
+
+def _dump(config: Config, *, defaults: bool = False) -> Any:
+    # Entry by entry: pydantic blocks all other threads until a call returns.
+
+    def dump(section: Section) -> Any:
+        return section.model_dump(mode="json", by_alias=True, exclude_unset=not defaults)
+
+    data: dict[str, Any] = {}
+    for name in type(config).model_fields:
+        if not defaults and name not in config.model_fields_set:
+            continue
+        match getattr(config, name):
+            case Section() as section:
+                data[name] = dump(section)
+            case tuple() as sections:
+                data[name] = [dump(entry) for entry in sections]
+            case dict() as sections:
+                data[name] = {key: dump(entry) for key, entry in sections.items()}
+            case plain:
+                data[name] = plain
+    return data
+
+
+def _to_yaml(data: Any) -> str:
+    text: str = yaml.dump(data, Dumper=_dumper, sort_keys=False, allow_unicode=True, width=100)
+    return text
+
+
+def _secrets(data: Any, path: _Path) -> Iterator[tuple[_Path, str]]:
+    """Yield the path and value of every secret."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from _secrets(value, (*path, key))
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            yield from _secrets(value, (*path, index))
+    elif isinstance(data, str) and _redact_text(data, path) != data:
+        yield path, data
+
+
+def _redact_text(text: str, path: _Path) -> str:
+    match path:
+        case (*_, str(key)) if key in _HASHES:
+            return HIDDEN
+        case (*_, str(section), str(key)) if section == _HEADERS and _CREDENTIAL.search(key):
+            return HIDDEN
+        case ("backends", _, "endpoints", int(), *key) if key != ["name"]:
+            return _PATH.sub(rf"\1/{HIDDEN}", text)
+    return _USER.sub(f"://{HIDDEN}@", text)
+
+
+def _redact(data: Any, changed: set[_Path] | frozenset[_Path] = frozenset()) -> Any:
+    """Return a copy of ``data`` without secrets; those at the paths in ``changed`` are marked."""
+
+    def copy(value: Any, path: _Path) -> Any:
+        if isinstance(value, dict):
+            return {key: copy(item, (*path, key)) for key, item in value.items()}
+        if isinstance(value, list):
+            return [copy(item, (*path, index)) for index, item in enumerate(value)]
+        if not isinstance(value, str):
+            return value
+        masked = _redact_text(value, path)
+        return masked.replace(HIDDEN, "(hidden, changed)") if path in changed else masked
+
+    return copy(data, ())

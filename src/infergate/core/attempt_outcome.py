@@ -1,0 +1,20 @@
+"""The outcome of an attempt at an endpoint, for the health of the endpoint."""
+
+from __future__ import annotations
+
+import enum
+
+
+class AttemptOutcome(enum.Enum):
+    """Whether an endpoint handled an attempt properly."""
+
+    OK = "ok"
+    NOT_CONNECTED = "unreached"
+    """There was no connection to the endpoint."""
+    FAILED = "failed"
+    """The endpoint was too slow, or reported that it cannot serve now."""
+    BROKEN = "broken"
+    """The endpoint closed the connection early or sent an invalid response: its own failure, or
+    caused by this request."""
+    UNKNOWN = "untold"
+    """Nothing is known about the endpoint: the client disconnected, or set too short a deadline."""

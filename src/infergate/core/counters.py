@@ -1,0 +1,51 @@
+"""Counters of a backend and of a route, besides those of their requests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from infergate.core.duration_histogram import REQUEST_BUCKETS, DurationHistogram
+
+
+@dataclass(slots=True)
+class BackendCounters:
+    """The counters of one backend, since the process started. Each is incremented by the code that
+    causes the event."""
+
+    retries: Counter[str] = field(default_factory=Counter)
+    """Attempts after the first, by reason: ``not_sent``, ``broken``, ``timeout`` or
+    ``declined``."""
+    budget_exhausted: int = 0
+    """Failures that were not retried and hedges that were not sent because the retry budget was
+    exhausted."""
+    hedges_won: int = 0
+    """Hedges whose response was used."""
+    hedges_lost: int = 0
+    queued: int = 0
+    """Requests waiting in the queue now."""
+    queue_rejected: int = 0
+    """Requests rejected because the queue was full."""
+    queue_expired: int = 0
+    """Requests whose deadline passed in the queue."""
+    queue_wait: DurationHistogram = field(
+        default_factory=lambda: DurationHistogram(REQUEST_BUCKETS)
+    )
+    """How long the requests that left the queue had waited."""
+
+    def record_hedge(self, won: bool | None) -> None:  # noqa: FBT001 - an outcome, not a mode
+        """Record the outcome of a request that could be hedged; None: no hedge was sent."""
+        if won is not None:
+            self.hedges_won += won
+            self.hedges_lost += not won
+
+
+@dataclass(slots=True)
+class RouteCounters:
+    """The counters of one route, since the process started."""
+
+    fallbacks: int = 0
+    """Inferences sent to the fallback backend."""
+    mirrored: Counter[str] = field(default_factory=Counter)
+    """Mirrored copies by outcome: ``ok``, ``failed``, or ``dropped`` because too many were in
+    progress."""

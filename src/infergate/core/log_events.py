@@ -1,0 +1,146 @@
+"""The events of log lines, and the advice for operators that goes with the bad ones.
+
+Each logging call passes one of these as ``extra``: ``_log.warning("…", extra=EVENT)``. Text and
+JSON lines both contain the name of the event, so that alerts need not parse messages. docs/logs.md
+lists all events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from infergate.core.errors import Kind
+
+LogEvent = Mapping[str, Any]
+"""The ``extra`` of a logging call: ``event`` is the name, ``advice`` what the operator should do,
+or empty."""
+
+LOG_EVENTS: Final[dict[str, LogEvent]] = {}
+"""All events by name. A line that is not infergate's own, such as a library's, has the event
+``log``."""
+
+
+def _event(name: str, advice: str = "") -> LogEvent:
+    LOG_EVENTS[name] = event = {"event": name, "advice": advice}
+    return event
+
+
+def with_fields(event: LogEvent, **fields: object) -> LogEvent:
+    """Return ``event`` with ``fields``, which become members of JSON lines. Text from clients must
+    be truncated first."""
+    return {**event, "fields": fields}
+
+
+AUDIT: Final = _event("audit")
+BUG: Final = _event(
+    "bug",
+    "report it with this traceback; this request failed with 'internal error', other "
+    "requests are not affected",
+)
+
+# ---- the process
+
+DRAIN: Final = _event("drain")
+STOPPED: Final = _event("stopped")
+START_FAILED: Final = _event(
+    "start_failed",
+    "see the preceding lines for the reason; 'infergate --check' checks the configuration",
+)
+NOTHING_TO_RELOAD: Final = _event("nothing_to_reload", "start infergate with --config")
+CONFIG_TAKEN: Final = _event("config_taken")
+CONFIG_REFUSED: Final = _event(
+    "config_refused", "fix the file ('infergate --config FILE --check' lists all errors)"
+)
+UNWATCHED: Final = _event(
+    "files_not_watched",
+    "no action is needed; raise fs.inotify.max_user_watches to detect changes sooner",
+)
+WORKER_SERVES: Final = _event("worker_serves")
+WORKER_ENDED: Final = _event(
+    "worker_ended",
+    "find out what ended it; SIGKILL often comes from the kernel's out-of-memory killer",
+)
+WORKER_FAILED: Final = _event(
+    "worker_failed", "another attempt follows; see the preceding lines for the reason"
+)
+SUPERVISOR_LOST: Final = _event(
+    "supervisor_lost", "restart infergate, and find out what killed the supervisor"
+)
+FEW_DESCRIPTORS: Final = _event(
+    "few_descriptors", "raise the limit on open files (ulimit -n, LimitNOFILE)"
+)
+TRACES_NOT_SENT: Final = _event(
+    "traces_not_sent",
+    "check the collector at OTEL_EXPORTER_OTLP_ENDPOINT; requests are not affected",
+)
+
+# ---- clients
+
+CONNECTION_REFUSED: Final = _event("connection_refused")
+CANNOT_ACCEPT: Final = _event(
+    "cannot_accept", "raise the limit on open files (ulimit -n, LimitNOFILE)"
+)
+CERTIFICATE_TAKEN: Final = _event("certificate_taken")
+CERTIFICATE_REFUSED: Final = _event(
+    "certificate_refused", "replace both files with a certificate and its matching key"
+)
+CERTIFICATE_EXPIRED: Final = _event(
+    "certificate_expired", "renew the certificate; clients reject it"
+)
+ACCESS_FILE_TAKEN: Final = _event("access_file_taken")
+ACCESS_FILE_REFUSED: Final = _event(
+    "access_file_refused", "fix the file; it is read again when it changes"
+)
+JWT_KEYS_AWAY: Final = _event(
+    "jwt_keys_away", "check the issuer's address, and whether this host can reach it"
+)
+JWT_KEY_UNUSABLE: Final = _event(
+    "jwt_key_unusable", "inform the issuer; its other keys remain in use"
+)
+RATES_AWAY: Final = _event("rates_away", "check Redis; infergate keeps trying")
+RATES_BACK: Final = _event("rates_back")
+
+# ---- backends
+
+ENDPOINT_EJECTED: Final = _event(
+    "endpoint_ejected", "check that server: requests to it fail, even if its health checks pass"
+)
+ENDPOINT_DOWN: Final = _event("endpoint_down", "check that server: it is not ready")
+ENDPOINT_UP: Final = _event("endpoint_up")
+ADDRESSES_CHANGED: Final = _event("addresses_changed")
+REGION_NOT_TOLD: Final = _event(
+    "region_not_told",
+    "clients must register the region again before they can use it with that backend",
+)
+
+REQUEST_EVENT: Final = "request"
+"""The event of the access log's lines."""
+ADVICE: Final[Mapping[str, str]] = {
+    Kind.BAD_REQUEST.value: "a client error: the message names the problem",
+    Kind.UNAUTHENTICATED.value: "the client must send a key or token that 'access' accepts",
+    Kind.FORBIDDEN.value: "to allow it, add a rule to 'access.rules'",
+    Kind.NOT_FOUND.value: "check the name; if it is correct, a route is missing or the backend "
+    "has not loaded the model",
+    Kind.ALREADY_EXISTS.value: "the client must unregister it first, or use another name",
+    Kind.METHOD_NOT_ALLOWED.value: "a client error: the path requires another HTTP method",
+    Kind.UNSUPPORTED.value: "one of the two protocols does not support this (see the page on "
+    "fidelity); if the error names a setting, configure it",
+    Kind.UNSUPPORTED_ENCODING.value: "the client must use an encoding that the error names, or "
+    "none",
+    Kind.TOO_LARGE.value: "raise the limit that the error names, or send smaller requests",
+    Kind.RATE_LIMITED.value: "the client must slow down, or get a higher rate in 'access.rates'",
+    Kind.OVERLOADED.value: "add servers, workers or gateways, or raise the limit that the error "
+    "names",
+    Kind.NO_BACKEND.value: "no endpoint is available: check the servers of this backend",
+    Kind.CONNECT.value: "check that the server is running and that its URL in the configuration "
+    "is correct; the detail names the address",
+    Kind.TIMEOUT.value: "if the server is healthy, raise the timeout of the route or the client; "
+    "otherwise find out why it is slow",
+    Kind.BACKEND_GARBAGE.value: "check the backend's 'protocol' for that port; if it is correct, "
+    "the server closed the connection early: see its log",
+    Kind.BACKEND_ERROR.value: "the server reported this error; see its log",
+    Kind.CANCELLED.value: "the client disconnected; its own timeout may be too short",
+    Kind.INTERNAL.value: "a bug: report it with the traceback of the log event 'bug'",
+}
+"""What the operator should do about a request with an outcome other than ``ok``."""

@@ -1,0 +1,58 @@
+"""The interface to helper processes, which do work that would block the event loop for too long."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from infergate.core.call import ANONYMOUS, Call
+from infergate.core.memory import UNLIMITED, MemoryAccount
+
+T = TypeVar("T")
+
+
+class Offload(Protocol):
+    """Runs functions in helper processes."""
+
+    async def run(  # noqa: PLR0913 - the properties of a job
+        self,
+        deadline: float | None,
+        function: Callable[..., T],
+        *arguments: Any,
+        client: tuple[str, str],
+        cost: int,
+        memory: MemoryAccount = UNLIMITED,
+        size: int = 0,
+    ) -> T:
+        """Run ``function(*arguments)`` in a helper process and return its result.
+
+        Function, arguments and result are pickled; the pickle of the function is cached, so the
+        function must not hold data of a single request. ``deadline`` is on the clock of
+        ``time.monotonic``. ``client`` is an identity or address, and a connection: helpers are
+        shared fairly between clients by the ``cost`` of their jobs, the bytes that a job processes.
+        ``size`` bytes are charged to ``memory`` while the job runs.
+
+        Raises GatewayError: the function's own, TIMEOUT, OVERLOADED or INTERNAL.
+        """
+        ...
+
+
+def client_key(call: Call) -> tuple[str, str]:
+    """Return the client among which helpers are shared, and its connection.
+
+    The client is its identity if that distinguishes clients, else its address; of an IPv6 address
+    the /64 network, all of which one host may own.
+    """
+    peer, identity = call.peer, call.identity
+    is_identified = identity and identity != ANONYMOUS
+    return identity if is_identified else _client_network(peer.rpartition(":")[0]), peer
+
+
+def _client_network(address: str) -> str:
+    if not address.startswith("["):
+        return address
+    number = ipaddress.IPv6Address(address[1:-1].partition("%")[0])
+    if number.ipv4_mapped is not None:
+        return str(number.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(number), 64), strict=False))

@@ -1,0 +1,88 @@
+"""Server-sent events: the format of streamed responses over HTTP (HTML standard, 9.2.5 and 9.2.6).
+
+Only the data of an event is used; other fields are ignored. However the body is split, each byte is
+examined once, and the parser holds at most one event and the bytes fed last.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from typing import Final
+
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.tensor import Buffer
+
+EVENT_STREAM_TYPE: Final = "text/event-stream"
+_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
+_BOM: Final = b"\xef\xbb\xbf"
+"""The UTF-8 byte order mark that may begin the body."""
+
+
+def format_event(text: Buffer) -> list[Buffer]:
+    """Return the event with the data ``text``, which must not contain a line break."""
+    return [b"data: ", text, b"\n\n"]
+
+
+class EventStreamParser:
+    """Extracts the data of events from a body that arrives in pieces. The limit is
+    ``max_event_bytes`` per event."""
+
+    def __init__(self, max_event_bytes: int) -> None:
+        self._max_event_bytes: Final = max_event_bytes
+        self._lines: Final[deque[bytes]] = deque()
+        self._partial_line = bytearray()  # the start of a line whose end has not arrived
+        self._after_carriage_return = (
+            False  # a line feed that comes next belongs to the same line end
+        )
+        self._is_at_start = True
+        self._data_lines: list[bytes] = []
+        self._data_bytes = 0
+
+    def feed(self, data: bytes) -> None:
+        """Add the next piece of the body."""
+        if self._after_carriage_return and data:
+            self._after_carriage_return = False
+            data = data.removeprefix(b"\n")
+        *lines, partial_line = _LINE_END.split(data)
+        if lines:
+            lines[0] = bytes(self._partial_line + lines[0])
+            if self._is_at_start:
+                self._is_at_start = False
+                lines[0] = lines[0].removeprefix(_BOM)
+            self._lines.extend(lines)
+            self._partial_line.clear()
+            self._after_carriage_return = data.endswith(b"\r")
+        self._partial_line += partial_line
+
+    def next_event(self) -> bytes | None:
+        """Return the data of the next event; None if it has not arrived completely. Raises
+        TOO_LARGE."""
+        lines = self._lines
+        while lines:
+            line = lines.popleft()
+            if not line and self._data_lines:
+                data = b"\n".join(self._data_lines)
+                self._data_lines, self._data_bytes = [], 0
+                return data
+            if line.startswith(b"data"):
+                field, _, value = line.partition(b":")
+                if field == b"data":
+                    self._data_lines.append(value.removeprefix(b" "))
+                    self._data_bytes += len(value) + 1
+        if self.buffered_bytes > self._max_event_bytes:
+            raise GatewayError(
+                Kind.TOO_LARGE,
+                f"an event of the response exceeds the limit of {self._max_event_bytes} bytes",
+            )
+        return None
+
+    @property
+    def buffered_bytes(self) -> int:
+        """The bytes of the incomplete event."""
+        return self._data_bytes + len(self._partial_line)
+
+    @property
+    def is_between_events(self) -> bool:
+        """Whether the body may end here: no event is incomplete."""
+        return not (self._data_lines or self._partial_line)

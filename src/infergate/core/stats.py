@@ -1,0 +1,65 @@
+"""Statistics of endpoints, concurrency limits and listeners, as metrics and the console report
+them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+
+class EndpointStats(NamedTuple):
+    """Statistics of ``endpoint``, the URL of a configured endpoint.
+
+    For a URL with a host name they are summed over all its addresses. Counts of requests,
+    ejections, checks and lookups are totals since the start; counts of addresses and active
+    requests are current.
+    """
+
+    backend: str
+    endpoint: str
+    available: int = 0
+    """Addresses that receive requests."""
+    down: int = 0
+    """Addresses whose health checks fail."""
+    ejected: int = 0
+    """Addresses ejected by outlier detection."""
+    active: int = 0
+    """Requests in progress."""
+    ok: int = 0
+    failed: int = 0
+    """Requests that failed because of the endpoint."""
+    ejections: int = 0
+    checks_ok: int = 0
+    checks_failed: int = 0
+    lookups_failed: int = 0
+    """How often the host name had no address."""
+
+
+class ConcurrencyStats(NamedTuple):
+    """A backend with at most ``max_concurrent`` inferences at once, ``in_use`` of which are in
+    progress."""
+
+    backend: str
+    in_use: int
+    max_concurrent: int
+
+
+class ListenerStats(Protocol):
+    """Statistics of a listener."""
+
+    closed_idle: int
+    """Connections closed because they were idle for too long."""
+
+    @property
+    def listener(self) -> str:
+        """The name of the listener in the configuration."""
+        ...
+
+    @property
+    def connections(self) -> int:
+        """Open client connections."""
+        ...
+
+    @property
+    def certificate_expiry(self) -> float | None:
+        """When the certificate expires, in seconds since the epoch; None without TLS."""
+        ...

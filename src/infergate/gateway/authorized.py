@@ -1,0 +1,214 @@
+"""A gateway in which each client can use and see only what its permit allows.
+
+The authorizer checks a request's summary before the message is parsed. This module checks the
+parsed operation itself, so a message cannot say one thing in its summary and another in its body.
+
+1. A call without a permit may use health operations only.
+2. Lists omit models that the client may not know of.
+3. An ensemble is unloaded together with the models it consists of, whose names the gateway does not
+   know: that needs permission to unload every model.
+4. Tensors in shared memory need permission to use shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Final
+
+from infergate.codecs.base import RequestSummary
+from infergate.core.call import Call, Permit
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import (
+    OPERATION_NAMES,
+    InferRequest,
+    InferResponse,
+    ModelIndex,
+    ModelMetadataRequest,
+    ModelStatistics,
+    ModelStatisticsRequest,
+    ModelStatus,
+    ModelUnloadRequest,
+    Operation,
+    Response,
+    ServerLiveRequest,
+    ServerMetadataRequest,
+    ServerReadyRequest,
+    ServerStatus,
+    SharedMemoryStatusRequest,
+)
+from infergate.core.repository import unloads_dependents
+from infergate.core.tensor import Buffer
+from infergate.core.wire import RpcRequest, RpcResponse
+from infergate.gateway.audit import log_denied
+from infergate.gateway.frontend import RequestAuthorizer
+from infergate.gateway.gateway import Gateway
+from infergate.gateway.route_binding import RouteBinding
+from infergate.gateway.services import HEALTH_SERVICE, GatewayServices, UnaryHandler
+from infergate.gateway.shared_memory import uses_shared_memory
+from infergate.transport.base import StreamHandler
+
+_HEALTH_OPERATIONS: Final = frozenset({ServerLiveRequest, ServerReadyRequest})
+
+
+class AuthorizedGateway(Gateway):
+    """A gateway that checks each operation against the client's permit."""
+
+    async def perform(self, operation: Operation, call: Call) -> Response:
+        """Carry out ``operation``. Raises GatewayError."""
+        permit = call.permit
+        if permit is None:
+            if type(operation) not in _HEALTH_OPERATIONS:
+                raise _forbidden_error(operation)
+            return await super().perform(operation, call)
+        _check_operation(operation, permit)
+        if isinstance(operation, ModelUnloadRequest) and unloads_dependents(operation):
+            _check_unload_all(operation, permit, call)
+        return _visible_part(await super().perform(operation, call), permit)
+
+    def infer(
+        self, request: InferRequest, binding: RouteBinding, call: Call
+    ) -> Awaitable[InferResponse]:
+        """Run ``request`` on ``binding``, its route, if the client may."""
+        _check_inference(request, call)
+        return super().infer(request, binding, call)
+
+    async def stream(
+        self, request: InferRequest, binding: RouteBinding, call: Call
+    ) -> AsyncGenerator[InferResponse, None]:
+        """Yield all responses to ``request`` as they are pulled, if the client may run it."""
+        _check_inference(request, call)
+        async with aclosing(super().stream(request, binding, call)) as responses:
+            async for response in responses:
+                yield response
+
+
+def _forbidden_error(operation: Operation) -> GatewayError:
+    name = OPERATION_NAMES[type(operation)]
+    return GatewayError(Kind.FORBIDDEN, f"{name} is not allowed to this client")
+
+
+def _check_operation(operation: Operation, permit: Permit) -> None:
+    if not permit.allows(type(operation), getattr(operation, "model", "")):
+        raise _forbidden_error(operation)
+
+
+def _check_unload_all(operation: ModelUnloadRequest, permit: Permit, call: Call) -> None:
+    """Enforce rule 3."""
+    kind = type(operation)
+    if not permit.allows(kind, ""):
+        text = "unloading a model with those that it depends on is not allowed to this client"
+        error = GatewayError(Kind.FORBIDDEN, text)
+        log_denied(kind, call, error)
+        raise error
+
+
+def _check_inference(request: InferRequest, call: Call) -> None:
+    permit = call.permit
+    if permit is None:
+        raise _forbidden_error(request)
+    _check_operation(request, permit)
+    if uses_shared_memory(request) and not permit.allows(SharedMemoryStatusRequest, ""):
+        raise GatewayError(Kind.FORBIDDEN, "shared memory is not allowed to this client")
+
+
+def _visible_part(response: Response, permit: Permit) -> Response:
+    """Apply rule 2 to ``response``."""
+    match response:
+        case ModelIndex(models):
+            visible = [model for model in models if permit.allows(ModelMetadataRequest, model.name)]
+            return ModelIndex(tuple(visible))
+        case ModelStatistics(models):
+            return ModelStatistics(
+                tuple(
+                    model
+                    for model in models
+                    if permit.allows(ModelStatisticsRequest, str(model.get("name", "")))
+                )
+            )
+        case ServerStatus():
+            statuses = [_visible_status(model, permit) for model in response.models]
+            return replace(response, models=tuple(model for model in statuses if model is not None))
+    return response
+
+
+def _visible_status(status: ModelStatus, permit: Permit) -> ModelStatus | None:
+    """Return ``status`` without the statistics that the client may not see; None if it may not see
+    the model."""
+    model = status.metadata.name
+    if not permit.allows(ModelMetadataRequest, model):
+        return None
+    if permit.allows(ModelStatisticsRequest, model):
+        return status
+    return replace(status, statistics=())
+
+
+BuildRpcError = Callable[[GatewayError], RpcResponse]
+
+
+def authorized_services(
+    own: GatewayServices, authorizer: RequestAuthorizer, build_error: BuildRpcError
+) -> GatewayServices:
+    """Put ``authorizer`` in front of ``own`` services: reflection counts as metadata, health as
+    health. ``build_error`` writes an error as a gRPC response."""
+    return GatewayServices(
+        {
+            method: _authorized_unary(serve, authorizer, build_error)
+            for method, serve in own.unary.items()
+        },
+        {
+            method: _authorized_stream(method, handler, authorizer)
+            for method, handler in own.streams.items()
+        },
+    )
+
+
+_HEALTH_SUMMARY: Final = RequestSummary(ServerReadyRequest)
+_METADATA_SUMMARY: Final = RequestSummary(ServerMetadataRequest)
+
+
+def _authorized_unary(
+    serve: UnaryHandler, authorizer: RequestAuthorizer, build_error: BuildRpcError
+) -> UnaryHandler:
+    async def answer(wire: RpcRequest, call: Call) -> RpcResponse:
+        try:
+            await authorizer.authorize(_HEALTH_SUMMARY, call)
+        except GatewayError as error:
+            return build_error(error)
+        return await serve(wire, call)
+
+    return answer
+
+
+def _authorized_stream(
+    method: str, handler: StreamHandler, authorizer: RequestAuthorizer
+) -> StreamHandler:
+    summary = _HEALTH_SUMMARY if method.startswith(f"/{HEALTH_SERVICE}/") else _METADATA_SUMMARY
+
+    async def answer(messages: AsyncIterator[Buffer], call: Call) -> AsyncIterator[RpcResponse]:
+        await authorizer.authorize(
+            summary, call
+        )  # the transport turns its error into a gRPC status
+        async for response in handler(
+            _authorize_messages(messages, authorizer, summary, call), call
+        ):
+            yield response
+
+    return answer
+
+
+async def _authorize_messages(
+    messages: AsyncIterator[Buffer],
+    authorizer: RequestAuthorizer,
+    summary: RequestSummary,
+    call: Call,
+) -> AsyncIterator[Buffer]:
+    """Yield ``messages``, each authorized like any other request. The first one was authorized when
+    the stream was opened."""
+    is_first = True
+    async for message in messages:
+        if not is_first:
+            await authorizer.authorize(summary, call)
+        is_first = False
+        yield message

@@ -1,0 +1,61 @@
+"""Classification of outputs (the V2 classification extension) for backends that cannot classify.
+
+The metadata's ``max_batch_size`` tells whether the first dimension is the batch: it is if that is
+over 0. If it is unknown, a free first dimension followed by others is taken for the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from infergate.core.classification import CLASSIFICATION, class_count, classify
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
+
+
+def requests_classes(request: InferRequest) -> bool:
+    """Return whether ``request`` wants an output classified."""
+    for output in request.outputs:  # noqa: SIM110 - on the path of every request; any() is slower
+        if CLASSIFICATION in output.parameters:
+            return True
+    return False
+
+
+def request_values(request: InferRequest) -> InferRequest:
+    """Return ``request`` with plain values requested for all its outputs."""
+    outputs = tuple(
+        replace(
+            output, parameters={k: v for k, v in output.parameters.items() if k != CLASSIFICATION}
+        )
+        for output in request.outputs
+    )
+    return replace(request, outputs=outputs)
+
+
+def add_classes(
+    response: InferResponse,
+    request: InferRequest,
+    model: ModelMetadata,
+    labels: Mapping[str, Sequence[str]],
+) -> InferResponse:
+    """Return ``response`` with those outputs classified that ``request`` wants classified.
+
+    All names are the client's; ``labels`` are keyed by output. Raises BAD_REQUEST for an output
+    that cannot be classified.
+    """
+    counts = {output.name: class_count(output) for output in request.outputs}
+    outputs = tuple(
+        tensor
+        if (count := counts.get(tensor.name)) is None
+        else classify(tensor, count, _batch_rank(model, tensor.name), labels.get(tensor.name, ()))
+        for tensor in response.outputs
+    )
+    return replace(response, outputs=outputs)
+
+
+def _batch_rank(model: ModelMetadata, output: str) -> int:
+    if model.max_batch_size is not None:
+        return min(model.max_batch_size, 1)
+    shapes = (tensor.shape for tensor in model.outputs if tensor.name == output)
+    shape = next(shapes, ())
+    return 1 if len(shape) > 1 and shape[0] == -1 else 0

@@ -1,0 +1,185 @@
+"""A codec's work on one message, done on the event loop or, where it takes long, in a helper
+process.
+
+The libraries that read and write JSON hold the interpreter lock, and so does each loop over the
+parts of a message, so other requests would wait (docs/decisions/0008-helper-processes.md). A codec
+estimates the text of a message beforehand (``SupportsLongText``). Other costs show up only during
+the work: with ``LoopLimits`` the codec raises NeedsOffloadError before it starts a long step, and
+is called again in a helper (docs/decisions/0037-costly-messages.md).
+
+Where the work is done does not change its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
+
+from infergate.codecs.base import (
+    Codec,
+    ParsedRequest,
+    PartialInferRequest,
+    SupportsLongText,
+    SupportsResponseNumbering,
+)
+from infergate.core.accounting import (
+    JSON_EXPANSION,
+    WriteReservation,
+    body_parts,
+    check_response_size,
+    estimate_read_bytes,
+)
+from infergate.core.call import Call
+from infergate.core.limits import Limits, event_loop_limits
+from infergate.core.memory import MIN_ACCOUNTED_BYTES
+from infergate.core.messages import InferResponse, ModelMetadata, Response
+from infergate.core.offload import Offload, client_key
+from infergate.core.wire import HttpRequest, HttpResponse, total_size
+
+Req = TypeVar("Req")
+Resp = TypeVar("Resp")
+T = TypeVar("T")
+
+
+class CodecOffload(Generic[Req, Resp]):
+    """Runs the costly methods of ``codec``. ``offload`` None: all of them run in this process."""
+
+    def __init__(self, codec: Codec[Req, Resp], limits: Limits, offload: Offload | None) -> None:
+        self.codec: Final = codec
+        self.limits: Final = limits if offload is None else event_loop_limits(limits)
+        self._offload: Final = offload
+        self._text_codec: Final = codec if isinstance(codec, SupportsLongText) else None
+        self._numbering_codec: Final = (
+            codec if isinstance(codec, SupportsResponseNumbering) else None
+        )
+        self._text_estimator: Final = None if offload is None else self._text_codec
+        self._max_short_bytes: Final = min(MIN_ACCOUNTED_BYTES, limits.json_inline)
+        self.parse_request: Final = partial(codec.parse_request, limits=self.limits)
+        """One object, so that the helpers can keep it after its first use."""
+
+    def can_read_inline(self, wire: Req) -> bool:
+        """Return whether ``wire`` is read on the event loop. Checked first, so that short messages
+        await nothing."""
+        return (
+            self._text_estimator is None
+            or self._text_estimator.request_text_bytes(wire) <= self.limits.json_inline
+        )
+
+    def can_write_inline(self, response: Response, parsed: ParsedRequest) -> bool:
+        """Return whether ``response`` to ``parsed`` is written on the event loop."""
+        return (
+            self._text_estimator is None
+            or self._text_estimator.response_text_bytes(response, parsed) <= self.limits.json_inline
+        )
+
+    def is_short_response(self, response: Response, parsed: ParsedRequest) -> bool:
+        """Return whether ``response`` has so little text that it can be written without
+        accounting."""
+        return (
+            self._text_codec is None
+            or self._text_codec.response_text_bytes(response, parsed) <= self._max_short_bytes
+        )
+
+    async def write_response(
+        self,
+        call: Call,
+        build: Callable[[Any, ParsedRequest], Any],
+        response: Response,
+        parsed: ParsedRequest,
+    ) -> tuple[Any, int]:
+        """Return ``build(response, parsed)`` and the number of its bytes that are counted as
+        memory. Raises OVERLOADED, and TOO_LARGE for more than ``limits.body``."""
+        assert self._text_codec is not None
+        if not isinstance(response, InferResponse):
+            if self.can_write_inline(response, parsed):
+                return build(response, parsed), 0
+            return await self.build_in_helper(call, build, response, parsed), 0
+        min_bytes, max_bytes = self._text_codec.response_size(response, parsed)
+        check_response_size(min_bytes, self.limits)
+        writing = WriteReservation(max_bytes, call.memory)
+        try:
+            if self.can_write_inline(response, parsed):
+                wire = build(response, parsed)
+            else:
+                wire = await self.build_in_helper(call, build, response, parsed)
+        except BaseException:
+            writing.cancel()
+            raise
+        length = writing.settle(wire)
+        check_response_size(length, self.limits)
+        return wire, length
+
+    async def build_in_helper(
+        self, call: Call, build: Callable[..., Resp], *arguments: Any
+    ) -> Resp:
+        """Run ``build``, a codec method that builds a response, in a helper."""
+        wire = await self.run_in_helper(call, build, *arguments)
+        return (
+            wire if self._numbering_codec is None else self._numbering_codec.number_response(wire)
+        )
+
+    async def run_in_helper(self, call: Call, method: Callable[..., T], *arguments: Any) -> T:
+        """Run ``method(*arguments)``, a method of the codec, in a helper for the client of
+        ``call``."""
+        assert self._offload is not None
+        cost = self._processed_bytes(*arguments)
+        return await self._offload.run(
+            call.deadline,
+            method,
+            *arguments,
+            client=client_key(call),
+            cost=cost,
+            memory=call.memory,
+            size=self._allocated_bytes(arguments[0], cost),
+        )
+
+    def _processed_bytes(self, message: Any, *arguments: Any) -> int:
+        """Return the most bytes that a method of the codec goes through to read or write
+        ``message``."""
+        if isinstance(message, PartialInferRequest):
+            return message.text_bytes
+        estimator, max_bytes = self._text_estimator, self.limits.body
+        if estimator is None:
+            return total_size(body_parts(message))
+        if isinstance(message, Response):
+            return estimator.response_text_bytes(message, arguments[0])
+        if isinstance(message, HttpResponse):
+            return min(estimator.rewrite_bytes(message, arguments[0]), max_bytes)
+        return min(
+            max(estimator.request_text_bytes(message), total_size(body_parts(message))), max_bytes
+        )
+
+    def _allocated_bytes(self, message: Any, cost: int) -> int:
+        """Return the bytes that a helper allocates to go through ``cost`` bytes of ``message``, not
+        counting the text of a response (see ``Writing``)."""
+        if isinstance(message, Response | HttpResponse):
+            return cost
+        if not isinstance(message, HttpRequest) or self._text_estimator is None:
+            return estimate_read_bytes(cost, 0)
+        json_bytes = self._text_estimator.json_bytes(message, self.limits.json)
+        if cost > (body_bytes := total_size(message.body)):  # compressed
+            return cost - body_bytes + JSON_EXPANSION * json_bytes
+        return estimate_read_bytes(cost, json_bytes)
+
+    def can_rewrite_inline(self, response: Resp, request: Req) -> bool:
+        """Return whether ``response`` to ``request``, which is passed through, is rewritten on the
+        event loop."""
+        estimator = self._text_estimator
+        return (
+            estimator is None
+            or estimator.rewrite_bytes(response, request) <= self.limits.json_inline
+        )
+
+    async def complete(
+        self, partial: PartialInferRequest[T], model: ModelMetadata, call: Call, *, inline: bool
+    ) -> T:
+        """Complete ``partial`` with ``model``. ``inline``: the event loop made ``partial`` and
+        tries to complete it, or raises NeedsOffloadError."""
+        if self._offload is None or (inline and partial.text_bytes <= self.limits.json_inline):
+            return partial.complete(model)
+        return await self.run_in_helper(call, _complete, partial, model)
+
+
+def _complete(partial: PartialInferRequest[T], model: ModelMetadata) -> T:
+    return partial.complete(model)

@@ -1,0 +1,51 @@
+"""Compressed gRPC messages that are inflated only after their request was admitted.
+
+The access check reads the model's name from the first ``PREFIX_BYTES`` bytes, where all protobuf
+libraries write it. A message that has its names elsewhere, or changes them later, is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from infergate.core.limits import KIB
+from infergate.core.tensor import Buffer
+
+PREFIX_BYTES: Final = 4 * KIB
+"""Inflated bytes that the access check reads; a name has at most 1 KiB."""
+_FIXED_LENGTHS: Final = {1: 8, 5: 4}
+"""Lengths of the fixed-size fields, by wire type."""
+
+
+def leading_fields(data: Buffer) -> bytes:
+    """Return the top-level fields of a protobuf message that lie wholly within the first
+    ``PREFIX_BYTES`` bytes of ``data``."""
+    data = bytes(data[:PREFIX_BYTES])
+    position = end = 0
+    try:
+        while position <= len(data):
+            end = position
+            tag, position = _read_varint(data, position)
+            wire_type = tag & 7
+            if wire_type == 0:
+                _, position = _read_varint(data, position)
+            elif wire_type == 2:
+                length, position = _read_varint(data, position)
+                position += length
+            else:
+                position += _FIXED_LENGTHS[wire_type]
+    except (IndexError, KeyError):  # truncated here, or malformed: the codec refuses that
+        pass
+    return data[:end]
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return the number at ``position`` and the position after it. Raises IndexError."""
+    number = shift = 0
+    while True:
+        byte = data[position]
+        number |= (byte & 0x7F) << shift
+        position += 1
+        shift += 7
+        if byte < 0x80:
+            return number, position

@@ -1,0 +1,146 @@
+"""The responses to one inference as the body of one HTTP response, or the single one of them.
+
+- An error before the first response is answered like that of any other request; a later one becomes
+  the last element of the body.
+- Each response is computed when it is pulled. Closing the body cancels the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any, Final
+
+from infergate.codecs.base import ParsedRequest, SupportsStreaming
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.log_events import BUG
+from infergate.core.messages import STREAM_OPERATION_NAME, InferRequest, InferResponse
+from infergate.core.tensor import Buffer
+from infergate.gateway.codec_offload import CodecOffload
+from infergate.gateway.gateway import Gateway
+
+_log = logging.getLogger(__name__)
+
+
+def _start_stream(
+    gateway: Gateway, parsed: ParsedRequest, call: Call
+) -> AsyncGenerator[InferResponse, None]:
+    request = parsed.operation
+    assert isinstance(request, InferRequest)
+    binding = gateway.bind(request.model, request.version, call)
+    call.renew_deadline()
+    return gateway.stream(request, binding, call)
+
+
+async def single_response(gateway: Gateway, parsed: ParsedRequest, call: Call) -> InferResponse:
+    """Return the single response to ``parsed``. Raises UNSUPPORTED, with the text of
+    ``parsed.single_response_error``, if there are several responses or none."""
+    async with aclosing(_start_stream(gateway, parsed, call)) as responses:
+        first = await anext(responses, None)
+        if first is None or not (first.is_last or await anext(responses, None) is None):
+            raise GatewayError(Kind.UNSUPPORTED, parsed.single_response_error)
+    return first
+
+
+async def open_http_stream(
+    gateway: Gateway,
+    codec_offload: CodecOffload[Any, Any],
+    parsed: ParsedRequest,
+    wire: Any,
+    call: Call,
+) -> Any:
+    """Return the HTTP response to ``wire``, parsed as ``parsed``: the first response as its body,
+    the others as its ``rest``. Raises the error that comes instead of the first response."""
+    call.operation = STREAM_OPERATION_NAME
+    call.response_count = 0
+    responses = _start_stream(gateway, parsed, call)
+    body = _ResponseBody(responses, codec_offload, parsed, wire, call)
+    try:
+        response = await body.next_response()
+        if response is None:
+            response = body.build_end()
+    except BaseException:
+        await responses.aclose()
+        raise
+    response.body_stream = body
+    return response
+
+
+class _ResponseBody:
+    """Implements ``BodyStream``."""
+
+    def __init__(
+        self,
+        responses: AsyncGenerator[InferResponse, None],
+        codec_offload: CodecOffload[Any, Any],
+        parsed: ParsedRequest,
+        wire: Any,
+        call: Call,
+    ) -> None:
+        assert isinstance(codec_offload.codec, SupportsStreaming)
+        self._codec: Final[SupportsStreaming[Any, Any]] = codec_offload.codec
+        self._responses: Final = responses
+        self._codec_offload: Final = codec_offload
+        self._parsed: Final = parsed
+        self._wire: Final = wire
+        self._call: Final = call
+        self._is_finished = False
+        self._counted_bytes = 0  # bytes of the latest response that are counted as memory
+
+    async def next_response(self) -> Any:
+        """Return the next response in this protocol; None after the last. Raises GatewayError."""
+        result = await anext(self._responses, None)
+        if result is None:
+            self._is_finished = True
+            return None
+        assert self._call.response_count is not None
+        build, offload, call = self._codec.build_stream_response, self._codec_offload, self._call
+        call.memory.shrink(self._counted_bytes)  # the previous response has been sent
+        self._counted_bytes = 0
+        if offload.is_short_response(result, self._parsed):
+            response = build(result, self._parsed)
+        else:
+            response, self._counted_bytes = await offload.write_response(
+                call, build, result, self._parsed
+            )
+        self._call.response_count += 1
+        return response
+
+    def build_end(self) -> Any:
+        """Return the message that says that there is no response at all."""
+        return self._codec.build_stream_end(self._parsed)
+
+    async def next(self) -> Sequence[Buffer] | None:
+        """Return the next part of the body, or None at its end."""
+        if self._is_finished:
+            return None
+        try:
+            response = await self.next_response()
+        except GatewayError as error:
+            return self._error_body(error)
+        except asyncio.CancelledError:
+            if self._call.abort_error is None:
+                raise
+            return self._error_body(self._call.abort_error)
+        except Exception:  # noqa: BLE001 - logged; costs one request only
+            _log.exception(
+                "internal error while serving a stream of %s", self._call.protocol, extra=BUG
+            )
+            return self._error_body(GatewayError(Kind.INTERNAL, "internal error"))
+        body: Sequence[Buffer] | None = None if response is None else response.body
+        return body
+
+    def _error_body(self, error: GatewayError) -> Sequence[Buffer]:
+        self._is_finished = True
+        self._call.record_error(error)
+        body: Sequence[Buffer] = self._codec.build_stream_error(error, self._wire).body
+        return body
+
+    async def close(self) -> None:
+        """Cancel the inference if the body has not been read to its end."""
+        if not self._is_finished:  # the client disconnected
+            self._call.outcome = Kind.CANCELLED.value
+        await self._responses.aclose()

@@ -1,0 +1,335 @@
+"""The list of models and their states, in the clients' names.
+
+A slow backend must not delay the results of the others: each query has a short timeout, all queries
+of one status share a longer one, and only a few run at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from infergate.backends.base import Backend
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import (
+    HealthStatus,
+    ModelConfig,
+    ModelConfigRequest,
+    ModelIndex,
+    ModelIndexEntry,
+    ModelIndexRequest,
+    ModelMetadata,
+    ModelReadyRequest,
+    ModelStatistics,
+    ModelStatisticsRequest,
+    ModelStatus,
+    Operation,
+    Response,
+)
+from infergate.core.name_rules import NameRule, are_accepted
+from infergate.core.tensor import Parameters
+from infergate.gateway.rename import to_backend
+from infergate.gateway.route_binding import RouteBinding
+from infergate.routing.table import Route, RouteTable
+
+QUERY_TIMEOUT_SECONDS: Final = 2.0
+"""Seconds that a backend has to report its readiness or its models."""
+_STATUS_TIMEOUT_SECONDS: Final = 5.0
+"""Seconds for all models of a status together."""
+_MAX_CONCURRENT_QUERIES: Final = 16
+"""Models of a status that are queried at the same time."""
+_UNREACHABLE_KINDS: Final = frozenset({Kind.CONNECT, Kind.TIMEOUT})
+"""Errors of a backend that could not be reached."""
+READY: Final = HealthStatus(ok=True)
+
+
+def _short_call(call: Call) -> Call:
+    """Return a copy of ``call`` for one short query by the gateway itself."""
+    copy = replace(call, response_headers={})
+    copy.shorten_deadline(time.monotonic() + QUERY_TIMEOUT_SECONDS)
+    return copy
+
+
+def _shared_call(call: Call) -> tuple[Call, asyncio.Semaphore]:
+    """Return a copy of ``call`` for many queries, and the semaphore that limits how many run at
+    once."""
+    shared = replace(call, response_headers={})
+    shared.shorten_deadline(time.monotonic() + _STATUS_TIMEOUT_SECONDS)
+    return shared, asyncio.Semaphore(_MAX_CONCURRENT_QUERIES)
+
+
+async def query_backend(backend: Backend, operation: Operation, call: Call) -> Response | None:
+    """Return the response of ``backend`` to a short query; None if it fails or times out."""
+    try:
+        return await backend.perform(operation, _short_call(call))
+    except GatewayError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _BackendIndex:
+    """The models in a backend's index, and the entry to show for a model that is not in it."""
+
+    models: tuple[ModelIndexEntry, ...]
+    missing_entry: ModelIndexEntry
+
+
+async def _query_index(
+    backend: Backend, operation: ModelIndexRequest, names: NameRule, call: Call
+) -> _BackendIndex:
+    """Query a backend's index. Entries whose names no client could use are left out: backends are
+    not trusted to send valid names."""
+    try:
+        response = await backend.perform(operation, _short_call(call))
+    except GatewayError as error:
+        state = "UNAVAILABLE" if error.kind in _UNREACHABLE_KINDS else ""
+        return _BackendIndex((), ModelIndexEntry("", "", state, error.public if state else ""))
+    if not isinstance(response, ModelIndex):
+        return _BackendIndex((), ModelIndexEntry(""))
+    missing = f"not in the repository of backend '{backend.name}'"
+    usable = (entry for entry in response.models if are_accepted(names, entry.name, entry.version))
+    return _BackendIndex(tuple(usable), ModelIndexEntry("", reason=missing))
+
+
+class SupportsModelQueries(Protocol):
+    """The part of the gateway that ``ModelCatalogue`` uses."""
+
+    def bind(self, model: str, version: str, call: Call) -> RouteBinding:
+        """Return the route of a model and note it on ``call``. Raises NOT_FOUND."""
+        ...
+
+    async def describe(self, model: str, version: str, call: Call) -> ModelMetadata:
+        """Return the metadata of a model in the client's names. Raises GatewayError."""
+        ...
+
+    async def statistics(self, operation: ModelStatisticsRequest, call: Call) -> ModelStatistics:
+        """Return the statistics of one model. Raises GatewayError."""
+        ...
+
+    async def configuration(self, operation: ModelConfigRequest, call: Call) -> ModelConfig:
+        """Return the configuration of one model. Raises GatewayError."""
+        ...
+
+
+class ModelCatalogue:
+    """The models behind ``table``, whose routes are ``bindings``."""
+
+    def __init__(
+        self, table: RouteTable, bindings: Sequence[RouteBinding], gateway: SupportsModelQueries
+    ) -> None:
+        self._table: Final = table
+        self._bindings: Final = bindings
+        self._gateway: Final = gateway
+
+    async def index(self, operation: ModelIndexRequest, call: Call) -> ModelIndex:
+        """Return the models that clients can name: every model with an exact route, whether its
+        server lists it or not, and the models that servers list behind patterns.
+
+        The state that a server lists is used as is. If a server lists none, the gateway queries the
+        model's readiness, provided the model has an exact route or ``ready_only`` is set: some
+        servers have no index, list names only, or omit models that they serve.
+        """
+        entries, _ = await self._listed_models(operation, call)
+        shared, semaphore = _shared_call(call)
+        queried = await asyncio.gather(
+            *(
+                self._with_state(entry, binding, shared, semaphore)
+                for entry, binding in entries
+                if not entry.state and (binding.route.is_exact or operation.ready_only)
+            )
+        )
+        by_key = {(model.name, model.version): model for model in queried}
+        listed = (by_key.get((model.name, model.version), model) for model, _ in entries)
+        return ModelIndex(
+            tuple(model for model in listed if model.state == "READY" or not operation.ready_only)
+        )
+
+    async def _listed_models(
+        self, operation: ModelIndexRequest, call: Call
+    ) -> tuple[list[tuple[ModelIndexEntry, RouteBinding]], list[str]]:
+        """Return the listed models in the clients' names, each with its route, exact routes first;
+        and the errors of backends that cannot be reached. Each backend is queried once."""
+        backends = {binding.backend.name: binding.backend for binding in self._bindings}
+        names = self._table.name_rule
+        indexes = await asyncio.gather(
+            *(_query_index(source, operation, names, call) for source in backends.values())
+        )
+        index_of = dict(zip(backends, indexes, strict=True))
+        by_name: dict[tuple[str, str], list[ModelIndexEntry]] = {}
+        for name, index in index_of.items():
+            for entry in index.models:
+                by_name.setdefault((name, entry.name), []).append(entry)
+        entries: dict[tuple[str, str], tuple[ModelIndexEntry, RouteBinding]] = {}
+        for binding in sorted(self._bindings, key=lambda binding: not binding.route.is_exact):
+            route, backend_name = binding.route, binding.backend.name
+            listed_entries: Sequence[ModelIndexEntry] = index_of[backend_name].models
+            if route.is_exact:
+                listed_entries = by_name.get((backend_name, route.backend_model(route.pattern)), ())
+            client_entries = list(self._rename_for_clients(listed_entries, route))
+            if route.is_exact and not client_entries:
+                client_entries = [
+                    replace(
+                        index_of[backend_name].missing_entry,
+                        name=route.pattern,
+                        version=route.version,
+                    )
+                ]
+            for entry in client_entries:
+                if self._table.find(entry.name, entry.version) is route:
+                    entries.setdefault((entry.name, entry.version), (entry, binding))
+        errors = [source.missing_entry.reason for source in indexes if source.missing_entry.state]
+        return list(entries.values()), errors
+
+    def _rename_for_clients(
+        self, entries: Iterable[ModelIndexEntry], route: Route
+    ) -> Iterator[ModelIndexEntry]:
+        """Yield those of ``entries`` that clients may reach through ``route``, in the clients'
+        names."""
+        client_model = route.client_model_lookup()
+        backend_version = route.backend_version(route.version)
+        for entry in entries:
+            name = client_model(entry.name)
+            if name is None or (backend_version and entry.version not in ("", backend_version)):
+                continue
+            version = route.client_version(route.version, entry.version) or route.version
+            yield replace(entry, name=name, version=version)
+
+    async def _with_state(
+        self,
+        entry: ModelIndexEntry,
+        binding: RouteBinding,
+        call: Call,
+        semaphore: asyncio.Semaphore,
+    ) -> ModelIndexEntry:
+        """Return ``entry`` with the state that the model itself reports."""
+        query = to_backend(ModelReadyRequest(entry.name, entry.version), binding.route)
+        async with semaphore:
+            try:
+                ready = await binding.backend.perform(query, _short_call(call)) == READY
+            except GatewayError as error:
+                return replace(entry, state="UNAVAILABLE", reason=entry.reason or error.public)
+        if ready:
+            return replace(entry, state="READY", reason="")
+        return replace(entry, state="UNAVAILABLE")
+
+    async def status(self, model: str, call: Call) -> ModelStatus:
+        """Return the metadata of ``model``, the state of each version (those that routes name, else
+        those in the metadata), and the available configuration and statistics. Raises the error
+        that prevents reading the metadata."""
+        routed_versions = [route.version for route in self._table.candidates(model)]
+        any_version = "" if "" in routed_versions or not routed_versions else routed_versions[0]
+        metadata = await self._gateway.describe(model, any_version, call)
+        versions = [version for version in routed_versions if version]
+        if not any_version:
+            versions += metadata.versions or [""]
+        config = await self._configuration_or_empty(model, any_version, call)
+        states, counted = await asyncio.gather(
+            asyncio.gather(
+                *(self._version_state(model, item, call) for item in dict.fromkeys(versions))
+            ),
+            # the empty version comes first, so that a version's own route overrides its results
+            asyncio.gather(
+                *(
+                    self._statistics_or_empty(model, item, call)
+                    for item in sorted(set(routed_versions))
+                )
+            ),
+        )
+        statistics = {str(item.get("version")): item for items in counted for item in items}
+        return ModelStatus(metadata, tuple(states), tuple(statistics.values()), config)
+
+    async def _configuration_or_empty(self, model: str, version: str, call: Call) -> Parameters:
+        """Return the configuration's settings; empty if they are unavailable."""
+        try:
+            query = ModelConfigRequest(model, version)
+            return (await self._gateway.configuration(query, _short_call(call))).settings
+        except GatewayError:
+            return {}
+
+    async def _version_state(self, model: str, version: str, call: Call) -> ModelIndexEntry:
+        copy = _short_call(call)
+        binding = self._gateway.bind(model, version, copy)
+        query = to_backend(ModelReadyRequest(model, version), binding.route)
+        ready = await query_backend(binding.backend, query, copy) == READY
+        return ModelIndexEntry(model, version, "READY" if ready else "UNAVAILABLE")
+
+    async def _statistics_or_empty(
+        self, model: str, version: str, call: Call
+    ) -> tuple[Parameters, ...]:
+        """Return the statistics; empty if they are unavailable, because a client needs the rest of
+        the status."""
+        try:
+            query = ModelStatisticsRequest(model, version)
+            return (await self._gateway.statistics(query, _short_call(call))).models
+        except GatewayError:
+            return ()
+
+    async def statuses(self, call: Call) -> tuple[ModelStatus, ...]:
+        """Return the status of every model of the index."""
+        listed, shared, semaphore = await self._entries_by_model(call)
+        statuses = (
+            self._limited_status(name, entries, shared, semaphore)
+            for name, entries in listed.items()
+        )
+        return tuple(await asyncio.gather(*statuses))
+
+    async def statistics(self, call: Call) -> ModelStatistics:
+        """Return the available statistics of every model of the index."""
+        listed, shared, semaphore = await self._entries_by_model(call)
+        queries = (
+            ModelStatisticsRequest(name, version)
+            for name, entries in listed.items()
+            for version in self._versions_to_query(name, entries)
+        )
+        results = await asyncio.gather(
+            *(self._limited_statistics(query, shared, semaphore) for query in queries)
+        )
+        return ModelStatistics(tuple(model for models in results for model in models))
+
+    def _versions_to_query(self, model: str, entries: Sequence[ModelIndexEntry]) -> list[str]:
+        """Return the versions to query: an empty one, which means all, if there is a route for
+        it."""
+        if self._table.find(model, "") is not None:
+            return [""]
+        return list(dict.fromkeys(entry.version for entry in entries))
+
+    async def _limited_statistics(
+        self, query: ModelStatisticsRequest, call: Call, semaphore: asyncio.Semaphore
+    ) -> tuple[Parameters, ...]:
+        async with semaphore:
+            return await self._statistics_or_empty(query.model, query.version, call)
+
+    async def _entries_by_model(
+        self, call: Call
+    ) -> tuple[dict[str, list[ModelIndexEntry]], Call, asyncio.Semaphore]:
+        """Return the index entries by model name, the call for all queries about them, and the
+        semaphore that limits how many run at once. Raises NO_BACKEND if there are none and a
+        backend cannot be reached, because an empty list would mean that it has no models."""
+        listed: dict[str, list[ModelIndexEntry]] = {}
+        entries, errors = await self._listed_models(ModelIndexRequest(), call)
+        if errors and not entries:
+            raise GatewayError(Kind.NO_BACKEND, errors[0])
+        for entry, _ in entries:
+            listed.setdefault(entry.name, []).append(entry)
+        return listed, *_shared_call(call)
+
+    async def _limited_status(
+        self,
+        model: str,
+        entries: Sequence[ModelIndexEntry],
+        call: Call,
+        semaphore: asyncio.Semaphore,
+    ) -> ModelStatus:
+        """Return ``status``, or one that says that the model is unavailable."""
+        async with semaphore:
+            try:
+                return await self.status(model, _short_call(call))
+            except GatewayError as error:
+                unavailable = (
+                    replace(entry, state="UNAVAILABLE", reason=error.public) for entry in entries
+                )
+                return ModelStatus(ModelMetadata(model), tuple(unavailable))

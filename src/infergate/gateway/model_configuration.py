@@ -1,0 +1,56 @@
+"""A model configuration derived from metadata, for servers that report none.
+
+Source: Triton's model configuration extension. Dimensions exclude the batch, datatypes are spelled
+``TYPE_`` and the name, versions are numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from infergate.core.datatypes import DATATYPES_BY_NAME
+from infergate.core.messages import ModelConfig, ModelMetadata, TensorMetadata
+
+_BYTES: Final = "BYTES"
+_INT64: Final = 2**63
+
+
+def config_from_metadata(model: ModelMetadata) -> ModelConfig:
+    """Return the configuration that follows from the metadata of ``model``."""
+    settings: dict[str, Any] = {
+        "name": model.name,
+        "platform": model.platform,
+        "max_batch_size": min(model.max_batch_size or 0, 2**31 - 1),
+        "input": [_tensor_config(item, model) for item in model.inputs],
+        "output": [_tensor_config(item, model) for item in model.outputs],
+    }
+    if model.decoupled:
+        settings["model_transaction_policy"] = {"decoupled": True}
+    if model.sequence_batching is not None:
+        settings["sequence_batching"] = model.sequence_batching
+    versions = [int(item) for item in model.versions if is_numeric_version(item)]
+    if versions:
+        settings["version_policy"] = {"specific": {"versions": versions}}
+    return ModelConfig(model.name, settings)
+
+
+def _tensor_config(tensor: TensorMetadata, model: ModelMetadata) -> dict[str, Any]:
+    dims = tensor.shape[1:] if model.max_batch_size else tensor.shape
+    return {"name": tensor.name, "data_type": _config_datatype(tensor.datatype), "dims": list(dims)}
+
+
+def _config_datatype(datatype: str) -> str:
+    if datatype not in DATATYPES_BY_NAME:
+        return "TYPE_INVALID"
+    return "TYPE_STRING" if datatype == _BYTES else f"TYPE_{datatype}"
+
+
+def is_numeric_version(version: str) -> bool:
+    """Return whether ``version`` is a number in the range of Triton's versions."""
+    digits = len(str(_INT64))
+    return (
+        version.isascii()
+        and version.isdecimal()
+        and len(version) <= digits
+        and (int(version) < _INT64)
+    )

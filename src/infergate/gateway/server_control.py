@@ -1,0 +1,147 @@
+"""Operations that change servers' state, which the operator must switch on.
+
+An operation on a model goes along its route to every endpoint of the backend; one on the server
+goes to every backend that supports it. The client gets one response.
+
+- An operation succeeds if all endpoints succeed; otherwise the first error is returned with the
+  number of endpoints that failed. Nothing is rolled back.
+- Each operation is logged to ``infergate.audit``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from infergate.backends.base import Backend
+from infergate.codecs.base import Profile
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import (
+    OPERATION_NAMES,
+    LogSettingsRequest,
+    ModelLoadRequest,
+    ModelUnloadRequest,
+    Operation,
+    RepositoryOperation,
+    Response,
+    SettingsOperation,
+    TraceSettingsRequest,
+)
+from infergate.gateway.audit import audit
+from infergate.gateway.rename import model_to_backend
+from infergate.gateway.route_binding import RouteBinding
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPermissions:
+    """The operations that are switched on."""
+
+    repository: bool = False
+    settings: bool = False
+
+    @property
+    def extensions(self) -> tuple[str, ...]:
+        """The V2 extensions that they provide."""
+        repository = ("model_repository",) if self.repository else ()
+        settings = ("trace", "logging") if self.settings else ()
+        return (*repository, *settings)
+
+
+NO_PERMISSIONS: Final = ControlPermissions()
+
+
+class SupportsModelRouting(Protocol):
+    """The part of the gateway that ``ServerControl`` uses."""
+
+    @property
+    def backends(self) -> Sequence[Backend]:
+        """All backends."""
+        ...
+
+    def bind_any(self, model: str, call: Call) -> RouteBinding:
+        """Return the first route of a model, whatever its version, and note it on ``call``. Raises
+        NOT_FOUND."""
+        ...
+
+
+class ServerControl:
+    """Loads and unloads models, and reads and changes trace and log settings."""
+
+    def __init__(self, permissions: ControlPermissions, gateway: SupportsModelRouting) -> None:
+        self._permissions: Final = permissions
+        self._gateway: Final = gateway
+
+    async def perform(self, operation: Operation, call: Call) -> Response:
+        """Carry out ``operation``. Raises NO_BACKEND for loading and unloading while that is off
+        (like a Triton that polls its repository), UNSUPPORTED, and the backend's errors."""
+        match operation:
+            case ModelLoadRequest() | ModelUnloadRequest():
+                if not self._permissions.repository:
+                    raise GatewayError(
+                        Kind.NO_BACKEND,
+                        "explicit model load / unload is not allowed if polling is enabled",
+                    )
+                return await audit(operation, call, self._perform_on_model(operation, call))
+            case TraceSettingsRequest() | LogSettingsRequest():
+                if not self._permissions.settings:
+                    raise GatewayError(
+                        Kind.UNSUPPORTED,
+                        f"{OPERATION_NAMES[type(operation)]} is off; it is switched on by "
+                        "'control: {settings: true}' in the gateway's configuration",
+                    )
+                return await audit(operation, call, self._perform_settings(operation, call))
+        raise GatewayError(Kind.UNSUPPORTED, f"{OPERATION_NAMES[type(operation)]} is not served")
+
+    async def _perform_on_model(
+        self, operation: RepositoryOperation | TraceSettingsRequest, call: Call
+    ) -> Response:
+        binding = self._gateway.bind_any(operation.model, call)
+        backend_operation = model_to_backend(operation, binding.route)
+        return (await binding.backend.perform_on_all(backend_operation, call))[0]
+
+    async def _perform_settings(self, operation: SettingsOperation, call: Call) -> Response:
+        if isinstance(operation, TraceSettingsRequest) and operation.model:
+            binding = self._gateway.bind_any(operation.model, call)
+            if not (await binding.backend.server_profile(call)).has_trace_settings:
+                raise GatewayError(
+                    Kind.UNSUPPORTED, f"backend '{binding.backend.name}' has no trace settings"
+                )
+            return await self._perform_on_model(operation, call)
+        supports = _SUPPORTED_BY[type(operation)]
+        kinds = await asyncio.gather(
+            *(backend.server_profile(call) for backend in self._gateway.backends)
+        )
+        supporting = [
+            backend
+            for backend, kind in zip(self._gateway.backends, kinds, strict=True)
+            if supports(kind)
+        ]
+        if not supporting:
+            raise GatewayError(
+                Kind.UNSUPPORTED, f"no backend has what {OPERATION_NAMES[type(operation)]} asks for"
+            )
+        call.backend = ",".join(backend.name for backend in supporting)
+        responses = await asyncio.gather(
+            *(backend.perform_on_all(operation, call) for backend in supporting),
+            return_exceptions=True,
+        )
+        return _first_response(responses)
+
+
+_SUPPORTED_BY: Final[dict[type, Callable[[Profile], bool]]] = {
+    TraceSettingsRequest: lambda kind: kind.has_trace_settings,
+    LogSettingsRequest: lambda kind: kind.has_log_settings,
+}
+
+
+def _first_response(responses: Sequence[Sequence[Response] | BaseException]) -> Response:
+    """Return the one response for all backends, or raise the first error."""
+    for response in responses:
+        if isinstance(response, BaseException):
+            raise response
+    first = responses[0]
+    assert not isinstance(first, BaseException)
+    return first[0]

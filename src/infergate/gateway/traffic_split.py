@@ -1,0 +1,182 @@
+"""Where the inferences of a route go besides its own backend: splits, fallback and mirror.
+
+- The target is chosen by hashing the request's sequence, if it has one, else the header that the
+  operator names, else the request id. So all requests of a sequence go to one target.
+- Only a request that could not be sent to the route's backend goes to the fallback, and never one
+  of a sequence, whose state is on the original backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Final, Protocol
+
+from infergate.backends.base import Backend
+from infergate.core.call import Call
+from infergate.core.counters import RouteCounters
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.sequences import sequence_key
+from infergate.gateway.mirror import MirrorSender
+from infergate.gateway.route_binding import RouteBinding
+from infergate.gateway.shared_memory import uses_shared_memory
+from infergate.routing.split import pick_target
+from infergate.routing.table import Route
+
+
+class SupportsRouteInference(Protocol):
+    """The part of the gateway that ``TrafficSplit`` uses."""
+
+    def infer_on_route(
+        self, request: InferRequest, binding: RouteBinding, call: Call
+    ) -> Awaitable[InferResponse]:
+        """Return the response on ``binding``, which is noted on ``call``. Raises GatewayError."""
+        ...
+
+    def stream_on_route(
+        self, request: InferRequest, binding: RouteBinding, call: Call
+    ) -> AsyncGenerator[InferResponse, None]:
+        """Yield all responses. Raises GatewayError."""
+        ...
+
+
+class TrafficSplit:
+    """The other targets of ``own``, a route with its backend."""
+
+    def __init__(
+        self,
+        own: RouteBinding,
+        backends: Mapping[str, Backend],
+        counters: RouteCounters,
+        gateway: SupportsRouteInference,
+    ) -> None:
+        route, mirror = own.route, own.route.mirror
+        self._own: Final = own
+        self._split_header: Final = route.split_by
+        self._percentages: Final = tuple(target.percent for target in route.split)
+        self._targets: Final = tuple(
+            RouteBinding(
+                replace(route, backend=target.backend, rewrite=target.rewrite),
+                backends[target.backend],
+            )
+            for target in route.split
+        )
+        self._fallback: Final = _bind_to(route, route.fallback, backends)
+        self._mirror_binding: Final = _bind_to(route, mirror.backend if mirror else "", backends)
+        self._mirror_percentages: Final = (mirror.percent if mirror else 0.0,)
+        self._mirror_sender: Final = MirrorSender(mirror.max_concurrent if mirror else 0, counters)
+        self._counters: Final = counters
+        self._gateway: Final = gateway
+
+    async def infer(self, request: InferRequest, call: Call) -> InferResponse:
+        """Return the response to ``request``. Raises GatewayError."""
+        try:
+            try:
+                return await self._gateway.infer_on_route(
+                    request, self._choose_target(request, call), call
+                )
+            except GatewayError as error:
+                fallback = self._fallback_after(error, request, call)
+                if fallback is None:
+                    raise
+            return await self._gateway.infer_on_route(request, fallback, call)
+        finally:
+            self._send_mirror(request, call, self._gateway.infer_on_route)
+
+    async def stream(
+        self, request: InferRequest, call: Call
+    ) -> AsyncGenerator[InferResponse, None]:
+        """Yield all responses to ``request``. Raises GatewayError."""
+        has_response = False
+        try:
+            binding = self._choose_target(request, call)
+            try:
+                async with aclosing(
+                    self._gateway.stream_on_route(request, binding, call)
+                ) as responses:
+                    async for response in responses:
+                        has_response = True
+                        yield response
+            except GatewayError as error:
+                fallback = None if has_response else self._fallback_after(error, request, call)
+                if fallback is None:
+                    raise
+            else:
+                return
+            async with aclosing(
+                self._gateway.stream_on_route(request, fallback, call)
+            ) as responses:
+                async for response in responses:
+                    yield response
+        finally:
+            self._send_mirror(request, call, self._discard_stream)
+
+    def _choose_target(self, request: InferRequest, call: Call) -> RouteBinding:
+        """Return the target of ``request`` and note it on ``call``."""
+        if not self._targets:
+            return self._own
+        index = pick_target(
+            self._percentages, f"{self._own.label}\0{self._split_key(request, call)}"
+        )
+        if index is None:
+            return self._own
+        self._targets[index].apply_to(call)
+        return self._targets[index]
+
+    def _split_key(self, request: InferRequest, call: Call) -> str:
+        sequence = sequence_key(request)
+        if sequence is not None:
+            return f"{sequence.model}\0{sequence.id}"
+        return call.headers.get(self._split_header) or call.request_id
+
+    def _fallback_after(
+        self, error: GatewayError, request: InferRequest, call: Call
+    ) -> RouteBinding | None:
+        """Return the fallback for ``request`` after ``error`` and note it on ``call``; None if
+        there is none."""
+        binding = self._fallback
+        if binding is None or error.kind is not Kind.CONNECT or sequence_key(request) is not None:
+            return None
+        self._counters.fallbacks += 1
+        binding.apply_to(call)
+        return binding
+
+    def _send_mirror(
+        self,
+        request: InferRequest,
+        call: Call,
+        send: Callable[[InferRequest, RouteBinding, Call], Awaitable[object]],
+    ) -> None:
+        """Send a copy of ``request`` if the route mirrors it. Requests in shared memory are not
+        mirrored: the client may reuse the memory before the copy is sent."""
+        binding = self._mirror_binding
+        if binding is None or uses_shared_memory(request):
+            return
+        key = f"{self._own.label}\0mirror\0{self._split_key(request, call)}"
+        if pick_target(self._mirror_percentages, key) is None:
+            return
+        memory = self._mirror_sender.admit(request, call.memory)
+        if memory is not None:
+            copy = replace(
+                call, deadline=None, stream_deadline=None, response_headers={}, memory=memory
+            )
+            binding.apply_to(copy)
+            self._mirror_sender.send(request, send(request, binding, copy), memory)
+
+    async def _discard_stream(
+        self, request: InferRequest, binding: RouteBinding, call: Call
+    ) -> None:
+        async with aclosing(self._gateway.stream_on_route(request, binding, call)) as responses:
+            async for _ in responses:
+                pass
+
+    async def close(self) -> None:
+        """Cancel the copies in progress."""
+        await self._mirror_sender.close()
+
+
+def _bind_to(route: Route, backend: str, backends: Mapping[str, Backend]) -> RouteBinding | None:
+    """Return ``route`` bound to another backend; None if ``backend`` is empty."""
+    return RouteBinding(replace(route, backend=backend), backends[backend]) if backend else None

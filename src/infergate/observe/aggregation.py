@@ -1,0 +1,131 @@
+"""Aggregates the metrics of several processes.
+
+*Rule 1.* Counters, histograms and gauges are added up, except the metrics in the tables below,
+which are not amounts.
+*Rule 2.* The counters of exited processes stay included, since a counter that decreases would look
+like a restart.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from prometheus_client.core import Exemplar, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from infergate.observe.family import HistogramValue, Labels, MetricFamily
+from infergate.observe.label_names import MetricNames
+
+_TAKE_FIRST: Final = frozenset(
+    {
+        "infergate_build",
+        "infergate_config",
+        "infergate_config_last_reload_successful",
+        "infergate_config_loaded_timestamp_seconds",
+    }
+)
+"""Families that are equal in all processes, or that one process reports for all: the first one is
+used."""
+_TAKE_MAX: Final = frozenset({"infergate_config_generations", "infergate_draining"})
+"""Gauges that are aggregated by their maximum."""
+_TAKE_MIN: Final = frozenset({"infergate_certificate_expiry_seconds", "process_start_time_seconds"})
+"""Gauges that are aggregated by their minimum, such as the earliest expiry."""
+_CUMULATIVE_TYPES: Final = frozenset({"counter", "histogram", "summary"})
+"""Types of families that never decrease."""
+_CREATED: Final = "_created"
+
+_Key = tuple[str, tuple[tuple[str, str], ...]]
+
+
+class AggregatedMetrics(Collector):
+    """The aggregate of all families that were added, which may arrive in batches."""
+
+    def __init__(self) -> None:
+        self._families: Final[dict[str, Metric]] = {}
+        self._rows: Final[dict[str, dict[Labels, float | HistogramValue]]] = {}
+        self._samples: Final[dict[str, dict[_Key, Sample]]] = {}
+        """Samples of families without rows."""
+
+    def add(self, families: Iterable[Metric], *, has_exited: bool = False) -> None:
+        """Add the families of a process; only its counters and histograms if it ``has_exited``."""
+        for family in families:
+            if has_exited and family.type not in _CUMULATIVE_TYPES:
+                continue
+            self._families.setdefault(family.name, family)
+            if isinstance(family, MetricFamily):
+                _add_rows(self._rows.setdefault(family.name, {}), family)
+            else:
+                _add_samples(self._samples.setdefault(family.name, {}), family)
+
+    def keep(self, names: MetricNames) -> None:
+        """Drop the series of routes and backends that are not in ``names``."""
+        for name, rows in self._rows.items():
+            family = self._families[name]
+            assert isinstance(family, MetricFamily)
+            keys = family.labels
+            for labels in [k for k in rows if not names.allows(dict(zip(keys, k, strict=True)))]:
+                del rows[labels]
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the aggregated families."""
+        for name, family in self._families.items():
+            if isinstance(family, MetricFamily):
+                yield family.with_rows(list(self._rows[name].items()))
+            else:
+                copy = Metric(name, family.documentation, family.type, family.unit)
+                copy.samples = list(self._samples[name].values())
+                yield copy
+
+
+def _add_rows(rows: dict[Labels, float | HistogramValue], family: MetricFamily) -> None:
+    for labels, value in family.rows:
+        known = rows.get(labels)
+        if known is None:
+            rows[labels] = value
+        elif isinstance(known, HistogramValue):
+            assert isinstance(value, HistogramValue)
+            rows[labels] = _add_histograms(known, value)
+        else:
+            assert not isinstance(value, HistogramValue)
+            rows[labels] = _combine(family.name, known, value)
+
+
+def _add_samples(samples: dict[_Key, Sample], family: Metric) -> None:
+    if samples and family.name in _TAKE_FIRST:
+        return
+    for sample in family.samples:
+        key = (sample.name, tuple(sorted(sample.labels.items())))
+        known = samples.get(key)
+        if known is None:
+            samples[key] = sample
+        elif sample.name.endswith(_CREATED):
+            samples[key] = sample._replace(value=min(known.value, sample.value))
+        else:
+            value = _combine(family.name, known.value, sample.value)
+            samples[key] = sample._replace(value=value)
+
+
+def _combine(family: str, first: float, second: float) -> float:
+    if family in _TAKE_MIN:
+        return min(first, second)
+    return max(first, second) if family in _TAKE_MAX else first + second
+
+
+def _add_histograms(first: HistogramValue, second: HistogramValue) -> HistogramValue:
+    """Add two histograms. Of two exemplars in a bucket, the later one is kept."""
+    exemplars = first.exemplars
+    if second.exemplars:
+        exemplars = dict(exemplars)
+        for index, exemplar in second.exemplars.items():
+            known = exemplars.get(index)
+            if known is None or _timestamp(known) < _timestamp(exemplar):
+                exemplars[index] = exemplar
+    counts = tuple(map(operator.add, first.counts, second.counts))
+    return HistogramValue(counts, first.sum + second.sum, exemplars)
+
+
+def _timestamp(exemplar: Exemplar) -> float:
+    return float(exemplar.timestamp or 0.0)

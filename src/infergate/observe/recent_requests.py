@@ -1,0 +1,96 @@
+"""Data for the console beyond metrics: recent failures, and counts of pipelines.
+
+*Rule.* It has no headers, tensor data, or clients' addresses or identities. The request id leads to
+the access log, which has more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from prometheus_client.core import Metric
+
+from infergate.core.call import Call
+from infergate.observe.metrics import Metrics
+from infergate.observe.request_counters import RequestFlow
+
+MAX_FAILURES: Final = 100
+"""Maximum number of failures that a process keeps."""
+_MAX_TEXT: Final = 256  # characters of a client's text that are kept
+_MAX_ERROR_TEXT: Final = 1024
+
+
+class Failure(NamedTuple):
+    """A failed request, with some of the fields of its access log line."""
+
+    when: float
+    """The wall clock time at which the request ended."""
+    kind: str
+    """The value of its ``core.errors.Kind``."""
+    error: str
+    detail: str
+    protocol: str
+    operation: str
+    model: str
+    route: str
+    backend: str
+    backend_protocol: str
+    request_id: str
+    seconds: float
+
+
+PipelineCounts = dict[tuple[str, str, str], int]
+"""Number of inferences by client protocol, backend protocol, and ``forward`` or ``translate``."""
+
+
+class RecentRequests:
+    """The recent failures and pipeline counts of a process. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.pipelines: Final[PipelineCounts] = {}
+        self.failures: Final[deque[Failure]] = deque(maxlen=MAX_FAILURES)
+
+    def record_failure(self, call: Call, seconds: float, now: float) -> None:
+        """Record a request that failed after ``seconds``, at wall clock time ``now``."""
+        self.failures.append(
+            Failure(
+                now,
+                call.outcome,
+                call.error[:_MAX_ERROR_TEXT],
+                call.detail[:_MAX_ERROR_TEXT],
+                call.protocol,
+                call.operation,
+                call.model[:_MAX_TEXT],
+                call.route,
+                call.backend,
+                call.backend_protocol,
+                call.request_id,
+                seconds,
+            )
+        )
+
+
+class ProcessSnapshot(NamedTuple):
+    """A snapshot of a process for the console. ``worker`` is None for a single process."""
+
+    worker: int | None
+    pipelines: PipelineCounts
+    failures: tuple[Failure, ...]
+    flows: Sequence[RequestFlow]
+    families: Sequence[Metric]
+    """Metric families other than those of requests."""
+
+
+def take_snapshot(
+    recent: RecentRequests, metrics: Metrics, worker: int | None = None
+) -> ProcessSnapshot:
+    """Return a snapshot, which may be kept or sent to another process."""
+    return ProcessSnapshot(
+        worker,
+        dict(recent.pipelines),
+        tuple(recent.failures),
+        metrics.flows(),
+        metrics.console_families(),
+    )

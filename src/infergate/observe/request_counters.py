@@ -1,0 +1,208 @@
+"""Counters and histograms of finished requests.
+
+prometheus_client's counters take a lock for every update. Since all requests of a process finish on
+one thread, plain numbers suffice here; they are converted to metrics at a scrape.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from prometheus_client.core import Exemplar, Metric
+from prometheus_client.registry import Collector
+
+from infergate.core.call import Call
+from infergate.core.duration_histogram import GATEWAY_BUCKETS, REQUEST_BUCKETS, DurationHistogram
+from infergate.observe.family import Labels, MetricFamily, histogram_value
+from infergate.observe.label_names import MetricNames
+
+_LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "operation")
+
+
+MAX_FLOWS: Final = 2000
+"""Maximum number of flows that ``flows`` returns, the busiest ones."""
+
+
+class RequestFlow(NamedTuple):
+    """A snapshot of the counters of one combination of labels.
+
+    ``counts`` are the requests in each bucket of ``REQUEST`` seconds, not cumulative. ``backend``
+    and ``own`` are counts and total seconds, spent at the backend and in the gateway.
+    """
+
+    labels: tuple[str, ...]
+    """``route``, ``protocol``, ``backend``, ``backend_protocol`` and ``operation``."""
+    outcomes: dict[str, int]
+    counts: tuple[int, ...]
+    seconds: float
+    backend: tuple[int, float]
+    own: tuple[int, float]
+    bytes_in: int
+    bytes_out: int
+
+
+class _Series:
+    """The counters and histograms of one combination of labels."""
+
+    __slots__ = ("backend", "bytes_in", "bytes_out", "exemplars", "outcomes", "own", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds: Final = DurationHistogram(REQUEST_BUCKETS)
+        self.backend: Final = DurationHistogram(REQUEST_BUCKETS)
+        self.own: Final = DurationHistogram(GATEWAY_BUCKETS)
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.outcomes: Final[dict[str, int]] = {}
+        self.exemplars: Final[dict[str, dict[int, Exemplar]]] = {}
+        """The latest exemplar of each bucket, by histogram."""
+
+
+class RequestCounters(Collector):
+    """The request metrics of a process. Not thread-safe.
+
+    ``names`` returns the routes and backends of the current configuration, or None if unknown; the
+    counters of other routes and backends are dropped at a scrape.
+    """
+
+    def __init__(self) -> None:
+        self.names: Callable[[], MetricNames | None] = lambda: None
+        self._series: Final[dict[tuple[str, ...], _Series]] = {}
+
+    def record(self, call: Call, seconds: float) -> None:
+        """Count a finished request."""
+        labels = (
+            call.route,
+            call.protocol,
+            call.backend,
+            call.backend_protocol,
+            call.operation,
+        )
+        series = self._series.get(labels)
+        if series is None:
+            series = self._series[labels] = _Series()
+        series.seconds.observe(seconds)
+        series.bytes_in += call.bytes_in
+        series.bytes_out += call.bytes_out
+        waited = call.backend_seconds
+        if waited:
+            series.backend.observe(waited)
+        if call.received_at and call.response_count is None:
+            own = seconds - call.received_at + call.started_at - waited
+            series.own.observe(max(own, 0.0))  # several backends may be waited for at once
+        outcomes = series.outcomes
+        outcomes[call.outcome] = outcomes.get(call.outcome, 0) + 1
+
+    def record_traced(self, call: Call, seconds: float) -> None:
+        """Count a finished request, with exemplars if it is traced."""
+        self.record(call, seconds)
+        trace = call.trace.id if call.trace is not None else ""
+        if not trace:
+            return
+        labels = call.route, call.protocol, call.backend, call.backend_protocol, call.operation
+        series, now = self._series[labels], time.time()
+
+        def keep(name: str, times: DurationHistogram, value: float) -> None:
+            exemplars = series.exemplars.setdefault(name, {})
+            exemplars[times.bucket_index(value)] = Exemplar({"trace_id": trace}, value, now)
+
+        keep("seconds", series.seconds, seconds)
+        if call.backend_seconds:
+            keep("backend", series.backend, call.backend_seconds)
+        if call.received_at and call.response_count is None:
+            own = seconds - call.received_at + call.started_at - call.backend_seconds
+            keep("own", series.own, max(own, 0.0))
+
+    def flows(self) -> list[RequestFlow]:
+        """Return snapshots of the busiest flows, at a thousandth of the cost of ``collect``."""
+        series = list(self._series.items())
+        if len(series) > MAX_FLOWS:
+            series.sort(key=lambda pair: sum(pair[1].outcomes.values()), reverse=True)
+        return [
+            RequestFlow(
+                labels,
+                dict(counters.outcomes),
+                tuple(counters.seconds.counts),
+                counters.seconds.sum,
+                (sum(counters.backend.counts), counters.backend.sum),
+                (sum(counters.own.counts), counters.own.sum),
+                counters.bytes_in,
+                counters.bytes_out,
+            )
+            for labels, counters in series[:MAX_FLOWS]
+        ]
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics, without routes and backends that are no longer configured."""
+        self._drop_stale_series()
+        items = list(self._series.items())
+        yield MetricFamily(
+            "counter",
+            "infergate_requests",
+            "Finished requests by outcome: ok, or the kind of error.",
+            (*_LABELS, "outcome"),
+            (
+                ((*labels, outcome), count)
+                for labels, series in items
+                for outcome, count in list(series.outcomes.items())
+            ),
+        )
+        yield _histogram(
+            "infergate_request_seconds",
+            "Duration of requests in seconds, from the request headers to the complete response.",
+            ((labels, series.seconds, series.exemplars.get("seconds")) for labels, series in items),
+        )
+        yield _histogram(
+            "infergate_backend_seconds",
+            "The part of infergate_request_seconds spent waiting for the backend, in seconds.",
+            ((labels, series.backend, series.exemplars.get("backend")) for labels, series in items),
+        )
+        yield _histogram(
+            "infergate_gateway_seconds",
+            "The part of infergate_request_seconds that the gateway added (parsing, routing, "
+            "translation), without receiving the body and without the backend, in seconds. Streams "
+            "are not included.",
+            ((labels, series.own, series.exemplars.get("own")) for labels, series in items),
+            GATEWAY_BUCKETS,
+        )
+        yield MetricFamily(
+            "counter",
+            "infergate_request_bytes",
+            "Bytes of request bodies and messages received from clients.",
+            _LABELS,
+            ((labels, series.bytes_in) for labels, series in items),
+            unit="bytes",
+        )
+        yield MetricFamily(
+            "counter",
+            "infergate_response_bytes",
+            "Bytes of response bodies and messages sent to clients.",
+            _LABELS,
+            ((labels, series.bytes_out) for labels, series in items),
+            unit="bytes",
+        )
+
+    def _drop_stale_series(self) -> None:
+        names = self.names()
+        if names is None:
+            return
+        removed = [
+            labels
+            for labels in self._series
+            if not (labels[0] in names.routes and labels[2] in names.backends)
+        ]
+        for labels in removed:
+            del self._series[labels]
+
+
+def _histogram(
+    name: str,
+    documentation: str,
+    series: Iterable[tuple[Labels, DurationHistogram, Mapping[int, Exemplar] | None]],
+    bounds: tuple[float, ...] = REQUEST_BUCKETS,
+) -> MetricFamily:
+    rows = ((labels, histogram_value(value, exemplars)) for labels, value, exemplars in series)
+    return MetricFamily(
+        "histogram", name, documentation, _LABELS, rows, unit="seconds", bounds=bounds
+    )

@@ -1,0 +1,70 @@
+"""Sampling of the access log at high request rates.
+
+As in zap's sampler, of similar requests (same route and outcome) the first N of each second are
+logged, and then every M-th. A quiet log is complete, and many requests of one kind do not hide
+others, such as errors. Each line has the number of requests left out before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import BinaryIO, Final
+
+from infergate.core.call import Call
+from infergate.observe.access_log import NO_LOCK, AccessLog, LineFormatter, log_fields
+
+_MAX_KINDS: Final = 65_536
+"""Maximum number of combinations of route and outcome that are counted; under 20 MB."""
+
+
+class LogSampler:
+    """Selects the ``first`` similar requests of each second, and every ``every``-th of the others.
+
+    If ``every`` is 0, it selects none of the others.
+    """
+
+    def __init__(self, first: int, every: int) -> None:
+        self._first: Final = first
+        self._every: Final = every
+        self._kinds: Final[dict[tuple[str, str], list[int]]] = {}
+        """By kind: the second, requests in it, and requests left out since the last line."""
+
+    def count_left_out(self, route: str, outcome: str, now: float) -> int | None:
+        """Return the number of requests left out before this one; None to leave out this one."""
+        kind, second = (route, outcome), int(now)
+        counts = self._kinds.get(kind)
+        if counts is None:
+            if len(self._kinds) >= _MAX_KINDS:
+                self._kinds.clear()
+            counts = self._kinds[kind] = [second, 0, 0]
+        elif counts[0] != second:
+            counts[0], counts[1] = second, 0
+        counts[1] += 1
+        excess = counts[1] - self._first
+        if excess > 0 and (not self._every or excess % self._every):
+            counts[2] += 1
+            return None
+        left_out, counts[2] = counts[2], 0
+        return left_out
+
+
+class SampledLog(AccessLog):
+    """An access log of the requests that ``sampler`` selects."""
+
+    def __init__(
+        self,
+        sampler: LogSampler,
+        line: LineFormatter,
+        on_dropped: Callable[[], None],
+        stream: BinaryIO | None = None,
+        lock: AbstractContextManager[object] = NO_LOCK,
+    ) -> None:
+        self._sampler: Final = sampler
+        super().__init__(line, on_dropped, stream, lock)
+
+    def record(self, call: Call, seconds: float, now: float) -> None:
+        """Log a finished request, or leave it out. Never blocks."""
+        left_out = self._sampler.count_left_out(call.route, call.outcome, now)
+        if left_out is not None:
+            self._enqueue(log_fields(call, seconds, now, left_out))

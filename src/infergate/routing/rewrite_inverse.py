@@ -1,0 +1,37 @@
+r"""Derives the client's name of a model from the backend's, where a route's regular expression
+allows it.
+
+It does if the expression is fixed text around one group, rewritten to fixed text around that group:
+``/prod\.(.+)/`` to ``\1``. The result is a guess until it is matched against the route.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+_TEXT: Final = r"(?:[^\\()\[\]{}.*+?|^$]|\\[^\w\s])*"
+"""Matches characters of an expression that stand for themselves, and escaped punctuation."""
+_ONE_GROUP: Final = re.compile(rf"\^?({_TEXT})\((?!\?)(?:[^\\()]|\\.)*\)({_TEXT})\$?")
+_TEMPLATE: Final = re.compile(r"([^\\]*)\\(?:1|g<1>)(\D[^\\]*|)")
+
+
+def invert_rewrite(expression: str, template: str) -> Callable[[str], str | None] | None:
+    """Return a function from a backend's name to the client's name, or to None if the name does not
+    fit. None if the expression has another form."""
+    pattern = _ONE_GROUP.fullmatch(expression)
+    rewritten = _TEMPLATE.fullmatch(template)
+    if pattern is None or rewritten is None:
+        return None
+    before, after = (re.sub(r"\\(.)", r"\1", text) for text in pattern.groups())
+    prefix, suffix = rewritten.groups()
+
+    def client_model(name: str) -> str | None:
+        if len(name) < len(prefix) + len(suffix):
+            return None
+        if not (name.startswith(prefix) and name.endswith(suffix)):
+            return None
+        return before + name[len(prefix) : len(name) - len(suffix)] + after
+
+    return client_model

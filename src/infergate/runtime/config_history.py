@@ -1,0 +1,92 @@
+"""The history of configurations: the active one and the result of the last reload, exported as
+metrics and by the admin listener."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from infergate.config.schema import Config
+from infergate.observe.access_log import iso_time
+from infergate.observe.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadResult:
+    """The result of a reload. A non-empty ``error`` says why the configuration was rejected."""
+
+    trigger: str
+    """The cause, for example a signal."""
+    finished_at: float
+    """Wall-clock time, in seconds since 1970."""
+    error: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the result for JSON."""
+        fields = {"when": iso_time(self.finished_at), "why": self.trigger, "ok": not self.error}
+        return fields | ({"error": self.error} if self.error else {})
+
+
+class ConfigHistory:
+    """``source`` is the configuration file, or None. ``reload`` triggers a reload for a reason and
+    returns its result; None: reloads are unavailable."""
+
+    def __init__(self, source: Path | None = None, sha256: str = "") -> None:
+        self._source = source
+        self._sha256 = sha256
+        self._version = 1
+        self._active_since = time.time()
+        self._last_reload: ReloadResult | None = None
+        self._metrics: Metrics | None = None
+        self.reload: Callable[[str], Awaitable[ReloadResult]] | None = None
+        self.read_config: Callable[[], Config] | None = None
+        """Reads the file's current content. Raises ConfigError. None: there is no file."""
+        self.have_files_changed: Callable[[], bool] = lambda: True
+        """Returns whether files have changed since the last reload, successful or not."""
+
+    def export_to(self, metrics: Metrics) -> None:
+        """Export the history to ``metrics`` from now on."""
+        self._metrics = metrics
+        metrics.last_reload_succeeded.set(1)
+        self._export_version(metrics)
+
+    def _export_version(self, metrics: Metrics) -> None:
+        metrics.loaded_at.set(self._active_since)
+        metrics.config.info({"sha256": self._sha256, "number": str(self._version)})
+
+    def matches_file(self) -> bool:
+        """Return whether the active configuration is certainly the file's content. The file is not
+        read, only its state is checked."""
+        return (
+            not (self._last_reload is not None and self._last_reload.error)
+            and not self.have_files_changed()
+        )
+
+    def record(self, result: ReloadResult, sha256: str = "") -> None:
+        """Record a finished reload; ``sha256`` is that of the active configuration if it
+        succeeded."""
+        self._last_reload = result
+        if not result.error:
+            self._sha256, self._version, self._active_since = (
+                sha256,
+                self._version + 1,
+                result.finished_at,
+            )
+        metrics = self._metrics
+        if metrics is not None:
+            metrics.reloads.labels("failed" if result.error else "ok").inc()
+            metrics.last_reload_succeeded.set(not result.error)
+            self._export_version(metrics)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the history for JSON."""
+        return {
+            "source": None if self._source is None else str(self._source),
+            "sha256": self._sha256,
+            "number": self._version,
+            "since": iso_time(self._active_since),
+            "last_reload": None if self._last_reload is None else self._last_reload.as_json(),
+        }

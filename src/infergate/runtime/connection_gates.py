@@ -1,0 +1,80 @@
+"""The connection gates of all listeners: connection limits, TLS certificates, and their metrics."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from infergate.core.limits import Limits
+from infergate.core.log_events import FEW_DESCRIPTORS
+from infergate.core.tls_settings import ServerTls
+from infergate.observe.metrics import Metrics
+from infergate.runtime.descriptors import max_client_connections
+from infergate.runtime.running import ADMIN
+from infergate.transport.server.connection_gate import (
+    ConnectionCount,
+    ConnectionGate,
+    ConnectionRefusal,
+)
+from infergate.transport.tls.server_context import ServerTlsContext
+
+log = logging.getLogger(__name__)
+
+MAX_ADMIN_CONNECTIONS: Final = 64
+"""Connections to the admin listener, which must remain reachable while the gateway is full."""
+
+
+class ConnectionGates:
+    """Creates the gate of each listener for successive configurations, which share the connection
+    counters."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics: Final = metrics
+        self._client_connections: Final = ConnectionCount()
+        self._admin_connections: Final = ConnectionCount()
+        self._warned_limit = 0
+
+    def make_gate(
+        self, name: str, limits: Limits, tls: ServerTls | None, protocols: tuple[str, ...]
+    ) -> ConnectionGate:
+        """Return a gate for the listener ``name``, which speaks ``protocols`` (ALPN). Raises
+        CertificateError."""
+        metrics = self._metrics
+        refused = {
+            reason: metrics.refused_connections.labels(name, reason.value)
+            for reason in ConnectionRefusal
+        }
+        certificates = None
+        if tls is not None:
+            certificates = ServerTlsContext(
+                f"listeners.{name}", tls, protocols, self._certificate_reload_counter(name)
+            )
+        is_admin = name == ADMIN
+        return ConnectionGate(
+            name,
+            self._admin_connections if is_admin else self._client_connections,
+            certificates,
+            lambda refusal: refused[refusal].inc(),
+            lambda limit: metrics.refused_requests.labels(limit).inc(),
+            max_connections=MAX_ADMIN_CONNECTIONS
+            if is_admin
+            else self._max_connections(limits.connections),
+        )
+
+    def _max_connections(self, wanted: int) -> int:
+        allowed = max_client_connections(wanted)
+        if allowed < wanted and allowed != self._warned_limit:
+            self._warned_limit = allowed
+            message = "limits.connections lowered to %d from %d: the system's limit of open files"
+            log.warning(message, allowed, wanted, extra=FEW_DESCRIPTORS)
+        return allowed
+
+    def _certificate_reload_counter(self, name: str) -> Callable[[bool], None]:
+        reloads = {
+            succeeded: self._metrics.certificate_reloads.labels(
+                name, "taken" if succeeded else "failed"
+            )
+            for succeeded in (True, False)
+        }
+        return lambda succeeded: reloads[succeeded].inc()

@@ -1,0 +1,85 @@
+"""Protects the console against other websites that an operator's browser visits. Pure.
+
+*Threat.* A web page can make its visitor's browser send requests to the admin port, which the
+page's author cannot reach directly.
+
+*Rule 1* (against CSRF). A request that changes something must have a header that a page of another
+origin cannot send without permission, which is never given, and must not come from another origin
+according to the browser's own headers.
+
+*Rule 2* (against DNS rebinding). An attacker's public name that resolves to this host would make
+the attacker's page same-origin. So the console responds only to IP addresses, to names that cannot
+exist in the public DNS, and to names that the operator lists.
+
+Sources: Fetch (CORS-safelisted headers, Sec-Fetch-Site), RFC 6454 (Origin), RFC 6762 and the list
+of special-use domain names.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection, Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+CONSOLE_HEADER: Final = "x-infergate-console"
+"""The header of Rule 1, with any value."""
+_BROWSER_HEADERS: Final = ("origin", "sec-fetch-site")
+_PRIVATE_SUFFIXES: Final = (
+    ".localhost", ".local", ".internal", ".home.arpa", ".test", ".svc", ".svc.cluster.local"
+)  # fmt: skip
+"""Suffixes of names that cannot be registered in the public DNS."""
+
+
+def is_from_browser(headers: Mapping[str, str]) -> bool:
+    """Whether the request has headers that only browsers add."""
+    return any(name in headers for name in _BROWSER_HEADERS)
+
+
+def untrusted_host(headers: Mapping[str, str], hosts: Collection[str]) -> str:
+    """Return the name in the Host header if it may be an attacker's (Rule 2), else empty."""
+    name = _host(headers.get("host", ""))
+    if (
+        not name
+        or "." not in name
+        or name.endswith(_PRIVATE_SUFFIXES)
+        or name in hosts
+        or _is_ip(name)
+    ):
+        return ""
+    return name
+
+
+def rejection_reason(headers: Mapping[str, str]) -> str:
+    """Return why a request to change something is rejected (Rule 1); empty if it is allowed."""
+    site, origin = headers.get("sec-fetch-site", "same-origin"), headers.get("origin")
+    if site != "same-origin" or (
+        origin is not None and _netloc(origin) != headers.get("host", "").lower()
+    ):
+        return "the request comes from a web page of another origin"
+    if CONSOLE_HEADER not in headers:
+        return f"the header {CONSOLE_HEADER} is missing"
+    return ""
+
+
+def _host(header: str) -> str:
+    """Return the name or address in a Host header, without the port."""
+    try:
+        return (urlsplit(f"//{header}").hostname or "").rstrip(".")
+    except ValueError:
+        return header.lower()
+
+
+def _netloc(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
+
+
+def _is_ip(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,96 @@
+"""Where the console gets its data: this process, or all workers through the supervisor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from infergate.config.schema import Config
+from infergate.gateway.gateway import Gateway
+from infergate.observe.metrics import Metrics
+from infergate.observe.recent_requests import ProcessSnapshot, RecentRequests, take_snapshot
+from infergate.transport.base import Address
+
+Json = dict[str, Any]
+
+
+class WorkerCounts(NamedTuple):
+    """The number of processes: configured, and serving."""
+
+    wanted: int = 1
+    serving: int = 1
+
+
+class ConsoleSource(Protocol):
+    """The processes that serve requests. ``Supervisor`` implements it for several workers."""
+
+    @property
+    def config(self) -> Config:
+        """The active configuration."""
+        ...
+
+    @property
+    def addresses(self) -> Mapping[str, Address]:
+        """The addresses of all listeners, by configuration name."""
+        ...
+
+    @property
+    def workers(self) -> WorkerCounts:
+        """The number of processes."""
+        ...
+
+    async def recent(self) -> Sequence[ProcessSnapshot]:
+        """Return the recent requests and counters of each process that responds. An entry without
+        a worker number may hold what the processes have in common."""
+        ...
+
+    async def run_action(self, action: str, request: Json) -> Json:
+        """Perform an action in one of the processes; see ``try_request.run_action``. Raises
+        GatewayError."""
+        ...
+
+
+class _Running(Protocol):
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def gateway(self) -> Gateway: ...
+
+    @property
+    def listeners(self) -> Mapping[str, Any]: ...
+
+
+class SingleProcess:
+    """A ``ConsoleSource`` for a single process."""
+
+    workers = WorkerCounts()
+
+    def __init__(
+        self, running: Callable[[], _Running], metrics: Metrics, recent: RecentRequests
+    ) -> None:
+        """``running`` is called later, because the gateway may not exist yet."""
+        self._running = running
+        self._metrics = metrics
+        self._recent = recent
+
+    @property
+    def config(self) -> Config:
+        """The active configuration."""
+        return self._running().config
+
+    @property
+    def addresses(self) -> Mapping[str, Address]:
+        """The addresses of all listeners, by configuration name."""
+        return {name: listener.address for name, listener in self._running().listeners.items()}
+
+    async def recent(self) -> Sequence[ProcessSnapshot]:
+        """Return the recent requests and counters of this process."""
+        return (take_snapshot(self._recent, self._metrics),)
+
+    async def run_action(self, action: str, request: Json) -> Json:
+        """Perform an action in this process."""
+        from infergate.runtime.console.try_request import run_action  # noqa: PLC0415 - rarely used  # noqa: PLC0415 - rarely used
+
+        running = self._running()
+        return await run_action(running.config, running.gateway, action, request)

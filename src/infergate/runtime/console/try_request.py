@@ -1,0 +1,340 @@
+"""Sends a test request through the gateway in any client protocol, and shows each message.
+
+The client's codec builds the message, a real frontend parses it, and the route's own backends send
+it over their connections to the real endpoints. A copy of each backend records the messages. Other
+requests are not affected.
+
+*Rule.* The request is the operator's: access rules and rate limits do not apply to it, and it is
+not counted as a client's request. Backends and endpoints count it as usual. It is not mirrored.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, Final
+from urllib.parse import quote
+
+from infergate.backends.base import Backend
+from infergate.backends.remote import RemoteBackend
+from infergate.codecs.base import Codec, CodecPlugin, Profile
+from infergate.codecs.profiles import GENERIC
+from infergate.codecs.registry import plugins
+from infergate.config import compile as compiled
+from infergate.config.schema import Config
+from infergate.core.call import Call
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, bad_request
+from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.messages import (
+    InferRequest,
+    InferResponse,
+    ModelMetadata,
+    ModelMetadataRequest,
+    ModelReadyRequest,
+    Operation,
+    Response,
+    ServerLiveRequest,
+    ServerMetadataRequest,
+    ServerReadyRequest,
+)
+from infergate.core.wire import HttpRequest, HttpResponse
+from infergate.gateway.frontend import Frontend
+from infergate.gateway.gateway import Gateway
+from infergate.routing.table import RouteTable
+from infergate.runtime.console import tensor_format, wire_format
+from infergate.runtime.console.explanations import explain
+from infergate.transport.base import Endpoint, Upstream
+
+Json = dict[str, Any]
+TRY: Final = "try"
+EXAMPLE: Final = "example"
+INFER: Final = "infer"
+_QUERIES: Final[Mapping[str, Callable[[str, str], Operation]]] = {
+    "metadata": ModelMetadataRequest,
+    "ready": ModelReadyRequest,
+    "server ready": lambda _model, _version: ServerReadyRequest(),
+    "server live": lambda _model, _version: ServerLiveRequest(),
+    "server metadata": lambda _model, _version: ServerMetadataRequest(),
+}
+"""The operations other than inference, from a model and a version."""
+_TIMEOUT_SECONDS: Final = 60.0
+"""The deadline of a test request."""
+_MAX_INPUTS: Final = 64
+_PEER: Final = "console"
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE: Final = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?")
+"""Headers that every transport accepts (RFC 9110, 5.5 and 5.6.2; gRPC: printable ASCII)."""
+
+
+@dataclass(slots=True)
+class _Recording:
+    """The messages that were exchanged with backends."""
+
+    exchanges: list[Json] = field(default_factory=list)
+
+
+class _RecordingUpstream:
+    """An Upstream that records its messages. It has no streams: a test request is one message."""
+
+    def __init__(self, upstream: Upstream[Any, Any], recording: _Recording, backend: str) -> None:
+        self._upstream: Final = upstream
+        self._recording: Final = recording
+        self._backend: Final = backend
+
+    async def exchange(self, wire: Any, endpoint: Endpoint, timeout: float) -> Any:
+        """Exchange the messages and record them."""
+        exchange: Json = {
+            "backend": self._backend,
+            "endpoint": str(endpoint),
+            "request": wire_format.describe_request(wire),
+            "answer": None,
+            "error": "",
+        }
+        self._recording.exchanges.append(exchange)
+        began = time.monotonic()
+        try:
+            response = await self._upstream.exchange(wire, endpoint, timeout)
+        except GatewayError as error:
+            exchange["error"] = f"{error.kind.value}: {error.public} {error.detail}".rstrip()
+            raise
+        finally:
+            exchange["seconds"] = time.monotonic() - began
+        exchange["answer"] = wire_format.describe_response(response, getattr(wire, "method", ""))
+        return response
+
+    async def close(self) -> None:
+        """Do nothing: the upstream belongs to the real backend."""
+
+
+async def run_action(config: Config, gateway: Gateway, action: str, request: Json) -> Json:
+    """Perform an action of the console: ``action`` is TRY or EXAMPLE, ``request`` is the JSON that
+    docs/console.md describes. Raises GatewayError if the request is invalid or cannot be sent."""
+    return await {TRY: _try_request, EXAMPLE: _example}[action](config, gateway, request)
+
+
+async def _try_request(config: Config, gateway: Gateway, request: Json) -> Json:
+    limits = compiled.limits(config)
+    plugin = _plugin(request)
+    model, version = _string(request, "model"), _string(request, "version")
+    operation = _operation(request, model, version, limits)
+    recording = _Recording()
+    call = Call(_PEER, time.monotonic(), headers=_headers(request))
+    call.shorten_deadline(call.started_at + _TIMEOUT_SECONDS)
+    recording_gateway = _recording_gateway(gateway, model, version, call, recording)
+    options = compiled.frontend_options(config)
+    codec: Codec[Any, Any] = plugin.create(options.get(plugin.name, {}))
+    frontend: Frontend[Any, Any] = Frontend(codec, recording_gateway, limits)
+    try:
+        metadata = None
+        if codec.needs_metadata and isinstance(operation, InferRequest):
+            metadata = await _metadata(recording_gateway, model, version, call)
+        profile = replace(GENERIC, supports_binary=bool(request.get("binary")))
+        wire = _build_request(plugin, codec, operation, profile, metadata)
+        call.headers = {**wire_headers(wire), **call.headers, "x-request-id": f"{_PEER}-try"}
+        request_shown = wire_format.describe_request(wire)
+        began = time.monotonic()
+        response = await frontend.respond(wire, call)
+        seconds = time.monotonic() - began
+        if isinstance(response, HttpResponse) and response.body_stream is not None:
+            await response.body_stream.close()
+        return {
+            "request": request_shown,
+            "answer": wire_format.describe_response(response, getattr(wire, "method", "")),
+            "exchanges": recording.exchanges,
+            "result": _format_result(codec, response, operation, limits, metadata),
+            "seconds": seconds,
+            "backend_seconds": call.backend_seconds,
+            "protocol": plugin.name,
+            "route": call.route,
+            "backend": call.backend,
+            "backend_protocol": call.backend_protocol,
+            "way": call.pipeline,
+            "outcome": call.outcome,
+            "error": call.error,
+            "detail": call.detail,
+            **explain(call.outcome),
+        }
+    finally:
+        await recording_gateway.close()
+
+
+async def _example(config: Config, gateway: Gateway, request: Json) -> Json:
+    del config
+    model, version = _string(request, "model"), _string(request, "version")
+    call = Call(_PEER, time.monotonic(), headers=_headers(request))
+    call.shorten_deadline(call.started_at + _TIMEOUT_SECONDS)
+    recording_gateway = _recording_gateway(gateway, model, version, call, _Recording())
+    try:
+        metadata = await recording_gateway.describe(model, version, call)
+    finally:
+        await recording_gateway.close()
+    return {"inputs": tensor_format.example(metadata), "versions": list(metadata.versions)}
+
+
+async def _metadata(gateway: Gateway, model: str, version: str, call: Call) -> ModelMetadata:
+    """Return the metadata that a client needs whose protocol omits names or shapes."""
+    try:
+        return await gateway.describe(model, version, _metadata_call(call))
+    except GatewayError as error:
+        raise GatewayError(
+            error.kind,
+            "building this client's message needs the model's metadata, which is not available: "
+            f"{error.public}",
+        ) from error
+
+
+# ---- the request
+
+
+def _plugin(request: Json) -> CodecPlugin:
+    plugin = plugins().get(_string(request, "protocol"))
+    if plugin is None:
+        raise bad_request(f"unknown protocol {request.get('protocol')!r}")
+    return plugin
+
+
+def _string(request: Json, key: str) -> str:
+    value = request.get(key, "")
+    if not isinstance(value, str):
+        raise bad_request(f"{key} must be a string")
+    return value
+
+
+def _headers(request: Json) -> dict[str, str]:
+    headers = request.get("headers") or {}
+    if not isinstance(headers, dict) or not all(isinstance(v, str) for v in headers.values()):
+        raise bad_request("headers must be an object of strings")
+    if len(headers) > DEFAULT_LIMITS.header_count:
+        raise bad_request(f"more than {DEFAULT_LIMITS.header_count} headers")
+    for name, value in headers.items():  # a transport would have rejected other headers
+        if _HEADER_NAME.fullmatch(name) is None or _HEADER_VALUE.fullmatch(value) is None:
+            raise bad_request(f"{name!r} is not a valid header")
+    return {name.lower(): value for name, value in headers.items()}
+
+
+def _operation(request: Json, model: str, version: str, limits: Limits) -> Operation:
+    name = _string(request, "operation") or INFER
+    if name in _QUERIES:
+        return _QUERIES[name](model, version)
+    if name != INFER:
+        raise bad_request(f"operation must be one of: {', '.join((INFER, *_QUERIES))}")
+    inputs = request.get("inputs")
+    if not isinstance(inputs, list) or len(inputs) > _MAX_INPUTS:
+        raise bad_request(f"inputs must be a list of at most {_MAX_INPUTS} tensors")
+    parsed, headroom = [], tensor_format.MAX_BYTES
+    for description in inputs:
+        parsed.append(tensor_format.parse(description, limits))
+        headroom -= len(parsed[-1].data)
+        if headroom < 0:
+            raise bad_request(f"the inputs together exceed {tensor_format.MAX_BYTES} bytes")
+    return InferRequest(model, version, id=_string(request, "id"), inputs=tuple(parsed))
+
+
+def _build_request(
+    plugin: CodecPlugin,
+    codec: Codec[Any, Any],
+    operation: Operation,
+    profile: Profile,
+    metadata: ModelMetadata | None,
+) -> Any:
+    """Return the client's message."""
+    unsupported = frozenset(Datatype) - codec.capabilities.datatypes
+    for tensor in operation.inputs if isinstance(operation, InferRequest) else ():
+        if tensor.datatype in unsupported:
+            raise bad_request(
+                f"{plugin.name} does not support {tensor.datatype.value}, the datatype of "
+                f"'{tensor.name}'"
+            )
+    wire = codec.build_request(operation, profile, metadata)
+    if plugin.supports_framing and isinstance(wire, HttpRequest):
+        # The codec's request does not name the model, because such a server has only one.
+        model = getattr(operation, "model", "")
+        version = getattr(operation, "version", "")
+        path = f"/{plugin.claims[0]}/{_quoted(model)}"
+        path += f"/versions/{_quoted(version)}" if version else ""
+        wire.path = path + wire.path.rstrip("/")
+    return wire
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="")
+
+
+def wire_headers(wire: Any) -> Mapping[str, str]:
+    """Return the headers or metadata that a transport would put on the call."""
+    return dict(wire.headers if isinstance(wire, HttpRequest) else wire.metadata)
+
+
+# ---- the gateway that sends it
+
+
+def _recording_gateway(
+    gateway: Gateway, model: str, version: str, call: Call, recording: _Recording
+) -> Gateway:
+    """Return a gateway with only the model's route, if any, whose backends record messages."""
+    backends_by_name = {backend.name: backend for backend in gateway.backends}
+    try:
+        route = gateway.bind(model, version, _metadata_call(call)).route
+    except GatewayError:
+        return Gateway(RouteTable((), gateway.name_rule), {}, gateway.declared)
+    route = replace(route, mirror=None)
+    names = (route.backend, route.fallback, *(target.backend for target in route.split))
+    backends = {name: _recorded(backends_by_name[name], recording) for name in names if name}
+    return Gateway(RouteTable((route,), gateway.name_rule), backends, gateway.declared)
+
+
+def _recorded(backend: Backend, recording: _Recording) -> Backend:
+    if not isinstance(backend, RemoteBackend):
+        return backend  # an embedded model: there are no messages
+    return backend.with_upstream(
+        lambda upstream: _RecordingUpstream(upstream, recording, backend.name)
+    )
+
+
+def _metadata_call(call: Call) -> Call:
+    """Return a call for a metadata request of the console itself."""
+    return Call(_PEER, time.monotonic(), deadline=call.deadline, headers=call.headers)
+
+
+# ---- the result
+
+
+def _format_result(
+    codec: Codec[Any, Any],
+    wire: Any,
+    operation: Operation,
+    limits: Limits,
+    metadata: ModelMetadata | None,
+) -> str:
+    """Return the response as the client understands it, as JSON."""
+    try:
+        response: Response = codec.parse_response(wire, operation, limits, metadata)
+    except GatewayError as error:
+        return wire_format.format_json({"error": error.kind.value, "message": error.public})
+    return wire_format.truncate(wire_format.format_json(_response_json(response)))
+
+
+def _response_json(response: Response) -> Json:
+    if isinstance(response, InferResponse):
+        summary: Json = {"model": response.model, "version": response.version, "id": response.id}
+        outputs = [tensor_format.to_json(tensor) for tensor in response.outputs]
+        return {key: value for key, value in summary.items() if value} | {"outputs": outputs}
+    return {
+        key: value
+        for key, value in _plain_json(response).items()
+        if value not in ("", None, [], {})
+    }
+
+
+def _plain_json(value: Any) -> Any:
+    """Convert a value to JSON's types."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain_json(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain_json(member) for key, member in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_plain_json(element) for element in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

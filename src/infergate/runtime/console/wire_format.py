@@ -1,0 +1,170 @@
+"""Wire messages in the form that people read in the console. Pure.
+
+*Rule.* Messages are truncated, and before decoding if that would take long. A backend's message is
+bounded only by ``limits.body``, and the time spent on it here delays other requests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
+from typing import Any, Final
+
+from google.protobuf import text_format
+from google.protobuf.message import DecodeError, Message
+
+from infergate.codecs.protos import SCHEMA
+from infergate.core.limits import MIB
+from infergate.core.tensor import Buffer
+from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, join_parts
+
+Json = dict[str, Any]
+_BYTES_PER_ROW: Final = 16
+_MAX_DUMP_BYTES: Final = 1024
+"""The number of bytes in a hex dump."""
+_MAX_TEXT_CHARS: Final = 8192
+"""The number of characters shown of a decoded message."""
+_MAX_ITEMS: Final = 32
+"""The number of elements shown of a list."""
+_MAX_JSON_BYTES: Final = MIB
+"""JSON is decoded up to this size (about 10 ms); of longer JSON, the raw beginning is shown."""
+_MAX_DEPTH: Final = 24
+"""The number of levels shown of nested JSON."""
+_MAX_VALUE_LENGTH: Final = 256
+"""The number of bytes or characters shown of one protobuf value."""
+_MAX_LENGTH_DIGITS: Final = 19
+_JSON_LENGTH_HEADER: Final = "inference-header-content-length"
+"""The header of V2 REST with the size of the JSON at the beginning of the body."""
+_SECRET_WORDS: Final = ("auth", "cookie", "key", "token", "secret")
+HIDDEN: Final = "(hidden)"
+
+
+def describe_request(wire: HttpRequest | RpcRequest) -> Json:
+    """Return ``start``, ``headers``, ``size``, ``decoded`` (text, empty if it cannot be decoded)
+    and ``bytes`` (a hex dump) of a request."""
+    if isinstance(wire, RpcRequest):
+        text = _decode_protobuf(wire.method, wire.message, 0)
+        return _describe(f"gRPC {wire.method}", wire.metadata, wire.message, text)
+    query = f"?{wire.query}" if wire.query else ""
+    start = f"{wire.method} {wire.path or '/'}{query} HTTP/1.1"
+    return _describe(start, wire.headers, wire.body, _decode_body(wire.headers, wire.body))
+
+
+def describe_response(wire: HttpResponse | RpcResponse, method: str = "") -> Json:
+    """Return the same for a response; ``method`` is the gRPC method that was called."""
+    if isinstance(wire, RpcResponse):
+        details = f" {wire.details}" if wire.details else ""
+        text = "" if wire.code else _decode_protobuf(method, wire.message, 1)
+        return _describe(f"gRPC status {wire.code}{details}", wire.metadata, wire.message, text)
+    start = f"HTTP/1.1 {wire.status} {wire.reason}".rstrip()
+    return _describe(start, wire.headers, wire.body, _decode_body(wire.headers, wire.body))
+
+
+def _describe(start: str, headers: Mapping[str, str], body: Sequence[Buffer], text: str) -> Json:
+    data = bytes(join_parts(body)) if body else b""
+    return {
+        "start": start,
+        "headers": [[name, _header_value(name, value)] for name, value in headers.items()],
+        "size": len(data),
+        "decoded": truncate(text),
+        "bytes": "\n".join(hex_dump(data)),
+    }
+
+
+def truncate(text: str) -> str:
+    """Return ``text``, truncated if it is long."""
+    return text if len(text) <= _MAX_TEXT_CHARS else f"{text[:_MAX_TEXT_CHARS]}\n…"
+
+
+def _header_value(name: str, value: str) -> str:
+    return HIDDEN if any(word in name for word in _SECRET_WORDS) else value[:_MAX_TEXT_CHARS]
+
+
+def hex_dump(data: bytes) -> Iterator[str]:
+    """Yield lines of hexadecimal digits with the printable characters beside them."""
+    for offset in range(0, min(len(data), _MAX_DUMP_BYTES), _BYTES_PER_ROW):
+        row = data[offset : offset + _BYTES_PER_ROW]
+        text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "·" for byte in row)
+        yield f"{offset:06x}  {row.hex(' '):<{_BYTES_PER_ROW * 3 - 1}}  {text}"
+    if len(data) > _MAX_DUMP_BYTES:
+        yield f"… {len(data) - _MAX_DUMP_BYTES} more bytes"
+
+
+def _decode_protobuf(method: str, message: Sequence[Buffer], index: int) -> str:
+    """Return a request (``index`` 0) or response (1) of ``method`` as text, or empty."""
+    try:
+        decoded = SCHEMA.method_classes(method)[index].FromString(bytes(join_parts(message)))
+    except (KeyError, DecodeError):
+        return ""
+    omissions = list(_shorten(decoded))
+    text = str(text_format.MessageToString(decoded, as_utf8=True))
+    return "\n".join((text, *omissions)) if omissions else text
+
+
+def _shorten(message: Message) -> Iterator[str]:
+    """Truncate long values of ``message`` and yield a line for each, because formatting a tensor
+    takes seconds."""
+    for field, value in message.ListFields():
+        if isinstance(value, Message):
+            yield from _shorten(value)
+        elif isinstance(value, str | bytes):
+            if len(value) > _MAX_VALUE_LENGTH:
+                setattr(message, field.name, value[:_MAX_VALUE_LENGTH])
+                yield f"… {field.name}: {len(value) - _MAX_VALUE_LENGTH} more bytes or characters"
+        elif isinstance(value, Mapping):
+            for member in value.values():
+                if isinstance(member, Message):
+                    yield from _shorten(member)
+        elif isinstance(value, MutableSequence):
+            yield from _shorten_list(field.name, value)
+
+
+def _shorten_list(name: str, values: MutableSequence[Any]) -> Iterator[str]:
+    if len(values) > _MAX_ITEMS:
+        yield f"… {name}: {len(values) - _MAX_ITEMS} more"
+        del values[_MAX_ITEMS:]
+    for index, value in enumerate(values):
+        if isinstance(value, Message):
+            yield from _shorten(value)
+        elif isinstance(value, str | bytes) and len(value) > _MAX_VALUE_LENGTH:
+            values[index] = value[:_MAX_VALUE_LENGTH]
+            yield f"… {name}[{index}]: {len(value) - _MAX_VALUE_LENGTH} more bytes or characters"
+
+
+def _decode_body(headers: Mapping[str, str], body: Sequence[Buffer]) -> str:
+    data = bytes(join_parts(body)) if body else b""
+    length = headers.get(_JSON_LENGTH_HEADER, "")
+    is_number = length.isascii() and length.isdecimal() and len(length) <= _MAX_LENGTH_DIGITS
+    split = int(length) if is_number else len(data)
+    text = _decode_json(data[:split])
+    binary = len(data) - split
+    return f"{text}\n\nand {binary} bytes of tensors" if text and binary > 0 else text
+
+
+def _decode_json(data: bytes) -> str:
+    if len(data) > _MAX_JSON_BYTES:
+        beginning = data[:_MAX_TEXT_CHARS].decode(errors="replace")
+        return f"{beginning}\n…" if beginning.lstrip().startswith(("{", "[")) else ""
+    try:
+        return format_json(json.loads(data))
+    except (ValueError, RecursionError):
+        return ""
+
+
+def format_json(value: Any, indent: str = "") -> str:
+    """Format JSON with lists of plain values on one line; long or deep lists are truncated."""
+    deeper = f"{indent}  "
+    if isinstance(value, dict | list) and value and len(indent) >= 2 * _MAX_DEPTH:
+        return "…"
+    if isinstance(value, dict) and value:
+        rows = (f"{deeper}{json.dumps(k)}: {format_json(v, deeper)}" for k, v in value.items())
+        return "{\n" + ",\n".join(rows) + f"\n{indent}}}"
+    if isinstance(value, list) and any(isinstance(element, dict | list) for element in value):
+        rows = (f"{deeper}{format_json(element, deeper)}" for element in value[:_MAX_ITEMS])
+        return "[\n" + ",\n".join(rows) + f"\n{indent}]"
+    if isinstance(value, list):
+        elements = [json.dumps(element, ensure_ascii=False) for element in value[:_MAX_ITEMS]]
+        if len(value) > _MAX_ITEMS:
+            elements.append(f"… {len(value) - _MAX_ITEMS} more")
+        return f"[{', '.join(elements)}]"
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,43 @@
+"""Measures event loop lag: how long the loop was blocked, by an expensive request or because the
+system did not schedule the process. All requests wait as long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from infergate.transport.net.timer import LATE_SECONDS
+
+_INTERVAL_SECONDS: Final = 0.25
+"""Seconds between two measurements. Longer lags are mostly detected."""
+
+
+class EventLoopLagMonitor:
+    """Measures from ``start`` to ``stop``, and calls ``report_lag`` with the seconds by which a
+    timer was late, unless the delay is negligible."""
+
+    def __init__(self, report_lag: Callable[[float], object]) -> None:
+        self._report_lag: Final = report_lag
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+
+    def start(self) -> None:
+        """Start measuring."""
+        self._schedule(asyncio.get_running_loop())
+
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._due = loop.time() + _INTERVAL_SECONDS
+        self._timer = loop.call_at(self._due, self._measure, loop)
+
+    def _measure(self, loop: asyncio.AbstractEventLoop) -> None:
+        late = loop.time() - self._due
+        if late >= LATE_SECONDS:
+            self._report_lag(late)
+        self._schedule(loop)
+
+    def stop(self) -> None:
+        """Stop measuring."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,103 @@
+"""Watches files for changes.
+
+*Strategy.* The directories of the files are watched, not the files: editors replace a file by
+renaming, and Kubernetes switches a symlink beside a ConfigMap's files (``..data``) to another
+directory. So the directories that symlinks point to are watched too. An event only triggers a check
+of the files; a check also runs every few seconds, for file systems without events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Final
+
+from infergate.core.log_events import UNWATCHED
+
+_log = logging.getLogger("infergate")
+
+_POLL_SECONDS: Final = 5.0
+"""Seconds after which files are checked without an event."""
+_MAX_QUIET_PERIODS: Final = 10
+"""Continuous changes delay a check by at most this many quiet periods."""
+
+
+async def watch_files(
+    paths: Callable[[], Iterable[Path]],
+    quiet_seconds: Callable[[], float | None],
+    on_change: Callable[[], Awaitable[None]],
+) -> None:
+    """Call ``on_change`` whenever something near ``paths`` has changed and the quiet period has
+    passed. While ``quiet_seconds`` returns None, do nothing. Runs until cancelled."""
+    while True:
+        seconds = quiet_seconds()
+        folders = await asyncio.to_thread(_directories, paths())
+        if seconds is None or not folders:
+            await asyncio.sleep(_POLL_SECONDS)
+            if seconds is not None:
+                await on_change()
+            continue
+        try:
+            async with aclosing(_change_events(folders, seconds)) as changes:
+                async for _ in changes:
+                    await on_change()
+                    if (
+                        quiet_seconds() != seconds
+                        or await asyncio.to_thread(_directories, paths()) != folders
+                    ):
+                        break
+        except (OSError, RuntimeError) as error:  # the system is out of watches
+            _log.warning(
+                "files cannot be watched and are checked every %g s instead: %s",
+                _POLL_SECONDS,
+                error,
+                extra=UNWATCHED,
+            )
+            await asyncio.sleep(_POLL_SECONDS)
+            await on_change()
+
+
+async def _change_events(
+    folders: Iterable[Path], quiet_seconds: float
+) -> AsyncGenerator[object, None]:
+    """Yield after each batch of changes, and at least every ``_POLL_SECONDS``."""
+    from watchfiles import awatch  # noqa: PLC0415 - only if files are watched, to save memory
+
+    milliseconds = max(1, round(quiet_seconds * 1000))
+    async for changes in awatch(
+        *folders,
+        watch_filter=None,
+        step=milliseconds,
+        debounce=_MAX_QUIET_PERIODS * milliseconds,
+        rust_timeout=round(_POLL_SECONDS * 1000),
+        yield_on_timeout=True,
+        recursive=False,
+    ):
+        yield changes
+
+
+def _directories(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
+    """Return all directories on the way to ``paths``, through symlinks, each with the identity
+    (device and inode) that changes if it is replaced."""
+    identities: dict[Path, tuple[int, int]] = {}
+    for path in paths:
+        for folder in _directories_of(path):
+            try:
+                status = folder.stat()
+            except OSError:
+                continue
+            identities[folder] = (status.st_dev, status.st_ino)
+    return identities
+
+
+def _directories_of(path: Path) -> Iterable[Path]:
+    """Yield the directories of ``path`` and of every symlink target."""
+    for _ in range(40):  # the number of symlinks that Linux follows
+        yield path.parent
+        if not path.is_symlink():
+            break
+        path = path.parent / path.readlink()
+    yield path.resolve().parent

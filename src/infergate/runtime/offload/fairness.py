@@ -1,0 +1,172 @@
+"""A queue of jobs for helper processes that is fair between clients.
+
+*Strategy.* Weighted fair queueing on two levels. A free helper goes to the client (an identity,
+else an address) whose first job would finish first if all clients were served at once, and within
+that client to the connection for which the same holds. Time is measured in estimated job costs, so
+small jobs of one client pass large jobs of another.
+
+*Rule 1.* Jobs of one connection keep their order.
+*Rule 2.* A client may occupy no more of the queue than is free, so a client that fills the queue
+leaves half of it to others. The same applies to the connections of a client, because they may be
+several clients behind one address. A job that does not fit replaces the last jobs of the client's
+heaviest connection, unless its own connection would then be as heavy.
+*Rule 3.* No job waits forever: the virtual clock advances with each job taken, by its cost divided
+by the number of sharing flows, and jobs of new flows start at the clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from infergate.core.limits import MIB
+
+T = TypeVar("T")
+
+MAX_WAITING: Final = 1024
+MAX_COST: Final = 1024 * MIB
+"""The maximum number of waiting jobs, and the maximum bytes that they process. A single client gets
+half of both, a single connection a third."""
+
+
+@dataclass(slots=True)
+class _Flow(Generic[T]):
+    """The waiting jobs of one connection, or the connections of a client (``flows``). ``start`` is
+    the virtual time at which the first job begins."""
+
+    start: float
+    jobs: deque[tuple[int, T]] = field(default_factory=deque)
+    flows: dict[str, _Flow[T]] = field(default_factory=dict)
+    clock: float = 0.0
+    count: int = 0
+    cost: int = 0
+
+    def earliest(self, max_cost: float) -> tuple[float, str, int]:
+        """Return the flow that is next among those whose first job costs at most ``max_cost``: the
+        job's virtual finish time (infinity if there is none), the flow's name, and the cost."""
+        best = (math.inf, "", 0)
+        for name, flow in self.flows.items():
+            cost = flow.jobs[0][0] if flow.jobs else flow.earliest(max_cost)[2]
+            end = flow.start + cost
+            if cost and cost <= max_cost and end < best[0]:
+                best = (end, name, cost)
+        return best
+
+    def add(self, name: str) -> _Flow[T]:
+        """Return the flow ``name``; a new flow starts at the clock."""
+        flow = self.flows.get(name)
+        if flow is None:
+            flow = self.flows[name] = _Flow(self.clock)
+        return flow
+
+    def advance(self, name: str, end: float, cost: int) -> None:
+        """Record that a job of the flow ``name`` was taken, which finishes at ``end``."""
+        flow = self.flows[name]
+        flow.start = end
+        self.clock += cost / len(self.flows)
+        if not flow.count:
+            del self.flows[name]
+
+    def grow(self, cost: int) -> None:
+        """Count one more job, of a positive ``cost``."""
+        self.count += 1
+        self.cost += cost
+
+    def shrink(self, cost: int) -> None:
+        """Count one job less."""
+        self.count -= 1
+        self.cost -= cost
+
+
+class FairQueue(Generic[T]):
+    """Holds at most ``max_waiting`` jobs with a total cost of at most ``max_cost``. It makes
+    decisions only, without I/O; jobs are distinct objects."""
+
+    def __init__(self, max_waiting: int, max_cost: int) -> None:
+        self._max_waiting: Final = max_waiting
+        self._max_cost: Final = max_cost
+        self._root: Final = _Flow[T](0.0)
+
+    def __len__(self) -> int:
+        return self._root.count
+
+    def put(self, client: str, connection: str, cost: int, job: T) -> Sequence[T]:
+        """Add ``job`` if it fits. Return the rejected jobs: none, ``job`` itself, or the last jobs
+        of another connection of the client, which are removed from the queue."""
+        cost = max(cost, 1)
+        root, rejected = self._root, list[T]()
+        group = root.flows.get(client) or _Flow[T](0.0)
+        flow = group.flows.get(connection) or _Flow[T](0.0)
+        # The client may use as much as is free, and its connection what remains of that.
+        exceeds_cost = group.cost + flow.cost + cost > self._max_cost - root.cost
+        if exceeds_cost or group.count + flow.count >= self._max_waiting - root.count:
+            rejected = self._make_room(group, flow, cost, costly=exceeds_cost)
+            if not rejected:
+                return (job,)
+        group = root.add(client)
+        flow = group.add(connection)
+        flow.jobs.append((cost, job))
+        for level in (root, group, flow):
+            level.grow(cost)
+        return rejected
+
+    def _make_room(self, group: _Flow[T], flow: _Flow[T], cost: int, *, costly: bool) -> list[T]:
+        """Remove the last jobs of the heaviest flow of ``group`` to make room for a job of
+        ``cost``; remove none if ``flow`` would be as heavy with it. Weight is the exceeded
+        quantity: the cost if ``costly``, else the number of jobs."""
+
+        def weight(cost: int, count: int) -> tuple[int, int]:
+            return (cost, count) if costly else (count, cost)
+
+        flows, removed = group.flows, list[T]()
+        name = max(flows, key=lambda item: weight(flows[item].cost, flows[item].count), default="")
+        heaviest = flows.get(name, flow)
+        if weight(heaviest.cost, heaviest.count) <= weight(flow.cost + cost, flow.count + 1):
+            return removed
+        lacking = cost if costly else 1
+        while lacking > 0:
+            freed, last = heaviest.jobs.pop()
+            removed.append(last)
+            lacking -= freed
+            for item in (self._root, group, heaviest):
+                item.shrink(freed)
+        if not heaviest.count:
+            del flows[name]
+        return removed
+
+    def take(self, max_cost: float = math.inf) -> T | None:
+        """Remove and return the next job, among those that are first in their connection and cost
+        at most ``max_cost``; None if there is none."""
+        root = self._root
+        end, client, cost = root.earliest(max_cost)
+        if not cost:
+            return None
+        group = root.flows[client]
+        end_here, connection, _ = group.earliest(max_cost)
+        flow = group.flows[connection]
+        _, job = flow.jobs.popleft()
+        for level in (root, group, flow):
+            level.shrink(cost)
+        group.advance(connection, end_here, cost)
+        root.advance(client, end, cost)
+        return job
+
+    def discard(self, client: str, connection: str, job: T) -> None:
+        """Remove ``job`` if it is still waiting."""
+        group = self._root.flows.get(client)
+        flow = None if group is None else group.flows.get(connection)
+        if group is None or flow is None:
+            return
+        for position, (cost, waiting) in enumerate(flow.jobs):
+            if waiting is job:
+                del flow.jobs[position]
+                for level in (self._root, group, flow):
+                    level.shrink(cost)
+                if not flow.count:
+                    del group.flows[connection]
+                if not group.count:
+                    del self._root.flows[client]
+                return

@@ -1,0 +1,440 @@
+"""The pool of helper processes and the assignment of jobs to them.
+
+*Strategy.* Each slot of the pool starts its process on first use, and again if it has died. A
+process runs one job at a time; further jobs wait in a bounded queue that is fair between clients
+(``fairness``). Responses arrive through pipe callbacks, so no task waits for them. A process that
+is starting continues to start if its first caller gives up.
+*Rule 1.* No job runs twice: if a process dies, its job fails.
+*Rule 2.* Shared memory that a process reads or writes stays allocated until the process has
+responded, even if the caller is gone.
+*Rule 3.* A cancelled job leaves the queue at once. A running one may finish, because a new process
+costs more than most jobs; after a grace period it is killed.
+*Rule 4.* Large jobs leave one process free for others, if there are several.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
+
+from infergate.core.counters import BackendCounters
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import MIB
+from infergate.core.log_events import BUG
+from infergate.core.memory import UNLIMITED, DetachedMemoryAccount, MemoryAccount
+from infergate.core.tensor import Buffer
+from infergate.runtime.offload.fairness import MAX_COST, MAX_WAITING, FairQueue
+from infergate.runtime.offload.ipc_message import HEADER, pack, unpack
+from infergate.runtime.offload.shared_buffer import SharedBuffer, get_shared_buffer
+
+T = TypeVar("T")
+_MIN_RESPONSE_BYTES: Final = 1 * MIB
+_RESPONSE_EXPANSION: Final = 4
+"""The capacity for a response, as a multiple of its input: a number of 8 bytes takes up to 25 as
+text, and a number written in 2 bytes of text takes 8. Only the used part takes memory; whatever
+does not fit is pickled."""
+_MAX_JOB_SECONDS: Final = 300.0
+"""Seconds that a job may take: a hundred times what the worst document of the default size takes. A
+process that takes longer is stuck and would block its slot."""
+_ABANDONED_JOB_SECONDS: Final = 2.0
+"""Seconds that a job may continue after its caller is gone: several times the cost of a new
+process."""
+_COPY_SLICE_BYTES: Final = 4 * MIB
+"""Bytes copied at a time, which block the event loop for 4 ms."""
+LARGE_JOB_COST: Final = 4 * MIB
+"""Jobs of a higher cost never take the last free process."""
+DEFAULT_TIMEOUT_SECONDS: Final = 30.0
+"""Seconds to wait and work if the caller has set no deadline: the default timeout of backends,
+which starts when a request is sent."""
+_RETRY_AFTER_SECONDS: Final = 1.0
+_PROGRAM: Final = (
+    "import sys; sys.path[:] = sys.argv[2:]; "
+    "from infergate.runtime.offload.process import main; main(int(sys.argv[1]))"
+)
+"""The helper uses this process's module path: ``-m`` would search the working directory first and
+ignore entries added at run time."""
+_log = logging.getLogger(__name__)
+
+
+class HelperPool:
+    """A pool of up to ``max_processes`` (at least 1); implements
+    :class:`infergate.core.offload.Offload`. ``counters`` receives queue statistics."""
+
+    def __init__(self, max_processes: int, counters: BackendCounters | None = None) -> None:
+        job_memory = _JobMemory()
+        self._slots: Final = [
+            _HelperSlot(self._release_slot, job_memory) for _ in range(max_processes)
+        ]
+        self._free_slots: Final = list(self._slots)
+        self._queue: Final = FairQueue[asyncio.Future[_HelperSlot]](MAX_WAITING, MAX_COST)
+        self._counters: Final = counters or BackendCounters()
+
+    async def run(  # noqa: PLR0913 - the signature of Offload
+        self,
+        deadline: float | None,
+        function: Callable[..., T],
+        *arguments: Any,
+        client: tuple[str, str] = ("", ""),
+        cost: int = 0,
+        memory: MemoryAccount = UNLIMITED,
+        size: int = 0,
+    ) -> T:
+        """Return ``function(*arguments)``, run by a helper process; all of it is pickled.
+        ``client`` (identity or address, and connection) identifies the caller to the fair queue;
+        ``cost`` estimates the bytes that the job processes. While the job runs, ``size`` bytes are
+        charged to ``memory``, even if the caller is gone.
+
+        Raises the function's own GatewayError (any other error becomes a RuntimeError), TIMEOUT at
+        ``deadline`` (on the clock of ``time.monotonic`` and the event loop; None: after
+        ``DEFAULT_TIMEOUT_SECONDS``), INTERNAL if the process died, and OVERLOADED if the queue is
+        full or the system lacks memory.
+        """
+        slot: _HelperSlot | None = None
+        if deadline is None:
+            deadline = asyncio.get_running_loop().time() + DEFAULT_TIMEOUT_SECONDS
+        try:
+            async with asyncio.timeout_at(deadline):
+                slot = self._take_free_slot(cost) or await self._wait_for_slot(client, cost)
+                value = await slot.run((function, arguments), cost, memory, size)
+        except TimeoutError:
+            if slot is None:
+                self._counters.queue_expired += 1
+            raise GatewayError(
+                Kind.TIMEOUT, "the deadline passed before the message was read or written"
+            ) from None
+        except OSError as error:
+            raise GatewayError(
+                Kind.OVERLOADED,
+                "the system lacks the resources to read or write a message of this length",
+                detail=str(error),
+                retry_after=_RETRY_AFTER_SECONDS,
+            ) from error
+        return cast("T", value)
+
+    def _take_free_slot(self, cost: int) -> _HelperSlot | None:
+        if self._free_slots and not len(self._queue) and cost <= self._max_cost():
+            return self._free_slots.pop()
+        return None
+
+    def _max_cost(self) -> float:
+        """Return the highest cost that a free process may be given now (Rule 4)."""
+        return LARGE_JOB_COST if len(self._free_slots) == 1 < len(self._slots) else math.inf
+
+    async def _wait_for_slot(self, client: tuple[str, str], cost: int) -> _HelperSlot:
+        """Wait for a slot. Raises OVERLOADED."""
+        tally, loop = self._counters, asyncio.get_running_loop()
+        waiter: asyncio.Future[_HelperSlot] = loop.create_future()
+        for rejected in self._queue.put(*client, cost, waiter):
+            if not rejected.done():  # done: its caller was just cancelled
+                tally.queue_rejected += 1
+                rejected.set_exception(_queue_full_error())
+        tally.queued += 1
+        started = loop.time()
+        self._assign()  # a small job may take the process that large jobs leave free
+        try:
+            slot = await waiter
+        except asyncio.CancelledError:  # also at the deadline
+            if waiter.cancelled():
+                self._queue.discard(*client, waiter)
+            elif waiter.exception() is None:  # the slot was assigned at the same moment
+                self._release_slot(waiter.result())
+            raise
+        finally:
+            tally.queued -= 1
+        tally.queue_wait.observe(loop.time() - started)
+        return slot
+
+    def _release_slot(self, slot: _HelperSlot) -> None:
+        self._free_slots.append(slot)
+        self._assign()
+
+    def _assign(self) -> None:
+        """Assign free slots to waiting jobs."""
+        while self._free_slots and (waiter := self._queue.take(self._max_cost())) is not None:
+            if not waiter.done():  # done: its caller was just cancelled
+                waiter.set_result(self._free_slots.pop())
+
+    async def close(self) -> None:
+        """Stop all processes at once."""
+        await asyncio.gather(*(slot.close() for slot in self._slots))
+
+
+class _JobMemory:
+    """The memory accounts of running jobs. Their sizes are upper bounds and released soon, so a job
+    that exceeds the budget waits for running jobs, and is rejected only if there are none."""
+
+    def __init__(self) -> None:
+        self.running_jobs = 0
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def grow(self, memory: MemoryAccount, size: int) -> None:
+        """Charge ``size`` bytes to ``memory``, waiting if needed. Raises OVERLOADED."""
+        while True:
+            try:
+                return memory.grow(size)
+            except GatewayError:
+                if not self.running_jobs:
+                    raise
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            await waiter
+
+    def job_ended(self) -> None:
+        """Let waiting jobs try again after a job has ended."""
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class _HelperSlot:
+    """A slot for one process. ``on_free`` is called after each ``run``, whatever its result."""
+
+    def __init__(self, on_free: Callable[[_HelperSlot], None], job_memory: _JobMemory) -> None:
+        self._on_free: Final = on_free
+        self._job_memory: Final = job_memory
+        self._starting: asyncio.Task[_HelperProcess] | None = None
+
+    async def run(self, job: Any, cost: int, memory: MemoryAccount, size: int) -> Any:
+        """Run ``job``, charging ``size`` bytes for it."""
+        account: DetachedMemoryAccount = UNLIMITED
+        is_counted = False
+
+        def release() -> None:
+            account.close()
+            self._job_memory.running_jobs -= is_counted
+            self._job_memory.job_ended()
+            self._on_free(self)
+
+        try:
+            process = await self._running_process()
+            await self._job_memory.grow(memory, size)
+            account = memory.detach(size)
+            self._job_memory.running_jobs += 1
+            is_counted = True
+            response = await process.send(job, cost, release)
+        except BaseException:
+            release()
+            raise
+        try:
+            return await response
+        finally:
+            del response  # its error refers to this frame, and thereby to the job
+
+    async def _running_process(self) -> _HelperProcess:
+        starting = self._starting
+        if starting is None or (starting.done() and _has_ended(starting)):
+            starting = self._starting = asyncio.create_task(_start_process())
+        return await asyncio.shield(starting)
+
+    async def close(self) -> None:
+        if self._starting is None:
+            return
+        await asyncio.wait({self._starting})
+        if not _has_ended(self._starting):
+            process = self._starting.result()
+            process.kill()
+            await process.ended
+
+
+def _queue_full_error() -> GatewayError:
+    return GatewayError(
+        Kind.OVERLOADED,
+        "too many long messages of this client are waiting for a helper process",
+        retry_after=_RETRY_AFTER_SECONDS,
+        limit="runtime.offload.fairness.MAX_COST",
+    )
+
+
+def _has_ended(starting: asyncio.Task[_HelperProcess]) -> bool:
+    """Return whether the process has ended or failed to start."""
+    if starting.cancelled() or starting.exception() is not None:
+        return True
+    return starting.result().ended.done()
+
+
+def _interpreter_flags() -> list[str]:
+    """Return the options of this interpreter, such as ``-I`` and ``-W``, as multiprocessing
+    does."""
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
+    return flags
+
+
+async def _start_process() -> _HelperProcess:
+    memory = get_shared_buffer()
+    fd = memory.mapped.fd
+    _, process = await asyncio.get_running_loop().subprocess_exec(
+        lambda: _HelperProcess(memory),
+        sys.executable,
+        *_interpreter_flags(),
+        "-c",
+        _PROGRAM,
+        str(fd),
+        *sys.path,
+        pass_fds=(fd,),
+        stderr=None,  # inherited
+    )
+    return process
+
+
+@functools.lru_cache
+def _pickled_function(function: Callable[..., Any]) -> bytes:
+    """Return the pickled function. The same few functions recur, and hold nothing of a request."""
+    return pack(function, lambda _: None)
+
+
+class _JobBuffers:
+    """The long buffers of a job: already in shared memory, or to be copied there."""
+
+    def __init__(self, memory: SharedBuffer) -> None:
+        self._memory: Final = memory
+        self.copies: Final[list[memoryview]] = []
+        self._sources: Final[list[Buffer]] = []
+        self.size = 0
+
+    def place(self, buffer: Buffer) -> int | None:
+        """Return the buffer's offset in shared memory, as ``PlaceBuffer``. Raises OSError."""
+        self.size += len(buffer)
+        offset = self._memory.mapped.offset_of(buffer)
+        if offset is None:
+            copy = self._memory.allocate(len(buffer))
+            offset = self._memory.mapped.offset_of(copy)
+            if offset is not None:
+                self.copies.append(copy)
+                self._sources.append(buffer)
+        return offset
+
+    async def copy(self) -> None:
+        """Copy the buffers, one slice per turn of the event loop."""
+        is_first = True
+        for copy, buffer in zip(self.copies, self._sources, strict=True):
+            source = memoryview(buffer)
+            for start in range(0, len(copy), _COPY_SLICE_BYTES):
+                if not is_first:
+                    await asyncio.sleep(0)
+                is_first = False
+                copy[start : start + _COPY_SLICE_BYTES] = source[start : start + _COPY_SLICE_BYTES]
+        self._sources.clear()
+
+
+class _HelperProcess(asyncio.SubprocessProtocol):
+    """A helper process, seen from the serving process. ``ended`` is done when it has ended."""
+
+    def __init__(self, memory: SharedBuffer) -> None:
+        self._memory: Final = memory
+        self._received: Final = bytearray()
+        self._result: asyncio.Future[Any] | None = None
+        self._shared_inputs: tuple[Any, ...] = ()  # keeps shared memory allocated during a job
+        self._response_block = memoryview(b"")  # for the response
+        self.ended: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transport is not a subclass
+        self._transport = cast("asyncio.SubprocessTransport", transport)
+
+    async def send(
+        self, job: Any, cost: int, on_finished: Callable[[], None]
+    ) -> asyncio.Future[Any]:
+        """Send ``job``, which processes at most ``cost`` bytes, and return a future of its result.
+        ``on_finished`` is called when the result has arrived or will never arrive. Raises OSError,
+        and INTERNAL if the process ends before it has received the job."""
+        function, arguments = job
+        buffers = _JobBuffers(self._memory)
+        pickled_function = _pickled_function(function)
+        pickled = pickled_function + pack(arguments, buffers.place)
+        await buffers.copy()
+        if self.ended.done():
+            raise self._ended_error()
+        block = self._memory.allocate(
+            max(_MIN_RESPONSE_BYTES, _RESPONSE_EXPANSION * buffers.size, cost)
+        )
+        offset = self._memory.mapped.offset_of(block)
+        if offset is None:
+            header = HEADER.pack(len(pickled), len(pickled_function), 0, 0, 0)
+        else:
+            header = HEADER.pack(
+                len(pickled),
+                len(pickled_function),
+                offset,
+                len(block),
+                self._memory.allocated_bytes(offset),
+            )
+        self._shared_inputs, self._response_block = (job, buffers.copies), block
+        jobs = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(0))
+        jobs.write(header + pickled)
+        loop = asyncio.get_running_loop()
+        self._result = loop.create_future()
+        self._kill_timer = loop.call_later(_MAX_JOB_SECONDS, self.kill)
+        self._on_finished = on_finished
+        self._result.add_done_callback(self._on_result_done)
+        return self._result
+
+    def _on_result_done(self, result: asyncio.Future[Any]) -> None:
+        """Start the grace period of a job whose caller is gone (Rule 3)."""
+        if result.cancelled() and result is self._result:
+            self._kill_timer.cancel()
+            self._kill_timer = asyncio.get_running_loop().call_later(
+                _ABANDONED_JOB_SECONDS, self.kill
+            )
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        del fd  # there is only one pipe for output
+        received = self._received
+        received += data
+        if len(received) < HEADER.size:
+            return
+        length, _, block_offset, size, allocated = HEADER.unpack_from(received)
+        if len(received) < HEADER.size + length:
+            return
+        try:
+            if size:
+                self._memory.record_allocated(block_offset, allocated)
+            block = self._response_block
+            value, error = unpack(
+                received[HEADER.size :],
+                lambda offset, size: block[offset - block_offset : offset - block_offset + size],
+            )
+            received.clear()
+        except Exception:  # noqa: BLE001 - after any failure the process must be replaced
+            _log.exception("cannot read the response of a helper process", extra=BUG)
+            self.kill()  # the caller receives an error when the process has ended
+            return
+        self._finish_job(value, error)
+
+    def process_exited(self) -> None:
+        self._transport.close()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        del exc
+        self.ended.set_result(None)
+        if self._result is not None:
+            self._finish_job(None, self._ended_error())
+
+    def _ended_error(self) -> GatewayError:
+        return GatewayError(
+            Kind.INTERNAL,
+            "internal error",
+            detail=f"a helper process ended with exit code {self._transport.get_returncode()}",
+        )
+
+    def _finish_job(self, value: Any, error: BaseException | None) -> None:
+        result, self._result = self._result, None
+        assert result is not None
+        self._kill_timer.cancel()
+        self._shared_inputs, self._response_block = (), memoryview(b"")
+        if not result.done():  # done: the caller was cancelled
+            if error is None:
+                result.set_result(value)
+            else:
+                result.set_exception(error)
+        self._on_finished()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self._transport.close()

@@ -1,0 +1,50 @@
+"""The resources shared by the processes of one gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Final
+
+from infergate.access.rate_limits import LocalBuckets, RateBuckets
+from infergate.core.messages import ModelStatistics
+from infergate.observe.exposition import Exposition
+from infergate.observe.metrics import Metrics
+from infergate.observe.recent_requests import RecentRequests
+from infergate.runtime.console.sources import ConsoleSource
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGroup:
+    """One process's access to its worker group. The defaults are those of a process that serves
+    alone."""
+
+    metrics: Metrics = field(default_factory=Metrics)
+    """The metrics of this process."""
+    scrape: Callable[[str], Awaitable[Exposition]] | None = None
+    """Returns the metrics of all processes in the format that an Accept header asks for; None: this
+    process is the only one."""
+    check_ready: Callable[[], Awaitable[bool]] | None = None
+    """Returns whether the group as a whole can serve; None: this process is the only one."""
+    aggregate_statistics: Callable[[str, str], Awaitable[ModelStatistics]] | None = None
+    """Returns the group's statistics of a model, for a version; None: this process is the only
+    one."""
+    rate_buckets: Callable[[bytes], RateBuckets] = lambda _: LocalBuckets()
+    """Returns the rate-limit counters for rates identified by these bytes; by default they are
+    local to the process."""
+    recent_requests: RecentRequests = field(default_factory=RecentRequests)
+    """The recent requests of this process."""
+    console_view: ConsoleSource | None = None
+    """The console's view of the whole group; None: this process is the only one."""
+    log_lock: AbstractContextManager[object] = field(default_factory=nullcontext)
+    """Held while lines of the access log are written."""
+
+
+class ProcessEndedError(Exception):
+    """A process of the gateway has ended with ``exit_code``; negative: the number of a signal."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.exit_code: Final = code or 1 if code >= 0 else 128 - code
+        """The exit code as a shell reports it."""

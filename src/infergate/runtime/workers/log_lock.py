@@ -1,0 +1,32 @@
+"""A lock for the log output that several processes share."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from types import TracebackType
+
+
+class LogLock:
+    """Held by one process at a time, and released if that process ends. A pipe could mix long lines
+    of several processes, because only writes up to 4096 bytes are atomic. ``fd`` is a file that all
+    processes have open."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    @staticmethod
+    def create_file() -> int:
+        """Create the file and return its descriptor."""
+        return os.memfd_create("infergate-lines")
+
+    def __enter__(self) -> None:
+        fcntl.lockf(self._fd, fcntl.LOCK_EX)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        fcntl.lockf(self._fd, fcntl.LOCK_UN)

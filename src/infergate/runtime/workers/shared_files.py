@@ -1,0 +1,28 @@
+"""The in-memory files that all workers have open."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from infergate.access.shared_rates import SharedBuckets
+from infergate.runtime.workers.log_lock import LogLock
+
+
+class SharedFiles(NamedTuple):
+    """Their descriptors, created by the supervisor. They outlast every worker."""
+
+    log_lock: int
+    """The lock for writing log lines."""
+    rate_buckets: int
+    """The shared rate-limit counters."""
+
+    @classmethod
+    def create(cls) -> SharedFiles:
+        """Create the files."""
+        return cls(LogLock.create_file(), SharedBuckets.create_file())
+
+    def close(self) -> None:
+        """Close the descriptors; workers keep theirs."""
+        for descriptor in self:
+            os.close(descriptor)

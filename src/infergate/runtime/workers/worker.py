@@ -1,0 +1,121 @@
+"""A worker process, seen from the supervisor: a fresh interpreter with two socket pairs."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, cast
+
+from infergate.runtime.workers.channel import WorkerChannel, send_descriptors
+from infergate.runtime.workers.shared_files import SharedFiles
+
+_PROGRAM: Final = (
+    "import sys; sys.path[:] = sys.argv[7:]; "
+    "from infergate.runtime.workers.process import main; "
+    "main(int(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:7]))"
+)
+"""The worker uses this process's module path: ``-m`` would search the working directory first and
+ignore entries added at run time."""
+
+
+class Worker(asyncio.SubprocessProtocol):
+    """A running worker. ``exited`` is done, with the exit code (negative: a signal's number), when
+    the process has ended; ``channel`` exists once it was started."""
+
+    def __init__(self) -> None:
+        self.exited: Final[asyncio.Future[int]] = asyncio.get_running_loop().create_future()
+        self.started_at: Final = time.monotonic()
+        self.channel: WorkerChannel
+        self.pid: int | None = None
+        self._process: asyncio.SubprocessTransport | None = None
+        self._descriptors: socket.socket
+
+    async def start(
+        self,
+        number: int,
+        engine: str,
+        files: SharedFiles,
+        handle: Callable[[Any], Awaitable[Any]],
+    ) -> None:
+        """Start the process of worker ``number``; ``handle`` responds to its requests. Raises
+        OSError if the system cannot start a process."""
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        self._descriptors, descriptors = socket.socketpair()
+        with theirs, descriptors:
+            try:
+                passed_fds = (theirs.fileno(), descriptors.fileno(), *files)
+                arguments = (str(number), engine, *map(str, passed_fds), *sys.path)
+                await loop.subprocess_exec(
+                    lambda: self,
+                    sys.executable,
+                    *_interpreter_flags(),
+                    "-c",
+                    _PROGRAM,
+                    *arguments,
+                    pass_fds=passed_fds,
+                    stdin=subprocess.DEVNULL,
+                    stdout=None,  # inherited
+                    stderr=None,
+                )
+            except BaseException:
+                ours.close()
+                if self._process is None:
+                    self._descriptors.close()
+                    self.exited.set_result(1)
+                raise
+        assert self._process is not None
+        self.pid = self._process.get_pid()
+        _, self.channel = await loop.create_unix_connection(
+            lambda: WorkerChannel(handle), sock=ours
+        )
+
+    def hand_over_sockets(self, descriptors: Sequence[int]) -> None:
+        """Send the descriptors that the next request describes. Raises OSError."""
+        self._descriptors.setblocking(False)  # noqa: FBT003 - the method's name explains it
+        send_descriptors(self._descriptors, descriptors)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process was started and has not ended."""
+        return self._process is not None and not self.exited.done()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        if self._process is not None and not self.exited.done():
+            self._process.kill()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        # uvloop's transport is not a subclass
+        self._process = cast("asyncio.SubprocessTransport", transport)
+
+    def process_exited(self) -> None:
+        """Report the exit code."""
+        assert self._process is not None
+        code = self._process.get_returncode()
+        self._process.close()
+        self._descriptors.close()
+        self.exited.set_result(1 if code is None else code)
+
+
+def describe_exit(code: int) -> str:
+    """Describe an exit code for a log line."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:  # most real-time signals have no name
+        return f"signal {-code}"
+
+
+def _interpreter_flags() -> list[str]:
+    """Return the options of this interpreter, such as ``-I`` and ``-W``, as multiprocessing
+    does."""
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
+    return flags

@@ -1,0 +1,5 @@
+"""What all upstreams share, whatever protocol they speak.
+
+``connect`` opens one connection to an endpoint, ``pool`` keeps idle connections and runs one exchange at
+a time on each, and ``concurrency_limit`` bounds the exchanges per endpoint.
+"""

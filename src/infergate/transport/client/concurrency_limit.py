@@ -1,0 +1,75 @@
+"""A limit on the number of concurrent exchanges per endpoint; further ones wait.
+
+Some servers (graphpipe-py) serve one connection at a time and let a few more wait in the backlog.
+Beyond that connecting fails, and a client would consider the server dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from typing import Final
+
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.wire import HttpRequest, HttpResponse
+from infergate.transport.base import Endpoint, HttpStreamingUpstream, SupportsDisconnect
+
+
+class LimitedUpstream:
+    """An ``HttpUpstream`` with at most ``max_exchanges`` concurrent exchanges per endpoint, in
+    FIFO order."""
+
+    def __init__(self, upstream: HttpStreamingUpstream, max_exchanges: int) -> None:
+        self._upstream: Final = upstream
+        self._slots: Final = defaultdict[Endpoint, asyncio.Semaphore](
+            lambda: asyncio.Semaphore(max_exchanges)
+        )
+
+    async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
+        """Wait for a free slot, then exchange. ``timeout`` covers both."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        async with self._slot(endpoint, deadline):
+            return await self._upstream.exchange(wire, endpoint, deadline - loop.time())
+
+    async def stream(
+        self, wire: HttpRequest, endpoint: Endpoint, timeout: float | None
+    ) -> AsyncGenerator[HttpResponse, None]:
+        """Wait for a free slot, then stream. The stream keeps its slot until it ends."""
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        async with self._slot(endpoint, deadline):
+            remaining = None if deadline is None else deadline - loop.time()
+            async with aclosing(self._upstream.stream(wire, endpoint, remaining)) as responses:
+                async for response in responses:
+                    yield response
+
+    @asynccontextmanager
+    async def _slot(self, endpoint: Endpoint, deadline: float | None) -> AsyncGenerator[None, None]:
+        slots = self._slots[endpoint]
+        try:
+            async with asyncio.timeout_at(deadline):
+                await slots.acquire()
+        except TimeoutError:
+            raise GatewayError(
+                Kind.TIMEOUT,
+                "the backend was busy with other requests",
+                origin=Origin.BACKEND,
+                detail=str(endpoint),
+            ) from None
+        try:
+            yield
+        finally:
+            slots.release()
+
+    async def disconnect(self, endpoint: Endpoint) -> None:
+        """Close all connections to ``endpoint`` and forget its slots."""
+        self._slots.pop(endpoint, None)
+        if isinstance(self._upstream, SupportsDisconnect):
+            await self._upstream.disconnect(endpoint)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._upstream.close()

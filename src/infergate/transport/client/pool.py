@@ -1,0 +1,322 @@
+"""Pooled connections to backends, with one exchange at a time on each.
+
+Each endpoint has a stack of idle connections. The most recently used one is reused first, so that
+the others age and are closed. The number of connections is not limited here: ``Admission`` limits
+requests.
+
+- Rule 1. A connection returns to the pool only if its response is complete, nothing followed it,
+  the request was sent completely, and neither side wants to close.
+- Rule 2. Anything else (timeout, cancellation, malformed data) closes the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, TypeVar, cast
+
+from infergate.core.errors import GatewayError, Kind, Origin, backend_garbage
+from infergate.core.limits import Limits
+from infergate.core.memory import UNLIMITED, MemoryAccount
+from infergate.core.tensor import Buffer
+from infergate.core.tls_settings import ClientTls
+from infergate.core.wire import HttpResponse
+from infergate.transport.base import Endpoint
+from infergate.transport.client.connect import failure_origin, open_connection
+from infergate.transport.tls.client_context import NO_TLS, ClientTlsContext
+
+_MAX_IDLE_SECONDS: Final = 4.0
+"""Seconds that an idle connection is kept.
+
+Less than servers do (uvicorn, hence MLServer and KServe: 5 s), so that a POST does not meet a
+connection that is being closed.
+"""
+
+
+class StaleError(GatewayError):
+    """The backend closed the connection before it sent any byte of a response."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(
+            Kind.BACKEND_GARBAGE,
+            "the backend closed the connection before answering",
+            origin=Origin.BACKEND,
+            detail=detail,
+        )
+
+
+class PooledConnection(asyncio.BaseProtocol):
+    """One connection to ``endpoint`` that belongs to ``pool``: sends a request, waits for the
+    response.
+
+    Subclasses interpret the bytes.
+    """
+
+    def __init__(self, limits: Limits, endpoint: Endpoint, pool: Pool[Any]) -> None:
+        self._limits = limits
+        self._endpoint = endpoint
+        self._pool = pool
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._waiter: asyncio.Future[HttpResponse] | None = None
+        self._response_started = False  # at least one byte of the response has arrived
+        self._memory: MemoryAccount = UNLIMITED  # the account of the waiting request
+        self._counted = 0  # response bytes counted in _share
+        self.idle_since = 0.0
+
+    async def _exchange(
+        self, parts: Sequence[Buffer], deadline: float, memory: MemoryAccount
+    ) -> HttpResponse:
+        """Send ``parts`` and wait for the response until ``deadline`` (loop time).
+
+        The response is counted in ``memory``, and stays counted there if it is complete.
+        """
+        if not self.is_usable:
+            raise StaleError(str(self._endpoint))
+        self._response_started = False
+        self._memory, self._counted = memory, 0
+        waiter: asyncio.Future[HttpResponse] = self._loop.create_future()
+        self._waiter = waiter
+        for part in parts:
+            self._transport.write(part)
+        timeout_handle = self._loop.call_at(deadline, self._on_timeout)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if self._waiter is waiter:  # otherwise complete, and perhaps in use again
+                self._waiter = None
+                self._transport.abort()
+                self._uncount_bytes()
+            raise
+        finally:
+            timeout_handle.cancel()
+            del waiter  # its error refers to this frame and to frames that hold messages
+
+    def _count_bytes(self, size: int) -> bool:
+        """Count ``size`` more bytes of the response.
+
+        If the memory limit refuses them, the exchange fails; return False.
+        """
+        try:
+            self._memory.grow(size)
+        except GatewayError as error:
+            self._fail(error)
+            return False
+        self._counted += size
+        return True
+
+    def _uncount_bytes(self) -> None:
+        """Stop counting a response that was given up."""
+        self._memory.shrink(self._counted)
+        self._memory, self._counted = UNLIMITED, 0
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the connection can carry another exchange."""
+        return not self._transport.is_closing()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._transport.abort()
+
+    # ---- called by asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Store the transport."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Fail or complete the exchange in progress."""
+        self._pool.forget(self)
+        if self._waiter is None:
+            return
+        if self._response_started:
+            self._on_cut_short(exc)
+        else:
+            self._fail(StaleError(self._error_detail(exc)))
+
+    def _on_cut_short(self, exc: BaseException | None) -> None:
+        """Handle the end of the connection inside a response."""
+        self._fail(backend_garbage("the backend's response broke off", self._error_detail(exc)))
+
+    # ---- the response
+
+    def _complete(self, response: HttpResponse, *, keep: bool) -> None:
+        """Finish the exchange with ``response``; ``keep`` allows another exchange on the
+        connection."""
+        waiter, self._waiter = self._waiter, None
+        assert waiter is not None
+        self._memory = UNLIMITED  # the request's account keeps counting the response
+        if keep and not self._transport.get_write_buffer_size():
+            self._pool.put_back(self)
+        else:
+            self._transport.close()
+        if not waiter.done():
+            waiter.set_result(response)
+
+    def _fail(self, error: GatewayError) -> None:
+        waiter, self._waiter = self._waiter, None
+        self._transport.abort()
+        self._uncount_bytes()
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(error)
+
+    def _too_large(self) -> None:
+        self._fail(
+            GatewayError(
+                Kind.TOO_LARGE,
+                f"the backend's response is over the limit of {self._limits.body} bytes "
+                "(limits.body)",
+                origin=Origin.BACKEND,
+                detail=str(self._endpoint),
+            )
+        )
+
+    def _on_timeout(self) -> None:
+        self._fail(
+            GatewayError(
+                Kind.TIMEOUT,
+                "the backend did not answer in time",
+                origin=Origin.BACKEND,
+                detail=str(self._endpoint),
+            )
+        )
+
+    def _error_detail(self, error: BaseException | None) -> str:
+        return f"{self._endpoint}: {error!r}" if error else str(self._endpoint)
+
+
+PooledT = TypeVar("PooledT", bound=PooledConnection)
+ConnectionFactory = Callable[[Limits, Endpoint, "Pool[Any]"], PooledT]
+
+
+class Pool(Generic[PooledT]):
+    """Connections to one endpoint."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        limits: Limits,
+        create: ConnectionFactory[PooledT],
+        tls: ClientTlsContext | None = None,
+    ) -> None:
+        self._endpoint: Final = endpoint
+        self._limits: Final = limits
+        self._create: Final = create
+        self._idle: list[PooledT] = []
+        self._open: set[PooledT] = set()
+        self._loop = asyncio.get_running_loop()
+        self._all_closed: asyncio.Future[None] | None = None
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._tls: Final = tls if endpoint.tls else None
+
+    def take(self) -> PooledT | None:
+        """Return an idle connection, or None."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_usable:
+                return connection
+        return None
+
+    async def connect(self, timeout: float) -> PooledT:
+        """Return a new connection within ``timeout`` and ``limits.connect_time``. Raises CONNECT,
+        TIMEOUT."""
+        limit = self._limits.connect_time
+        kind, public = Kind.CONNECT, "the backend could not be reached"
+        if timeout < limit:
+            limit = timeout
+            kind, public = Kind.TIMEOUT, "the backend could not be reached in time"
+        try:
+            async with asyncio.timeout(limit):
+                connection = await self._open_connection()
+        except OSError as error:
+            if not isinstance(error, TimeoutError):
+                kind = Kind.CONNECT
+            if isinstance(error, ssl.SSLError):
+                public = NO_TLS
+            detail = f"{self._endpoint}: {error!r}"
+            raise GatewayError(kind, public, origin=failure_origin(error), detail=detail) from error
+        if connection.is_usable:
+            self._open.add(connection)
+        return connection
+
+    async def _open_connection(self) -> PooledT:
+        return await open_connection(self._loop, self._create_connection, self._endpoint, self._tls)
+
+    def _create_connection(self) -> PooledT:
+        return self._create(self._limits, self._endpoint, self)
+
+    async def close(self) -> None:
+        """Close all connections, including busy ones."""
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        for connection in tuple(self._open):
+            connection.close()
+        if self._open:
+            self._all_closed = self._loop.create_future()
+            await self._all_closed
+
+    # ---- called by connections
+
+    def put_back(self, connection: PooledT) -> None:
+        """Take back a connection that can carry another exchange."""
+        connection.idle_since = self._loop.time()
+        self._idle.append(connection)
+        if self._sweep_timer is None:
+            self._sweep_timer = self._loop.call_later(_MAX_IDLE_SECONDS, self._close_idle)
+
+    def forget(self, connection: PooledT) -> None:
+        """Forget a closed connection."""
+        self._open.discard(connection)
+        if self._all_closed is not None and not self._open and not self._all_closed.done():
+            self._all_closed.set_result(None)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def _close_idle(self) -> None:
+        self._sweep_timer = None
+        horizon = self._loop.time() - _MAX_IDLE_SECONDS
+        while self._idle and self._idle[0].idle_since <= horizon:
+            self._idle.pop(0).close()
+        if self._idle:
+            self._sweep_timer = self._loop.call_at(
+                self._idle[0].idle_since + _MAX_IDLE_SECONDS, self._close_idle
+            )
+
+
+class EndpointPools(Generic[PooledT]):
+    """One pool per endpoint.
+
+    ``tls`` has the authorities of TLS endpoints; None means those of the system. Raises
+    CertificateError.
+    """
+
+    def __init__(
+        self, limits: Limits, create: ConnectionFactory[PooledT], tls: ClientTls | None = None
+    ) -> None:
+        self._limits: Final = limits
+        self._create: Final = create
+        self._tls = None if tls is None else ClientTlsContext(tls)
+        self._pools: dict[Endpoint, Pool[PooledT]] = {}
+
+    def for_endpoint(self, endpoint: Endpoint) -> Pool[PooledT]:
+        """Return the pool of ``endpoint``."""
+        pool = self._pools.get(endpoint)
+        if pool is None:
+            if endpoint.tls and self._tls is None:
+                self._tls = ClientTlsContext(None)
+            pool = Pool(endpoint, self._limits, self._create, self._tls)
+            self._pools[endpoint] = pool
+        return pool
+
+    async def disconnect(self, endpoint: Endpoint) -> None:
+        """Close the connections to ``endpoint``."""
+        if (pool := self._pools.pop(endpoint, None)) is not None:
+            await pool.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        pools, self._pools = list(self._pools.values()), {}
+        for pool in pools:
+            await pool.close()

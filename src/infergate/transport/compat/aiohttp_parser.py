@@ -1,0 +1,145 @@
+"""aiohttp's parsers, and everything else that the HTTP transports use of aiohttp.
+
+The parsers are configured not to decompress and never to pause: the body is taken out of them
+after each read, so their buffer stays empty. Requests are parsed strictly, responses as leniently
+as by aiohttp's client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from aiohttp.http import (
+    HttpProcessingError,
+    HttpRequestParser,
+    HttpResponseParser,
+    HttpVersion10,
+    RawRequestMessage,
+    RawResponseMessage,
+)
+from aiohttp.streams import StreamReader
+
+from infergate.core.limits import Limits
+from infergate.core.wire import NO_HEADERS
+from infergate.transport.http1 import message_head
+
+__all__ = [
+    "HTTP_1_0",
+    "NOT_HTTP",
+    "AiohttpReader",
+    "HttpRequestParser",
+    "RawRequestMessage",
+    "StreamReader",
+    "request_parser",
+]
+
+HTTP_1_0: Final = HttpVersion10
+NOT_HTTP: Final = (HttpProcessingError, ValueError)
+"""Exceptions raised by a parser."""
+_BUFFER_LIMIT: Final = 1 << 24
+"""Larger than any single read."""
+_MAX_RESPONSE_HEADERS: Final = 256
+
+
+class _NoFlowControl:
+    """The flow control that a parser expects from its protocol."""
+
+    _reading_paused = False
+
+    def pause_reading(self) -> None:
+        """Do nothing: the buffer stays empty."""
+
+    def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002
+        """Do nothing: the buffer stays empty."""
+
+
+_NO_FLOW_CONTROL: Final = cast("Any", _NoFlowControl())
+
+
+def request_parser(loop: asyncio.AbstractEventLoop, limits: Limits) -> HttpRequestParser:
+    """Return a parser that stops after each request until ``message_consumed`` is called."""
+    return HttpRequestParser(
+        _NO_FLOW_CONTROL,
+        loop,
+        _BUFFER_LIMIT,
+        max_line_size=limits.headers,
+        max_field_size=limits.headers,
+        max_headers=limits.header_count,
+        auto_decompress=False,
+        max_msg_queue_size=1,
+    )
+
+
+class AiohttpReader:
+    """A ``ResponseReader`` on aiohttp's parser."""
+
+    __slots__ = (
+        "_message",
+        "_parser",
+        "_payload",
+        "headers",
+        "is_complete",
+        "keep_alive",
+        "status",
+    )
+
+    def __init__(self, method: str, max_line_bytes: int) -> None:
+        self._parser: Final = HttpResponseParser(
+            _NO_FLOW_CONTROL,
+            asyncio.get_running_loop(),
+            _BUFFER_LIMIT,
+            max_line_size=max_line_bytes,
+            max_field_size=max_line_bytes,
+            max_headers=_MAX_RESPONSE_HEADERS,
+            response_with_body=method != "HEAD",
+            read_until_eof=True,
+            auto_decompress=False,
+        )
+        self._message: RawResponseMessage | None = None
+        self._payload: StreamReader | None = None
+        self.status = 0
+        self.headers: Mapping[str, str] = NO_HEADERS
+        self.is_complete = self.keep_alive = False
+
+    def feed(self, data: bytes) -> None:
+        """Parse ``data``. Raises ValueError if it is not HTTP."""
+        try:
+            messages, _, _ = self._parser.feed_data(data)
+        except HttpProcessingError as error:
+            raise ValueError(str(error)) from error
+        for message, payload in messages:
+            if self._message is not None:
+                self.keep_alive = False  # a second response
+                break
+            if message.code == message_head.SWITCHING_PROTOCOLS:
+                raise ValueError("the backend switches protocols without being asked")
+            if message.code >= 200:
+                self._message, self._payload = message, payload
+                self.status = message.code
+                # The parser allows spaces after a name.
+                items = message.headers.items()
+                self.headers = message_head.merge_headers(
+                    (name.rstrip(" "), value) for name, value in items
+                )
+                self.keep_alive = not message.should_close
+            elif not payload.is_eof() or payload.read_nowait():
+                raise ValueError("a 1xx response has a body")
+        self._update()
+
+    def end(self) -> None:
+        """Handle the end of the connection. Raises ValueError if the response is incomplete."""
+        try:
+            self._parser.feed_eof()
+        except HttpProcessingError as error:
+            raise ValueError(str(error)) from error
+        self.keep_alive = False
+        self._update()
+
+    def take(self) -> bytes:
+        """Return the body bytes received since the last call."""
+        return b"" if self._payload is None else self._payload.read_nowait()
+
+    def _update(self) -> None:
+        self.is_complete = self._payload is not None and self._payload.is_eof()

@@ -1,0 +1,128 @@
+"""A request parsed by aiohttp: its head, its body as it arrives, and its memory account.
+
+- Rule 1. A body is rejected as soon as it is known to be too large: from the announced length,
+  otherwise from the received bytes.
+- Rule 2. An admitted request is released exactly once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from infergate.core.call import Call
+from infergate.core.limits import Limits
+from infergate.core.tensor import Buffer
+from infergate.core.wire import HttpRequest
+from infergate.transport.compat.aiohttp_parser import HTTP_1_0, RawRequestMessage, StreamReader
+from infergate.transport.http1 import message_head
+from infergate.transport.server.admission import Admission, RequestAccount
+
+_JOIN_BELOW: Final = 16 * 1024
+
+
+class AiohttpRequest:
+    """One request; ``wire`` and ``call`` describe its body once all of it was taken.
+
+    ``is_complete``: the parser has seen its end. ``body_started_at``: when the body began to
+    arrive (loop time). ``received``: body bytes so far. ``missing``: announced bytes not yet
+    received. ``is_http10``: the request is HTTP/1.0. ``keep_alive``: the client wants to keep the
+    connection.
+    """
+
+    __slots__ = (
+        "_account",
+        "_is_chunked",
+        "_limits",
+        "_parts",
+        "_payload",
+        "body_started_at",
+        "call",
+        "is_complete",
+        "is_http10",
+        "keep_alive",
+        "missing",
+        "received",
+        "wire",
+    )
+
+    def __init__(
+        self,
+        message: RawRequestMessage,
+        payload: StreamReader,
+        call: Call,
+        limits: Limits,
+        admission: Admission,
+    ) -> None:
+        headers = call.headers = message_head.merge_headers(message.headers.items())
+        target = message.path
+        if target.startswith("/"):
+            path, _, query = target.partition("?")
+        else:
+            path, query = message.url.raw_path, message.url.raw_query_string
+            if authority := message.url.raw_authority:
+                headers["host"] = authority  # the Host field is ignored (RFC 9112, 3.2.2)
+        self.wire = HttpRequest(message.method, path, query, headers)
+        self.call = call
+        self.keep_alive = not (
+            message.should_close or message.upgrade or message.method == "CONNECT"
+        )
+        self.is_complete = payload.is_eof()
+        self.body_started_at = 0.0
+        self.is_http10 = message.version == HTTP_1_0
+        self._limits = limits
+        self._payload = payload
+        self._is_chunked = message.chunked
+        self._parts: list[Buffer] = []
+        self.received = self.missing = 0
+        self._account = RequestAccount(admission)
+        call.memory = self._account
+
+    def admit(self, message: RawRequestMessage) -> None:
+        """Check the head and admit the request. Raises GatewayError."""
+        headers = self.wire.headers
+        message_head.check_fields(message.raw_headers, self._limits)
+        message_head.check_head(
+            message.method, message.path, message.version, headers, self._limits
+        )
+        self.missing = int(headers.get("content-length", 0))
+        self._account.admit(self.missing)
+
+    @property
+    def expects_continue(self) -> bool:
+        """Whether the client waits for 100 Continue before it sends the body (RFC 9110, 10.1.1)."""
+        return not self.is_http10 and self.wire.headers.get("expect", "").lower() == "100-continue"
+
+    def read_body(self) -> None:
+        """Take the received part of the body out of the parser. Raises TOO_LARGE, OVERLOADED."""
+        payload = self._payload
+        self.is_complete = payload.is_eof()
+        chunk = payload.read_nowait()
+        if chunk:
+            self.received += len(chunk)
+            if self._is_chunked:
+                if self.received > self._limits.body:
+                    raise message_head.body_too_large(self.received, self._limits)
+                self._account.add_body_bytes(len(chunk))
+            else:
+                self.missing -= len(chunk)
+            # Large chunks are kept; small ones are joined, so that a slowly dripping body does not
+            # cost an object per byte.
+            if len(chunk) >= _JOIN_BELOW or not self._parts:
+                self._parts.append(chunk)
+            else:
+                self._join(chunk)
+        if self.is_complete:
+            self.wire.body = self._parts
+            self.call.bytes_in = self.received
+
+    def release(self) -> None:
+        """Release the request if it was admitted, and drop the body."""
+        self._account.release()
+        self.wire.body, self._parts = (), []
+
+    def _join(self, chunk: bytes) -> None:
+        last = self._parts[-1]
+        if isinstance(last, bytearray):
+            last += chunk
+        else:
+            self._parts.append(bytearray(chunk))

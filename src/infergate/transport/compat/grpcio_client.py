@@ -1,0 +1,273 @@
+"""A gRPC client on grpcio, with one channel per endpoint; messages pass as bytes.
+
+grpcio reports statuses of the server and failures on the way with the same codes, and since about
+1.60 no longer marks the difference. `_response_or_raise` tells them apart: first by what a server
+cannot influence, the channel's state and our clock, and only then by grpc-core's own wording.
+
+CONNECT is raised only if the call certainly never left: the channel is not connected *and*
+grpc-core says that it could not connect. Anything doubtful is BACKEND_GARBAGE, which is never
+retried.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import AsyncGenerator
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from infergate.core.errors import GatewayError, Kind, Origin, backend_garbage
+from infergate.core.limits import KIB, Limits
+from infergate.core.memory import MIN_ACCOUNTED_BYTES
+from infergate.core.tls_settings import ClientTls
+from infergate.core.wire import RpcRequest, RpcResponse, join_parts, total_size
+from infergate.transport.base import Endpoint
+from infergate.transport.grpc import headers
+from infergate.transport.grpc import metadata as grpc_metadata
+from infergate.transport.grpc.framing import MESSAGE_OVERHEAD
+from infergate.transport.tls import client_context
+
+_READY: Final = grpc.ChannelConnectivity.READY
+_NOT_CONNECTED: Final = (
+    "failed to connect to all addresses",
+    "errors resolving",
+    "DNS resolution failed",
+    "empty address list",
+)
+"""How messages of grpc-core's load balancing and resolver start if there is no connection."""
+_HANDSHAKE = re.compile("handshake|check peer|erification check")
+"""Wording of failures after TCP had connected; it only selects an error text."""
+_NO_ALPN: Final = "selected ALPN"
+_TOO_LARGE: Final = re.compile("(Received|Decompressed) message larger than max")
+_LOCAL_STATUSES: Final = (
+    "Stream removed (",
+    "No status received",
+    "Compression bit set but no encoding configured",
+)
+"""How messages of statuses that grpc-core (1.80) creates itself start."""
+_SERVER_PREFIX: Final = "SERVER:"
+"""grpc-core's prefix for messages that the server, not the client, rejected."""
+_CLOCK_TOLERANCE: Final = 0.005
+"""Seconds by which grpc's clock may be ahead of ours."""
+
+_MethodStubs = dict[str, Any]
+
+
+class GrpcioUpstream:
+    """An :data:`~infergate.transport.base.RpcUpstream` on grpcio."""
+
+    def __init__(self, limits: Limits, tls: ClientTls | None = None) -> None:
+        self._limits = limits
+        self._tls = tls or ClientTls()
+        self._options = _options(limits)
+        if self._tls.server_name is not None:
+            self._options.append(("grpc.ssl_target_name_override", self._tls.server_name))
+        self._channels: dict[Endpoint, tuple[Any, _MethodStubs]] = {}
+
+    async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
+        """Send a request and wait for the whole response (see
+        :class:`~infergate.transport.base.Upstream`).
+
+        A status sent by the server, whatever its code, is an :class:`RpcResponse`.
+        """
+        message = self._message(wire)
+        channel, methods = self._channels.get(endpoint) or self._open(endpoint)
+        stub = methods.get(wire.method)
+        if stub is None:
+            stub = methods[wire.method] = channel.unary_unary(wire.method)
+        started = time.monotonic()
+        call = stub(message, timeout=timeout, metadata=_metadata(wire))
+        try:
+            response = await call
+        except grpc.aio.AioRpcError as error:
+            late = time.monotonic() - started >= timeout - _CLOCK_TOLERANCE
+            connected = channel.get_state() is _READY
+            return _response_or_raise(error, endpoint, is_late=late, is_connected=connected)
+        if response is None:  # status OK, but no message or half of one
+            raise backend_garbage("the backend's answer holds no message", endpoint.authority)
+        if len(response) > MIN_ACCOUNTED_BYTES:  # the library delivers it in one piece
+            wire.memory.grow(len(response))
+        metadata = _merged_metadata(await call.initial_metadata(), await call.trailing_metadata())
+        return RpcResponse((response,), metadata=metadata)
+
+    async def stream(
+        self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
+    ) -> AsyncGenerator[RpcResponse, None]:
+        """Send one message, and yield each response message (see
+        :class:`~infergate.transport.base.StreamingUpstream`).
+
+        A status of the server other than OK is the last :class:`RpcResponse`. Metadata comes with
+        the first message and, if there is any at the end, with a last response without a message.
+        """
+        message = self._message(wire)
+        channel, _ = self._channels.get(endpoint) or self._open(endpoint)
+        started = time.monotonic()
+        call = channel.unary_stream(wire.method)(message, timeout=timeout, metadata=_metadata(wire))
+        has_started = False
+        try:
+            while (item := await _read_next(call)) is not grpc.aio.EOF:
+                if isinstance(item, bytes):
+                    initial_metadata = () if has_started else await call.initial_metadata()
+                    has_started = True
+                    wire.memory.grow(len(item))
+                    yield RpcResponse((item,), metadata=grpc_metadata.read(initial_metadata))
+                    wire.memory.shrink(len(item))
+                    continue
+                late = (
+                    timeout is not None and time.monotonic() - started >= timeout - _CLOCK_TOLERANCE
+                )
+                connected = channel.get_state() is _READY
+                yield _response_or_raise(
+                    item, endpoint, is_late=late, is_connected=connected, has_started=has_started
+                )
+                return
+            initial_metadata = () if has_started else await call.initial_metadata()
+            final_metadata = _merged_metadata(initial_metadata, await call.trailing_metadata())
+            if final_metadata:
+                yield RpcResponse(metadata=final_metadata)
+        finally:
+            call.cancel()
+
+    def _message(self, wire: RpcRequest) -> bytes:
+        if total_size(wire.message) > self._limits.body + MESSAGE_OVERHEAD:
+            raise GatewayError(
+                Kind.TOO_LARGE, f"the message is over the limit of {self._limits.body} bytes"
+            )
+        message = join_parts(wire.message)
+        return message if isinstance(message, bytes) else bytes(message)
+
+    def _open(self, endpoint: Endpoint) -> tuple[Any, _MethodStubs]:
+        target, options = endpoint.authority, self._options
+        if endpoint.address:
+            target = f"{'ipv6' if ':' in endpoint.address else 'ipv4'}:{endpoint}"
+            # The library requires the authority to match the certificate.
+            authority = self._tls.server_name or endpoint.authority
+            options = [*options, ("grpc.default_authority", authority)]
+        if endpoint.tls:
+            channel = grpc.aio.secure_channel(target, _credentials(self._tls, endpoint), options)
+        else:
+            channel = grpc.aio.insecure_channel(target, options)
+        entry: tuple[Any, _MethodStubs] = (channel, {})
+        self._channels[endpoint] = entry
+        return entry
+
+    async def disconnect(self, endpoint: Endpoint) -> None:
+        """Close the connections to `endpoint`."""
+        if (opened := self._channels.pop(endpoint, None)) is not None:
+            await opened[0].close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        channels, self._channels = list(self._channels.values()), {}
+        for channel, _ in channels:
+            await channel.close()
+
+
+def _merged_metadata(first: Any, last: Any) -> dict[str, str]:
+    """Merge the metadata before and after the response; the latter takes precedence."""
+    return {**grpc_metadata.read(first or ()), **grpc_metadata.read(last or ())}
+
+
+def _metadata(wire: RpcRequest) -> Any:
+    return grpc_metadata.write(wire.metadata) if wire.metadata else None
+
+
+async def _read_next(call: Any) -> Any:
+    """Return the stream's next message, its failure as an AioRpcError, or EOF."""
+    try:
+        return await call.read()
+    except grpc.aio.AioRpcError as error:
+        return error
+
+
+def _credentials(settings: ClientTls, endpoint: Endpoint) -> Any:
+    authorities = (
+        client_context.default_authorities() if settings.ca is None else settings.ca.read_bytes()
+    )
+    if not authorities:  # grpcio would use its bundled authorities
+        raise GatewayError(
+            Kind.CONNECT,
+            client_context.NO_TLS,
+            origin=Origin.BACKEND,
+            detail=f"{endpoint.authority}: no trusted certificates are installed",
+        )
+    if settings.certificate is None or settings.key is None:
+        return grpc.ssl_channel_credentials(authorities)
+    return grpc.ssl_channel_credentials(
+        authorities, settings.key.read_bytes(), settings.certificate.read_bytes()
+    )
+
+
+def _options(limits: Limits) -> list[tuple[str, Any]]:
+    connect = int(limits.connect_time * 1000)
+    return [
+        ("grpc.max_receive_message_length", limits.body + MESSAGE_OVERHEAD),
+        ("grpc.max_send_message_length", limits.body + MESSAGE_OVERHEAD),
+        ("grpc.max_metadata_size", 64 * KIB),
+        ("grpc.absolute_max_metadata_size", 64 * KIB),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_retries", 0),
+        ("grpc.enable_http_proxy", 0),
+        # The same interval as the own engine: no server takes it for abuse.
+        ("grpc.keepalive_time_ms", 310_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        # A backend that comes back is found within two seconds. The first option also limits the
+        # time of one connection attempt.
+        ("grpc.min_reconnect_backoff_ms", connect),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 2000),
+    ]
+
+
+def _response_or_raise(
+    error: Any, endpoint: Endpoint, *, is_late: bool, is_connected: bool, has_started: bool = False
+) -> RpcResponse:
+    """Return the server's response, with its initial metadata unless `has_started`, or raise the
+    failure that occurred on the way."""
+    code: grpc.StatusCode = error.code()
+    details: str = error.details() or ""
+    detail = f"{endpoint}: {code.name}: {details}"
+    is_abandoned = headers.is_abandoned(code.value[0], details)
+    if is_late and (is_abandoned or code is grpc.StatusCode.DEADLINE_EXCEEDED):
+        raise GatewayError(
+            Kind.TIMEOUT, "the backend did not answer in time", origin=Origin.BACKEND, detail=detail
+        ) from error
+    if code is grpc.StatusCode.UNAVAILABLE and not is_connected:
+        if details.startswith(_NOT_CONNECTED):
+            public = (
+                client_context.NO_TLS
+                if _HANDSHAKE.search(details)
+                else "the backend could not be reached"
+            )
+            raise GatewayError(
+                Kind.CONNECT,
+                client_context.NO_HTTP2 if _NO_ALPN in details else public,
+                origin=Origin.BACKEND,
+                detail=detail,
+            ) from error
+        raise backend_garbage(
+            "the backend closed the connection before answering", detail
+        ) from error
+    if (
+        code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        and _TOO_LARGE.search(details)
+        and not details.startswith(_SERVER_PREFIX)
+    ):
+        raise GatewayError(
+            Kind.TOO_LARGE,
+            "the backend's answer is too large",
+            origin=Origin.BACKEND,
+            detail=detail,
+        ) from error
+    if is_abandoned or details.startswith(_LOCAL_STATUSES):
+        raise backend_garbage("the backend's answer broke off", detail) from error
+    return RpcResponse(
+        code=code.value[0],
+        details=details,
+        metadata=_merged_metadata(
+            () if has_started else error.initial_metadata(), error.trailing_metadata()
+        ),
+    )

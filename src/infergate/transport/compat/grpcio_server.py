@@ -1,0 +1,377 @@
+"""A gRPC server on grpcio; messages of all methods pass as bytes.
+
+One generic handler takes all calls: methods in `app.streams` and `app.request_streams` as
+bidirectional streams, which on the wire includes server streaming, and all others as unary. The
+application decides which methods exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import socket
+import time
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import Limits
+from infergate.core.log_events import BUG
+from infergate.core.tensor import Buffer
+from infergate.core.wire import NO_HEADERS, RpcRequest, RpcResponse, join_parts
+from infergate.transport.base import (
+    Address,
+    BindFunction,
+    BoundSockets,
+    RequestStream,
+    RpcApp,
+    StreamHandler,
+)
+from infergate.transport.compat import grpcio_tls
+from infergate.transport.grpc import metadata
+from infergate.transport.grpc.drain import until_stopped
+from infergate.transport.grpc.framing import MESSAGE_OVERHEAD
+from infergate.transport.grpc.multiplexing import multiplex
+from infergate.transport.net.bind import bind_sockets
+from infergate.transport.server.admission import Admission, RequestAccount, shutting_down
+from infergate.transport.server.connection_gate import ConnectionGate
+
+log = logging.getLogger(__name__)
+
+_CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
+FIXED_LIMITS: Final = (
+    "body",
+    "headers",
+    "streams",
+    "header_time",
+    "idle_body_time",
+    "keepalive_time",
+    "connections",
+)
+"""Limits that a server of the library keeps for as long as it listens."""
+_STATUS_SECONDS: Final = 1.0
+"""Seconds in which clients can receive the status of their calls."""
+_CACHED_METHODS: Final = 256
+"""Number of cached method handlers."""
+_MIN_PING_INTERVAL_MS: Final = 500
+"""The shortest accepted interval between a client's pings, in milliseconds: half of the shortest
+that clients sensibly choose. (grpc's default of 300,000 would disconnect many clients that use
+tritonclient's KeepAliveOptions.)"""
+
+
+class GrpcioServer:
+    """A :class:`~infergate.transport.base.Server` for gRPC."""
+
+    def __init__(
+        self,
+        address: Address,
+        app: RpcApp,
+        limits: Limits,
+        admission: Admission,
+        gate: ConnectionGate | None = None,
+    ) -> None:
+        """Of `gate` only the TLS settings and the connection limit are used; connections belong to
+        the library, which does not report them."""
+        self._requested_address = address
+        self._certificates = None if gate is None else gate.certificates
+        self._max_connections = (
+            limits.connections if gate is None else min(gate.max_connections, limits.connections)
+        )
+        self._address = address
+        self._limits = limits
+        self._methods = _MethodHandlers(
+            app, admission, grpcio_tls.identity_reader(self._certificates)
+        )
+        self._port_holder: BoundSockets | None = None
+        self._server: Any = None
+
+    @property
+    def address(self) -> Address:
+        """The bound address."""
+        return self._address
+
+    sockets: Final = ()  # the library does not expose them
+
+    async def bind(
+        self, bind: BindFunction | None = None, closing: Sequence[socket.socket] = ()
+    ) -> None:
+        """Bind the address. A listener of the library cannot share its address with another of this
+        process."""
+        del closing
+        address = self._requested_address
+        if bind is not None:
+            shared = self._port_holder = await bind(address)
+            address = replace(address, port=shared.port)
+        server = grpc.aio.server(options=self._options(shared=bind is not None))
+        server.add_generic_rpc_handlers((self._methods,))
+        self._server = server
+        try:
+            port = grpcio_tls.bind_port(server, str(address), self._certificates)
+        except RuntimeError as error:  # grpcio does not give the reason
+            await self.stop(0)
+            raise await _bind_error(address, str(error)) from error
+        self._address = replace(address, port=port)
+
+    def _options(self, *, shared: bool) -> list[tuple[str, int]]:
+        limits = self._limits
+        return [
+            # Servers on one port share its connections at random: only if that is wanted.
+            ("grpc.so_reuseport", int(shared)),
+            ("grpc.max_receive_message_length", limits.body + MESSAGE_OVERHEAD),
+            ("grpc.max_send_message_length", limits.body + MESSAGE_OVERHEAD),
+            # Between the two limits grpc refuses at random, so they are equal.
+            ("grpc.max_metadata_size", limits.headers),
+            ("grpc.absolute_max_metadata_size", limits.headers),
+            ("grpc.max_concurrent_streams", limits.streams),
+            ("grpc.max_allowed_incoming_connections", self._max_connections),
+            # For the TLS handshake and the client's HTTP/2 SETTINGS.
+            ("grpc.server_handshake_timeout_ms", _milliseconds(limits.header_time)),
+            # A silent client is pinged, and disconnected if it does not answer. (The library's
+            # own option for this, keepalive_timeout, has no effect.)
+            ("grpc.keepalive_time_ms", _milliseconds(limits.keepalive_time)),
+            ("grpc.http2.ping_timeout_ms", _milliseconds(limits.idle_body_time)),
+            ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
+            # Without this, clients without open calls would be pinged every two hours at most.
+            ("grpc.keepalive_permit_without_calls", 1),
+        ]
+
+    async def start(self) -> None:
+        """Bind if necessary, and accept connections."""
+        if self._server is None:
+            await self.bind()
+        await self._server.start()
+
+    def set_app(self, app: RpcApp, limits: Limits) -> None:
+        """Serve `app` from now on. Those of `limits` that the library keeps (`FIXED_LIMITS`) stay
+        unchanged."""
+        self._methods.app = app
+        self._methods.admission.apply_limits(limits)
+
+    def active_tasks(self) -> Iterable[asyncio.Task[None]]:
+        """Return the tasks that serve calls."""
+        return tuple(self._methods.active)
+
+    def stop_accepting(self) -> None:
+        """Do nothing: the library cannot stop accepting before it stops."""
+
+    async def stop(self, grace: float) -> None:
+        """Stop accepting, wait `grace` seconds for calls, then cancel them. Streams see the end of
+        their clients' messages at once."""
+        self._methods.stopped.set()
+        if self._server is not None:
+            stopping = asyncio.create_task(self._server.stop(grace + _STATUS_SECONDS))
+            done, _ = await asyncio.wait({stopping}, timeout=grace)
+            if not done:
+                self._methods.cancel_with(shutting_down())
+            await stopping
+        beside, self._port_holder = self._port_holder, None
+        if beside is not None:
+            beside.close()
+
+
+async def _bind_error(address: Address, message: str) -> OSError:
+    """Return the reason why `address` cannot be bound, found by binding it. If that succeeds, as
+    when the port has just become free, return grpcio's own message `message`."""
+    try:
+        probe = await bind_sockets(address)
+    except OSError as error:
+        if error.errno is None or isinstance(error, socket.gaierror):
+            return error
+        return OSError(error.errno, f"{os.strerror(error.errno)}: {address}")
+    probe.close()
+    return OSError(f"{message}: {address}")
+
+
+def _milliseconds(seconds: float) -> int:
+    return min(max(1, round(seconds * 1000)), 2**31 - 1)
+
+
+class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """All methods, known or unknown, served by the current `app`. `stopped` is set when the server
+    stops; `active` holds the active calls."""
+
+    def __init__(
+        self, app: RpcApp, admission: Admission, identify: Callable[[Any], tuple[str, ...]]
+    ) -> None:
+        self.app = app
+        self.admission: Final = admission
+        self._identify: Final = identify
+        self.active: Final[dict[asyncio.Task[None], Call]] = {}
+        self.stopped = asyncio.Event()
+        self._unary = functools.lru_cache(_CACHED_METHODS)(self._make_unary)
+
+    def service(self, handler_call_details: Any) -> Any:
+        """Return the handler of one call."""
+        method: str = handler_call_details.method
+        if self._stream_handler(method) is None:
+            return self._unary(method)
+        return grpc.stream_stream_rpc_method_handler(self._make_stream(method))
+
+    def _stream_handler(self, method: str) -> StreamHandler | None:
+        """Return the handler of a streaming method, or None if the method is unary or unknown."""
+        begin = self.app.request_streams.get(method)
+        return self.app.streams.get(method) if begin is None else self._make_conversation(begin)
+
+    def cancel_with(self, error: GatewayError) -> None:
+        """End all active calls with `error`."""
+        for task, call in tuple(self.active.items()):
+            call.abort_error = error
+            task.cancel()
+
+    @contextmanager
+    def _registered(self, call: Call) -> Iterator[None]:
+        """Register `call` as served by the current task. Raises the error that ends it early."""
+        task: Any = asyncio.current_task()
+        self.active[task] = call
+        try:
+            yield
+        except asyncio.CancelledError:
+            if call.abort_error is None:
+                raise
+            raise call.abort_error from None
+        finally:
+            del self.active[task]
+
+    def _make_unary(self, method: str) -> Any:
+        async def respond(message: bytes, context: Any) -> bytes:
+            return await self._answer(method, message, context)
+
+        return grpc.unary_unary_rpc_method_handler(respond)
+
+    def _make_conversation(self, open_stream: Callable[[Call], RequestStream]) -> StreamHandler:
+        def respond(messages: AsyncIterator[Buffer], call: Call) -> AsyncIterator[RpcResponse]:
+            return multiplex(open_stream(call), messages, self.admission)
+
+        return respond
+
+    async def _respond(self, method: str, message: bytes, call: Call, context: Any) -> RpcResponse:
+        length = call.bytes_in = len(message)
+        wire = RpcRequest(method, (message,), call.headers)
+        share = call.memory = RequestAccount(self.admission)
+        try:
+            call.peer_identity = self._identify(context)
+            share.admit(length)
+            with self._registered(call):
+                return await self.app.respond(wire, call)
+        except GatewayError as error:
+            return self._refusal(error, method, call)
+        except Exception:
+            log.exception("answering %s failed", method, extra=BUG)
+            return self._refusal(_internal_error(), method, call)
+        finally:
+            share.release()
+
+    async def _answer(self, method: str, message: bytes, context: Any) -> bytes:
+        response = await self._respond(method, message, _create_call(context), context)
+        if response.code:
+            _set_status(context, response)
+            return b""
+        if response.metadata:
+            context.set_trailing_metadata(metadata.write(response.metadata))
+        return _message(response)
+
+    def _make_stream(self, method: str) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
+        async def respond(messages: AsyncIterator[bytes], context: Any) -> None:
+            await self._answer_stream(method, messages, context)
+
+        return respond
+
+    async def _answer_stream(
+        self, method: str, messages: AsyncIterator[bytes], context: Any
+    ) -> None:
+        call = _create_call(context)
+        handler = self._stream_handler(method)
+        assert (
+            handler is not None
+        )  # the set of streaming methods does not depend on the configuration
+        try:
+            call.peer_identity = self._identify(context)
+            self.admission.admit_stream()
+        except GatewayError as error:
+            await self._refuse_stream(error, method, call, context)
+            return
+        requests = until_stopped(messages, self.stopped)
+        responses = handler(requests, call)
+        try:
+            with self._registered(call):
+                async for response in responses:
+                    if response.code:
+                        _set_status(context, response, call.response_headers)
+                        return
+                    await context.write(_message(response))
+            context.set_trailing_metadata(metadata.write(call.response_headers))
+        except grpc.aio.InternalError:
+            return  # the client has left
+        except GatewayError as error:
+            await self._refuse_stream(error, method, call, context)
+        except Exception:
+            log.exception("streaming %s failed", method, extra=BUG)
+            _set_status(context, self._refusal(_internal_error(), method, call))
+        finally:
+            self.admission.release_stream()
+            if isinstance(responses, AsyncGenerator):
+                await responses.aclose()
+            await requests.aclose()
+
+    async def _refuse_stream(
+        self, error: GatewayError, method: str, call: Call, context: Any
+    ) -> None:
+        """End a stream with `error`."""
+        refusal = self._refusal(error, method, call)
+        if refusal.code:
+            _set_status(context, refusal)
+        else:  # the protocol sends errors as messages
+            await context.write(_message(refusal))
+
+    def _refusal(self, error: GatewayError, method: str, call: Call) -> RpcResponse:
+        try:
+            return self.app.refuse(error, RpcRequest(method, metadata=call.headers), call)
+        except Exception:
+            log.exception("refusing %s failed", method, extra=BUG)
+            return RpcResponse(code=grpc.StatusCode.INTERNAL.value[0], details="internal error")
+
+
+def _internal_error() -> GatewayError:
+    return GatewayError(Kind.INTERNAL, "internal error")
+
+
+def _create_call(context: Any) -> Call:
+    now = time.monotonic()
+    remaining: float | None = context.time_remaining()
+    return Call(
+        peer=metadata.parse_peer(context.peer()),
+        started_at=now,
+        deadline=None if remaining is None else now + remaining,
+        headers=metadata.read(context.invocation_metadata() or ()),
+    )
+
+
+def _set_status(
+    context: Any, response: RpcResponse, returned: Mapping[str, str] = NO_HEADERS
+) -> None:
+    context.set_code(_CODES.get(response.code, grpc.StatusCode.UNKNOWN))
+    context.set_details(response.details)
+    if response.metadata or returned:
+        context.set_trailing_metadata(metadata.write({**returned, **response.metadata}))
+
+
+def _message(response: RpcResponse) -> bytes:
+    message = join_parts(response.message)
+    return message if isinstance(message, bytes) else bytes(message)

@@ -1,0 +1,75 @@
+"""TLS of a listener on grpcio.
+
+The library can require client certificates or not ask for them, and speaks TLS 1.2 and 1.3; the
+configuration rejects other settings for this engine. It accepts every client with a valid
+certificate, so the calls of a client whose names are not allowed are refused one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from infergate.core.errors import GatewayError, Kind
+from infergate.transport.tls.server_context import ServerTlsContext
+
+
+def bind_port(server: Any, address: str, certificates: ServerTlsContext | None) -> int:
+    """Make `server` listen on `address`; return the bound port. Raises RuntimeError."""
+    if certificates is None:
+        return int(server.add_insecure_port(address))
+    return int(server.add_secure_port(address, _credentials(certificates)))
+
+
+def identity_reader(certificates: ServerTlsContext | None) -> Callable[[Any], tuple[str, ...]]:
+    """Return a function that reads the client's names (`Call.peer_identity`) from a call's context.
+    It raises UNAUTHENTICATED if none of them is allowed."""
+    if certificates is None or certificates.settings.client_certificates == "none":
+        return lambda _: ()
+
+    def read(context: Any) -> tuple[str, ...]:
+        sans = context.auth_context().get("x509_subject_alternative_name", ())
+        names = sorted((san.decode("utf-8", "replace") for san in sans), key=_is_no_uri)
+        if not certificates.san_matcher.matches(names):
+            raise GatewayError(
+                Kind.UNAUTHENTICATED, "no name in the client's certificate is allowed"
+            )
+        return tuple(names)
+
+    return read
+
+
+def _is_no_uri(name: str) -> bool:
+    """Sort key: URIs first."""
+    return "://" not in name
+
+
+def _credentials(certificates: ServerTlsContext) -> Any:
+    loaded_generation = certificates.generation
+
+    def renew() -> Any:
+        """Return new certificates, or None if they are unchanged. Called for each handshake."""
+        nonlocal loaded_generation
+        certificates.reload_if_changed()
+        if loaded_generation == certificates.generation:
+            return None
+        configuration = _configuration(
+            certificates
+        )  # if that fails, the next handshake tries again
+        loaded_generation = certificates.generation
+        return configuration
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(certificates),
+        renew,
+        require_client_authentication=certificates.settings.client_certificates == "required",
+    )
+
+
+def _configuration(certificates: ServerTlsContext) -> Any:
+    settings = certificates.settings
+    pair = (settings.key.read_bytes(), settings.certificate.read_bytes())
+    authorities = None if settings.client_ca is None else settings.client_ca.read_bytes()
+    return grpc.ssl_server_certificate_configuration([pair], authorities)

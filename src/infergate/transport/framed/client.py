@@ -1,0 +1,149 @@
+"""A pooled client for size-prefixed frames.
+
+A request's body is sent as a frame, and the frame that comes back becomes the body of a 200
+response, because frames have no status. Only a POST can be sent, and never twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, Final
+
+from infergate.core.errors import GatewayError, Kind, backend_garbage
+from infergate.core.limits import Limits
+from infergate.core.memory import MIN_ACCOUNTED_BYTES
+from infergate.core.tls_settings import ClientTls
+from infergate.core.wire import HttpRequest, HttpResponse
+from infergate.transport.base import Endpoint, HttpStreamingUpstream, SupportsDisconnect
+from infergate.transport.client.pool import EndpointPools, Pool, PooledConnection
+from infergate.transport.framed.frame_reader import PREFIX, FrameReader, encode_prefix
+from infergate.transport.http1 import message_head
+from infergate.transport.http1.client import H1Upstream
+
+_HTTP_AS_LENGTH: Final = PREFIX.unpack(b"HTTP")[0]
+"""The start of an HTTP server's reply, read as a length: over a gigabyte."""
+
+
+class FrameClientConnection(PooledConnection, asyncio.BufferedProtocol):
+    """One connection to a backend that answers frames with frames."""
+
+    def __init__(self, limits: Limits, endpoint: Endpoint, pool: Pool[Any]) -> None:
+        super().__init__(limits, endpoint, pool)
+        self._frames = FrameReader()
+        self._is_frame_open = False
+
+    async def send(self, wire: HttpRequest, deadline: float) -> HttpResponse:
+        """Send the body of ``wire`` and wait for the response until ``deadline`` (loop time)."""
+        return await self._exchange(
+            message_head.join_small(encode_prefix(wire.body), wire.body), deadline, wire.memory
+        )
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        """Return the buffer for the next bytes."""
+        return self._frames.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Process bytes of the response; unsolicited bytes end the connection."""
+        if self._waiter is None:
+            self._transport.abort()
+            return
+        self._response_started = True
+        self._frames.buffer_written(nbytes)
+        if not self._is_frame_open:
+            self._open_frame()
+        if self._is_frame_open:
+            self._read_frame()
+
+    def _open_frame(self) -> None:
+        length = self._frames.announced_length
+        if length is None:
+            return
+        if not length:
+            self._fail(
+                backend_garbage("the backend's response is an empty frame", str(self._endpoint))
+            )
+        elif length <= self._limits.body:
+            if length <= MIN_ACCOUNTED_BYTES or self._count_bytes(length):
+                self._frames.open(length)
+                self._is_frame_open = True
+        elif length == _HTTP_AS_LENGTH:
+            self._fail(backend_garbage("the backend speaks HTTP, not frames", str(self._endpoint)))
+        else:
+            self._too_large()
+
+    def _read_frame(self) -> None:
+        body = self._frames.take()
+        if body is not None:
+            self._is_frame_open = False
+            self._complete(HttpResponse(200, body=[body]), keep=not self._frames.has_partial_frame)
+
+
+class FrameUpstream:
+    """An ``HttpUpstream`` for framed endpoints."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._pools: Final = EndpointPools(limits, FrameClientConnection)
+
+    async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
+        """Send a request and return the complete response within ``timeout`` seconds.
+
+        Raises UNSUPPORTED for methods other than POST.
+        """
+        if wire.method != "POST":
+            raise GatewayError(
+                Kind.UNSUPPORTED, "a backend that uses frames does not support this request"
+            )
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        pool = self._pools.for_endpoint(endpoint)
+        connection = pool.take() or await pool.connect(timeout)
+        return await connection.send(wire, deadline)
+
+    async def disconnect(self, endpoint: Endpoint) -> None:
+        """Close all connections to ``endpoint``."""
+        await self._pools.disconnect(endpoint)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._pools.close()
+
+
+class HttpOrFrameUpstream:
+    """An ``HttpUpstream`` that uses HTTP or frames, depending on the endpoint."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        create_http: Callable[[Limits, ClientTls | None], HttpStreamingUpstream] = H1Upstream,
+        tls: ClientTls | None = None,
+    ) -> None:
+        """``create_http`` makes the HTTP upstream, which also does TLS."""
+        self._http: Final = create_http(limits, tls)
+        self._frames: Final = FrameUpstream(limits)
+
+    async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
+        """Exchange over HTTP or frames."""
+        upstream = self._frames if endpoint.framed else self._http
+        return await upstream.exchange(wire, endpoint, timeout)
+
+    def stream(
+        self, wire: HttpRequest, endpoint: Endpoint, timeout: float | None
+    ) -> AsyncGenerator[HttpResponse, None]:
+        """Stream over HTTP. Raises UNSUPPORTED for framed endpoints."""
+        if endpoint.framed:
+            raise GatewayError(
+                Kind.UNSUPPORTED, "a backend that uses frames does not support streams"
+            )
+        return self._http.stream(wire, endpoint, timeout)
+
+    async def disconnect(self, endpoint: Endpoint) -> None:
+        """Close all connections to ``endpoint``."""
+        for upstream in (self._http, self._frames):
+            if isinstance(upstream, SupportsDisconnect):
+                await upstream.disconnect(endpoint)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.close()
+        await self._frames.close()

@@ -1,0 +1,139 @@
+"""Size-prefixed frames: a little-endian uint32 with the number of bytes that follow, then those
+bytes.
+
+Flatbuffers calls such a message size-prefixed. Pure: no sockets, no clock. Bytes are received into
+a small fixed buffer, so that a short frame takes one system call. A longer frame continues in a
+buffer of its own size, into which the kernel writes directly.
+
+- Rule 1. A buffer is allocated only by ``open``; the caller checks the announced length first. The
+  buffer is not zeroed, unlike a bytearray, so announcing costs nothing.
+- Rule 2. At most ``MAX_READ_AHEAD`` bytes after a frame are held.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import KIB
+from infergate.core.tensor import Buffer
+from infergate.core.wire import total_size
+from infergate.transport.net.buffer_pool import allocate
+
+PREFIX: Final = struct.Struct("<I")
+MAX_LENGTH: Final = 2**32 - 1
+MAX_READ_AHEAD: Final = 16 * KIB
+
+
+def encode_prefix(body: Sequence[Buffer]) -> bytes:
+    """Return the length prefix of ``body``. Raises TOO_LARGE."""
+    length = total_size(body)
+    if length > MAX_LENGTH:
+        raise GatewayError(
+            Kind.TOO_LARGE, f"a message of {length} bytes exceeds the frame limit of {MAX_LENGTH}"
+        )
+    return PREFIX.pack(length)
+
+
+class FrameReader:
+    """Splits received bytes into frames.
+
+    Between frames, ``announced_length`` is the length of the next one; ``open`` or ``skip`` it.
+    Once it is complete, ``take`` returns the opened frame.
+    """
+
+    __slots__ = ("_body", "_end", "_length", "_read_ahead", "_start", "received")
+
+    def __init__(self) -> None:
+        self._read_ahead = memoryview(bytearray(MAX_READ_AHEAD))
+        self._start = self._end = 0
+        self._body: memoryview | None = None  # one byte longer, for the next frame
+        self._length = 0
+        self.received = 0
+        """Received bytes of the open frame."""
+
+    def get_buffer(self) -> memoryview:
+        """Return the buffer for the next bytes; empty if ``is_full``."""
+        if self._body is not None:
+            return self._body[self.received :]
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._end == MAX_READ_AHEAD:
+            held = self._end - self._start
+            self._read_ahead[:held] = self._read_ahead[self._start : self._end]
+            self._start, self._end = 0, held
+        return self._read_ahead[self._end :]
+
+    def buffer_written(self, count: int) -> None:
+        """Accept ``count`` bytes that were written to the buffer."""
+        if self._body is not None:
+            self.received += count
+        else:
+            self._end += count
+
+    @property
+    def missing(self) -> int:
+        """Missing bytes of the open frame."""
+        return self._length - self.received
+
+    @property
+    def has_partial_frame(self) -> bool:
+        """Whether there are received bytes that do not belong to an open frame."""
+        return self._end > self._start
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more bytes can be received ahead."""
+        return self._end - self._start == MAX_READ_AHEAD
+
+    @property
+    def announced_length(self) -> int | None:
+        """The length of the next frame; None if its prefix is incomplete."""
+        if self._end - self._start < PREFIX.size:
+            return None
+        length: int = PREFIX.unpack_from(self._read_ahead, self._start)[0]
+        return length
+
+    def peek(self, count: int) -> bytes:
+        """Return up to ``count`` of the received bytes after the open frame."""
+        return bytes(self._read_ahead[self._start : min(self._end, self._start + count)])
+
+    def has_whole(self, length: int) -> bool:
+        """Whether the next frame, of ``length`` bytes, has arrived completely."""
+        return self._end - self._start - PREFIX.size >= length
+
+    def skip(self, length: int) -> None:
+        """Discard the next frame, which has arrived completely."""
+        self._start += PREFIX.size + length
+
+    def open(self, length: int) -> None:
+        """Start receiving the next frame, of ``length`` bytes."""
+        start = self._start + PREFIX.size
+        self._length = length
+        if self.has_whole(length):
+            self._start = start + length
+            self.received = length
+            self._body = memoryview(bytes(self._read_ahead[start : self._start]))
+            return
+        self.received = self._end - start
+        self._body = allocate(length + 1)
+        self._body[: self.received] = self._read_ahead[start : self._end]
+        self._start = self._end = 0
+
+    def discard(self) -> None:
+        """Discard everything received."""
+        self._body = None
+        self._start = self._end = 0
+
+    def take(self) -> memoryview | None:
+        """Return the open frame, or None if it is incomplete."""
+        body = self._body
+        if body is None or self.received < self._length:
+            return None
+        self._body = None
+        if self.received > self._length:
+            self._read_ahead[0] = body[self._length]
+            self._end = 1
+        return body[: self._length]

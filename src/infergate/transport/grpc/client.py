@@ -1,0 +1,244 @@
+"""A gRPC client on the gateway's own HTTP/2 engine.
+
+Each endpoint has a small pool of connections: a call takes the first with a free stream, and a new
+connection is made only if there is none. A connection enters the pool when the server's SETTINGS
+have arrived.
+
+- CONNECT is raised only if the server certainly did not process the call: no connection could be
+  made, or the server refused the stream (REFUSED_STREAM, or a GOAWAY that excludes it) on two
+  attempts. Anything doubtful is BACKEND_GARBAGE, which is never retried.
+- A call that is cancelled, late or broken is reset; its connection stays open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.limits import Limits
+from infergate.core.tls_settings import ClientTls
+from infergate.core.wire import RpcRequest, RpcResponse, total_size
+from infergate.transport.base import Endpoint
+from infergate.transport.client.connect import failure_origin, open_connection
+from infergate.transport.grpc.client_calls import StreamingClientCall, UnaryClientCall
+from infergate.transport.grpc.client_connection import (
+    GrpcClientConnection,
+    Http2NotNegotiatedError,
+    StreamRefused,
+)
+from infergate.transport.grpc.framing import MESSAGE_OVERHEAD
+from infergate.transport.tls.client_context import NO_HTTP2, NO_TLS, ClientTlsContext
+
+_MAX_CONNECTIONS: Final = 8
+"""Connections per endpoint; beyond that, calls wait for others to end."""
+_MAX_ATTEMPTS: Final = 2
+_PROTOCOL: Final = "h2"
+
+
+class H2Upstream:
+    """An :data:`~infergate.transport.base.RpcUpstream` with streaming. `tls` has the authorities
+    and the client certificate for TLS endpoints; None: the authorities of the system."""
+
+    def __init__(self, limits: Limits, tls: ClientTls | None = None) -> None:
+        self._limits: Final = limits
+        self._trust = None if tls is None else ClientTlsContext(tls, _PROTOCOL)
+        self._pools: dict[Endpoint, _EndpointPool] = {}
+
+    async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
+        """Send a request and wait for the whole response (see
+        :class:`~infergate.transport.base.Upstream`).
+
+        A status sent by the server, whatever its code, is an :class:`RpcResponse`.
+        """
+        self._check(wire)
+        site = self._pools.get(endpoint) or self._create_pool(endpoint)
+        deadline = site.loop.time() + timeout
+        for _ in range(_MAX_ATTEMPTS):
+            link = site.find_free() or await site.acquire(deadline)
+            call = UnaryClientCall(link, wire, deadline)
+            try:
+                return await call.wait_response()
+            except StreamRefused as refused:
+                reason = refused
+        raise _connect_error(endpoint, reason)
+
+    async def stream(
+        self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
+    ) -> AsyncGenerator[RpcResponse, None]:
+        """Send one message, and yield each response message (see
+        :class:`~infergate.transport.base.StreamingUpstream`).
+
+        A status of the server other than OK is the last :class:`RpcResponse`. Metadata comes with
+        the first message and, if there is any at the end, with a last response without a message.
+        """
+        self._check(wire)
+        site = self._pools.get(endpoint) or self._create_pool(endpoint)
+        deadline = None if timeout is None else site.loop.time() + timeout
+        for _ in range(_MAX_ATTEMPTS):
+            link = site.find_free() or await site.acquire(deadline)
+            call = StreamingClientCall(link, wire, deadline)
+            try:
+                while (response := await call.next_response()) is not None:
+                    yield response
+            except StreamRefused as refused:
+                reason = refused
+            else:
+                return
+            finally:
+                call.close()
+        raise _connect_error(endpoint, reason)
+
+    def _check(self, wire: RpcRequest) -> None:
+        if total_size(wire.message) > self._limits.body + MESSAGE_OVERHEAD:
+            raise GatewayError(
+                Kind.TOO_LARGE, f"the message is over the limit of {self._limits.body} bytes"
+            )
+
+    def _create_pool(self, endpoint: Endpoint) -> _EndpointPool:
+        if endpoint.tls and self._trust is None:
+            self._trust = ClientTlsContext(None, _PROTOCOL)
+        trust = self._trust if endpoint.tls else None
+        site = self._pools[endpoint] = _EndpointPool(endpoint, self._limits, trust)
+        return site
+
+    async def disconnect(self, endpoint: Endpoint) -> None:
+        """Close the connections to `endpoint`."""
+        if (site := self._pools.pop(endpoint, None)) is not None:
+            await site.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        sites, self._pools = list(self._pools.values()), {}
+        await asyncio.gather(*(site.close() for site in sites))
+
+
+def _connect_error(endpoint: Endpoint, reason: BaseException) -> GatewayError:
+    public = "the backend could not be reached"
+    if isinstance(reason, Http2NotNegotiatedError):
+        public = NO_HTTP2
+    elif isinstance(reason, ssl.SSLError):
+        public = NO_TLS
+    return GatewayError(
+        Kind.CONNECT,
+        public,
+        origin=failure_origin(reason),
+        detail=f"{endpoint}: {reason!r}",
+    )
+
+
+class _EndpointPool:
+    """The connections to one endpoint, and the calls that wait for a free stream."""
+
+    def __init__(self, endpoint: Endpoint, limits: Limits, trust: ClientTlsContext | None) -> None:
+        self._endpoint: Final = endpoint
+        self._limits: Final = limits
+        self.loop: Final = asyncio.get_running_loop()
+        self._trust: Final = trust
+        self._connections: list[GrpcClientConnection] = []
+        self._connecting: asyncio.Task[None] | None = None
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    def find_free(self) -> GrpcClientConnection | None:
+        """Return a connection on which a call can be made now, or None."""
+        for link in self._connections:
+            if link.engine.can_open_stream:
+                return link
+        return None
+
+    async def acquire(self, deadline: float | None) -> GrpcClientConnection:
+        """Return such a connection; make or wait for one until `deadline` (loop time). Raises
+        CONNECT and TIMEOUT."""
+        while (link := self.find_free()) is None:
+            if len(self._connections) < _MAX_CONNECTIONS and self._connecting is None:
+                self._connecting = self.loop.create_task(self._connect())
+                self._connecting.add_done_callback(self._on_connect_done)
+            await self._wait_for_change(deadline)
+        if self._waiters:  # there may be capacity for more than one call
+            self.notify_capacity()
+        return link
+
+    async def _wait_for_change(self, deadline: float | None) -> None:
+        """Wait in line for a change of capacity. Raises CONNECT and TIMEOUT."""
+        waiter: asyncio.Future[None] = self.loop.create_future()
+        self._waiters.append(waiter)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await waiter
+        except BaseException as error:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.notify_capacity()  # pass the wakeup on to the next waiter
+            if isinstance(error, TimeoutError):
+                raise GatewayError(
+                    Kind.TIMEOUT,
+                    "the backend could not be reached in time",
+                    origin=Origin.BACKEND,
+                    detail=str(self._endpoint),
+                ) from None
+            raise
+        finally:
+            del (
+                waiter
+            )  # break the cycle waiter → error → traceback → frame, which would keep messages
+
+    async def _connect(self) -> None:
+        link: GrpcClientConnection | None = None
+        try:
+            async with asyncio.timeout(self._limits.connect_time):
+                link = await open_connection(
+                    self.loop, self._create_connection, self._endpoint, self._trust
+                )
+                await link.wait_ready(_PROTOCOL if self._trust is not None else "")
+        except BaseException:
+            if link is not None:
+                link.abort()
+            raise
+
+    def _create_connection(self) -> GrpcClientConnection:
+        return GrpcClientConnection(
+            self.loop, self._endpoint, self._limits, self.add, self.notify_capacity
+        )
+
+    def _on_connect_done(self, task: asyncio.Task[None]) -> None:
+        self._connecting = None
+        error = None if task.cancelled() else task.exception()
+        waiting, self._waiters = self._waiters, deque()
+        for waiter in waiting:
+            if waiter.done():
+                continue
+            if error is None:  # the first that finds no free stream makes another connection
+                waiter.set_result(None)
+            else:  # an error object of its own for each: handlers may modify it
+                waiter.set_exception(_connect_error(self._endpoint, error))
+
+    def add(self, connection: GrpcClientConnection) -> None:
+        """Add `connection`, which is ready, to the pool."""
+        self._connections.append(connection)
+
+    def notify_capacity(self, connection: GrpcClientConnection | None = None) -> None:
+        """Wake waiting calls: there may be free streams again. `connection`: it is closed or
+        accepts no more calls."""
+        if connection is not None:
+            if connection not in self._connections:
+                return
+            self._connections.remove(connection)
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                if connection is None:
+                    return
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.gather(self._connecting, return_exceptions=True)
+        for link in tuple(self._connections):
+            link.abort()
+            await link.closed_future

@@ -1,0 +1,456 @@
+"""The gRPC client's end of an HTTP/2 connection to a backend, and what its calls have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from infergate import __version__
+from infergate.core.errors import GatewayError, Kind, Origin, backend_garbage
+from infergate.core.limits import KIB, Limits
+from infergate.core.memory import MIN_ACCOUNTED_BYTES
+from infergate.core.tensor import Buffer
+from infergate.core.wire import RpcRequest, total_size
+from infergate.transport.base import Endpoint
+from infergate.transport.grpc import headers as grpc_headers
+from infergate.transport.grpc.connection import NO_OWNER, Http2Protocol
+from infergate.transport.grpc.framing import (
+    MESSAGE_OVERHEAD,
+    InvalidMessageError,
+    MessageTooLongError,
+    encode_prefix,
+)
+from infergate.transport.grpc.headers import ResponseHeaders
+from infergate.transport.http2.events import Failed, Goaway, Headers, Reset
+from infergate.transport.http2.frames import Code
+from infergate.transport.http2.header_blocks import HeaderBlock
+from infergate.transport.http2.roles import Http2ClientConnection
+from infergate.transport.http2.stream import Stream
+from infergate.transport.net.deferred_inflation import DeferredInflation
+
+_MAX_HEADER_BYTES: Final = 64 * KIB
+"""Limit on a backend's response headers."""
+_AGENT: Final = f"infergate/{__version__}"
+_CACHED_METHODS: Final = 256
+"""Number of cached request header blocks, one per method."""
+_MAX_SILENCE: Final = 310.0
+"""Seconds without a sign of life after which a server that owes responses without a deadline is
+pinged. gRPC servers treat pings more often than every 300 s as abuse."""
+_PING_TIMEOUT: Final = 20.0
+"""Seconds within which it must answer (grpc's keepalive_timeout: 20 s)."""
+_CLOCK_TOLERANCE: Final = 0.005
+"""Seconds by which a server's clock may be ahead of ours."""
+
+
+class StreamRefused(Exception):  # noqa: N818
+    """The server refused the stream without processing the call."""
+
+
+class Http2NotNegotiatedError(ssl.SSLError):
+    """The server did not select HTTP/2 in the TLS handshake."""
+
+
+class GrpcClientConnection(Http2Protocol):
+    """One connection to `endpoint`. `on_ready` is called when it may be used, `on_capacity_change`
+    when it has capacity again, or, with the connection, when it is over."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        endpoint: Endpoint,
+        limits: Limits,
+        on_ready: Callable[[GrpcClientConnection], None],
+        on_capacity_change: Callable[[GrpcClientConnection | None], None],
+    ) -> None:
+        core = Http2ClientConnection(_MAX_HEADER_BYTES)
+        super().__init__(loop, core)
+        self.engine: Final = core
+        self.endpoint: Final = endpoint
+        self.max_message: Final = limits.body + MESSAGE_OVERHEAD
+        self._ready_callback: Final = on_ready
+        self._capacity_callback: Final = on_capacity_change
+        self._ready_future: asyncio.Future[None] = loop.create_future()
+        self._ready_future.add_done_callback(_mark_retrieved)  # unused if connecting failed
+        self.closed_future: asyncio.Future[None] = loop.create_future()
+        self._is_lost = False
+        self._calls: set[ClientCall] = set()
+        self._timer_due = math.inf  # when the timer fires; not later than any call's deadline
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._request_prefixes: dict[str, bytes] = {}
+        self._calls_without_deadline: set[ClientCall] = set()  # the calls without a deadline
+        self._silence_timer: asyncio.TimerHandle | None = None
+
+    async def wait_ready(self, protocol: str) -> None:
+        """Wait for the server's SETTINGS. With `protocol`, raise an error first unless the server
+        selected it in the TLS handshake. Raises OSError."""
+        if protocol:
+            tls_object = self._transport.get_extra_info("ssl_object")
+            if tls_object is None or tls_object.selected_alpn_protocol() != protocol:
+                raise Http2NotNegotiatedError("the server does not speak HTTP/2")
+        await self._ready_future
+
+    def abort(self) -> None:
+        """Close now."""
+        self._transport.abort()
+
+    def request_prefix(self, method: str) -> bytes:
+        """Return the start of the header block that all calls of `method` share."""
+        block = self._request_prefixes.get(method)
+        if block is None:
+            if len(self._request_prefixes) >= _CACHED_METHODS:
+                self._request_prefixes.clear()
+            scheme = "https" if self.endpoint.tls else "http"
+            block = grpc_headers.request_prefix(method, self.endpoint.authority, scheme, _AGENT)
+            self._request_prefixes[method] = block
+        return block
+
+    def has_heard_since(self, moment: float) -> bool:
+        """Return whether the server has sent anything since `moment` (loop time), and reads what it
+        is sent."""
+        return (
+            self.engine.last_received_at >= moment and not self._transport.get_write_buffer_size()
+        )
+
+    def retire(self) -> None:
+        """Send no more calls to a server that may be gone; calls in progress may finish."""
+        self.engine.is_retired = True
+        self._capacity_callback(self)
+
+    def _close(self) -> None:
+        """Close. Abort if output is pending, because the server might never read it."""
+        if self._transport.get_write_buffer_size():
+            self._transport.abort()
+        else:
+            self._transport.close()
+
+    def register(self, call: ClientCall) -> None:
+        """Register `call`, whose request is queued."""
+        self._calls.add(call)
+        if call.deadline < self._timer_due:
+            self._set_deadline_timer(call.deadline)
+        self.flush_soon()
+        if call.has_no_deadline:
+            self._calls_without_deadline.add(call)
+            if self._silence_timer is None:
+                self._silence_timer = self.loop.call_later(_MAX_SILENCE, self._check_silence, None)
+
+    def _check_silence(self, pinged_at: float | None) -> None:
+        """While calls without a deadline are open, check that the server is still there.
+        `pinged_at`: when an unanswered PING was sent, if any."""
+        self._silence_timer = None
+        heard_at = self.engine.last_received_at
+        if not self._calls_without_deadline or self._is_lost:
+            return
+        if pinged_at is not None and heard_at < pinged_at:
+            self.abort()
+            return
+        now = self.loop.time()
+        silent = now - heard_at
+        if silent < _MAX_SILENCE:
+            self._silence_timer = self.loop.call_later(
+                _MAX_SILENCE - silent, self._check_silence, None
+            )
+            return
+        self.engine.ping()
+        self.flush()
+        self._silence_timer = self.loop.call_later(_PING_TIMEOUT, self._check_silence, now)
+
+    def _set_deadline_timer(self, due: float) -> None:
+        """Set the timer to `due`. Ended calls leave it unchanged: most end long before their
+        deadlines, and newer calls have later ones."""
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+            self._deadline_timer = None
+        self._timer_due = due
+        if due < math.inf:
+            self._deadline_timer = self.loop.call_at(due, self._expire_calls)
+
+    def _expire_calls(self) -> None:
+        now = self.loop.time()
+        for call in tuple(self._calls):
+            if call.deadline <= now:
+                call.expire()
+        self._set_deadline_timer(min((call.deadline for call in self._calls), default=math.inf))
+
+    def unregister(self, call: ClientCall) -> None:
+        """Remove `call`, which is over."""
+        self._calls.discard(call)
+        self._calls_without_deadline.discard(call)
+        if self.engine.can_open_stream:
+            self._capacity_callback(None)
+        elif self.engine.is_retired and not self._calls:
+            self._close()
+
+    # ---- asyncio callbacks and engine events
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Fail the calls: the connection is closed."""
+        self._is_lost = True
+        self.engine.is_retired = True
+        self._set_deadline_timer(math.inf)
+        if self._silence_timer is not None:
+            self._silence_timer.cancel()
+        self._wake()
+        reason = OSError(f"{self.endpoint}: the connection closed before SETTINGS arrived: {exc!r}")
+        if not self._ready_future.done():
+            self._ready_future.set_exception(reason)
+        self._capacity_callback(self)
+        for call in tuple(self._calls):
+            call.on_connection_lost(exc)
+        self.closed_future.set_result(None)
+
+    def _on_ready(self) -> None:
+        if self._ready_future.done():
+            self._capacity_callback(None)
+        else:
+            self._ready_callback(self)
+            self._ready_future.set_result(None)
+
+    def _on_headers(self, event: Headers) -> None:
+        event.stream.owner.headers(event.fields, event.end)
+
+    def _on_goaway(self, event: Goaway) -> None:  # noqa: ARG002
+        self._capacity_callback(self)
+        if not self._calls:
+            self._close()
+
+    def _on_failed(self, event: Failed) -> None:
+        if not self._ready_future.done():
+            self._ready_future.set_exception(OSError(f"{self.endpoint}: {event.reason}"))
+        self.flush()
+        self._close()
+        for call in tuple(self._calls):
+            call.fail(
+                backend_garbage("the backend's answer is not HTTP/2", f"{self.endpoint}: {event}")
+            )
+
+
+def _mark_retrieved(ready: asyncio.Future[None]) -> None:
+    """Retrieve the exception, so that asyncio does not report it as never retrieved."""
+    if not ready.cancelled():
+        ready.exception()
+
+
+class ClientCall:
+    """A call. The connection calls `headers`, `add`, `end`, `sent` and `gone` for events on the
+    call's stream."""
+
+    def __init__(
+        self, connection: GrpcClientConnection, wire: RpcRequest, deadline: float | None
+    ) -> None:
+        """Send the request. `deadline`: loop time."""
+        loop = connection.loop
+        self._started_at: Final = loop.time()
+        self._memory: Final = wire.memory
+        self._counted_bytes = 0  # bytes of the response counted in `_memory`
+        remaining = None if deadline is None else deadline - self._started_at
+        block = connection.request_prefix(wire.method) + grpc_headers.request_suffix(
+            remaining, wire.metadata
+        )
+        message = wire.message
+        self._connection: Final = connection
+        self.deadline: Final = math.inf if deadline is None else deadline
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: BaseException | None = None
+        self._is_over = False
+        self._has_response = False
+        self._end_headers: ResponseHeaders | None = None
+        self._stream: Final[Stream] = connection.engine.open_stream(
+            block, (encode_prefix(total_size(message)), *message)
+        )
+        self._stream.owner = self
+        connection.register(self)
+
+    @property
+    def has_no_deadline(self) -> bool:
+        """Whether the call has no deadline."""
+        return self.deadline == math.inf
+
+    # ---- to be implemented by subclasses
+
+    def _on_response(self, response: ResponseHeaders) -> None:
+        """Prepare for response messages."""
+        raise NotImplementedError
+
+    def _take_data(self, parts: Sequence[Buffer]) -> None:
+        """Take part of the messages. Raises MessageTooLongError, InvalidMessageError and
+        OVERLOADED."""
+        raise NotImplementedError
+
+    # ---- stream events
+
+    def headers(self, fields: HeaderBlock, end: bool) -> None:  # noqa: FBT001
+        """Handle the response headers. `end`: there is nothing else."""
+        self._has_response = True
+        response: ResponseHeaders | None = fields.interpretation
+        if response is None:
+            response = fields.interpretation = ResponseHeaders(fields)
+        if end:
+            self._end_with(response)
+        elif response.is_grpc:
+            self._on_response(response)
+        elif response.status != 200:
+            self._connection.engine.reset(self._stream, Code.CANCEL)
+            self._end_with(response)
+        else:
+            self.fail(
+                backend_garbage("the backend's answer is not gRPC", self._detail("content-type"))
+            )
+
+    def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001, ARG002
+        """Take `size` bytes of the response."""
+        if self._is_over:
+            return
+        try:
+            self._take_data(parts)
+        except (MessageTooLongError, InvalidMessageError) as error:
+            self.fail(self._message_error(error))
+        except GatewayError as error:
+            self.fail(error)
+        else:
+            if end:
+                self.fail(
+                    backend_garbage(
+                        "the backend's answer broke off", self._detail("no grpc-status")
+                    )
+                )
+
+    def end(self, fields: HeaderBlock) -> None:
+        """Handle the response trailers."""
+        response: ResponseHeaders | None = fields.interpretation
+        if response is None:
+            response = fields.interpretation = ResponseHeaders(fields)
+        self._end_with(response)
+
+    def sent(self) -> None:
+        """Ignore that all of the request was sent."""
+
+    def gone(self, event: Reset) -> None:
+        """Handle that the server reset the stream or broke a rule."""
+        detail = f"reset: {event.code}"
+        if event.is_unprocessed:
+            self.fail(StreamRefused(self._detail(detail)))
+        elif self._is_late:
+            self.expire()
+        else:
+            self.fail(backend_garbage("the backend's answer broke off", self._detail(detail)))
+
+    @property
+    def _is_late(self) -> bool:
+        """Whether the deadline has passed, so that a server that gives up does so because of it."""
+        return self._connection.loop.time() >= self.deadline - _CLOCK_TOLERANCE
+
+    def on_connection_lost(self, error: BaseException | None) -> None:
+        """Handle that the connection is closed."""
+        detail = self._detail(repr(error))
+        if self._has_response:
+            self.fail(backend_garbage("the backend's answer broke off", detail))
+        else:
+            self.fail(backend_garbage("the backend closed the connection before answering", detail))
+
+    def fail(self, error: BaseException) -> None:
+        """End the call with `error`."""
+        if not self._is_over:
+            self._error = error
+            self._finish()
+
+    def _end_with(self, response: ResponseHeaders) -> None:
+        if self._is_over:
+            return
+        code, details = response.code, response.details
+        is_abandoned = code is not None and grpc_headers.is_abandoned(code, details)
+        if self._is_late and (is_abandoned or code == grpc_headers.DEADLINE_EXCEEDED):
+            self.expire()
+            return
+        self._end_headers = response
+        if code is None or is_abandoned:
+            reason = "no grpc-status" if code is None else f"grpc-status {code}: {details}"
+            self._error = backend_garbage("the backend's answer broke off", self._detail(reason))
+        self._finish()
+
+    def _finish(self) -> None:
+        self._is_over = True
+        link, stream = self._connection, self._stream
+        stream.owner = (
+            NO_OWNER  # a reference cycle would keep the messages until garbage collection
+        )
+        if stream.local_open or stream.remote_open:
+            link.engine.reset(stream, Code.CANCEL)
+            link.flush_soon()
+        link.unregister(self)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def expire(self) -> None:
+        """Handle that the deadline has passed."""
+        if not self._connection.has_heard_since(self._started_at):
+            self._connection.retire()
+        self.fail(
+            GatewayError(
+                Kind.TIMEOUT,
+                "the backend did not answer in time",
+                origin=Origin.BACKEND,
+                detail=str(self._connection.endpoint),
+            )
+        )
+
+    def _raise_error(self) -> None:
+        """Raise the error of the call, if any. The exception is not kept: its traceback refers to
+        frames that refer to this call."""
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error
+
+    async def _wait(self) -> None:
+        waiter = self._waiter = self._connection.loop.create_future()
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+
+    def _set_counted(self, size: int) -> None:
+        """Record that `size` bytes of the response are held. Raises OVERLOADED."""
+        growth = size - self._counted_bytes
+        if growth < 0:
+            self._memory.shrink(-growth)
+        elif size <= MIN_ACCOUNTED_BYTES:
+            return
+        else:
+            self._memory.grow(growth)
+        self._counted_bytes = size
+
+    async def _inflate(self, message: Buffer | DeferredInflation) -> Buffer:
+        """Return `message`, inflated if necessary. Raises GatewayError."""
+        if not isinstance(message, DeferredInflation):
+            return message
+        try:
+            inflated = await message.inflate(self._memory)
+        except (MessageTooLongError, InvalidMessageError) as error:
+            raise self._message_error(error) from None
+        self._counted_bytes += len(inflated)
+        return inflated
+
+    def _message_error(self, error: MessageTooLongError | InvalidMessageError) -> GatewayError:
+        """Return the error for an invalid message of the backend."""
+        detail = self._detail(error)
+        if isinstance(error, InvalidMessageError):
+            return backend_garbage("the backend's answer broke off", detail)
+        public = "the backend's answer is too large"
+        return GatewayError(Kind.TOO_LARGE, public, origin=Origin.BACKEND, detail=detail)
+
+    def _detail(self, reason: object) -> str:
+        return f"{self._connection.endpoint}: {reason}"
+
+    def close(self) -> None:
+        """End the call: nobody waits for it any more."""
+        if not self._is_over:
+            self._finish()

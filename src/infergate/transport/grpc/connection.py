@@ -1,0 +1,151 @@
+"""An HTTP/2 connection on an asyncio transport, as far as server and client share it.
+
+Received bytes go into the engine, whose events call the methods of the subclass. The engine's
+output is written once per event loop iteration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, cast
+
+from infergate.core.limits import KIB, MIB
+from infergate.transport.http2.connection import Http2Connection
+from infergate.transport.http2.events import (
+    Data,
+    Event,
+    Failed,
+    Goaway,
+    Headers,
+    Ready,
+    Reset,
+    Sent,
+    Trailers,
+)
+
+_WRITE_HIGH_WATER: Final = 1 * MIB
+"""Bytes in the transport's write buffer beyond which the peer counts as not keeping up."""
+_MAX_JOINED: Final = 64 * KIB
+"""Up to this many bytes, one copy is cheaper than a vectored write."""
+
+
+class Http2Protocol(asyncio.Protocol):
+    """The asyncio protocol of an HTTP/2 connection."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, engine: Http2Connection) -> None:
+        self.loop: Final = loop
+        self._engine: Final = engine
+        self._transport: asyncio.Transport
+        self._will_flush = False
+        self.is_write_paused = False
+        self._write_waiters: list[asyncio.Future[None]] = []
+
+    # ---- to be implemented by subclasses
+
+    def _on_headers(self, event: Headers) -> None:
+        raise NotImplementedError
+
+    def _on_ready(self) -> None:
+        """Handle the peer's SETTINGS."""
+
+    def _on_goaway(self, event: Goaway) -> None:
+        """Handle that the peer accepts no more streams."""
+
+    def _on_failed(self, event: Failed) -> None:
+        raise NotImplementedError
+
+    # ---- asyncio callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start writing to the new transport."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class is not a subclass
+        self._transport.set_write_buffer_limits(_WRITE_HIGH_WATER)
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        """Pass the bytes to the engine and handle its events."""
+        for event in self._engine.receive(data, self.loop.time()):
+            kind = type(event)
+            if kind is Data:
+                event.stream.owner.add(event.parts, event.size, event.end)  # type: ignore[union-attr]
+            elif kind is Headers:
+                self._on_headers(event)  # type: ignore[arg-type]
+            elif kind is Trailers:
+                event.stream.owner.end(event.fields)  # type: ignore[union-attr]
+            else:
+                self._on_other(event)
+        self.flush()
+
+    def _on_other(self, event: Event) -> None:
+        match event:
+            case Sent(stream):
+                if stream.owner is not None:
+                    stream.owner.sent()
+            case Reset(stream):
+                if stream.owner is not None:
+                    stream.owner.gone(event)
+            case Ready():
+                self._on_ready()
+            case Goaway():
+                self._on_goaway(event)
+            case Failed():
+                self._on_failed(event)
+
+    def pause_writing(self) -> None:
+        """Note that the write buffer is full."""
+        self.is_write_paused = True
+
+    def resume_writing(self) -> None:
+        """Wake the writers: the write buffer has drained."""
+        self.is_write_paused = False
+        self._wake()
+
+    def _wake(self) -> None:
+        waiting, self._write_waiters = self._write_waiters, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait_writable(self) -> None:
+        """Wait until the write buffer has drained, or the connection is closing."""
+        if self.is_write_paused and not self._transport.is_closing():
+            waiter: asyncio.Future[None] = self.loop.create_future()
+            self._write_waiters.append(waiter)
+            await waiter
+
+    # ---- sending
+
+    def flush_soon(self) -> None:
+        """Write pending output at the end of this event loop iteration. Calls of one iteration
+        share one write, which costs more than the iteration itself."""
+        if not self._will_flush:
+            self._will_flush = True
+            self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._will_flush = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Write pending output."""
+        parts: list[Any] = self._engine.take_output()
+        if not parts or self._transport.is_closing():
+            return
+        if len(parts) == 1:
+            self._transport.write(parts[0])
+        elif sum(map(len, parts)) <= _MAX_JOINED:
+            self._transport.write(b"".join(parts))
+        else:
+            self._transport.writelines(parts)
+
+
+class _NoOwner:
+    """The owner of streams whose calls have ended or were refused; it ignores every event."""
+
+    def add(self, *_: object) -> None:
+        """Ignore the event."""
+
+    headers = end = sent = gone = add
+
+
+NO_OWNER: Final = _NoOwner()

@@ -1,0 +1,56 @@
+"""Ends the request side of a stream when the server stops.
+
+A stream may wait for its client's next message for hours. When the server stops, the application
+sees the end of the messages instead, so that the stream ends normally and does not delay the drain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Final
+
+from infergate.core.tensor import Buffer
+
+DRAIN_GRACE: Final = 0.5
+"""Seconds after the stop in which messages are still accepted: the client may have sent them before
+it could know."""
+_READY_TIMEOUT: Final = 0.02
+"""Seconds to wait for a message that has already arrived."""
+_MAX_LATE_MESSAGES: Final = 100
+"""Maximum number of such messages accepted after that."""
+
+
+async def until_stopped(
+    messages: AsyncIterator[Buffer], stopped: asyncio.Event
+) -> AsyncGenerator[Buffer, None]:
+    """Yield `messages` until shortly after `stopped` is set. Must be closed with `aclose`."""
+    iterator = aiter(messages)
+    loop = asyncio.get_running_loop()
+    end = asyncio.create_task(stopped.wait())
+    deadline, late_count = 0.0, 0
+    next_message: asyncio.Future[Buffer] | None = None
+    try:
+        while True:
+            next_message = asyncio.ensure_future(anext(iterator))
+            await asyncio.wait({next_message, end}, return_when=asyncio.FIRST_COMPLETED)
+            if end.done():
+                deadline = deadline or loop.time() + DRAIN_GRACE
+                late_count += loop.time() > deadline
+                if late_count > _MAX_LATE_MESSAGES:
+                    return
+                await asyncio.wait(
+                    {next_message}, timeout=max(_READY_TIMEOUT, deadline - loop.time())
+                )
+            if not next_message.done():
+                return
+            try:
+                message = next_message.result()
+            except StopAsyncIteration:
+                return
+            yield message
+    finally:
+        waiting = [task for task in (next_message, end) if task is not None]
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)

@@ -1,0 +1,229 @@
+"""gRPC calls in the headers of an HTTP/2 stream: written and read by both ends.
+
+Sources: gRPC over HTTP/2 (PROTOCOL-HTTP2.md) and "HTTP to gRPC Status Code Mapping". What they
+leave open follows grpc-core; for example, a timeout that cannot be parsed sets no deadline.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import quote, unquote
+
+from infergate.core.errors import GatewayError
+from infergate.core.limits import Limits
+from infergate.core.memory import IN_FLIGHT_BYTES
+from infergate.transport.grpc import metadata as grpc_metadata
+from infergate.transport.grpc.framing import ACCEPTED_ENCODINGS
+from infergate.transport.http2 import header_blocks
+from infergate.transport.http2.header_blocks import HeaderBlock
+
+OK: Final = 0
+CANCELLED: Final = 1
+UNKNOWN: Final = 2
+DEADLINE_EXCEEDED: Final = 4
+RESOURCE_EXHAUSTED: Final = 8
+UNIMPLEMENTED: Final = 12
+INTERNAL: Final = 13
+UNAVAILABLE: Final = 14
+_CODES: Final = range(17)
+_UNEXPLAINED: Final = frozenset({"", "CANCELLED"})
+"""Messages of a CANCELLED status that give no reason."""
+_CODES_OF_HTTP: Final = {400: 13, 401: 16, 403: 7, 404: 12, 429: 14, 502: 14, 503: 14, 504: 14}
+_TIMEOUT: Final = re.compile("([0-9]{1,8})([HMSmun])", re.ASCII)
+_SECONDS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_MAX_TIMEOUT_VALUE: Final = 99_999_999
+_CONTENT_TYPE: Final = "application/grpc"
+_UNESCAPED: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
+"""Characters that are not percent-encoded in grpc-message."""
+_MAX_DETAILS: Final = 4096
+_CACHED_TIMEOUTS: Final = 64
+"""Number of cached grpc-timeout fields: most calls have the timeout of their route."""
+_CACHED_NAMES: Final = 256
+"""Number of cached metadata names."""
+_MAX_CACHED_NAME: Final = 64
+"""Characters of a cached name."""
+_HTTP_STATUS_TEXT: Final = "Received http2 header with status: "
+
+
+def overload_code(overload: GatewayError) -> int:
+    """Return the status code for a request that the gateway has no capacity for."""
+    return RESOURCE_EXHAUSTED if overload.limit == IN_FLIGHT_BYTES else UNAVAILABLE
+
+
+def is_abandoned(code: int, details: str) -> bool:
+    """Return whether a server's status says no more than that the call was cancelled. grpc-core
+    sends such a status for the calls that are open when their server goes away."""
+    return code == CANCELLED and details in _UNEXPLAINED
+
+
+class RequestHeaders:
+    """The parsed headers of a request.
+
+    `refusal` is the gRPC code and message if the headers allow no call; `status` is the HTTP status
+    of that refusal, and `limit` the name of the exceeded limit, if any.
+    """
+
+    __slots__ = ("encoding", "headers", "limit", "method", "refusal", "status", "timeout")
+
+    def __init__(self, block: HeaderBlock, limits: Limits) -> None:
+        self.method: Final = block.pseudo[":path"]
+        self.headers: Final[Mapping[str, str]] = grpc_metadata.from_wire(block.pairs)
+        values = dict(block.pairs)
+        self.timeout: Final = read_timeout(values.get("grpc-timeout", ""))
+        self.encoding: Final = values.get("grpc-encoding", "")
+        self.status = 200
+        self.limit = ""
+        self.refusal: tuple[int, str] | None = None
+        if block.size > limits.headers:
+            self.limit = "headers"
+            self.refusal = RESOURCE_EXHAUSTED, f"the metadata is over {limits.headers} bytes"
+        elif len(block.pairs) > limits.header_count:
+            self.limit = "header_count"
+            self.refusal = RESOURCE_EXHAUSTED, f"the metadata is over {limits.header_count} entries"
+        elif not is_grpc(values.get("content-type", "")):
+            self.status, self.refusal = 415, (UNKNOWN, "the content-type is not application/grpc")
+        elif block.pseudo[":method"] != "POST":
+            self.status, self.refusal = 405, (INTERNAL, "gRPC requests use POST")
+        elif "te" not in values:
+            self.status, self.refusal = 400, (INTERNAL, "the header te: trailers is missing")
+
+
+def is_grpc(content_type: str) -> bool:
+    """Return whether `content_type` is that of gRPC."""
+    return content_type.startswith(_CONTENT_TYPE) and content_type[len(_CONTENT_TYPE) :][:1] in {
+        "",
+        "+",
+        ";",
+    }
+
+
+def read_timeout(value: str) -> float | None:
+    """Parse a grpc-timeout value into seconds; return None if it is invalid."""
+    match = _TIMEOUT.fullmatch(value)
+    return int(match[1]) * _SECONDS[match[2]] if match else None
+
+
+def write_timeout(seconds: float) -> str:
+    """Format seconds as a grpc-timeout value of at most eight digits, rounded up by at most a
+    thousandth. The coarse unit lets calls of one route send the same value, which the receiver has
+    parsed before."""
+    unit = "u" if seconds < 1 else "m" if seconds < _MAX_TIMEOUT_VALUE // 1000 else "S"
+    return f"{min(math.ceil(max(0.0, seconds) / _SECONDS[unit]), _MAX_TIMEOUT_VALUE)}{unit}"
+
+
+# ---- responses
+
+RESPONSE_HEADERS: Final = header_blocks.encode_block(
+    (":status", "200"),
+    ("content-type", _CONTENT_TYPE),
+    ("grpc-accept-encoding", ACCEPTED_ENCODINGS),
+)
+"""The header block that starts every response with a message."""
+OK_TRAILERS: Final = header_blocks.encode_block(("grpc-status", "0"))
+
+
+def encode_trailers(code: int, details: str, metadata: Mapping[str, str]) -> bytes:
+    """Return the trailers of a response."""
+    if not code and not metadata:
+        return OK_TRAILERS
+    pairs = [("grpc-status", str(code if code in _CODES else UNKNOWN))]
+    if details:
+        pairs.append(("grpc-message", _percent_encoded(details[:_MAX_DETAILS])))
+    return header_blocks.encode_block(*pairs) + encode_metadata(metadata)
+
+
+def _percent_encoded(details: str) -> str:
+    """Percent-encode a status message, including spaces at its ends, where HTTP/2 allows none."""
+    text = quote(details, safe=_UNESCAPED, errors="replace")
+    stripped = text.strip(" ")
+    leading = len(text) - len(text.lstrip(" "))
+    return "%20" * leading + stripped + "%20" * (len(text) - leading - len(stripped))
+
+
+def encode_trailers_only(
+    status: int, code: int, details: str, metadata: Mapping[str, str]
+) -> bytes:
+    """Return the header block of a response that consists of its status alone."""
+    head = header_blocks.encode_block((":status", str(status)), ("content-type", _CONTENT_TYPE))
+    return head + encode_trailers(code, details, metadata)
+
+
+# ---- requests, and reading responses
+
+
+class ResponseHeaders:
+    """The parsed headers or trailers of a response; `status` is 0 for trailers.
+
+    `code` is None if there is no valid grpc-status.
+    """
+
+    __slots__ = ("code", "details", "encoding", "is_grpc", "metadata", "status")
+
+    def __init__(self, block: HeaderBlock) -> None:
+        values = dict(block.pairs)
+        self.status: Final = block.status or 0
+        self.is_grpc: Final = self.status == 200 and is_grpc(values.get("content-type", ""))
+        self.encoding: Final = values.get("grpc-encoding", "")
+        self.code: Final = self._code(values.get("grpc-status"))
+        if values.get("grpc-status") is None and self.status and self.status != 200:
+            self.details = f"{_HTTP_STATUS_TEXT}{self.status}"
+        else:
+            self.details = unquote(values.get("grpc-message", ""))
+        self.metadata: Final = grpc_metadata.from_wire(block.pairs)
+
+    def _code(self, status: str | None) -> int | None:
+        if status is None:
+            if self.status in {0, 200}:
+                return None
+            return _CODES_OF_HTTP.get(self.status, UNKNOWN)
+        if not status.isascii() or not status.isdecimal() or len(status) > 9:
+            return None
+        return int(status) if int(status) in _CODES else UNKNOWN
+
+
+def request_prefix(method: str, authority: str, scheme: str, agent: str) -> bytes:
+    """Return the start of a request's header block, which all calls of a method share."""
+    return header_blocks.encode_block(
+        (":method", "POST"),
+        (":scheme", scheme),
+        (":path", method),
+        (":authority", authority),
+        ("te", "trailers"),
+        ("content-type", _CONTENT_TYPE),
+        ("grpc-accept-encoding", ACCEPTED_ENCODINGS),
+        ("user-agent", agent),
+    )
+
+
+def request_suffix(timeout: float | None, metadata: Mapping[str, str]) -> bytes:
+    """Return the rest of a request's header block: timeout and metadata."""
+    block = b"" if timeout is None else _encoded_timeout(write_timeout(timeout))
+    return block + encode_metadata(metadata) if metadata else block
+
+
+def encode_metadata(entries: Mapping[str, str]) -> bytes:
+    """Encode `entries` as fields. Names recur with different values (for example a request id), and
+    most values are plain text; the others are left to `metadata.to_wire`."""
+    block = b""
+    for name, value in entries.items():
+        start = _encoded_name(name) if len(name) <= _MAX_CACHED_NAME else b""
+        if start and value.isascii() and value.isprintable():
+            block += start + header_blocks.encode_value(value.strip(" "))
+        else:
+            block += header_blocks.encode_block(*grpc_metadata.to_wire({name: value}))
+    return block
+
+
+@functools.lru_cache(_CACHED_NAMES)
+def _encoded_name(name: str) -> bytes:
+    """Return the encoded name of a text metadata entry, or nothing for any other name."""
+    return header_blocks.encode_name(name) if grpc_metadata.is_text(name) else b""
+
+
+@functools.lru_cache(_CACHED_TIMEOUTS)
+def _encoded_timeout(value: str) -> bytes:
+    return header_blocks.encode_field("grpc-timeout", value)

@@ -1,0 +1,107 @@
+"""gRPC metadata as the canonical mapping of header names to text, and back.
+
+Binary values (names ending in ``-bin``) are kept as text in their form on the HTTP/2 wire: base64
+without padding. Forwarded metadata therefore arrives as it was sent.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+from urllib.parse import unquote
+
+_BINARY: Final = "-bin"
+_RESERVED_PREFIXES: Final = ("grpc-", ":")
+"""Prefixes of gRPC's own names, which applications neither see nor set."""
+_CONNECTION_NAMES: Final = frozenset(
+    {"user-agent", "te", "content-type", "content-length", "connection", "host", "accept-encoding"}
+)
+"""Names that concern one connection or encoding and are not forwarded."""
+_HIDDEN_NAMES: Final = frozenset({"te", "content-type", "content-length"})
+"""Names that grpc's own library hides from applications."""
+_IP_SCHEMES: Final = frozenset({"ipv4", "ipv6"})
+_NAME = re.compile("[0-9a-z_.-]+")
+_VALUE = re.compile("[\x20-\x7e]*")
+"""gRPC over HTTP/2, "Custom-Metadata": values are printable ASCII."""
+
+
+def read(pairs: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
+    """Return a peer's metadata; values of repeated names are joined with ``", "``."""
+    metadata: dict[str, str] = {}
+    for name, value in pairs:
+        if name.startswith(_RESERVED_PREFIXES):
+            continue
+        text = value if isinstance(value, str) else _to_text(value)
+        metadata[name] = f"{metadata[name]}, {text}" if name in metadata else text
+    return metadata
+
+
+def write(metadata: Mapping[str, str]) -> tuple[tuple[str, str | bytes], ...]:
+    """Return the metadata to send. Entries that gRPC cannot carry are left out, because they would
+    fail the whole call."""
+    pairs: list[tuple[str, str | bytes]] = []
+    for name, text in metadata.items():
+        if (
+            name in _CONNECTION_NAMES
+            or name.startswith(_RESERVED_PREFIXES)
+            or not _NAME.fullmatch(name)
+        ):
+            continue
+        if not name.endswith(_BINARY):
+            if _VALUE.fullmatch(text):
+                pairs.append((name, text))
+            continue
+        try:
+            # A comma is not base64: it separates repeated values.
+            pairs += [(name, _from_text(piece)) for piece in text.split(",")]
+        except (binascii.Error, ValueError):
+            continue
+    return tuple(pairs)
+
+
+def from_wire(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Like `read`, for values as they are on the wire, where base64 may be padded."""
+    return read(
+        (name, ", ".join(piece.strip().rstrip("=") for piece in value.split(",")))
+        if name.endswith(_BINARY)
+        else (name, value)
+        for name, value in pairs
+        if name not in _HIDDEN_NAMES
+    )
+
+
+def to_wire(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Like `write`, with values as they are on the wire."""
+    return [
+        (name, value.strip(" ") if isinstance(value, str) else _to_text(value))
+        for name, value in write(metadata)
+    ]
+
+
+def parse_peer(peer: str) -> str:
+    """Convert grpc's name of a peer (``ipv4:127.0.0.1:1``, ``ipv6:%5B::1%5D:1``, ``unix:/path``) to
+    the form of the HTTP transport: ``host:port`` with IPv6 in brackets, or ``unix``."""
+    scheme, _, rest = peer.partition(":")
+    return unquote(rest) if scheme in _IP_SCHEMES else scheme
+
+
+def is_text(name: str) -> bool:
+    """Return whether metadata of that name is sent, as plain text."""
+    return (
+        name not in _CONNECTION_NAMES
+        and not name.startswith(_RESERVED_PREFIXES)
+        and not name.endswith(_BINARY)
+        and _NAME.fullmatch(name) is not None
+    )
+
+
+def _to_text(value: bytes) -> str:
+    return base64.b64encode(value).decode("ascii").rstrip("=")
+
+
+def _from_text(text: str) -> bytes:
+    stripped = text.strip()
+    return base64.b64decode(stripped + "=" * (-len(stripped) % 4), validate=True)

@@ -1,0 +1,107 @@
+"""Multiplexes a stream whose messages are requests, each with responses of its own
+(`RequestStream`).
+
+One task reads the requests, and one task per request passes on its responses, which the stream
+takes one at a time.
+
+- Each request holds at most one response, and the stream one more: a response is pulled only when
+  the previous one has been taken. A slow reader therefore stops the pulling, which stops the
+  backend.
+- Requests are read only as fast as `max_concurrent` allows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+
+from infergate.core.errors import GatewayError
+from infergate.core.tensor import Buffer
+from infergate.core.wire import RpcResponse
+from infergate.transport.base import RequestStream
+from infergate.transport.server.admission import Admission, RequestAccount
+
+
+async def multiplex(
+    request_stream: RequestStream, messages: AsyncIterator[Buffer], admission: Admission
+) -> AsyncGenerator[RpcResponse, None]:
+    """Yield the responses to all `messages`. Must be closed with `aclose`, which cancels the rest.
+    Raises GatewayError if the stream is refused."""
+    await request_stream.open()
+    outlet = _ResponseQueue()
+    reading = asyncio.create_task(_read_requests(request_stream, messages, admission, outlet))
+    reading.add_done_callback(lambda _: outlet.close())
+    try:
+        async with aclosing(outlet.messages()) as responses:
+            async for response in responses:
+                yield response
+        await reading
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+
+class _ResponseQueue:
+    """A queue with capacity for one message."""
+
+    def __init__(self) -> None:
+        self._capacity = asyncio.Semaphore(1)
+        self._queue: asyncio.Queue[RpcResponse | None] = asyncio.Queue()
+
+    async def put(self, message: RpcResponse) -> None:
+        """Wait until the queue is empty, then add `message`."""
+        await self._capacity.acquire()
+        self._queue.put_nowait(message)
+
+    def close(self) -> None:
+        """End the queue after the messages that are in it."""
+        self._queue.put_nowait(None)
+
+    async def messages(self) -> AsyncGenerator[RpcResponse, None]:
+        """Yield all messages. A message makes room for the next when the consumer asks for that."""
+        while (message := await self._queue.get()) is not None:
+            yield message
+            self._capacity.release()
+
+
+async def _read_requests(
+    request_stream: RequestStream,
+    messages: AsyncIterator[Buffer],
+    admission: Admission,
+    queue: _ResponseQueue,
+) -> None:
+    slots = asyncio.Semaphore(request_stream.max_concurrent)
+    iterator = aiter(messages)
+    async with asyncio.TaskGroup() as tasks:
+        while True:
+            await slots.acquire()
+            message = await anext(iterator, None)
+            if message is None:
+                return
+            share, refusal = RequestAccount(admission), None
+            try:
+                share.admit(len(message))
+            except GatewayError as error:
+                refusal = error
+            try:
+                responses = await request_stream.handle(message, refusal, share)
+            except BaseException:
+                share.release()
+                raise
+            task = tasks.create_task(_pass_on(responses, queue))
+            # A callback, because the task may be cancelled before it starts.
+            task.add_done_callback(functools.partial(_release, share, slots))
+            del message, responses  # the next message may be hours away
+
+
+def _release(share: RequestAccount, slots: asyncio.Semaphore, _: object) -> None:
+    share.release()
+    slots.release()
+
+
+async def _pass_on(responses: AsyncGenerator[RpcResponse, None], queue: _ResponseQueue) -> None:
+    async with aclosing(responses):
+        async for response in responses:
+            await queue.put(response)

@@ -1,0 +1,410 @@
+"""A gRPC server on the gateway's own HTTP/2 engine; messages of all methods pass as bytes.
+
+Methods in `app.streams` and `app.request_streams` are served as bidirectional streams, which on the
+wire includes server streaming; all others are unary (`server_call_kinds`). Each call has one task,
+started when the application has something to do.
+
+- Each connection has a single timer, which checks every time limit several times within its length.
+- While a client does not read what the server writes, the server does not read from it, because
+  more requests would only add to the unread output. (Two peers that both did this could deadlock;
+  gRPC clients always read.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Final
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import Limits
+from infergate.core.log_events import BUG
+from infergate.core.tensor import Buffer
+from infergate.core.wire import RpcRequest, RpcResponse
+from infergate.transport.base import Address, RpcApp, StreamHandler
+from infergate.transport.grpc import headers
+from infergate.transport.grpc.connection import NO_OWNER, Http2Protocol
+from infergate.transport.grpc.headers import RequestHeaders
+from infergate.transport.grpc.multiplexing import multiplex
+from infergate.transport.grpc.server_call import MESSAGE_TIMEOUT_TEXT, ServerCall
+from infergate.transport.grpc.server_call_kinds import StreamCall, UnaryCall
+from infergate.transport.http2.events import Failed, Headers
+from infergate.transport.http2.frames import Code
+from infergate.transport.http2.roles import Http2ServerConnection
+from infergate.transport.http2.stream import Stream
+from infergate.transport.net.timer import CATCH_UP_SECONDS, LATE_SECONDS
+from infergate.transport.server.admission import Admission, UnsentResponse
+from infergate.transport.server.connection_gate import (
+    ConnectionGate,
+    ConnectionRefusal,
+    is_client_hello,
+    peer_address,
+)
+from infergate.transport.server.listener import SocketListener
+
+log = logging.getLogger(__name__)
+
+_CHECKS_PER_LIMIT: Final = 4
+"""How many times a time limit is checked within its length."""
+_CLOSING_SECONDS: Final = 1.0
+"""Seconds that a client has to acknowledge a shutdown, or to end a request that was answered
+early."""
+
+
+class H2Server(SocketListener):
+    """A :class:`~infergate.transport.base.Server` for gRPC."""
+
+    def __init__(
+        self,
+        address: Address,
+        app: RpcApp,
+        limits: Limits,
+        admission: Admission,
+        gate: ConnectionGate | None = None,
+    ) -> None:
+        super().__init__(address, limits, admission, lambda: GrpcServerConnection(self), gate)
+        self.app = app
+        self.check_interval = _check_interval(limits)
+
+    def set_app(self, app: RpcApp, limits: Limits) -> None:
+        """Serve `app` within `limits` from now on."""
+        self.app = app
+        self.check_interval = _check_interval(limits)
+        self.apply_limits(limits)
+
+    def stream_handler(self, method: str) -> StreamHandler | None:
+        """Return the handler of a streaming method, or None if the method is unary or unknown."""
+        begin = self.app.request_streams.get(method)
+        if begin is None:
+            return self.app.streams.get(method)
+
+        def respond(messages: AsyncIterator[Buffer], call: Call) -> AsyncIterator[RpcResponse]:
+            return multiplex(begin(call), messages, self.admission)
+
+        return respond
+
+    def build_refusal(
+        self, error: GatewayError, request: RequestHeaders, call: Call
+    ) -> RpcResponse:
+        """Return the application's response to `error`, which the application records."""
+        try:
+            return self.app.refuse(
+                error, RpcRequest(request.method, metadata=request.headers), call
+            )
+        except Exception:
+            log.exception("refusing %s failed", request.method, extra=BUG)
+            return RpcResponse(code=headers.INTERNAL, details="internal error")
+
+
+def _check_interval(limits: Limits) -> float:
+    return min(limits.header_time, limits.idle_body_time, limits.keepalive_time) / _CHECKS_PER_LIMIT
+
+
+class GrpcServerConnection(Http2Protocol):
+    """A client's connection."""
+
+    def __init__(self, listener: H2Server) -> None:
+        limits = listener.limits
+        core = Http2ServerConnection(limits.headers, limits.streams)
+        super().__init__(listener.loop, core)
+        self.engine: Final = core
+        self.listener: Final = listener
+        self.peer = ""
+        self.peer_identity: tuple[str, ...] = ()  # `Call.peer_identity`
+        self._calls: set[ServerCall] = set()
+        self._max_streams: Final = limits.streams
+        self._early_header_bytes = 0  # counted header bytes of the calls beyond `_max_streams`
+        self._is_lost = False
+        self._is_ready = False
+        self._last_active = 0.0
+        self._is_ping_pending = False  # a PING is unanswered
+        self._seen_progress = 0
+        self._progress_at = 0.0
+        self._unsent_output: Final = UnsentResponse(listener.admission)  # while writing is paused
+        self._buffered_bytes = 0
+        self._buffered_since = 0.0
+        self._check_timer: asyncio.TimerHandle | None = None
+        self._is_check_postponed = False
+
+    # ---- asyncio callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Register the connection with the listener, or abort it if it is refused."""
+        super().connection_made(transport)
+        self.peer = peer_address(transport)
+        self.peer_identity = transport.get_extra_info("peer_identity", ())
+        if not self.listener.register(self, self.peer):
+            self.abort()
+            return
+        self._last_active = self._progress_at = self.loop.time()
+        self._check_timer = self.loop.call_later(self.listener.check_interval, self._check_limits)
+
+    def data_received(self, data: bytes) -> None:
+        """Process bytes of the client."""
+        super().data_received(data)
+        self._last_active = self.engine.last_received_at
+        self._is_ping_pending = False
+
+    def pause_writing(self) -> None:
+        """Stop reading from a client that does not read."""
+        super().pause_writing()
+        self._unsent_output.start(self._transport.get_write_buffer_size(), self.loop.time(), self)
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Read from the client again: it has read the output."""
+        self._unsent_output.finish()
+        super().resume_writing()
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002
+        """Cancel the calls: the connection is closed."""
+        self._is_lost = True
+        self._unsent_output.finish()
+        self._release_early()
+        if self._check_timer is not None:
+            self._check_timer.cancel()
+        self._wake()
+        for call in tuple(self._calls):
+            call.cancel()
+        self._unregister_if_done()
+
+    def _unregister_if_done(self) -> None:
+        if self._is_lost and not self._calls:
+            self.listener.unregister(self)
+
+    # ---- engine events
+
+    def _on_ready(self) -> None:
+        self._is_ready = True
+
+    def _on_headers(self, event: Headers) -> None:
+        stream, fields = event.stream, event.fields
+        request: RequestHeaders | None = fields.interpretation
+        if request is None:
+            request = fields.interpretation = RequestHeaders(fields, self.listener.limits)
+        if request.refusal is not None:
+            code, details = request.refusal
+            kind = Kind.TOO_LARGE if request.limit else Kind.BAD_REQUEST
+            self._refuse_call(
+                stream, request, code, GatewayError(kind, details, limit=request.limit)
+            )
+            return
+        if (
+            len(self._calls) >= self._max_streams
+        ):  # the client may not know the limit yet (`limits.EARLY_STREAMS`)
+            try:
+                self.listener.admission.grow(fields.size)
+            except GatewayError as error:
+                self._refuse_call(stream, request, headers.overload_code(error), error)
+                return
+            self._early_header_bytes += fields.size
+        handler = self.listener.stream_handler(request.method)
+        if handler is not None:
+            stream_call = StreamCall(self, stream, request)
+            stream.owner = stream_call
+            self._calls.add(stream_call)
+            stream_call.start(handler)
+            return
+        unary_call = UnaryCall(self, stream, request)
+        stream.owner = unary_call
+        self._calls.add(unary_call)
+        if event.end:
+            unary_call.end(fields)
+
+    def _refuse_call(
+        self, stream: Stream, request: RequestHeaders, code: int, error: GatewayError
+    ) -> None:
+        """Refuse a call that cannot be started; the application records it like any other."""
+        call = Call(
+            self.peer, time.monotonic(), headers=request.headers, peer_identity=self.peer_identity
+        )
+        self.listener.build_refusal(error, request, call)
+        block = headers.encode_trailers_only(request.status, code, error.public, {})
+        self.engine.send_headers(stream, block, end=True)
+        stream.owner = NO_OWNER
+        self.end_stream_soon(stream)
+
+    def _on_failed(self, event: Failed) -> None:
+        door = self.listener.gate
+        if is_client_hello(self.engine.first_bytes):
+            door.refuse_tls(self.peer)
+        else:
+            is_flood = event.code == Code.ENHANCE_YOUR_CALM
+            door.refuse(
+                ConnectionRefusal.FLOOD if is_flood else ConnectionRefusal.PROTOCOL,
+                self.peer,
+                event.reason,
+            )
+        for call in tuple(self._calls):
+            call.cancel()
+        self.flush()
+        # Closing at once could reset the connection and lose the GOAWAY with the reason.
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self.loop.call_later(_CLOSING_SECONDS, self.abort)
+
+    def end_stream_soon(self, stream: Stream) -> None:
+        """Give a client that is still sending on an answered stream a moment to end it, then reset
+        it. Some clients (curl) take an immediate reset for a failure, against RFC 9113, 8.1."""
+        if stream.remote_open:
+            self.reset_stream_soon(stream)
+
+    def reset_stream_soon(self, stream: Stream) -> None:
+        """Reset `stream` in a moment if it is still open then."""
+        self.loop.call_later(_CLOSING_SECONDS, self._reset_stream, stream)
+
+    def _reset_stream(self, stream: Stream) -> None:
+        self.engine.reset(stream, Code.NO_ERROR)
+        self.flush()
+
+    def remove_call(self, call: ServerCall) -> None:
+        """Remove `call`, which has ended."""
+        self._calls.discard(call)
+        if self._early_header_bytes and len(self._calls) <= self._max_streams:
+            self._release_early()
+        if self._is_lost:
+            self._unregister_if_done()
+        elif self.listener.is_stopping:
+            self.flush_soon()
+
+    def _release_early(self) -> None:
+        self.listener.admission.bytes -= self._early_header_bytes
+        self._early_header_bytes = 0
+
+    def flush(self) -> None:
+        """Write pending output; close the connection if that was the last of a drain."""
+        if self.is_write_paused and not self._transport.is_closing():
+            buffered = self._transport.get_write_buffer_size()
+            super().flush()
+            self._unsent_output.grow(self._transport.get_write_buffer_size() - buffered)
+        else:
+            super().flush()
+        if not self._calls and self.engine.is_drained:
+            self._transport.close()
+
+    # ---- time limits and shutdown
+
+    def _check_limits(self) -> None:
+        now, limits = self.loop.time(), self.listener.limits
+        assert self._check_timer is not None
+        if (
+            now >= self._check_timer.when() + LATE_SECONDS and not self._is_check_postponed
+        ):  # see `timer`
+            self._is_check_postponed = True
+            self._check_timer = self.loop.call_later(CATCH_UP_SECONDS, self._check_limits)
+            return
+        self._is_check_postponed = False
+        self._check_timer = self.loop.call_later(self.listener.check_interval, self._check_limits)
+        if self._is_receiving_stalled(now, limits):
+            self._transport.abort()
+            return
+        if self._is_output_unread(now, limits):
+            self._disconnect_slow_reader()
+            return
+        for call in tuple(self._calls):
+            if call.is_overdue(now, limits):
+                call.expire_with(MESSAGE_TIMEOUT_TEXT)
+        if self.is_write_paused:  # silent only because we do not read
+            self._last_active = now
+        self._check_silence(now, limits)
+
+    def _check_silence(self, now: float, limits: Limits) -> None:
+        """Ping a silent client, and close if it does not answer. An idle client that answers may
+        stay, because gRPC clients do not expect to be disconnected; one that vanished would hold
+        its streams forever."""
+        silent = now - self._last_active
+        if silent >= limits.keepalive_time and not self._is_ping_pending:
+            self._is_ping_pending = True
+            self.engine.ping()
+            self.flush()
+        elif silent >= limits.keepalive_time + limits.header_time:
+            self.listener.gate.closed_idle += 1
+            self.abort()
+
+    def _is_receiving_stalled(self, now: float, limits: Limits) -> bool:
+        """Return whether a handshake, header block or small frame has been incomplete for too
+        long."""
+        core = self.engine
+        if core.is_closed:
+            return False
+        if self._is_ready and not (
+            core.is_frame_pending and core.progress_count == self._seen_progress
+        ):
+            self._seen_progress, self._progress_at = core.progress_count, now
+        if now >= self._progress_at + limits.header_time:
+            self.listener.gate.on_limit_reached("header_time")
+            return True
+        return False
+
+    def _is_output_unread(self, now: float, limits: Limits) -> bool:
+        """Return whether the client has read none of the output, or too little of much, for too
+        long."""
+        if self.engine.is_closed:
+            return False
+        unwritten = self._transport.get_write_buffer_size()
+        if not unwritten or unwritten != self._buffered_bytes:
+            self._buffered_bytes, self._buffered_since = unwritten, now
+        if self.is_write_paused:
+            self._unsent_output.set_remaining(unwritten, now)
+            if now >= self._unsent_output.deadline(limits):
+                return True
+        return now >= self._buffered_since + limits.idle_body_time
+
+    def _disconnect_slow_reader(self) -> None:
+        if not self._transport.get_write_buffer_size():  # the client has caught up
+            return
+        self.listener.gate.refuse(
+            ConnectionRefusal.SLOW_READER, self.peer, "the client does not read its responses"
+        )
+        self._transport.abort()
+
+    def unread_bytes(self) -> int:
+        """Return the bytes that the client has not taken."""
+        return self._transport.get_write_buffer_size()
+
+    def disconnect_soon(self) -> None:
+        """Give up on the client in the next event loop iteration."""
+        self.loop.call_soon(self._disconnect_slow_reader)
+
+    def _start_drain(self) -> None:
+        """Announce the shutdown. Close when all calls are done, including those already on their
+        way."""
+        if not self.engine.is_draining:
+            self.engine.drain()
+            self.flush()
+            self.loop.call_later(_CLOSING_SECONDS, self._announce_last_stream)
+
+    def close_when_idle(self) -> None:
+        """Close when all calls are done."""
+        for call in tuple(self._calls):
+            if isinstance(call, StreamCall):
+                call.wind_up()
+        self._start_drain()
+
+    def _announce_last_stream(self) -> None:
+        if not self._is_lost and not self.engine.is_closed:
+            self.engine.announce_last_stream()
+            self.flush()
+
+    def cancel_with(self, error: GatewayError) -> None:
+        """Answer all calls with `error`, and close."""
+        for call in tuple(self._calls):
+            call.abort_with(error)
+        self.engine.announce_last_stream()
+        self.flush()
+
+    def active_tasks(self) -> Iterator[asyncio.Task[None]]:
+        """Yield the tasks that serve the calls."""
+        for call in self._calls:
+            if call.task is not None:
+                yield call.task
+
+    def abort(self) -> None:
+        """Close now and cancel the calls."""
+        self._transport.abort()

@@ -1,0 +1,361 @@
+"""One gRPC call on a stream of a client's HTTP/2 connection: what unary calls and streams share.
+Both kinds are in `server_call_kinds`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import Limits
+from infergate.core.log_events import BUG
+from infergate.core.memory import MIN_ACCOUNTED_BYTES
+from infergate.core.tensor import Buffer
+from infergate.core.wire import RpcResponse, total_size
+from infergate.transport.base import RpcApp
+from infergate.transport.grpc import headers
+from infergate.transport.grpc.connection import NO_OWNER
+from infergate.transport.grpc.framing import (
+    MESSAGE_OVERHEAD,
+    InvalidMessageError,
+    MessageTooLongError,
+    encode_prefix,
+)
+from infergate.transport.grpc.headers import RequestHeaders
+from infergate.transport.http2.events import Reset
+from infergate.transport.http2.frames import Code
+from infergate.transport.http2.header_blocks import HeaderBlock
+from infergate.transport.http2.roles import Http2ServerConnection
+from infergate.transport.http2.stream import Stream
+from infergate.transport.net.timer import CATCH_UP_SECONDS
+from infergate.transport.server.admission import Admission, IncomingBody, UnsentResponse, too_slow
+from infergate.transport.server.connection_gate import ConnectionGate, ConnectionRefusal
+
+log = logging.getLogger(__name__)
+
+_DEADLINE_GRACE: Final = 0.1
+"""Seconds after a client's deadline in which the application may still report it itself."""
+_DEADLINE_TEXT: Final = "Deadline Exceeded"
+MESSAGE_TIMEOUT_TEXT: Final = "the message did not come in time"
+
+
+class CallListener(Protocol):
+    """A gRPC listener, as its calls use it."""
+
+    app: RpcApp
+    limits: Limits
+    admission: Admission
+
+    @property
+    def gate(self) -> ConnectionGate:
+        """The gate that counts refused clients."""
+        ...
+
+    def build_refusal(
+        self, error: GatewayError, request: RequestHeaders, call: Call
+    ) -> RpcResponse:
+        """Return the application's response to ``error``, which the application records."""
+        ...
+
+
+class CallConnection(Protocol):
+    """A client's HTTP/2 connection, as its calls use it."""
+
+    peer: str
+    peer_identity: tuple[str, ...]
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of the connection."""
+        ...
+
+    @property
+    def engine(self) -> Http2ServerConnection:
+        """The HTTP/2 engine of the connection."""
+        ...
+
+    @property
+    def listener(self) -> CallListener:
+        """The listener that accepted the connection."""
+        ...
+
+    def flush(self) -> None:
+        """Write the engine's output now."""
+        ...
+
+    def flush_soon(self) -> None:
+        """Write the engine's output at the end of this event loop iteration."""
+        ...
+
+    async def wait_writable(self) -> None:
+        """Wait until the client reads again, or the connection is closing."""
+        ...
+
+    def end_stream_soon(self, stream: Stream) -> None:
+        """Give a client that is still sending a moment to end ``stream``, then reset it."""
+        ...
+
+    def reset_stream_soon(self, stream: Stream) -> None:
+        """Reset ``stream`` in a moment if it is still open then."""
+        ...
+
+    def remove_call(self, call: ServerCall) -> None:
+        """Remove ``call``, which has ended."""
+        ...
+
+
+class ServerCall:
+    """A call. The connection calls `add`, `end`, `sent` and `gone` for events on the call's
+    stream."""
+
+    __slots__ = (
+        "_connection",
+        "_deadline_timer",
+        "_has_ended",
+        "_has_headers",
+        "_incoming_message",
+        "_max_message",
+        "_request",
+        "_stream",
+        "_task",
+        "_unsent_response",
+        "call",
+    )
+
+    def __init__(self, connection: CallConnection, stream: Stream, request: RequestHeaders) -> None:
+        now = time.monotonic()
+        timeout = request.timeout
+        self._connection: Final = connection
+        self._stream: Final = stream
+        self._request: Final = request
+        self._max_message: Final = connection.listener.limits.body + MESSAGE_OVERHEAD
+        self._has_headers = False  # response headers were sent
+        self._has_ended = False  # the status was sent
+        self._task: asyncio.Task[None] | None = None
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._unsent_response: UnsentResponse | None = None
+        self._incoming_message: IncomingBody | None = None
+        self.call: Final = Call(
+            connection.peer,
+            now,
+            None if timeout is None else now + timeout,
+            headers=request.headers,
+            peer_identity=connection.peer_identity,
+        )
+        if timeout is not None:
+            self._deadline_timer = connection.loop.call_later(
+                timeout + _DEADLINE_GRACE, self._expire
+            )
+
+    def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001
+        """Take `size` bytes of the body."""
+        raise NotImplementedError
+
+    def end(self, fields: HeaderBlock) -> None:
+        """Handle the end of the body by trailers, which have no meaning in gRPC requests."""
+        raise NotImplementedError
+
+    def sent(self) -> None:
+        """Handle that no part of the response waits for the client's windows any more."""
+
+    def gone(self, event: Reset) -> None:  # noqa: ARG002
+        """Handle that the client reset the stream."""
+        self.cancel()
+
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        """The task that serves the call, while it runs."""
+        return self._task
+
+    def cancel(self) -> None:
+        """Cancel the call: nobody waits for its response."""
+        task = self._task
+        if task is None or task.done():
+            self._close()
+        else:
+            task.add_done_callback(lambda _: self._close())
+            task.cancel()
+
+    def is_overdue(self, now: float, limits: Limits) -> bool:
+        """Return whether the client has exceeded a time limit."""
+        raise NotImplementedError
+
+    def _report_if_late(self, is_late: bool) -> bool:  # noqa: FBT001
+        """Report a message that exceeded a time limit to the application; return `is_late`."""
+        if is_late:
+            self.build_refusal(
+                GatewayError(Kind.TIMEOUT, MESSAGE_TIMEOUT_TEXT, limit="idle_body_time")
+            )
+        return is_late
+
+    def _await_message(self, size: int, missing: int, now: float) -> None:
+        """Account for an incoming message: it holds `size` bytes of memory, of which `missing` are
+        still to come."""
+        if size > MIN_ACCOUNTED_BYTES:
+            if self._incoming_message is None:
+                self._incoming_message = IncomingBody(self._connection.listener.admission)
+            self._incoming_message.update(size, missing, now, self)
+
+    def _end_message(self) -> None:
+        if self._incoming_message is not None:
+            self._incoming_message.finish()
+
+    def reject_slow_body(self) -> None:
+        """Give up on a slow sender, after reading what already waits in the socket."""
+        self._connection.loop.call_later(CATCH_UP_SECONDS, self._reject_slow_sender)
+
+    def _reject_slow_sender(self) -> None:
+        sender, link = self._incoming_message, self._connection
+        if sender is not None and sender.is_slow(
+            link.loop.time(), link.listener.limits.idle_body_time
+        ):
+            sender.finish()
+            self._refuse_message(too_slow())
+
+    def _refuse_message(self, error: GatewayError) -> None:
+        """End the call with `error` while its message is still arriving."""
+        raise NotImplementedError
+
+    def _count_unsent(self) -> None:
+        """Count the part of the response that waits for the client's windows."""
+        queue = self._stream.send_queue
+        if queue is not None:
+            if self._unsent_response is None:
+                self._unsent_response = UnsentResponse(self._connection.listener.admission)
+            self._unsent_response.start(total_size(queue), self._connection.loop.time(), self)
+
+    def _is_reader_slow(self, now: float, limits: Limits) -> bool:
+        """Return whether the client has left the response waiting for too long; the call is then
+        refused."""
+        queue, unsent = self._stream.send_queue, self._unsent_response
+        if queue is None or unsent is None:
+            return False
+        unsent.set_remaining(total_size(queue), now)
+        if now < unsent.deadline(limits):
+            return False
+        self._reset_slow_reader()
+        return True
+
+    def _reset_slow_reader(self) -> None:
+        reason = "the client does not read a response, which is abandoned"
+        self._connection.listener.gate.refuse(
+            ConnectionRefusal.SLOW_READER, self._connection.peer, reason
+        )
+        self._connection.engine.reset(self._stream, Code.CANCEL)
+
+    def unread_bytes(self) -> int:
+        """Return the bytes of the response that the client has not taken."""
+        queue = self._stream.send_queue
+        return 0 if queue is None else total_size(queue)
+
+    def disconnect_soon(self) -> None:
+        """Give up on the client in the next event loop iteration."""
+        self._connection.loop.call_soon(self._disconnect_slow_reader)
+
+    def _disconnect_slow_reader(self) -> None:
+        if self._stream.send_queue is not None:
+            self._reset_slow_reader()
+            self.expire_with(MESSAGE_TIMEOUT_TEXT)
+
+    def _close(self) -> None:
+        """Release everything the call holds. References between the call, its stream and its task
+        would otherwise form a cycle that keeps a message alive until the garbage collector runs."""
+        if self._unsent_response is not None:
+            self._unsent_response.finish()
+        self._end_message()
+        self._stream.owner = NO_OWNER
+        self._task = None
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+            self._deadline_timer = None
+        self._connection.remove_call(self)
+
+    def _expire(self) -> None:
+        self._deadline_timer = None
+        self.expire_with(_DEADLINE_TEXT)
+
+    def abort_with(self, error: GatewayError) -> None:
+        """End the call with `error`, whatever its state."""
+        link, stream = self._connection, self._stream
+        if not self._has_ended:
+            self.call.abort_error = error
+            self._send_refusal(self.build_refusal(error))
+            if stream.remote_open and stream.send_queue is None:
+                link.engine.reset(stream, Code.NO_ERROR)
+        self.cancel()
+
+    def _send_refusal(self, refusal: RpcResponse) -> None:
+        self.finish(refusal)
+
+    def expire_with(self, details: str) -> None:
+        """End the call with DEADLINE_EXCEEDED without asking the application, or reset the stream
+        if the status was already sent."""
+        if self._has_ended:
+            self._connection.engine.reset(self._stream, Code.CANCEL)
+            self._connection.flush_soon()
+        else:
+            self.finish(RpcResponse(code=headers.DEADLINE_EXCEEDED, details=details))
+            if self._stream.send_queue is not None:
+                self._connection.reset_stream_soon(self._stream)  # the client might never read it
+        self.cancel()
+
+    def build_refusal(self, error: GatewayError) -> RpcResponse:
+        """Return the application's response to `error`."""
+        return self._connection.listener.build_refusal(error, self._request, self.call)
+
+    def invalid_message_response(
+        self, error: MessageTooLongError | InvalidMessageError
+    ) -> RpcResponse:
+        """Return gRPC's own status for an invalid message, independent of the protocol spoken in
+        the messages. The application records the error."""
+        self.build_refusal(error)
+        return self.invalid_message_status(error)
+
+    @staticmethod
+    def invalid_message_status(error: MessageTooLongError | InvalidMessageError) -> RpcResponse:
+        """Return the same status for an error that the application has already recorded."""
+        code = (
+            headers.RESOURCE_EXHAUSTED
+            if isinstance(error, MessageTooLongError)
+            else headers.INTERNAL
+        )
+        return RpcResponse(code=code, details=error.public)
+
+    def finish(self, response: RpcResponse) -> None:
+        """Send the end of the response, which for a unary call is all of it."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        core, stream = self._connection.engine, self._stream
+        code, length = response.code, total_size(response.message)
+        if not code and length > self._max_message:
+            code = headers.RESOURCE_EXHAUSTED
+            response = RpcResponse(
+                code=code,
+                details=f"Sent message larger than max ({length} vs. {self._max_message}) (limits.body)",
+            )
+        ending = headers.encode_trailers(code, response.details, response.metadata)
+        if code and not self._has_headers:
+            block = headers.encode_trailers_only(200, code, response.details, response.metadata)
+            core.send_headers(stream, block, end=True)
+        elif code or self._is_stream:
+            if not self._has_headers:
+                core.send_headers(stream, headers.RESPONSE_HEADERS)
+            core.send_data(stream, (), ending)
+        else:
+            core.send_message(
+                stream, headers.RESPONSE_HEADERS, (encode_prefix(length), *response.message), ending
+            )
+        self._connection.end_stream_soon(stream)
+        self._connection.flush_soon()
+
+    _is_stream: bool = False
+
+    def _unexpected_error_response(self) -> RpcResponse:
+        """Return the response to an unexpected exception; to be called in its handler."""
+        log.exception("answering %s failed", self._request.method, extra=BUG)  # noqa: LOG004
+        return self.build_refusal(GatewayError(Kind.INTERNAL, "internal error"))

@@ -1,0 +1,394 @@
+"""The two kinds of gRPC calls on a client's HTTP/2 connection: unary calls and streams.
+
+- A unary call's message is admitted when its length is announced; only then is its window raised to
+  hold it.
+- In a stream, the next message is admitted, and its window raised, when the application asks for
+  it. Before that, at most the stream's initial window arrives.
+- A response that ends before the request does also ends the request, a moment later (RFC 9113,
+  8.1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Any, Final
+
+from infergate.core.errors import GatewayError
+from infergate.core.limits import Limits
+from infergate.core.tensor import Buffer
+from infergate.core.wire import RpcRequest, RpcResponse, total_size
+from infergate.transport.base import RpcApp, StreamHandler
+from infergate.transport.grpc import headers
+from infergate.transport.grpc.drain import DRAIN_GRACE
+from infergate.transport.grpc.framing import (
+    PREFIX,
+    InvalidMessageError,
+    MessageReader,
+    MessageTooLongError,
+    SingleMessageReader,
+    encode_prefix,
+)
+from infergate.transport.grpc.headers import RequestHeaders
+from infergate.transport.grpc.server_call import CallConnection, ServerCall
+from infergate.transport.http2.header_blocks import HeaderBlock
+from infergate.transport.http2.stream import Stream
+from infergate.transport.net.deferred_inflation import DeferredInflation
+from infergate.transport.net.timer import body_deadline
+from infergate.transport.server.admission import RequestAccount
+
+_TRUNCATED: Final = "the call ended in the middle of a message"
+
+
+class UnaryCall(ServerCall):
+    """A call with one request message and one response."""
+
+    __slots__ = (
+        "_account",
+        "_counted_bytes",
+        "_is_admitted",
+        "_last_progress",
+        "_reader",
+        "_received_bytes",
+        "_started_at",
+    )
+
+    def __init__(self, connection: CallConnection, stream: Stream, request: RequestHeaders) -> None:
+        super().__init__(connection, stream, request)
+        self._reader: Final = SingleMessageReader(self._max_message, request.encoding)
+        self._account: Final = RequestAccount(connection.listener.admission)
+        self.call.memory = self._account
+        self._started_at = self._last_progress = connection.loop.time()
+        self._received_bytes = 0
+        self._is_admitted = False
+        self._counted_bytes = 0
+
+    def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001
+        """Take part of the message."""
+        if self._task is not None or self._has_ended:
+            return
+        reader = self._reader
+        try:
+            reader.add(parts)
+            if reader.length is not None:
+                self._admit(reader.length, size)
+        except (MessageTooLongError, InvalidMessageError) as error:
+            self._finish_with(self.invalid_message_response(error))
+        except GatewayError as error:
+            self._refuse_message(error)
+        else:
+            if end:
+                self._start()
+            else:
+                self._received_bytes += size
+                now = self._last_progress = self._connection.loop.time()
+                counted = self._counted_bytes
+                self._await_message(
+                    counted, max(0, counted + PREFIX.size - self._received_bytes), now
+                )
+
+    def end(self, fields: HeaderBlock) -> None:  # noqa: ARG002
+        """Handle the end of the message."""
+        if self._task is None and not self._has_ended:
+            self._start()
+
+    def _admit(self, length: int, arrived: int) -> None:
+        """Admit the message when its length is announced. `arrived`: bytes of the body that have
+        just arrived."""
+        message = self._reader.message
+        if not self._is_admitted:
+            self._account.admit(length)
+            self._is_admitted, self._counted_bytes = True, length
+            if message is None:
+                self._connection.engine.expect(self._stream, length + PREFIX.size - arrived)
+        if message is not None and len(message) > self._counted_bytes:  # it was compressed
+            self._account.grow(len(message) - self._counted_bytes)
+            self._counted_bytes = len(message)
+
+    def _finish_with(self, response: RpcResponse) -> None:
+        self.finish(response)
+        self._close()
+
+    def _refuse_message(self, error: GatewayError) -> None:
+        self._finish_with(self.build_refusal(error))
+
+    def _start(self) -> None:
+        self._end_message()
+        message = self._reader.message
+        if message is None:
+            self._finish_with(self.invalid_message_response(InvalidMessageError(_TRUNCATED)))
+            return
+        self.call.bytes_in = len(message)
+        wire = RpcRequest(self._request.method, (), self._request.headers)
+        if isinstance(message, DeferredInflation):
+            wire.deferred = message
+        else:
+            wire.message = (message,)
+        link = self._connection
+        self._task = link.loop.create_task(self._answer(wire, link.listener.app))
+
+    async def _answer(self, wire: RpcRequest, app: RpcApp) -> None:
+        try:
+            response = await app.respond(wire, self.call)
+        except GatewayError as error:
+            response = self.build_refusal(error)
+        except Exception:  # noqa: BLE001 - a bug costs one call
+            response = self._unexpected_error_response()
+        message = self._reader.message
+        if isinstance(message, DeferredInflation) and isinstance(
+            message.error, MessageTooLongError | InvalidMessageError
+        ):
+            response = self.invalid_message_status(
+                message.error
+            )  # already recorded by the application
+        del wire, message
+        self._reader.message = None
+        self._account.release()
+        self.finish(response)
+        if self._stream.send_queue is None:
+            self._close()
+        else:
+            self._count_unsent()
+
+    def sent(self) -> None:
+        """Close the call: all of the response was sent."""
+        self._close()
+
+    def _close(self) -> None:
+        self._account.release()
+        super()._close()
+
+    def is_overdue(self, now: float, limits: Limits) -> bool:
+        """Check the time limits of the message while it arrives, and of the response while it is
+        sent: on pauses and on the total time."""
+        if self._stream.remote_open and self._task is None:
+            return self._report_if_late(
+                now
+                >= body_deadline(
+                    limits, self._started_at, self._received_bytes, self._last_progress
+                )
+            )
+        return self._is_reader_slow(now, limits)
+
+
+class StreamCall(ServerCall):
+    """A call with any number of request messages and responses."""
+
+    __slots__ = (
+        "_account",
+        "_checked_count",
+        "_held_bytes",
+        "_is_request_complete",
+        "_is_winding_up",
+        "_last_progress",
+        "_message_count",
+        "_read_waiter",
+        "_reader",
+        "_started_at",
+        "_write_waiter",
+    )
+
+    _is_stream = True
+
+    def __init__(self, connection: CallConnection, stream: Stream, request: RequestHeaders) -> None:
+        super().__init__(connection, stream, request)
+        self._reader = MessageReader(self._max_message, request.encoding)
+        self._account: Final = RequestAccount(connection.listener.admission)
+        self._message_count = 0  # messages taken so far
+        self._checked_count = -1  # `_count` when an incomplete message was last checked
+        self._started_at = self._last_progress = 0.0
+        self._held_bytes = 0
+        self._is_request_complete = not stream.remote_open
+        self._is_winding_up = False
+        self._read_waiter: asyncio.Future[None] | None = None
+        self._write_waiter: asyncio.Future[None] | None = None
+
+    def start(self, handler: StreamHandler) -> None:
+        """Start the task that serves the stream."""
+        self._task = self._connection.loop.create_task(self._serve(handler))
+
+    def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001, ARG002
+        """Take part of the messages."""
+        if self._is_winding_up:
+            self._reader.add_last(parts)
+        else:
+            self._reader.add(parts)
+        if end:
+            self._is_request_complete = True
+        self._wake()
+
+    def end(self, fields: HeaderBlock) -> None:  # noqa: ARG002
+        """Handle the end of the messages."""
+        self._is_request_complete = True
+        self._wake()
+
+    def wind_up(self) -> None:
+        """Accept messages for a moment longer, because the server stops. Afterwards the application
+        sees the end of the messages, so that the stream ends normally and does not delay the
+        drain."""
+        self._connection.loop.call_later(DRAIN_GRACE, self._end_requests)
+
+    def _end_requests(self) -> None:
+        if not self._is_winding_up:
+            self._is_winding_up = True
+            self._reader.stop_after_current()
+            self._wake()
+
+    def sent(self) -> None:
+        """Wake the writer: the client's windows have room for more responses."""
+        if self._write_waiter is not None and not self._write_waiter.done():
+            self._write_waiter.set_result(None)
+
+    def is_overdue(self, now: float, limits: Limits) -> bool:
+        """Check the time limits of the stream. A stream may be idle for hours, but not in the
+        middle of a message that the application waits for; that message is limited like a unary
+        call's, from the first check that finds it incomplete. A response must not stay unread
+        either, even if the client answers PINGs."""
+        if self._is_reader_slow(now, limits):
+            return True
+        if self._read_waiter is None or self._read_waiter.done() or self._reader.is_empty:
+            return False
+        held = self._reader.held_bytes
+        if self._checked_count != self._message_count:
+            self._checked_count, self._started_at = self._message_count, now
+            self._held_bytes = -1
+        if self._held_bytes != held:
+            self._held_bytes, self._last_progress = held, now
+        return self._report_if_late(
+            now >= body_deadline(limits, self._started_at, held, self._last_progress)
+        )
+
+    def _wake(self) -> None:
+        if self._read_waiter is not None and not self._read_waiter.done():
+            self._read_waiter.set_result(None)
+
+    async def _read_messages(self) -> AsyncGenerator[Buffer, None]:
+        link = self._connection
+        while True:
+            try:
+                item = self._reader.next_message()
+                if item is None and self._is_request_complete and not self._reader.is_empty:
+                    raise InvalidMessageError(_TRUNCATED)  # noqa: TRY301
+            except (MessageTooLongError, InvalidMessageError) as error:
+                status = self.invalid_message_response(error)
+                self._fail(status.code, status.details)
+                item = None
+            if item is not None:
+                message, length = item
+                self._message_count += 1
+                self._end_message()
+                if isinstance(message, DeferredInflation):
+                    inflated = await self._inflate(message)
+                    if inflated is None:
+                        return
+                    message = inflated
+                self._account.release()  # the consumer admits the message on its own account
+                link.engine.release(self._stream, length)
+                link.flush_soon()
+                yield message
+                del message, item  # the next message may be hours away
+                continue
+            if self._is_request_complete or (self._is_winding_up and self._reader.is_empty):
+                return
+            if (lacking := self._reader.missing_bytes) > 0:
+                if not self._admit(lacking):
+                    return
+                held = self._reader.held_bytes
+                self._await_message(held + lacking, lacking, link.loop.time())
+                link.engine.expect(self._stream, lacking)
+                link.flush_soon()
+            self._read_waiter = link.loop.create_future()
+            await self._read_waiter
+
+    async def _inflate(self, message: DeferredInflation) -> Buffer | None:
+        try:
+            if not self._account.is_admitted:
+                self._account.admit(len(message))
+            return await message.inflate(self._account)
+        except (MessageTooLongError, InvalidMessageError) as error:
+            status = self.invalid_message_response(error)
+            self._fail(status.code, status.details)
+        except GatewayError as error:
+            self._refuse_message(error)
+        return None
+
+    def _refuse_message(self, error: GatewayError) -> None:
+        refusal = self.build_refusal(error)
+        self._fail(refusal.code or headers.overload_code(error), refusal.details or error.public)
+
+    def _admit(self, missing: int) -> bool:
+        """Admit a message of which `missing` bytes are still to come; return False if it is
+        refused."""
+        try:
+            if not self._account.is_admitted:
+                self._account.admit(self._reader.held_bytes + missing)
+        except GatewayError as error:
+            self._refuse_message(error)
+            return False
+        return True
+
+    def _close(self) -> None:
+        self._account.release()
+        super()._close()
+
+    def _fail(self, code: int, details: str) -> None:
+        self._is_request_complete = True
+        self.finish(RpcResponse(code=code, details=details))
+        self.cancel()
+
+    async def _serve(self, handler: StreamHandler) -> None:
+        admission = self._connection.listener.admission
+        try:
+            admission.admit_stream()
+        except GatewayError as error:
+            self._send_refusal(self.build_refusal(error))
+            self._close()
+            return
+        messages = self._read_messages()
+        responses: AsyncIterator[RpcResponse] | None = None
+        try:
+            responses = handler(messages, self.call)
+            async for response in responses:
+                if response.code:
+                    response.metadata = {**self.call.response_headers, **response.metadata}
+                    self.finish(response)
+                    return
+                await self._write(response)
+            self.finish(RpcResponse(metadata=self.call.response_headers))
+        except GatewayError as error:
+            self._send_refusal(self.build_refusal(error))
+        except Exception:  # noqa: BLE001 - a bug costs one stream
+            self.finish(self._unexpected_error_response())
+        finally:
+            admission.release_stream()
+            if isinstance(responses, AsyncGenerator):
+                await responses.aclose()
+            await messages.aclose()
+            self._close()
+
+    def _send_refusal(self, refusal: RpcResponse) -> None:
+        if not refusal.code:  # the protocol sends errors as messages
+            core, stream, message = self._connection.engine, self._stream, refusal.message
+            if not self._has_headers:
+                self._has_headers = True
+                core.send_headers(stream, headers.RESPONSE_HEADERS)
+            core.send_data(stream, (encode_prefix(total_size(message)), *message))
+            refusal = RpcResponse()
+        self.finish(refusal)
+
+    async def _write(self, response: RpcResponse) -> None:
+        """Send one response, and wait until another may be sent."""
+        core, stream, link = self._connection.engine, self._stream, self._connection
+        if not self._has_headers:
+            self._has_headers = True
+            core.send_headers(stream, headers.RESPONSE_HEADERS)
+        parts: tuple[Any, ...] = (encode_prefix(total_size(response.message)), *response.message)
+        if not core.send_data(stream, parts):
+            self._write_waiter = link.loop.create_future()
+            link.flush_soon()
+            self._count_unsent()
+            await self._write_waiter
+            if self._unsent_response is not None:
+                self._unsent_response.finish()
+        link.flush()
+        await link.wait_writable()

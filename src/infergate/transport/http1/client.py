@@ -1,0 +1,95 @@
+"""A pooled HTTP/1.1 client that parses plain responses itself.
+
+Bytes are received into a scratch buffer that all connections of a client share. The rest of a
+plain response's body is received directly into a buffer of its own size. Other responses, and
+streams, go to a lenient reader unchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import Any, Final
+
+import numpy as np
+
+from infergate.core.limits import KIB, Limits
+from infergate.core.memory import MIN_ACCOUNTED_BYTES
+from infergate.core.tensor import Buffer
+from infergate.core.tls_settings import ClientTls
+from infergate.core.wire import HttpResponse
+from infergate.transport.base import Endpoint
+from infergate.transport.client.pool import Pool
+from infergate.transport.http1.exchange import HttpExchangeConnection
+from infergate.transport.http1.response_head import PlainResponseHead, PlainResponseParser
+from infergate.transport.http1.response_reader import LenientReader
+from infergate.transport.http1.upstream import Http1Upstream
+from infergate.transport.net.buffer_pool import allocate
+
+_SCRATCH_BYTES: Final = 64 * KIB
+
+
+class H1ClientConnection(HttpExchangeConnection, asyncio.BufferedProtocol):
+    """One connection to a backend."""
+
+    def __init__(
+        self, scratch: memoryview, limits: Limits, endpoint: Endpoint, pool: Pool[Any]
+    ) -> None:
+        super().__init__(LenientReader, limits, endpoint, pool)
+        self._scratch: Final = scratch
+        self._plain_parser: Final = PlainResponseParser()
+        self._plain: PlainResponseHead | None = None  # the response being received
+        self._body_buffer: memoryview | None = None  # for its body and one excess byte
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        """Return the buffer for the next bytes; never empty."""
+        memory = self._body_buffer
+        return self._scratch if memory is None else memory[self._received :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Process bytes that were written to the buffer."""
+        plain, memory = self._plain, self._body_buffer
+        if plain is None or memory is None:
+            self.data_received(bytes(self._scratch[:nbytes]))
+            return
+        self._received += nbytes
+        if self._received >= plain.length:
+            self._body_buffer = None
+            self._finish_plain(plain, memory[: plain.length])
+
+    def data_received(self, data: bytes) -> None:
+        """Process bytes of the response; unsolicited bytes end the connection."""
+        if self._waiter is None:
+            self._transport.abort()
+            return
+        plain = None
+        if self._reader is None:
+            plain = self._plain_parser.parse(data, self._method)
+        if plain is None or plain.length > self._limits.body:
+            super().data_received(data)
+            return
+        self._response_started = True
+        size, length = plain.size, plain.length
+        self._received = available = len(data) - size
+        if available >= length:
+            self._finish_plain(plain, data[size : size + length])
+            return
+        if length > MIN_ACCOUNTED_BYTES and not self._count_bytes(length):
+            return
+        self._plain = plain
+        # Not zeroed, unlike a bytearray: bytes that are only announced cost nothing.
+        self._body_buffer = allocate(length + 1)
+        self._body_buffer[:available] = data[size:]
+
+    def _finish_plain(self, plain: PlainResponseHead, body: Buffer) -> None:
+        self._plain = None
+        response = HttpResponse(plain.status, plain.headers, (body,) if body else ())
+        self._complete(response, keep=plain.keep_alive and self._received == plain.length)
+
+
+class H1Upstream(Http1Upstream):
+    """An ``HttpUpstream`` over HTTP/1.1."""
+
+    def __init__(self, limits: Limits, tls: ClientTls | None = None) -> None:
+        scratch = np.empty(_SCRATCH_BYTES, np.uint8).data
+        super().__init__(limits, tls, functools.partial(H1ClientConnection, scratch), LenientReader)

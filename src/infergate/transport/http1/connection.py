@@ -1,0 +1,67 @@
+"""Writing responses on an HTTP/1 server connection, independent of the request parser."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from infergate.core.log_events import BUG
+from infergate.core.tensor import Buffer
+from infergate.core.wire import HttpRequest, HttpResponse
+from infergate.transport.http1 import response_writer
+from infergate.transport.http1.server_connection import HttpServerConnection, IncomingRequest
+from infergate.transport.server.listener import HttpAppListener
+
+log = logging.getLogger(__name__)
+
+
+class Http1Request(IncomingRequest, Protocol):
+    """An HTTP/1 request that is arriving.
+
+    ``keep``: the client wants to keep the connection. ``old``: it is HTTP/1.0.
+    """
+
+    keep_alive: bool
+    is_http10: bool
+
+
+AnyHttpRequest = TypeVar("AnyHttpRequest", bound=Http1Request)
+
+
+class Http1Connection(HttpServerConnection[AnyHttpRequest]):
+    """The response half of an HTTP/1 server connection."""
+
+    __slots__ = ("_is_chunked",)
+
+    def __init__(self, listener: HttpAppListener) -> None:
+        super().__init__(listener)
+        self._is_chunked = False  # the streamed response in progress uses chunked coding
+
+    def _placeholder_request(self) -> HttpRequest:
+        return HttpRequest("", "")
+
+    def _write_response(self, response: HttpResponse) -> bool:
+        request = self._request
+        method, keep, old = "", False, False
+        if request is not None:
+            method, old = request.wire.method, request.is_http10
+            keep = request.is_complete and request.keep_alive and not self._is_last()
+        if response.body_stream is not None:
+            keep = keep and not old  # in HTTP/1.0 the connection's end is the body's end
+            self._is_chunked = not old
+        try:
+            response_writer.write_response(
+                self._transport, method, response, keep_alive=keep, is_http10=old
+            )
+        except ValueError:
+            log.exception("cannot send a response to %s", method, extra=BUG)
+            if response.body_stream is not None:
+                raise
+            self._transport.write(response_writer.FALLBACK_RESPONSE)
+            return False
+        return keep
+
+    def _write_part(self, body: Sequence[Buffer] | None) -> None:
+        if not self._transport.is_closing():
+            response_writer.write_part(self._transport, body, is_chunked=self._is_chunked)

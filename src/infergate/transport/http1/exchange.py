@@ -1,0 +1,159 @@
+"""One HTTP/1.1 exchange on a pooled connection to a backend.
+
+A new reader is created for each exchange, so nothing of one response can leak into the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+from infergate import __version__
+from infergate.core.errors import backend_garbage
+from infergate.core.limits import Limits
+from infergate.core.memory import MIN_ACCOUNTED_BYTES
+from infergate.core.tensor import Buffer
+from infergate.core.wire import HttpRequest, HttpResponse, total_size
+from infergate.transport.base import Endpoint
+from infergate.transport.client.pool import Pool, PooledConnection
+from infergate.transport.http1 import message_head
+
+
+class ResponseReader(Protocol):
+    """Parses the response to one request and skips 1xx responses before it.
+
+    ``status`` is 0, and everything else undefined, until the head is complete. ``is_complete``: so
+    is the body. ``keep_alive``: the connection can carry another exchange, because nothing
+    followed the response.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    is_complete: bool
+    keep_alive: bool
+
+    def feed(self, data: bytes) -> None:
+        """Parse ``data``. Raises ValueError if it is not HTTP."""
+        ...
+
+    def end(self) -> None:
+        """Handle the end of the connection, which ends a body without a length.
+
+        Raises ValueError if the response is incomplete.
+        """
+        ...
+
+    def take(self) -> bytes:
+        """Return the body bytes received since the last call."""
+        ...
+
+
+ResponseReaderFactory = Callable[[str, int], ResponseReader]
+"""Creates a ``ResponseReader`` from the request's method and the maximum header line length in
+bytes."""
+
+
+class HttpExchangeConnection(PooledConnection):
+    """A connection that carries HTTP/1.1 exchanges. Subclasses receive the bytes."""
+
+    def __init__(
+        self,
+        create_reader: ResponseReaderFactory,
+        limits: Limits,
+        endpoint: Endpoint,
+        pool: Pool[Any],
+    ) -> None:
+        super().__init__(limits, endpoint, pool)
+        self._own_lines: Final = (
+            f"host: {endpoint.authority}\r\nuser-agent: infergate/{__version__}\r\n"
+        )
+        self._create_reader: Final = create_reader
+        self._method = ""
+        self._reader: ResponseReader | None = None
+        self._parts: list[Buffer] = []
+        self._received = 0
+
+    async def send(self, wire: HttpRequest, target: str, deadline: float) -> HttpResponse:
+        """Send ``wire`` to ``target`` and wait for the response until ``deadline`` (loop time).
+
+        Raises GatewayError, and ValueError for a request that HTTP cannot carry.
+        """
+        head = message_head.request_head(
+            wire.method, target, wire.headers, total_size(wire.body), self._own_lines
+        )
+        self._method = wire.method
+        self._reader = None
+        self._parts = []
+        self._received = 0
+        return await self._exchange(message_head.join_small(head, wire.body), deadline, wire.memory)
+
+    # ---- called by asyncio
+
+    def data_received(self, data: bytes) -> None:
+        """Process bytes of the response; unsolicited bytes end the connection."""
+        if self._waiter is None:
+            self._transport.abort()
+            return
+        self._response_started = True
+        if self._reader is None:
+            self._reader = self._create_reader(self._method, self._limits.response_header)
+        reader = self._reader
+        had_head = reader.status
+        try:
+            reader.feed(data)
+        except ValueError as error:
+            self._fail(
+                backend_garbage(
+                    "the backend's response is not valid HTTP", self._error_detail(error)
+                )
+            )
+            return
+        if not reader.status:
+            return
+        if not (
+            had_head
+            or reader.is_complete
+            or self._is_within_limit(reader.headers.get("content-length"))
+        ):
+            return
+        if self._read_body(reader) and reader.is_complete:
+            self._complete_response(reader)
+
+    def _on_cut_short(self, exc: BaseException | None) -> None:
+        reader = self._reader
+        if exc is not None or reader is None or not reader.status:
+            super()._on_cut_short(exc)
+            return
+        try:
+            reader.end()
+        except ValueError as error:
+            super()._on_cut_short(error)
+            return
+        if self._read_body(reader):
+            self._complete_response(reader)
+
+    # ---- the response
+
+    def _is_within_limit(self, announced: str | None) -> bool:
+        if announced is not None and announced.isdecimal() and int(announced) > self._limits.body:
+            self._too_large()
+            return False
+        return True
+
+    def _read_body(self, reader: ResponseReader) -> bool:
+        """Take the received part of the body; return False if that ended the exchange."""
+        chunk = reader.take()
+        if chunk:
+            self._received += len(chunk)
+            self._parts.append(chunk)
+            if self._received > self._limits.body:
+                self._too_large()
+                return False
+            if self._received > MIN_ACCOUNTED_BYTES:
+                return self._count_bytes(self._received - self._counted)
+        return True
+
+    def _complete_response(self, reader: ResponseReader) -> None:
+        self._reader = None  # an idle connection holds no response
+        parts, self._parts = self._parts, []
+        self._complete(HttpResponse(reader.status, reader.headers, parts), keep=reader.keep_alive)

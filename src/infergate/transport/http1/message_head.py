@@ -1,0 +1,341 @@
+"""Heads of HTTP/1 messages: validation of requests, errors, and serialization.
+
+Pure: no sockets, no clock. RFC 9110 and 9112.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Final
+
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import Limits
+from infergate.core.tensor import Buffer
+from infergate.core.wire import HttpResponse
+
+SWITCHING_PROTOCOLS: Final = 101
+BAD_REQUEST: Final = 400
+TIMED_OUT: Final = 408
+URI_TOO_LONG: Final = 414
+HEADERS_TOO_LARGE: Final = 431
+NOT_IMPLEMENTED: Final = 501
+VERSION_NOT_SUPPORTED: Final = 505
+
+HOP_BY_HOP: Final = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "content-length",
+    }
+)
+"""Fields of a single connection (RFC 9110, 7.6.1), and the length, which each transport states
+anew."""
+
+_TRANSPORT_FIELDS: Final = HOP_BY_HOP | {"host", "user-agent", "accept-encoding", "expect"}
+"""Fields of a request to a backend that the transport writes itself, or omits."""
+
+_TARGET = re.compile("[\x21-\x7e]+")
+_HOST = re.compile(r"(?:\[[0-9A-Za-z:.%]+\]|[0-9A-Za-z._~!$&'()*+,;=%-]*)(?::[0-9]*)?")
+"""RFC 3986, 3.2.2 and 3.2.3: a name or address with an optional port."""
+_NAME = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_PLAIN = re.compile("[\t\x20-\x7e]*")
+_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
+"""Characters forbidden in fields (RFC 9110, 5.5), above all CR and LF, which would start a new
+field."""
+_DIGITS = re.compile(rb"[0-9]{1,18}")
+_BODILESS: Final = frozenset({204, 304})
+_WITHOUT_LENGTH: Final = frozenset({"GET", "HEAD"})
+_REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
+_MAX_CACHED_HEADS: Final = 256
+_MAX_CACHED_HEAD_BYTES: Final = 1024
+_head_cache: Final[dict[tuple[object, ...], bytes]] = {}
+"""Serialized head lines by everything they depend on: most responses repeat them."""
+JOIN_BELOW: Final = 64 * 1024
+"""Smaller parts are joined by copying, which is cheaper than a system call for each."""
+
+
+class HeadError(GatewayError):
+    """A request rejected with an HTTP status that no ``Kind`` has."""
+
+    def __init__(
+        self, status: int, public: str, kind: Kind = Kind.BAD_REQUEST, *, limit: str = ""
+    ) -> None:
+        super().__init__(kind, public, limit=limit)
+        self.status = status
+
+
+def head_error(head: bytes, limits: Limits) -> HeadError:
+    """Return the error for a request head, complete or not, that the parser rejected."""
+    line, _, fields = head.partition(b"\r\n\r\n")[0].partition(b"\r\n")
+    if len(line) > limits.headers:
+        return uri_too_long(limits)
+    if len(fields) > limits.headers:
+        return headers_too_large(limits)
+    if fields.count(b"\r\n") >= limits.header_count:
+        return too_many_headers(limits)
+    return not_http()
+
+
+def not_http() -> HeadError:
+    """Return the error for bytes that are not an HTTP request."""
+    return HeadError(BAD_REQUEST, "the request is not valid HTTP/1.1")
+
+
+def uri_too_long(limits: Limits) -> HeadError:
+    """Return the error for a request line over its limit."""
+    return HeadError(
+        URI_TOO_LONG,
+        f"the request line is over the limit of {limits.headers} bytes",
+        limit="headers",
+    )
+
+
+def headers_too_large(limits: Limits) -> HeadError:
+    """Return the error for header lines over their limit in bytes."""
+    return HeadError(
+        HEADERS_TOO_LARGE,
+        f"the headers are over the limit of {limits.headers} bytes",
+        limit="headers",
+    )
+
+
+def too_many_headers(limits: Limits) -> HeadError:
+    """Return the error for too many header lines."""
+    return HeadError(
+        HEADERS_TOO_LARGE,
+        f"the request has more than {limits.header_count} header lines",
+        limit="header_count",
+    )
+
+
+def timed_out(limit: str) -> HeadError:
+    """Return the error for a request that arrived too slowly for ``limit``."""
+    return HeadError(TIMED_OUT, "the request did not arrive in time", Kind.TIMEOUT, limit=limit)
+
+
+def body_too_large(size: int, limits: Limits) -> GatewayError:
+    """Return the error for a body of at least ``size`` bytes."""
+    return GatewayError(
+        Kind.TOO_LARGE,
+        f"the request body has {size} bytes or more, the limit is {limits.body}",
+        limit="body",
+    )
+
+
+def check_head(
+    method: str,
+    target: str,
+    version: tuple[int, ...],
+    headers: Mapping[str, str],
+    limits: Limits,
+) -> None:
+    """Validate a parsed request head against ``limits``. Raises GatewayError.
+
+    ``headers`` are as ``merge_headers`` returns them. Their number and size are checked by
+    ``check_fields``.
+    """
+    if len(target) > limits.headers:
+        raise uri_too_long(limits)
+    if version < (1, 0):
+        raise HeadError(BAD_REQUEST, "HTTP/0.9 is not served here")
+    if version > (1, 1):
+        raise HeadError(
+            VERSION_NOT_SUPPORTED, "HTTP/1.1 and HTTP/1.0 are served here", Kind.UNSUPPORTED
+        )
+    if not is_host(headers.get("host", "")):
+        raise HeadError(BAD_REQUEST, "the Host header is not a host")
+    if method == "CONNECT":
+        raise GatewayError(Kind.METHOD_NOT_ALLOWED, "CONNECT is not served here")
+    if not target.isascii():
+        raise HeadError(BAD_REQUEST, "the request target is not ASCII")
+    announced = int(headers.get("content-length", 0))
+    if announced > limits.body:
+        raise body_too_large(announced, limits)
+    codings = headers.get("transfer-encoding")
+    if codings is not None:
+        if version == (1, 0):  # RFC 9112, 6.1: the end of the body is uncertain
+            raise HeadError(BAD_REQUEST, "HTTP/1.0 has no Transfer-Encoding")
+        check_codings(codings)
+
+
+def check_fields(fields: Sequence[tuple[bytes, bytes]], limits: Limits) -> None:
+    """Check the number and size of parsed header lines. Raises HeadError.
+
+    Each line counts with its ``": "`` and CRLF.
+    """
+    if len(fields) > limits.header_count:
+        raise too_many_headers(limits)
+    if sum([len(name) + len(value) + 4 for name, value in fields]) > limits.headers:
+        raise headers_too_large(limits)
+
+
+def is_host(value: str) -> bool:
+    """Whether ``value`` is valid in a Host field (RFC 9112, 3.2: 400 if not). It may be empty."""
+    return _HOST.fullmatch(value) is not None
+
+
+def check_codings(value: str) -> None:
+    """Check Transfer-Encoding; only a single ``chunked`` is supported (RFC 9112, 6.1). Raises
+    HeadError.
+
+    Any other coding would make the body look like something it is not.
+    """
+    codings = [coding.strip().lower() for coding in value.split(",")]
+    unknown = [coding for coding in codings if coding not in {"", "chunked"}]
+    if unknown:
+        raise HeadError(
+            NOT_IMPLEMENTED,
+            f"the transfer coding {unknown[0]!r} is not served here",
+            Kind.UNSUPPORTED,
+        )
+    if codings.count("chunked") > 1:
+        raise HeadError(BAD_REQUEST, "the body is chunked twice")
+
+
+def is_complete(head: bytes | bytearray) -> bool:
+    """Whether ``head`` contains the empty line that ends a request head."""
+    return b"\r\n\r\n" in head
+
+
+def drop_content_length(data: bytes) -> bytes:
+    """Remove Content-Length from a request head that also has ``Transfer-Encoding: chunked``.
+
+    ``data`` starts with a complete head; what follows it is unchanged. The result also says
+    ``Connection: close`` (RFC 9112, 6.1 and 6.3). Any other head is returned unchanged for the
+    parser to judge.
+    """
+    head, end, rest = data.partition(b"\r\n\r\n")
+    line, *fields = head.split(b"\r\n")
+    if not line.endswith(b" HTTP/1.1") or any(field[:1] in {b" ", b"\t"} for field in fields):
+        return data
+    pairs = [
+        (name.lower(), value.strip(b" \t").lower())
+        for name, _, value in (f.partition(b":") for f in fields)
+    ]
+    codings = [value for name, value in pairs if name == b"transfer-encoding"]
+    lengths = [value for name, value in pairs if name == b"content-length"]
+    if codings != [b"chunked"] or len(lengths) != 1 or _DIGITS.fullmatch(lengths[0]) is None:
+        return data
+    kept = [
+        field for field, (name, _) in zip(fields, pairs, strict=True) if name != b"content-length"
+    ]
+    return b"\r\n".join([line, *kept, b"Connection: close"]) + end + rest
+
+
+def merge_headers(items: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return header lines as a mapping: names in lower case, repeated ones joined.
+
+    Values come as UTF-8 with surrogates for other bytes; a value that is not UTF-8 is decoded as
+    Latin-1, so that it can be written to a log or a socket.
+    """
+    headers: dict[str, str] = {}
+    for name, value in items:
+        key = name.lower()
+        text = value if value.isascii() else _without_surrogates(value)
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+    return headers
+
+
+def _without_surrogates(value: str) -> str:
+    raw = value.encode("utf-8", "surrogateescape")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+def response_head(response: HttpResponse, length: int | None, extra: str, date: bytes) -> bytes:
+    """Return the head of ``response``, whose body has ``length`` bytes (None if unknown).
+
+    ``extra`` and ``date`` are complete lines. Raises ValueError for a reason or field that would
+    break the message framing.
+    """
+    status = response.status
+    key = status, response.reason, extra, *response.headers.items()
+    lines = _head_cache.get(key)
+    if lines is None:
+        lines = _response_lines(response, extra)
+        if len(lines) <= _MAX_CACHED_HEAD_BYTES:
+            if len(_head_cache) >= _MAX_CACHED_HEADS:
+                _head_cache.clear()
+            _head_cache[key] = lines
+    if length is None or status in _BODILESS:
+        return b"%b%b\r\n" % (lines, date)
+    return b"%b%bcontent-length: %d\r\n\r\n" % (lines, date, length)
+
+
+def _response_lines(response: HttpResponse, extra: str) -> bytes:
+    """Return the part of a head that is the same each time."""
+    status, reason = response.status, response.reason
+    if _PLAIN.fullmatch(reason) is None:
+        raise ValueError("the reason holds a character that HTTP does not allow")
+    line = f"HTTP/1.1 {status} {reason or _REASONS.get(status, '')}\r\n"
+    return "".join([line, *_field_lines(response.headers, HOP_BY_HOP), extra]).encode("latin-1")
+
+
+def request_head(
+    method: str, target: str, headers: Mapping[str, str], length: int, own: str
+) -> bytes:
+    """Return the head of a request; ``own`` has complete lines, Host and User-Agent among them.
+
+    Raises ValueError for a target or field that would break the message framing.
+    """
+    if _TARGET.fullmatch(target) is None:
+        raise ValueError("the request target holds a character that HTTP does not allow")
+    lines = [f"{method} {target} HTTP/1.1\r\n", own]
+    lines += _field_lines(headers, _TRANSPORT_FIELDS)
+    if length or method not in _WITHOUT_LENGTH:
+        lines.append(f"content-length: {length}\r\n")
+    lines.append("\r\n")
+    return "".join(lines).encode("latin-1")
+
+
+def _field_lines(headers: Mapping[str, str], omitted: frozenset[str]) -> list[str]:
+    lines = []
+    for name, value in headers.items():
+        if name in omitted:
+            continue
+        if _PLAIN.fullmatch(value) is None or _NAME.fullmatch(name) is None:
+            value = _field_value(name, value)  # noqa: PLW2901
+        lines.append(f"{name}: {value}\r\n")
+    return lines
+
+
+def _field_value(name: str, value: str) -> str:
+    if _CONTROL.search(value) or _NAME.fullmatch(name) is None:
+        raise ValueError(f"header {name!r} holds a character that HTTP does not allow")
+    return value.encode("utf-8").decode("latin-1")
+
+
+def has_body(method: str, status: int) -> bool:
+    """Whether a response may have a body (RFC 9110, 6.4.1)."""
+    return method != "HEAD" and status not in _BODILESS and status >= 200
+
+
+def join_small(head: bytes, parts: Iterable[Buffer]) -> list[Buffer]:
+    """Join ``head`` and ``parts`` into few buffers: small parts are copied together, large ones
+    kept."""
+    buffers: list[Buffer] = []
+    small: list[Buffer] = [head]
+    pending = len(head)
+    for part in parts:
+        if not part:
+            continue
+        if pending + len(part) < JOIN_BELOW:
+            small.append(part)
+            pending += len(part)
+            continue
+        if small:
+            buffers.append(b"".join(small))
+            small, pending = [], 0
+        buffers.append(part)
+    if small:
+        buffers.append(small[0] if len(small) == 1 else b"".join(small))
+    return buffers

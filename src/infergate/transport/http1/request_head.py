@@ -1,0 +1,257 @@
+"""Parsing of request heads with ``httptools`` (llhttp, strict), plus further checks.
+
+Clients send the same head over and over, and its meaning depends on its bytes alone. Parsed heads
+are therefore cached by their bytes, separately for each connection.
+
+- Rule 1. The parser receives a whole head and nothing else. It never decides where a body ends.
+- Rule 2. Only a head that passed every check is cached.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, Generic, TypeVar
+
+import httptools
+
+from infergate.core.errors import GatewayError
+from infergate.core.limits import KIB, Limits
+from infergate.transport.http1 import message_head
+
+MAX_CACHE_BYTES: Final = 64 * KIB
+"""Approximate maximum size of a connection's cached heads, in bytes."""
+_BYTES_PER_FIELD: Final = 256
+"""Cost of a header line besides its bytes: two strings and a dict entry."""
+
+_REQUEST_LINE_EXTRA: Final = 32
+"""Upper bound for the method, the version and two spaces of a request line."""
+_SINGLE_VALUED: Final = frozenset(
+    {
+        "content-length",
+        "content-location",
+        "content-range",
+        "content-type",
+        "etag",
+        "host",
+        "max-forwards",
+        "server",
+        "transfer-encoding",
+        "user-agent",
+    }
+)
+"""Fields with a single value (aiohttp's list). If one is repeated, readers may disagree on its
+value."""
+_VERSIONS: Final = {"1.1": (1, 1), "1.0": (1, 0)}
+_ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]+)(/[^?#]*)?(?:\?([^#]*))?(?:#.*)?")
+
+
+class HttpRequestHead:
+    """A parsed request head.
+
+    ``headers`` have lower-case names. ``length`` is the Content-Length, 0 without one.
+    ``keep_alive``: the client wants to keep the connection. ``is_http10``: the request is
+    HTTP/1.0. ``expects_continue``: the client waits for 100 Continue before it sends the body (RFC
+    9110, 10.1.1). ``error`` is set if the head is well-formed but the request must be rejected.
+    """
+
+    __slots__ = (
+        "error",
+        "expects_continue",
+        "headers",
+        "is_chunked",
+        "is_http10",
+        "keep_alive",
+        "length",
+        "method",
+        "path",
+        "query",
+    )
+
+    def __init__(self, raw: bytes, limits: Limits) -> None:
+        """Parse ``raw``, which ends with the empty line. Raises HeadError."""
+        check_size(raw[:-4], limits)
+        lines = raw.count(b"\r\n") - 2
+        if lines > limits.header_count:
+            raise message_head.too_many_headers(limits)
+        fields = HeadFields()
+        parser = httptools.HttpRequestParser(fields)
+        try:
+            parser.feed_data(raw)
+        except httptools.HttpParserUpgrade:
+            pass  # the whole head was read; upgrades are not supported
+        except httptools.HttpParserError:
+            raise message_head.not_http() from None
+        method, version = parser.get_method(), parser.get_http_version()
+        line = b"%b %b HTTP/%b\r\n" % (method, fields.target, version.encode("ascii"))
+        headers = fields.headers
+        if (
+            not raw.startswith(line)  # llhttp also accepts RTSP and extra spaces
+            or method == b"PRI"  # the HTTP/2 preface
+            or fields.lines != lines
+            or fields.has_repeated
+            or ("host" not in headers and version == "1.1")
+        ):
+            raise message_head.not_http()
+        self.method = method.decode("ascii")
+        self.headers = headers
+        self.length = int(headers.get("content-length", 0))
+        self.is_chunked = "transfer-encoding" in headers  # llhttp: the last is chunked
+        self.is_http10 = version == "1.0"
+        self.keep_alive = keeps_alive(headers, is_http10=self.is_http10)
+        self.expects_continue = (
+            not self.is_http10 and headers.get("expect", "").lower() == "100-continue"
+        )
+        target = fields.target.decode("latin-1")
+        self.path, _, self.query = target.partition("?")
+        self.error: GatewayError | None = None
+        try:
+            if fields.size > limits.headers:
+                raise message_head.headers_too_large(limits)
+            message_head.check_head(self.method, target, _version(version), headers, limits)
+            if not target.startswith("/"):
+                self._parse_target(target)
+        except GatewayError as error:
+            self.error = error
+
+    def _parse_target(self, target: str) -> None:
+        """Parse a target in absolute or asterisk form (RFC 9112, 3.2)."""
+        if target == "*" and self.method == "OPTIONS":
+            return
+        parts = _ABSOLUTE.fullmatch(target)
+        if parts is None or not message_head.is_host(parts[1]):
+            raise message_head.not_http()
+        self.path, self.query = parts[2] or "/", parts[3] or ""
+        self.headers["host"] = parts[1]  # the Host field is ignored (3.2.2)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return _VERSIONS.get(text) or tuple(map(int, text.split(".")))
+
+
+def keeps_alive(headers: Mapping[str, str], *, is_http10: bool) -> bool:
+    """Whether the client wants to keep the connection (RFC 9112, 9.3).
+
+    Nothing is upgraded here, so a request for an upgrade is answered and the connection closed.
+    """
+    connection = headers.get("connection")
+    if connection is None:
+        return not is_http10
+    options = {option.strip().lower() for option in connection.split(",")}
+    if "close" in options or ("upgrade" in options and "upgrade" in headers):
+        return False
+    return not is_http10 or "keep-alive" in options
+
+
+class HeadFields:
+    """Collects what the parser reports.
+
+    ``headers`` are as ``merge_headers`` returns them, and ``size`` is counted as in
+    ``check_fields``. ``has_repeated`` is set if a single-valued field is repeated.
+    """
+
+    __slots__ = ("has_repeated", "headers", "lines", "size", "target")
+
+    def __init__(self) -> None:
+        self.target = b""
+        self.headers: dict[str, str] = {}
+        self.lines = 0
+        self.size = 0
+        self.has_repeated = False
+
+    def on_url(self, target: bytes) -> None:
+        """Parser callback: the target, or a part of it."""
+        self.target += target
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Parser callback: a header line."""
+        value = value.rstrip(b" \t")
+        key = name.decode("ascii").lower()
+        try:
+            text = value.decode("utf-8")
+        except UnicodeDecodeError:
+            text = value.decode("latin-1")
+        headers = self.headers
+        if key in headers:
+            self.has_repeated |= key in _SINGLE_VALUED
+            text = f"{headers[key]}, {text}"
+        headers[key] = text
+        self.lines += 1
+        self.size += len(name) + len(value) + 4
+
+
+ParsedT = TypeVar("ParsedT")
+
+
+class HeadCache(Generic[ParsedT]):
+    """A bounded cache of parsed heads, keyed by their bytes."""
+
+    __slots__ = ("_bytes", "_parsed")
+
+    def __init__(self) -> None:
+        self._parsed: dict[bytes, ParsedT] = {}
+        self._bytes = 0
+
+    def get(self, raw: bytes) -> ParsedT | None:
+        """Return the parsed form of ``raw`` if it is cached."""
+        return self._parsed.get(raw)
+
+    def add(self, raw: bytes, parsed: ParsedT, headers: Mapping[str, str]) -> None:
+        """Cache the parsed form of ``raw``, whose headers are ``headers``."""
+        weight = 2 * len(raw) + _BYTES_PER_FIELD * (1 + len(headers))
+        if self._bytes + weight > MAX_CACHE_BYTES:
+            self._parsed.clear()
+            self._bytes = 0
+        if weight <= MAX_CACHE_BYTES:
+            self._parsed[raw] = parsed
+            self._bytes += weight
+
+
+class RequestHeadParser:
+    """Parses the request heads of one connection."""
+
+    __slots__ = ("_cache", "_limits")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._cache: HeadCache[HttpRequestHead] = HeadCache()
+
+    def read(self, raw: bytes) -> HttpRequestHead:
+        """Parse ``raw``, which ends with the empty line. Raises HeadError."""
+        cached = self._cache.get(raw)
+        if cached is not None:
+            return cached
+        head = HttpRequestHead(raw, self._limits)
+        if head.error is None:
+            self._cache.add(raw, head, head.headers)
+        return head
+
+
+def check_size(received: bytes, limits: Limits) -> None:
+    """Raise HeadError if a head, which may be incomplete, is already too large."""
+    if len(received) <= limits.headers:
+        return
+    line, _, fields = received.partition(b"\r\n")
+    if len(line) > limits.headers + _REQUEST_LINE_EXTRA:
+        raise message_head.uri_too_long(limits)
+    if len(fields) > limits.headers:
+        raise message_head.headers_too_large(limits)
+
+
+class PartialHeadChecker:
+    """Decides whether an incomplete head can still become valid."""
+
+    __slots__ = ("_parsed_bytes", "_parser")
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpRequestParser(object())
+        self._parsed_bytes = 0
+
+    def allows(self, received: bytes) -> bool:
+        """Whether ``received``, which grows with each call, may be the start of a head."""
+        try:
+            self._parser.feed_data(received[self._parsed_bytes :])
+        except httptools.HttpParserError:
+            return False
+        self._parsed_bytes = len(received)
+        return True

@@ -1,0 +1,184 @@
+"""Splits the bytes of a client into requests.
+
+Bytes are received into a scratch buffer that nothing refers to afterwards. A body of known length
+that has not arrived completely continues in a buffer of its own size, into which the kernel writes
+directly. Only heads and chunks are parsed.
+
+- Rule 1. Requests are taken one at a time; pipelined bytes stay unparsed.
+- Rule 2. The buffer of a body is allocated when space is requested (``get_buffer``), so a request
+  rejected before that has none.
+- Rule 3. If requests may have both Content-Length and Transfer-Encoding, only the first request of
+  a connection may, because only its start is certain. It is also the last one (RFC 9112, 6.1).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from infergate.core.limits import Limits
+from infergate.core.tensor import Buffer
+from infergate.transport.http1 import message_head
+from infergate.transport.http1.chunked import ChunkedBody
+from infergate.transport.http1.request_head import (
+    HttpRequestHead,
+    PartialHeadChecker,
+    RequestHeadParser,
+    check_size,
+)
+from infergate.transport.net.buffer_pool import allocate
+
+_EMPTY_LINE = b"\r\n\r\n"
+_PREFIX_BYTES: Final = 16
+"""Number of bytes returned to recognize data that is not HTTP."""
+
+
+class RequestReader:
+    """Between requests, ``read_head`` returns the next head; then ``read_body`` returns its body
+    when complete.
+
+    ``received`` counts the bytes of that body that have arrived.
+    """
+
+    __slots__ = (
+        "_accepts_both_lengths",
+        "_at",
+        "_body_buffer",
+        "_chunked_body",
+        "_data",
+        "_head_checker",
+        "_head_parser",
+        "_length",
+        "_limits",
+        "_scratch",
+        "received",
+    )
+
+    def __init__(
+        self, scratch: memoryview, limits: Limits, *, accept_both_lengths: bool = False
+    ) -> None:
+        self._scratch = scratch
+        self._limits = limits
+        self._head_parser = RequestHeadParser(limits)
+        self._accepts_both_lengths = accept_both_lengths  # until the first head is complete
+        self._head_checker: PartialHeadChecker | None = None  # for a head that arrives in pieces
+        self._data = b""  # received bytes, taken up to _at
+        self._at = 0
+        self._length = 0  # of the body, if announced
+        self._body_buffer: memoryview | None = None  # buffer of the body
+        self._chunked_body: ChunkedBody | None = None
+        self.received = 0
+
+    # ---- receiving
+
+    def get_buffer(self) -> memoryview:
+        """Return the buffer for the next bytes; never empty."""
+        if self.received >= self._length:
+            return self._scratch
+        memory = self._body_buffer
+        if memory is None:
+            # Not zeroed, unlike a bytearray: bytes that are only announced cost nothing.
+            memory = self._body_buffer = allocate(self._length)
+            memory[: self.received] = self._data[self._at :]
+            self._data, self._at = b"", 0
+        return memory[self.received :]
+
+    def buffer_written(self, count: int) -> None:
+        """Accept ``count`` bytes that were written to the buffer."""
+        if self._body_buffer is not None:
+            self.received += count
+            return
+        data = bytes(self._scratch[:count])
+        pending = self._data
+        self._data = pending[self._at :] + data if pending else data
+        self._at = 0
+
+    @property
+    def missing(self) -> int:
+        """Missing bytes of the body; 0 if its length is unknown."""
+        return self._length - self.received if self._chunked_body is None else 0
+
+    @property
+    def untaken_bytes(self) -> int:
+        """Number of received bytes that have not been taken."""
+        return len(self._data) - self._at
+
+    def discard(self) -> None:
+        """Discard everything received."""
+        self._data, self._at = b"", 0
+        self._body_buffer = self._chunked_body = None
+        self._length = self.received = 0
+
+    @property
+    def prefix(self) -> bytes:
+        """The first untaken bytes."""
+        return self._data[self._at : self._at + _PREFIX_BYTES]
+
+    # ---- taking
+
+    def read_head(self) -> HttpRequestHead | None:
+        """Return the next request's head, or None if it is incomplete. Raises HeadError."""
+        data, at = self._data, self._at
+        if data[at : at + 1] in {b"\r", b"\n"}:  # RFC 9112, 2.2
+            self._at = at = len(data) - len(data[at:].lstrip(b"\r\n"))
+            self._accepts_both_lengths = False
+        end = data.find(_EMPTY_LINE, at) + 4
+        if end < 4:
+            self._check_partial_head(data[at:])
+            return None
+        raw = data[at:end]
+        if self._accepts_both_lengths:
+            self._accepts_both_lengths = False
+            raw = message_head.drop_content_length(raw)
+        head = self._head_parser.read(raw)
+        self._at = end
+        self._head_checker = None
+        if head.is_chunked:
+            self._chunked_body = ChunkedBody(self._limits)
+            self._length = self.received = 0
+        else:
+            self._length = head.length
+            self.received = min(head.length, len(data) - end)
+        return head
+
+    def _check_partial_head(self, received: bytes) -> None:
+        """Reject an incomplete head as soon as it cannot become valid."""
+        if not received:
+            return
+        check_size(received, self._limits)
+        if not self._accepts_both_lengths:
+            judge = self._head_checker = self._head_checker or PartialHeadChecker()
+            if not judge.allows(received):
+                raise message_head.not_http()
+
+    def read_body(self) -> Buffer | None:
+        """Return the whole decoded body, or None if it is incomplete.
+
+        Raises HeadError for a malformed body, and TOO_LARGE as soon as its size is known to exceed
+        the limit.
+        """
+        chunks = self._chunked_body
+        if chunks is not None:
+            self._consume(chunks.feed(self._data, self._at))
+            self.received = len(chunks.body)
+            if not chunks.is_complete:
+                return None
+            self._chunked_body = None
+            return chunks.body
+        length = self._length
+        if self.received < length:
+            return None
+        self._length = 0
+        memory = self._body_buffer
+        if memory is not None:
+            self._body_buffer = None
+            return memory
+        data, at = self._data, self._at
+        self._consume(at + length)
+        return data[at : at + length]
+
+    def _consume(self, at: int) -> None:
+        """Mark bytes as taken up to ``at``; keep none if all are, because connections are mostly
+        idle."""
+        if at == len(self._data):
+            self._data, at = b"", 0
+        self._at = at

@@ -1,0 +1,78 @@
+"""Fast parsing of plain response heads; all others are left to ``response_reader``.
+
+Nothing is rejected here. A response is plain if its head has arrived completely, is strict
+HTTP/1.1, and states the length of the body exactly once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import httptools
+
+from infergate.core.limits import KIB
+from infergate.transport.http1 import message_head
+from infergate.transport.http1.request_head import HeadCache, HeadFields, keeps_alive
+
+_MAX_HEAD_BYTES: Final = 8 * KIB
+_MAX_LINES: Final = 100
+
+
+class PlainResponseHead:
+    """The head of a plain response with a body of ``length`` bytes; ``size`` is the length of the
+    head."""
+
+    __slots__ = ("headers", "keep_alive", "length", "size", "status")
+
+    def __init__(self, status: int, headers: dict[str, str], size: int) -> None:
+        self.status = status
+        self.headers = headers
+        self.length = int(headers["content-length"])
+        self.keep_alive = keeps_alive(headers, is_http10=False)
+        self.size = size
+
+
+class PlainResponseParser:
+    """Parses the plain response heads of one connection, with a cache."""
+
+    __slots__ = ("_cache",)
+
+    def __init__(self) -> None:
+        self._cache: HeadCache[PlainResponseHead] = HeadCache()
+
+    def parse(self, data: bytes, method: str) -> PlainResponseHead | None:
+        """Return the head at the start of ``data``, the response to ``method``; None if it is not
+        plain."""
+        size = data.find(b"\r\n\r\n", 0, _MAX_HEAD_BYTES) + 4
+        if size < 4 or method == "HEAD":
+            return None
+        raw = data[:size]
+        head = self._cache.get(raw)
+        if head is None:
+            head = _parse(raw)
+            if head is not None:
+                self._cache.add(raw, head, head.headers)
+        return head
+
+
+def _parse(raw: bytes) -> PlainResponseHead | None:
+    lines = raw.count(b"\r\n") - 2
+    if lines > _MAX_LINES or not raw.startswith(b"HTTP/1.1 "):
+        return None
+    fields = HeadFields()
+    parser = httptools.HttpResponseParser(fields)
+    try:
+        parser.feed_data(raw)
+    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+        return None
+    status, headers = parser.get_status_code(), fields.headers
+    if (
+        fields.lines != lines
+        or fields.has_repeated
+        or "content-length" not in headers
+        or "transfer-encoding" in headers
+        or "upgrade" in headers
+        or not message_head.has_body("", status)
+    ):
+        return None
+    return PlainResponseHead(status, headers, len(raw))

@@ -1,0 +1,131 @@
+"""Producing the response to a request and writing it to the socket.
+
+Whatever the application does, there is a response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections.abc import Sequence
+from email.utils import formatdate
+from typing import Final
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.log_events import BUG
+from infergate.core.tensor import Buffer
+from infergate.core.wire import HttpRequest, HttpResponse, total_size
+from infergate.transport.base import HttpApp
+from infergate.transport.http1 import message_head
+
+log = logging.getLogger(__name__)
+
+FALLBACK_RESPONSE: Final = b"HTTP/1.1 500 \r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+"""Sent instead of a response whose headers would break the message framing."""
+_CLOSE: Final = "connection: close\r\n"
+_KEEP: Final = "connection: keep-alive\r\n"
+_CHUNKED: Final = "transfer-encoding: chunked\r\n"
+_LAST_CHUNK: Final = b"0\r\n\r\n"
+
+
+class _DateLines:
+    """The Server and Date lines, made once a second."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._lines = b""
+
+    def lines(self) -> bytes:
+        second = int(time.time())
+        if second != self._second:
+            self._second = second
+            date = formatdate(second, usegmt=True)
+            self._lines = f"server: infergate\r\ndate: {date}\r\n".encode("ascii")
+        return self._lines
+
+
+_date_lines = _DateLines()
+
+
+def response_to_failure(
+    failure: BaseException, app: HttpApp, wire: HttpRequest, call: Call
+) -> HttpResponse:
+    """Return the response to use when the application raised ``failure``.
+
+    Re-raises it if it is the task's own cancellation.
+    """
+    if isinstance(failure, asyncio.CancelledError):
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            try:
+                raise failure
+            finally:
+                del failure, task  # they refer to this frame and to frames that hold messages
+    if isinstance(failure, GatewayError):
+        return rejection(app, failure, wire, call)
+    log.error("handling %s %s failed", wire.method, wire.path, exc_info=failure, extra=BUG)
+    return rejection(app, GatewayError(Kind.INTERNAL, "internal error"), wire, call)
+
+
+def rejection(app: HttpApp, error: GatewayError, wire: HttpRequest, call: Call) -> HttpResponse:
+    """Return the application's response to ``error``, with its HTTP-only status if it has one."""
+    try:
+        response = app.refuse(error, dataclasses.replace(wire, body=()), call)
+    except Exception:
+        log.exception("rejecting %s %s failed", wire.method, wire.path, extra=BUG)
+        response = HttpResponse(500)
+    if isinstance(error, message_head.HeadError):
+        return dataclasses.replace(response, status=error.status)
+    return response
+
+
+def write_response(
+    transport: asyncio.WriteTransport,
+    method: str,
+    response: HttpResponse,
+    *,
+    keep_alive: bool,
+    is_http10: bool,
+) -> None:
+    """Write ``response`` to a request of ``method``; ``write_more`` continues a streamed body.
+
+    ``keep`` announces that the connection stays open, which an HTTP/1.0 client (``is_http10``)
+    does not assume. Raises ValueError, and writes nothing, if a header would break the message
+    framing.
+    """
+    connection = _CLOSE
+    if keep_alive:
+        connection = _KEEP if is_http10 else ""
+    length: int | None = total_size(response.body)
+    body = response.body if message_head.has_body(method, response.status) else ()
+    if response.body_stream is not None:
+        length = None
+        if not is_http10:
+            connection += _CHUNKED
+            body = _chunk(body)
+    head = message_head.response_head(response, length, connection, _date_lines.lines())
+    if length is not None and length < message_head.JOIN_BELOW:
+        transport.write(b"".join((head, *body)))
+        return
+    for part in message_head.join_small(head, body):
+        transport.write(part)
+
+
+def write_part(
+    transport: asyncio.WriteTransport, body: Sequence[Buffer] | None, *, is_chunked: bool
+) -> None:
+    """Write another part of a response of unknown length; None ends it."""
+    if is_chunked:
+        body = (_LAST_CHUNK,) if body is None else _chunk(body)
+    for part in message_head.join_small(b"", body or ()):
+        transport.write(part)
+
+
+def _chunk(body: Sequence[Buffer]) -> Sequence[Buffer]:
+    """Return ``body`` as one chunk (RFC 9112, 7.1); nothing for an empty body, which would end the
+    message."""
+    length = total_size(body)
+    return (b"%x\r\n" % length, *body, b"\r\n") if length else ()

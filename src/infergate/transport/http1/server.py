@@ -1,0 +1,259 @@
+"""An HTTP/1.1 listener on the built-in engine.
+
+See ``server_connection`` for the states of a connection and ``request_reader`` for how bytes are
+received. One scratch buffer serves all connections of a listener, because an event loop processes
+what it received before it fills the buffer again. Pipelined requests wait unparsed, and what
+exceeds ``MAX_READ_AHEAD`` bytes waits in the client's socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+import numpy as np
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError
+from infergate.core.limits import KIB, Limits
+from infergate.core.wire import HttpRequest
+from infergate.transport.base import Address, HttpApp
+from infergate.transport.http1.connection import Http1Connection
+from infergate.transport.http1.request_head import HttpRequestHead
+from infergate.transport.http1.request_reader import RequestReader
+from infergate.transport.http1.server_connection import ConnectionState
+from infergate.transport.net.receive_watermark import ReceiveWatermark
+from infergate.transport.net.timer import CATCH_UP_SECONDS
+from infergate.transport.server.admission import Admission, RequestAccount
+from infergate.transport.server.connection_gate import ConnectionGate, is_client_hello
+from infergate.transport.server.listener import HttpAppListener
+
+MAX_READ_AHEAD: Final = 64 * KIB
+_SCRATCH_BYTES: Final = 64 * KIB
+"""This much of a long body is copied once; the rest is received into its final buffer."""
+BODY_WATERMARK: Final = 256 * KIB
+_FAST_ARRIVAL: Final = 16 * KIB
+"""If at least this much of a long body arrives at once, the loop is next notified after
+``BODY_WATERMARK`` more bytes, or at the end of the body. Slow senders are read each time."""
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class H1Server(HttpAppListener):
+    """A ``Server`` for HTTP.
+
+    ``accept_both_lengths``: a request may have Content-Length besides Transfer-Encoding
+    (docs/decisions/0009-content-length-with-chunked.md).
+    """
+
+    def __init__(  # noqa: PLR0913 - as `ServeHttp` requires
+        self,
+        address: Address,
+        app: HttpApp,
+        limits: Limits,
+        admission: Admission,
+        gate: ConnectionGate | None = None,
+        *,
+        accept_both_lengths: bool = False,
+    ) -> None:
+        scratch = np.empty(_SCRATCH_BYTES, np.uint8).data
+        super().__init__(
+            address,
+            app,
+            limits,
+            admission,
+            lambda: H1Connection(
+                self, RequestReader(scratch, self.limits, accept_both_lengths=accept_both_lengths)
+            ),
+            gate,
+        )
+
+
+class H1Request:
+    """A request that is arriving. ``body_started_at`` is in loop time."""
+
+    __slots__ = (
+        "_account",
+        "_head",
+        "_received",
+        "body_started_at",
+        "call",
+        "is_complete",
+        "is_http10",
+        "keep_alive",
+        "wire",
+    )
+
+    def __init__(self, head: HttpRequestHead, call: Call, admission: Admission) -> None:
+        self.wire = HttpRequest(head.method, head.path, head.query, head.headers)
+        self.call = call
+        self.keep_alive = head.keep_alive
+        self.is_http10 = head.is_http10
+        self.body_started_at = 0.0
+        self.is_complete = False
+        self._head = head
+        self._received: int | None = None
+        self._account = RequestAccount(admission)
+        call.memory = self._account
+
+    def record_body(self, received: int) -> None:
+        """Account for the body bytes ``received`` so far.
+
+        The first call admits the request with the announced length. Raises OVERLOADED.
+        """
+        if self._received is None:
+            self._account.admit(self._head.length)
+        if self._head.is_chunked:
+            self._account.add_body_bytes(received - (self._received or 0))
+        self._received = received
+
+    def release(self) -> None:
+        """Release the request if it was admitted, and drop the body."""
+        self._account.release()
+        self.wire.body = ()
+
+
+class H1Connection(Http1Connection[H1Request], asyncio.BufferedProtocol):
+    """An HTTP/1.1 server connection that reads requests with the built-in engine."""
+
+    __slots__ = ("_head_started", "_reader", "_watermark")
+
+    def __init__(self, listener: HttpAppListener, reader: RequestReader) -> None:
+        super().__init__(listener)
+        self._reader: Final = reader
+        self._head_started = False  # part of a head has arrived
+        self._watermark: ReceiveWatermark | None = None  # created for the first long body
+
+    @property
+    def _has_partial_head(self) -> bool:
+        return self._head_started
+
+    # ---- receiving
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        """Return the buffer for the next bytes."""
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Process bytes of the current request, or of the next one while a response is being
+        produced.
+
+        Bytes after an early rejection are not recorded, so the next ones overwrite them.
+        """
+        state, reader = self._state, self._reader
+        if state is ConnectionState.HEAD:
+            reader.buffer_written(nbytes)
+            self._receive(has_new_bytes=True)
+        elif state is ConnectionState.BODY:
+            reader.buffer_written(nbytes)
+            self._read_body()
+            if self._state is ConnectionState.BODY:
+                self._set_watermark(reader.missing, nbytes)
+            elif self._state is ConnectionState.HEAD:  # rejected, but it had arrived completely
+                self._receive()
+        elif state is ConnectionState.BUSY or state is ConnectionState.FLUSH:
+            reader.buffer_written(nbytes)
+            if reader.untaken_bytes > MAX_READ_AHEAD:
+                self._transport.pause_reading()
+
+    def _receive(self, *, has_new_bytes: bool = False) -> None:
+        """Take requests until one is being served or more bytes are needed.
+
+        ``has_new_bytes`` is True if bytes have just arrived.
+        """
+        reader = self._reader
+        while self._state is ConnectionState.HEAD:
+            try:
+                head = reader.read_head()
+            except GatewayError as error:
+                if is_client_hello(reader.prefix):
+                    self._listener.gate.refuse_tls(self._peer)
+                self._reject(error)
+                return
+            if head is None:
+                if not self._head_started and (has_new_bytes or reader.untaken_bytes):
+                    self._head_started = True
+                    self._timer.set(self._listener.limits.header_time)
+                return
+            self._head_started = has_new_bytes = False
+            self._begin_request(head)
+
+    def _begin_request(self, head: HttpRequestHead) -> None:
+        host = self._listener
+        call = Call(
+            self._peer, time.monotonic(), headers=head.headers, peer_identity=self._identity
+        )
+        self._request = H1Request(head, call, host.admission)
+        if head.error is not None:
+            self._reject(head.error)
+            return
+        self._state = ConnectionState.BODY
+        self._read_body()
+        if self._state is ConnectionState.BODY and head.expects_continue:
+            self._transport.write(_CONTINUE)
+
+    def _read_body(self) -> None:
+        """Take the received part of the body; serve the request when it is complete."""
+        request, reader = self._request, self._reader
+        assert request is not None
+        try:
+            body = reader.read_body()
+            request.is_complete = body is not None
+            request.record_body(reader.received)
+        except GatewayError as error:
+            self._reject(error)
+            return
+        if body is None:
+            self._await_body(reader.received, reader.missing)
+            return
+        request.wire.body = (body,) if body else ()
+        request.call.bytes_in = reader.received
+        self._start(request)
+
+    def _set_watermark(self, missing: int, arrived: int) -> None:
+        """Set the receive watermark, with ``missing`` body bytes due after ``came`` bytes have
+        just arrived."""
+        watermark = self._watermark
+        if watermark is None:
+            if missing < BODY_WATERMARK:
+                return
+            watermark = self._watermark = ReceiveWatermark(self._transport)
+        watermark.set_min_bytes(
+            min(missing, BODY_WATERMARK) if arrived >= _FAST_ARRIVAL and missing else 1
+        )
+
+    def _reset_watermark(self) -> bool:
+        """Reset the receive watermark; return whether it was set."""
+        watermark = self._watermark
+        if watermark is None or watermark.min_bytes == 1:
+            return False
+        watermark.set_min_bytes(1)
+        return True
+
+    def reject_slow_body(self) -> None:
+        """Reject the body soon if it is still slow."""
+        self._reset_watermark()
+        super().reject_slow_body()
+
+    def _on_timeout(self) -> None:
+        """Read bytes below the watermark before anything times out."""
+        if self._state is ConnectionState.BODY and self._reset_watermark():
+            self._timer.set(CATCH_UP_SECONDS)
+        else:
+            super()._on_timeout()
+
+    # ---- answering
+
+    def _continue(self, *, receiving: bool) -> None:
+        self._reset_watermark()
+        if receiving:
+            return  # rejected within _receive or _gather, whose caller continues
+        if not self._transport.is_reading():
+            self._transport.resume_reading()
+        if self._reader.untaken_bytes:
+            self._receive()
+
+    def _linger(self) -> None:
+        self._reset_watermark()
+        self._reader.discard()  # frees the buffer for data that is discarded
+        super()._linger()

@@ -1,0 +1,418 @@
+"""The server side of a connection that serves an ``HttpApp``, however requests are framed.
+
+A state machine in the protocol's callbacks. Subclasses (``http1``, ``framed``, ``compat``) parse
+the bytes and collect a request as it arrives. The connection's only task starts when the request
+is complete; until then a rejection is written directly from the callback. One timer serves all
+limits.
+
+- Rule 1. The task belongs to the connection and is cancelled when the client disconnects. End of
+  file counts as a disconnect, because TCP does not distinguish a half-close from a close.
+- Rule 2. Every request is released, either when its response is known or when its task ends.
+- Rule 3. A request rejected before its body was read ends the connection: send the response, read
+  and discard the rest of the body for a while, then close. Closing immediately would reset the
+  connection and could destroy the response in transit.
+- Rule 4. The next part of a streamed response is pulled only when the write buffer is empty, or
+  nearly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final, Generic, Protocol, TypeVar, cast
+
+from infergate.core.call import Call
+from infergate.core.errors import GatewayError
+from infergate.core.log_events import BUG
+from infergate.core.memory import MIN_ACCOUNTED_BYTES
+from infergate.core.tensor import Buffer
+from infergate.core.wire import BodyStream, HttpRequest, HttpResponse, total_size
+from infergate.transport.base import HttpApp
+from infergate.transport.http1 import message_head, response_writer
+from infergate.transport.net.timer import CATCH_UP_SECONDS, Timer, body_deadline
+from infergate.transport.server.admission import IncomingBody, UnsentResponse, too_slow
+from infergate.transport.server.connection_gate import ConnectionRefusal, peer_address
+from infergate.transport.server.listener import HttpAppListener
+
+log = logging.getLogger(__name__)
+
+_LINGER_SECONDS: Final = 5.0
+"""Seconds to keep reading after an early rejection (nginx lingering_timeout: 5 s)."""
+
+
+class ConnectionState(enum.Enum):
+    """The state of a connection with regard to its current request."""
+
+    HEAD = "waiting for a request, or reading its head"
+    BODY = "reading the body"
+    BUSY = "the application is handling the request"
+    FLUSH = "the response is written, but the client is slow to read it"
+    LINGER = "rejected early; discarding the rest of the request"
+    LAST = "the last response is written; closing once the client has taken it"
+    CLOSED = "closed"
+
+
+class IncomingRequest(Protocol):
+    """A request that is arriving.
+
+    ``whole``: it has been received completely. ``since``: when its body began to arrive (loop
+    time), 0 before.
+    """
+
+    wire: HttpRequest
+    call: Call
+    body_started_at: float
+    is_complete: bool
+
+    def release(self) -> None:
+        """Release the request if it was admitted, and drop the body."""
+        ...
+
+
+AnyRequest = TypeVar("AnyRequest", bound=IncomingRequest)
+
+
+class HttpServerConnection(asyncio.BaseProtocol, Generic[AnyRequest]):
+    """The state machine of one connection that ``listener`` accepted."""
+
+    __slots__ = (
+        "_drained",
+        "_identity",
+        "_incoming_body",
+        "_is_paused",
+        "_listener",
+        "_peer",
+        "_request",
+        "_state",
+        "_task",
+        "_timer",
+        "_transport",
+        "_unsent_response",
+    )
+
+    def __init__(self, listener: HttpAppListener) -> None:
+        self._listener = listener
+        self._timer = Timer(listener.loop, self._on_timeout)
+        self._state = ConnectionState.HEAD
+        self._peer = ""
+        self._identity: tuple[str, ...] = ()  # names in the client certificate
+        self._request: AnyRequest | None = None  # from its head to its response
+        self._task: asyncio.Task[None] | None = None
+        self._transport: asyncio.Transport
+        self._is_paused = False
+        self._drained: asyncio.Event | None = None  # set when the write buffer has drained
+        self._unsent_response: Final = UnsentResponse(listener.admission)
+        self._incoming_body: IncomingBody | None = None  # created for the first long body
+
+    # ---- implemented by subclasses
+
+    @property
+    def _has_partial_head(self) -> bool:
+        """Whether part of a head has arrived; meaningful in state HEAD."""
+        raise NotImplementedError
+
+    def _placeholder_request(self) -> HttpRequest:
+        """Return a placeholder for a request whose head was not read."""
+        raise NotImplementedError
+
+    def _write_response(self, response: HttpResponse) -> bool:
+        """Write ``response`` without its body stream; return whether another may follow on the
+        connection."""
+        raise NotImplementedError
+
+    def _write_part(self, body: Sequence[Buffer] | None) -> None:
+        """Write another part of the response; None ends it."""
+        raise NotImplementedError
+
+    def _continue(self, *, receiving: bool) -> None:
+        """Continue with the next request, of which bytes may have arrived.
+
+        ``received`` is True inside a receive callback, whose caller continues with those bytes.
+        """
+        raise NotImplementedError
+
+    # ---- called by asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Register with the listener, or abort if the gate refuses."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+        self._peer = peer_address(transport)
+        self._identity = transport.get_extra_info("peer_identity", ())
+        if not self._listener.register(self, self._peer):
+            self._transport.abort()
+            return
+        self._timer.set(self._listener.limits.header_time)
+
+    def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002
+        """Cancel the request in progress."""
+        self._state = ConnectionState.CLOSED
+        self._timer.close()
+        if self._task is None:
+            self._cleanup(None)
+        else:
+            # Not a ``finally`` in the task: a task cancelled before its first step never runs one.
+            self._task.add_done_callback(self._cleanup)
+            self._task.cancel()
+
+    def _cleanup(self, _: asyncio.Task[None] | None) -> None:
+        self._unsent_response.finish()
+        self._stop_awaiting_body()
+        if self._request is not None:
+            self._request.release()
+        # A cancelled task refers to its error, and that to frames whose data would otherwise stay
+        # alive until the next garbage collection.
+        self._task = None
+        self._listener.unregister(self)
+
+    def pause_writing(self) -> None:
+        """Note that the client does not keep up with a response."""
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        """Continue after the write buffer has drained.
+
+        asyncio's transport would report its end twice if it were closed inside this callback.
+        """
+        self._is_paused = False
+        self._unsent_response.finish()
+        if self._state is ConnectionState.FLUSH:
+            self._listener.loop.call_soon(self._on_flushed)
+        elif self._drained is not None:
+            self._timer.stop()
+            self._drained.set()
+
+    def _on_flushed(self) -> None:
+        if self._state is ConnectionState.FLUSH and not self._is_paused:
+            self._next_request()
+
+    # ---- receiving
+
+    def _await_body(self, received: int, missing: int) -> None:
+        """Wait for more of the body: ``received`` bytes are here, ``missing`` are due (0 if its
+        length is unknown)."""
+        request, host = self._request, self._listener
+        assert request is not None
+        now = host.loop.time()
+        since = request.body_started_at = request.body_started_at or now
+        self._timer.set_at(body_deadline(host.limits, since, received, now))
+        if received + missing > MIN_ACCOUNTED_BYTES:
+            if self._incoming_body is None:
+                self._incoming_body = IncomingBody(host.admission)
+            self._incoming_body.update(received + missing, missing, now, self)
+
+    def _stop_awaiting_body(self) -> None:
+        if self._incoming_body is not None:
+            self._incoming_body.finish()
+
+    def reject_slow_body(self) -> None:
+        """Reject the body soon if it is still slow; bytes pending in the socket are read first."""
+        self._listener.loop.call_later(CATCH_UP_SECONDS, self._reject_if_slow)
+
+    def _reject_if_slow(self) -> None:
+        sender, host = self._incoming_body, self._listener
+        if sender is not None and sender.is_slow(host.loop.time(), host.limits.idle_body_time):
+            self._reject(too_slow())
+
+    # ---- answering
+
+    def _start(self, request: AnyRequest) -> None:
+        """Serve a complete request."""
+        self._stop_awaiting_body()
+        self._timer.stop()
+        self._state = ConnectionState.BUSY
+        self._task = self._listener.loop.create_task(self._serve(request, self._listener.app))
+
+    async def _serve(self, request: AnyRequest, app: HttpApp) -> None:
+        try:
+            response = await app.respond(request.wire, request.call)
+        except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001
+            abort_error = request.call.abort_error
+            if abort_error is not None and isinstance(failure, asyncio.CancelledError):
+                failure = abort_error
+            response = response_writer.response_to_failure(failure, app, request.wire, request.call)
+        if response.body_stream is not None:
+            await self._stream_response(response, response.body_stream, request)
+        elif self._state is not ConnectionState.CLOSED:
+            self._task = None
+            request.release()
+            self._respond(response)
+
+    async def _stream_response(
+        self, response: HttpResponse, stream: BodyStream, request: AnyRequest
+    ) -> None:
+        """Write a streamed response (Rule 4)."""
+        try:
+            keep = self._write_response(response)
+            while True:
+                await self._wait_until_drained()
+                part = await stream.next()
+                self._write_part(part)
+                if part is None:
+                    break
+        except Exception:
+            log.exception("a streamed response was aborted", extra=BUG)
+            self._transport.abort()
+            return
+        finally:
+            await stream.close()
+        self._task = None
+        request.release()
+        if self._transport.is_closing():
+            self._wait_for_last_read()
+        else:
+            self._finish_response((), keep=keep)
+
+    async def _wait_until_drained(self) -> None:
+        """Wait until the client has taken most of what was written."""
+        if self._is_paused:
+            self._drained = asyncio.Event()
+            self._wait_for_client(ConnectionState.BUSY)
+            await self._drained.wait()
+            self._drained = None
+
+    def _reject(self, error: GatewayError) -> None:
+        """Reject the current request in whatever state the connection is."""
+        self._stop_awaiting_body()
+        request = self._request
+        if request is None:  # the head is incomplete
+            wire = self._placeholder_request()
+            call = Call(self._peer, time.monotonic(), peer_identity=self._identity)
+        else:
+            wire, call = request.wire, request.call
+            request.release()
+        self._respond(response_writer.rejection(self._listener.app, error, wire, call))
+
+    def _respond(self, response: HttpResponse) -> None:
+        if self._transport.is_closing():
+            self._wait_for_last_read()
+            return
+        keep = self._write_response(response)
+        if self._request is None or not self._request.is_complete:
+            self._linger()
+        else:
+            self._finish_response(response.body, keep=keep)
+
+    def _finish_response(self, body: Sequence[Buffer], *, keep: bool) -> None:
+        """Finish a response that has been written completely, ``body`` being its last part."""
+        if not keep:
+            self._close(body)
+        elif self._is_paused:
+            self._wait_for_client(ConnectionState.FLUSH, body)
+        else:
+            self._next_request()
+
+    def _next_request(self) -> None:
+        """Accept the next request, which may have arrived already."""
+        if self._is_last():
+            self._close()
+            return
+        state = self._state
+        self._request = None
+        self._state = ConnectionState.HEAD
+        self._timer.set(self._listener.limits.keepalive_time)
+        self._continue(receiving=state is ConnectionState.HEAD or state is ConnectionState.BODY)
+
+    def _wait_for_client(self, state: ConnectionState, body: Sequence[Buffer] = ()) -> None:
+        """Wait for the client to take what was written, of which ``body`` is the last part."""
+        self._state = state
+        unsent = self._transport.get_write_buffer_size()
+        if unsent:  # the whole last part stays in memory until all of it is taken
+            unsent = max(unsent, total_size(body))
+        self._unsent_response.start(unsent, self._listener.loop.time(), self)
+        self._timer.set_at(self._unsent_response.deadline(self._listener.limits))
+
+    def _close(self, body: Sequence[Buffer] = ()) -> None:
+        self._wait_for_client(ConnectionState.LAST, body)
+        self._transport.close()
+
+    def _wait_for_last_read(self) -> None:
+        """Wait for the client to take earlier responses, although it has closed its half."""
+        if self._state is not ConnectionState.CLOSED:
+            self._wait_for_client(ConnectionState.LAST)
+
+    def _linger(self) -> None:
+        self._state = ConnectionState.LINGER
+        self._timer.set(_LINGER_SECONDS)
+        if self._transport.can_write_eof():
+            try:
+                self._transport.write_eof()
+            except OSError:  # the client has reset the connection
+                self._transport.abort()
+
+    # ---- timeouts and shutdown
+
+    def _on_timeout(self) -> None:
+        if self._state is ConnectionState.BODY:
+            self._reject(message_head.timed_out("idle_body_time"))
+            return
+        if self._state is ConnectionState.HEAD and self._has_partial_head:
+            self._reject(message_head.timed_out("header_time"))
+            return
+        if (
+            self._state in {ConnectionState.FLUSH, ConnectionState.LAST}
+            or self._drained is not None
+        ):
+            host, now = self._listener, self._listener.loop.time()
+            self._unsent_response.set_remaining(self._transport.get_write_buffer_size(), now)
+            due = self._unsent_response.deadline(host.limits)
+            if now < due:
+                self._timer.set_at(due)
+                return
+            self._disconnect_if_unread()
+            return
+        if self._state is ConnectionState.HEAD:
+            self._listener.gate.closed_idle += 1
+        self._transport.abort()
+
+    def _disconnect_if_unread(self) -> None:
+        if not self._unsent_response.size:  # the client has read everything meanwhile
+            return
+        self._listener.gate.refuse(
+            ConnectionRefusal.SLOW_READER, self._peer, "the client does not read its response"
+        )
+        self._transport.abort()
+
+    def unread_bytes(self) -> int:
+        """Return the number of bytes that the client has not taken yet."""
+        return self._transport.get_write_buffer_size()
+
+    def disconnect_soon(self) -> None:
+        """Disconnect the client soon if it still has not read its response."""
+        self._listener.loop.call_soon(self._disconnect_if_unread)
+
+    def close_when_idle(self) -> None:
+        """Close after the request in progress, or now if there is none."""
+        if (
+            self._state is ConnectionState.HEAD and not self._has_partial_head
+        ) or self._state is ConnectionState.LINGER:
+            self._transport.close()
+
+    def cancel_with(self, error: GatewayError) -> None:
+        """Answer the request in progress with ``error``, and close."""
+        request = self._request
+        if self._task is not None and request is not None:
+            request.call.abort_error = error
+            self._task.cancel()
+        elif self._state is ConnectionState.BODY or (
+            self._state is ConnectionState.HEAD and self._has_partial_head
+        ):
+            self._reject(error)
+        else:
+            self._transport.abort()
+
+    def _is_last(self) -> bool:
+        """Whether the connection ends with this response regardless of what the client asked
+        for."""
+        return self._listener.is_stopping
+
+    def active_tasks(self) -> Iterator[asyncio.Task[None]]:
+        """Return the task that is serving the request, if any."""
+        if self._task is not None:
+            yield self._task
+
+    def abort(self) -> None:
+        """Close now and cancel the request in progress."""
+        self._transport.abort()

@@ -1,0 +1,152 @@
+"""A pooled HTTP/1.1 client, independent of the response parser.
+
+- Rule 1. Only requests that are safe to repeat are sent twice: a GET or HEAD on a connection that
+  the backend was just closing is repeated on a new connection. A POST never is.
+- Rule 2. No cookies, redirects or proxies. Content encodings are never requested; if a response
+  has one, it is decoded one piece at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Final
+
+from infergate.core.errors import GatewayError, Kind, backend_garbage
+from infergate.core.inflation import (
+    MAX_MEMBERS,
+    CorruptDataError,
+    InflatedTooLargeError,
+    inflate_pieces,
+    zlib_window_bits,
+)
+from infergate.core.limits import Limits
+from infergate.core.memory import MemoryAccount
+from infergate.core.tls_settings import ClientTls
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
+from infergate.transport.base import Endpoint
+from infergate.transport.client.pool import ConnectionFactory, EndpointPools, StaleError
+from infergate.transport.http1.event_stream import EventStreamConnection
+from infergate.transport.http1.exchange import HttpExchangeConnection, ResponseReaderFactory
+from infergate.transport.net.deferred_inflation import DeferredInflation, inflate_or_defer
+
+_REPEATABLE: Final = frozenset({"GET", "HEAD"})
+
+
+class Http1Upstream:
+    """An ``HttpUpstream`` over HTTP/1.1."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        tls: ClientTls | None,
+        create: ConnectionFactory[HttpExchangeConnection],
+        create_reader: ResponseReaderFactory,
+    ) -> None:
+        """``create`` makes connections for complete responses; ``create_reader`` parses responses
+        that may be streams. ``tls`` as in ``EndpointPools``."""
+        self._limits: Final = limits
+        self._pools: Final = EndpointPools(limits, create, tls)
+        self._streams: Final = EndpointPools(
+            limits, functools.partial(EventStreamConnection, create_reader), tls
+        )
+
+    async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
+        """Send a request and return the complete response within ``timeout`` seconds."""
+        response = await self._exchange(wire, endpoint, timeout)
+        if "content-encoding" in response.headers:
+            return await _decode_content(response, self._limits.body, wire.memory)
+        return response
+
+    async def _exchange(
+        self, wire: HttpRequest, endpoint: Endpoint, timeout: float
+    ) -> HttpResponse:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        pool = self._pools.for_endpoint(endpoint)
+        target = _target(wire, endpoint)
+        try:
+            connection = pool.take()
+            if connection is not None:
+                try:
+                    return await connection.send(wire, target, deadline)
+                except StaleError:
+                    if wire.method not in _REPEATABLE:
+                        raise
+            connection = await pool.connect(deadline - loop.time())
+            return await connection.send(wire, target, deadline)
+        except ValueError as error:
+            raise _cannot_send(error) from error
+
+    async def stream(
+        self, wire: HttpRequest, endpoint: Endpoint, timeout: float | None
+    ) -> AsyncGenerator[HttpResponse, None]:
+        """Send a request and yield the data of each event as a response; other responses are
+        yielded whole.
+
+        Each stream has a new connection: an idle one might just be closing, and nothing is sent
+        twice.
+        """
+        connect_timeout = self._limits.connect_time if timeout is None else timeout
+        connection = await self._streams.for_endpoint(endpoint).connect(connect_timeout)
+        try:
+            async with aclosing(connection.send(wire, _target(wire, endpoint))) as responses:
+                async for response in responses:
+                    yield response
+        except ValueError as error:
+            raise _cannot_send(error) from error
+        finally:
+            connection.close()
+
+    async def disconnect(self, endpoint: Endpoint) -> None:
+        """Close all connections to ``endpoint``."""
+        await self._pools.disconnect(endpoint)
+        await self._streams.disconnect(endpoint)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._pools.close()
+        await self._streams.close()
+
+
+async def _decode_content(
+    response: HttpResponse, max_bytes: int, memory: MemoryAccount
+) -> HttpResponse:
+    """Decode the gzip or deflate content encoding of ``answer``.
+
+    It is present only if an operator forwards Accept-Encoding.
+    """
+    data = join_parts(response.body)
+    encoding = response.headers["content-encoding"].strip().lower()
+    window = zlib_window_bits(encoding, data)
+    if window is None:
+        return response
+    try:
+        body = inflate_or_defer(
+            inflate_pieces(data, window, max_bytes, MAX_MEMBERS), len(data), max_bytes
+        )
+        if isinstance(body, DeferredInflation):
+            body = await body.inflate(memory)
+    except CorruptDataError as error:
+        raise backend_garbage(
+            f"the backend's response cannot be used: the {encoding} body {error}"
+        ) from None
+    except InflatedTooLargeError:
+        message = f"the backend's response cannot be used: the body is over the limit of {max_bytes} bytes"
+        raise backend_garbage(message) from None
+    headers = {
+        name: message for name, message in response.headers.items() if name != "content-encoding"
+    }
+    return replace(response, headers=headers, body=[body])
+
+
+def _target(wire: HttpRequest, endpoint: Endpoint) -> str:
+    target = endpoint.path + wire.path or "/"
+    return f"{target}?{wire.query}" if wire.query else target
+
+
+def _cannot_send(error: ValueError) -> GatewayError:
+    return GatewayError(Kind.BAD_REQUEST, f"cannot be sent over HTTP: {error}")

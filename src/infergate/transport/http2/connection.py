@@ -1,0 +1,509 @@
+"""The state machine of an HTTP/2 connection that both ends share (RFC 9113).
+
+`receive` takes bytes and returns events; output gathers until `take_output`. `frame_reader` splits
+the bytes into frames; `roles` has what server and client do differently.
+
+- The connection's receive window is refilled as DATA is read from the socket, a stream's when its
+  owner calls `release`; that is what makes a peer wait.
+- Every frame that advances no request is charged to a budget (`limits`).
+- A frame on a closed stream is an error of that stream alone, unless RFC 9113 demands more, because
+  other calls share the connection. Frames that were in flight when we reset a stream are free of
+  charge.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+from infergate.core.tensor import Buffer
+from infergate.transport.http2 import frames, limits
+from infergate.transport.http2.events import Data, Event, Failed, Goaway, Ready, Reset, Sent
+from infergate.transport.http2.frame_budget import FrameBudget
+from infergate.transport.http2.frame_reader import PRIORITY_SIZE, Http2FrameReader
+from infergate.transport.http2.frames import (
+    ACK,
+    END_STREAM,
+    UINT32,
+    Code,
+    Http2ConnectionError,
+    Http2StreamError,
+)
+from infergate.transport.http2.header_blocks import HeaderBlock, HeaderBlockDecoder
+from infergate.transport.http2.hpack_decoder import HeaderBlockTooLargeError
+from infergate.transport.http2.outbound import OutboundFrames
+from infergate.transport.http2.stream import Stream
+
+_MAX_REASON: Final = 200
+"""Characters of a GOAWAY reason that are sent or reported."""
+_IN_FLIGHT_BLOCKS: Final = 2
+"""Header blocks that a peer may have sent before it received our RST_STREAM."""
+
+
+class Http2Connection(Http2FrameReader):
+    """A connection. `streams` holds the open streams by number."""
+
+    is_client = False
+    """Whether this end opens the streams, so that the peer can only end or break streams that it
+    was sent."""
+
+    def __init__(self, header_bytes: int) -> None:
+        """`header_bytes`: the limit on a request's or response's headers. Blocks of a few times
+        that size are still read, so that the stream can be refused with an error."""
+        self.streams: dict[int, Stream] = {}
+        self.last_stream = 0
+        """The greatest stream number used by the peer (client: by us)."""
+        self.is_closed = False
+        self.peer_max_streams = 2**31
+        """How many concurrent streams the peer allows."""
+        super().__init__(limits.HEADER_BLOCK_FACTOR * header_bytes)
+        self._outbound = OutboundFrames()
+        self._header_decoder = HeaderBlockDecoder(self._max_block)
+        self._glitch_budget = FrameBudget(limits.GLITCH_BURST, limits.GLITCH_RATE)
+        self._settings_budget = FrameBudget(limits.SETTINGS_BURST, limits.SETTINGS_RATE)
+        self._ping_budget = FrameBudget(limits.PING_BURST, limits.PING_RATE)
+        self._refunded_frames = 0
+        self._expected_updates = 0
+        self._frames_at_ping = 0
+        self._now = self._settings_received_at = 0.0
+        self._events: list[Event] = []
+        self._unacknowledged_settings = 1
+        self._receive_window = frames.DEFAULT_WINDOW
+        self._unreleased = 0
+        self._closed_streams: OrderedDict[int, tuple[int, int] | None] = OrderedDict()
+        """Streams that were reset. For a stream that we reset: how many bytes of DATA and how many
+        header blocks may still arrive. None: the peer reset it."""
+
+    # ---- to be implemented by subclasses
+
+    def _on_headers(self, number: int, fields: HeaderBlock, *, end: bool) -> None:
+        """Handle a header block. Raises Http2ConnectionError and Http2StreamError."""
+        raise NotImplementedError
+
+    def _is_idle(self, number: int) -> bool:
+        """Return whether a stream with this number was never opened."""
+        raise NotImplementedError
+
+    def _on_pong(self, payload: bytes) -> None:
+        """Handle the answer to a PING of ours."""
+
+    # ---- receiving
+
+    def receive(self, data: bytes, now: float) -> list[Event]:
+        """Process received bytes and return the resulting events. `now`: seconds on any one
+        clock."""
+        self._now = now
+        events = self._events = []
+        if not self.is_closed:
+            try:
+                self._split(data)
+            except Http2ConnectionError as fault:
+                self.fail(fault.code, fault.reason)
+                events.append(Failed(fault.code, fault.reason))
+        return events
+
+    @property
+    def last_received_at(self) -> float:
+        """When bytes were last received."""
+        return self._now
+
+    @property
+    def is_frame_pending(self) -> bool:
+        """Whether a header block, or another frame that is held, is incomplete."""
+        return self._block is not None or bool(self._unparsed)
+
+    def _on_frame(self, kind: int, stream: int, flags: int, payload: bytes) -> None:
+        match kind:
+            case frames.WINDOW_UPDATE:
+                self._on_window_update(stream, payload)
+            case frames.RST_STREAM:
+                self._on_reset(stream, payload)
+            case frames.PING:
+                self._on_ping(flags, payload)
+            case frames.SETTINGS:
+                self._on_settings(flags, payload)
+            case frames.GOAWAY:
+                self._on_goaway(payload)
+            case frames.PRIORITY:
+                self._charge_budget("priorities")
+                if len(payload) != PRIORITY_SIZE:
+                    if self._is_idle(
+                        stream
+                    ):  # RST_STREAM is not allowed on an idle stream (RFC 9113, 6.4)
+                        raise Http2ConnectionError(
+                            Code.FRAME_SIZE_ERROR, "a PRIORITY frame of the wrong size"
+                        )
+                    raise Http2StreamError(stream, Code.FRAME_SIZE_ERROR)
+            case _:
+                raise Http2ConnectionError(
+                    Code.PROTOCOL_ERROR, "PUSH_PROMISE although push is disabled"
+                )
+
+    def _on_block(self, number: int, block: bytes, *, end: bool) -> None:
+        self.progress_count += 1
+        try:
+            fields = self._header_decoder.decode(block)
+        except HeaderBlockTooLargeError:
+            if not self._can_skip_block():
+                raise
+            self._on_skipped_block(number)
+            return
+        self._on_headers(number, fields, end=end)
+
+    def _can_skip_block(self) -> bool:
+        """Return whether the peer has acknowledged our SETTINGS, so that it has no dynamic
+        table."""
+        return not self._unacknowledged_settings
+
+    def _on_data(self, number: int, flags: int, length: int, body: int) -> Stream | None:
+        if length > self._receive_window:
+            raise Http2ConnectionError(Code.FLOW_CONTROL_ERROR, "DATA beyond the connection window")
+        self._receive_window -= length
+        self._unreleased += length
+        if self._unreleased * 2 >= limits.CONNECTION_WINDOW:
+            self._send_window_update(self._unreleased)
+            self._unreleased = 0
+        stream = self.streams.get(number)
+        if stream is None:
+            self._on_closed_stream_data(number, body)
+            return None
+        if not stream.remote_open:
+            raise Http2StreamError(number, Code.STREAM_CLOSED)
+        self._accept_data(stream, flags, length, body)
+        return stream
+
+    def _on_closed_stream_data(self, number: int, body: int) -> None:
+        """Handle DATA on a stream that is not open; `body` excludes padding. Raises
+        Http2ConnectionError and Http2StreamError."""
+        if self._is_idle(number):
+            raise Http2ConnectionError(
+                Code.PROTOCOL_ERROR, "DATA on a stream that was never opened"
+            )
+        allowed = self._closed_streams.get(number)
+        if allowed is None:
+            raise Http2StreamError(number, Code.STREAM_CLOSED)
+        remaining_bytes, remaining_blocks = allowed
+        if 0 < body <= remaining_bytes:
+            self._closed_streams[number] = remaining_bytes - body, remaining_blocks
+        else:
+            self._charge_budget("DATA on closed streams")
+
+    def _accept_data(self, stream: Stream, flags: int, length: int, body: int) -> None:
+        if length > stream.receive_window:
+            raise Http2StreamError(stream.id, Code.FLOW_CONTROL_ERROR)
+        if not stream.received_headers:
+            raise Http2StreamError(stream.id, Code.PROTOCOL_ERROR)
+        stream.receive_window -= body
+        if length > body:  # return padding at once: the owner never sees it
+            self._send_window_update(length - body, stream)
+        if stream.remaining_length is not None:
+            stream.remaining_length -= body
+            if stream.remaining_length < 0 or (flags & END_STREAM and stream.remaining_length):
+                raise Http2StreamError(stream.id, Code.PROTOCOL_ERROR)
+
+    def _countable_frames(self, number: int, length: int) -> int:
+        stream = self.streams.get(number)
+        if stream is None or not stream.remote_open or not stream.received_headers:
+            return 0
+        before_update = limits.CONNECTION_WINDOW // 2 - 1 - self._unreleased
+        allowed = min(self._receive_window, before_update, stream.receive_window)
+        return (
+            allowed if stream.remaining_length is None else min(allowed, stream.remaining_length)
+        ) // length
+
+    def _on_data_run(self, number: int, size: int) -> Stream:
+        stream = self.streams[number]
+        self._receive_window -= size
+        self._unreleased += size
+        stream.receive_window -= size
+        if stream.remaining_length is not None:
+            stream.remaining_length -= size
+        return stream
+
+    def _on_data_payload(
+        self, stream: Stream, parts: Sequence[Buffer], size: int, *, end: bool
+    ) -> None:
+        self._events.append(Data(stream, parts, size, end))
+        if end:
+            stream.remote_open = False
+            if not stream.local_open:
+                del self.streams[stream.id]
+
+    def _on_stream_error(self, fault: Http2StreamError) -> None:
+        if not self.is_client or fault.stream not in self.streams:
+            self._charge_budget("streams that break rules")
+        self._reset_and_report(fault.stream, fault.code)
+
+    # ---- frames about streams
+
+    def _on_reset(self, number: int, payload: bytes) -> None:
+        if self._is_idle(number):
+            raise Http2ConnectionError(
+                Code.PROTOCOL_ERROR, "RST_STREAM on a stream that was never opened"
+            )
+        stream = self.streams.get(number)
+        if stream is None or not self.is_client:
+            self._charge_budget("resets")
+        if stream is not None:
+            code = UINT32.unpack(payload)[0]
+            self._remove_stream(stream)
+            self._remember_closed(number, None)
+            self._events.append(Reset(stream, code, is_unprocessed=code == Code.REFUSED_STREAM))
+
+    def _on_window_update(self, number: int, payload: bytes) -> None:
+        out = self._outbound
+        if self._expected_updates:
+            self._expected_updates -= 1
+        else:
+            self._charge_budget("window updates")
+        increment = UINT32.unpack(payload)[0] & frames.LARGEST_WINDOW
+        if number == 0:
+            if not increment:
+                raise Http2ConnectionError(Code.PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
+            for waiting_stream in out.grow_window(increment):
+                self._on_queue_sent(waiting_stream)
+            return
+        stream = self.streams.get(number)
+        if stream is None:
+            if self._is_idle(number):
+                raise Http2ConnectionError(
+                    Code.PROTOCOL_ERROR, "WINDOW_UPDATE on a stream that was never opened"
+                )
+            return
+        if not increment:
+            raise Http2StreamError(number, Code.PROTOCOL_ERROR)
+        self._on_window_grown(stream, out.grow_stream_window(stream, increment))
+
+    def _on_window_grown(self, stream: Stream, sent: bool | None) -> None:  # noqa: FBT001
+        if sent is None:
+            raise Http2StreamError(stream.id, Code.FLOW_CONTROL_ERROR)
+        if sent:
+            self._on_queue_sent(stream)
+
+    def _on_queue_sent(self, stream: Stream) -> None:
+        self._events.append(Sent(stream))
+        self._finish_sending(stream)
+
+    # ---- frames about the connection
+
+    def _on_settings(self, flags: int, payload: bytes) -> None:
+        if flags & ACK:
+            self._on_settings_ack(payload)
+            return
+        if len(payload) % frames.SETTING.size:
+            raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
+        if not self._settings_budget.spend(self._now):
+            raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "too many SETTINGS")
+        initial = self._outbound.initial_window
+        for identifier, value in frames.SETTING.iter_unpack(payload):
+            if identifier == frames.INITIAL_WINDOW_SIZE:
+                initial = value  # applied once, however often it is repeated
+                if value > frames.LARGEST_WINDOW:
+                    raise Http2ConnectionError(
+                        Code.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is too large"
+                    )
+            else:
+                self._apply_setting(identifier, value)
+        if initial != self._outbound.initial_window:
+            self._apply_initial_window(initial)
+        self._outbound.output.append(frames.SETTINGS_ACK)
+        if not self._has_received_settings:
+            self._has_received_settings = True
+            self._settings_received_at = self._now
+            self._events.append(Ready())
+
+    def _on_settings_ack(self, payload: bytes) -> None:
+        if payload:
+            raise Http2ConnectionError(
+                Code.FRAME_SIZE_ERROR, "a SETTINGS acknowledgement with a payload"
+            )
+        if not self._has_received_settings or not self._unacknowledged_settings:
+            raise Http2ConnectionError(
+                Code.PROTOCOL_ERROR, "a SETTINGS acknowledgement without SETTINGS"
+            )
+        self._unacknowledged_settings -= 1
+        self._header_decoder.disable_table()
+
+    def _apply_setting(self, identifier: int, value: int) -> None:
+        match identifier:
+            case frames.ENABLE_PUSH:
+                self._check_push(value)
+            case frames.MAX_CONCURRENT_STREAMS:
+                if value > self.peer_max_streams and self._has_received_settings:
+                    self._events.append(Ready())
+                self.peer_max_streams = value
+            case frames.MAX_FRAME_SIZE:
+                if not frames.MIN_FRAME_SIZE <= value <= frames.LARGEST_FRAME_SIZE:
+                    raise Http2ConnectionError(Code.PROTOCOL_ERROR, "MAX_FRAME_SIZE out of range")
+                self._outbound.max_frame_size = value
+
+    def _apply_initial_window(self, initial: int) -> None:
+        out = self._outbound
+        grown, out.initial_window = initial - out.initial_window, initial
+        for stream in tuple(self.streams.values()):
+            sent = out.grow_stream_window(stream, grown)
+            if sent is None:
+                raise Http2ConnectionError(Code.FLOW_CONTROL_ERROR, "a stream window overflows")
+            if sent:
+                self._on_queue_sent(stream)
+
+    def _check_push(self, value: int) -> None:
+        if value > 1:
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "ENABLE_PUSH is not 0 or 1")
+
+    def _on_ping(self, flags: int, payload: bytes) -> None:
+        if flags & ACK:
+            self._charge_budget("PING acknowledgements")
+            self._on_pong(payload)
+            return
+        if self._outbound.sent_frames > self._frames_at_ping:
+            self._frames_at_ping = self._outbound.sent_frames
+            self._ping_budget.refill()
+        if not self._ping_budget.spend(self._now):
+            # On this reason gRPC clients reduce their ping rate (gRFC A8).
+            raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "too_many_pings")
+        self._outbound.output.append(frames.frame(frames.PING, ACK, 0, payload))
+
+    def _on_goaway(self, payload: bytes) -> None:
+        self._charge_budget("GOAWAY frames")
+        last, code, reason = frames.read_goaway(payload)
+        self._on_streams_rejected(last, code)
+        self._events.append(Goaway(code, reason[:_MAX_REASON]))
+
+    def _on_streams_rejected(self, last: int, code: int) -> None:
+        """Handle that the peer will not process our streams after `last`."""
+
+    def _charge_budget(self, reason: str) -> None:
+        sent = self._outbound.sent_frames
+        if sent > self._refunded_frames:  # the peer may answer each with two window updates
+            self._glitch_budget.add(2.0 * (sent - self._refunded_frames))
+            self._refunded_frames = sent
+        if not self._glitch_budget.spend(self._now):
+            raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, f"too many {reason}")
+
+    # ---- sending
+
+    def take_output(self) -> list[Buffer]:
+        """Return the pending output, in order, and forget it."""
+        parts, self._outbound.output = self._outbound.output, []
+        return parts
+
+    @property
+    def has_output(self) -> bool:
+        """Whether there is pending output."""
+        return bool(self._outbound.output)
+
+    def send_headers(self, stream: Stream, block: bytes, *, end: bool = False) -> None:
+        """Send a header block (`header_blocks.encode_block`). `end`: nothing follows."""
+        if stream.local_open:
+            self._outbound.send_headers(stream, block, end=end)
+            if end:
+                self._finish_sending(stream)
+
+    def send_data(
+        self, stream: Stream, parts: Sequence[Buffer], trailers: bytes | None = None
+    ) -> bool:
+        """Send part of a body, then its end unless `trailers` is None: with the trailers `trailers`
+        if it is not empty. Return False if data has to wait for the peer's windows; a `Sent` event
+        reports when it has been sent.
+
+        Nothing is sent on a stream that has been reset.
+        """
+        if not stream.local_open:
+            return True
+        sent = self._outbound.send_data(stream, parts, trailers)
+        if sent and trailers is not None:
+            self._finish_sending(stream)
+        return sent
+
+    def send_message(
+        self, stream: Stream, block: bytes, parts: Sequence[Buffer], trailers: bytes
+    ) -> None:
+        """Send all of a message on `stream`: header block, body and trailers."""
+        if stream.local_open and self._outbound.send_message(stream, block, parts, trailers):
+            self._finish_sending(stream)
+
+    def _finish_sending(self, stream: Stream) -> None:
+        if not stream.local_open and not stream.remote_open:
+            self.streams.pop(stream.id, None)
+
+    def reset(self, stream: Stream, code: Code) -> None:
+        """Reset `stream` if it is still open."""
+        if stream.id in self.streams:
+            self._send_reset(stream.id, code)
+            self._remove_stream(stream)
+
+    def release(self, stream: Stream, size: int) -> None:
+        """Let the peer send `size` more bytes on `stream`, which the owner has consumed. Bytes
+        granted by `expect` are not granted again."""
+        extra = min(size, stream.extra_granted)
+        stream.extra_granted -= extra
+        stream.unreleased += size - extra
+        if stream.remote_open and stream.unreleased * 2 >= limits.STREAM_WINDOW:
+            self._send_window_update(stream.unreleased, stream)
+            stream.receive_window += stream.unreleased
+            stream.unreleased = 0
+
+    def expect(self, stream: Stream, size: int) -> None:
+        """Raise the window of `stream` so that `size` more bytes, which will be accepted, can
+        arrive."""
+        lacking = size - stream.receive_window
+        if lacking > 0 and stream.remote_open:
+            self._send_window_update(lacking, stream)
+            stream.receive_window += lacking
+            stream.extra_granted += lacking
+
+    def _send_window_update(self, size: int, stream: Stream | None = None) -> None:
+        if stream is None:
+            self._receive_window += size
+        self._outbound.output.append(frames.window_update(0 if stream is None else stream.id, size))
+
+    def _send_settings(self, values: Sequence[tuple[int, int]]) -> None:
+        self._outbound.output.append(frames.settings(values))
+        self._send_window_update(limits.CONNECTION_WINDOW - self._receive_window)
+
+    def _reset_and_report(self, number: int, code: Code) -> None:
+        """Reset a stream, which may never have been open, and report it to its owner."""
+        self._send_reset(number, code)
+        stream = self.streams.get(number)
+        if stream is not None:
+            self._remove_stream(stream)
+            self._events.append(Reset(stream, code, is_unprocessed=False))
+
+    def _send_reset(self, number: int, code: Code) -> None:
+        """Send RST_STREAM, and ignore what the peer has already sent on the stream."""
+        stream = self.streams.get(number)
+        if stream is not None and stream.remote_open:
+            self._remember_closed(number, (stream.receive_window, _IN_FLIGHT_BLOCKS))
+        elif stream is not None or number in self._closed_streams or code is Code.STREAM_CLOSED:
+            self._remember_closed(number, (0, 0))
+        else:  # refused: open only from the peer's point of view
+            self._remember_closed(number, (limits.STREAM_WINDOW, _IN_FLIGHT_BLOCKS))
+        self._outbound.output.append(frames.reset(number, code))
+
+    def _remember_closed(self, number: int, allowed: tuple[int, int] | None) -> None:
+        self._closed_streams[number] = allowed
+        if len(self._closed_streams) > limits.MAX_CLOSED_STREAMS:
+            self._closed_streams.popitem(last=False)
+
+    def _remove_stream(self, stream: Stream) -> None:
+        del self.streams[stream.id]
+        self._outbound.discard(stream)
+        stream.remote_open = False
+
+    def fail(self, code: Code, reason: str) -> None:
+        """End the connection with a GOAWAY that gives the reason."""
+        self.is_closed = True
+        self._outbound.output.append(
+            frames.goaway(self._last_processed, code, reason[:_MAX_REASON])
+        )
+        for stream in self.streams.values():
+            self._outbound.discard(stream)
+            stream.remote_open = False
+        self.streams.clear()
+
+    @property
+    def _last_processed(self) -> int:
+        """The last stream of the peer that was processed."""
+        return 0

@@ -1,0 +1,375 @@
+"""Splits the bytes of an HTTP/2 peer into frames (RFC 9113, 4 and 6.10).
+
+Only the frames of a header block and other small frames are held until they are complete. DATA is
+passed on as views of the received bytes; frames of unknown kinds are discarded as they arrive. A
+length is checked when it is announced, before its bytes have arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from infergate.core.tensor import Buffer
+from infergate.transport.http2 import frames, limits
+from infergate.transport.http2.frames import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    FRAME_HEADER,
+    FRAME_HEADER_SIZE,
+    HEADERS,
+    PADDED,
+    SETTINGS,
+    Code,
+    Http2ConnectionError,
+    Http2StreamError,
+)
+from infergate.transport.http2.stream import Stream
+
+NOTHING: Final = b""
+PRIORITY_SIZE: Final = 5
+_KEPT_PREFACE: Final = 16
+"""Bytes kept of a connection that does not start as HTTP/2."""
+
+
+class Http2FrameReader:
+    """The frame parser. Subclasses give the frames their meaning."""
+
+    preface: bytes
+    """The bytes with which the peer must start."""
+
+    def __init__(self, max_block: int) -> None:
+        """`max_block`: the longest header block, in bytes."""
+        self._max_block = max_block
+        self._unparsed = NOTHING
+        self.progress_count = 0
+        """A counter that grows whenever a header block is complete, or the held frame is another
+        one than before."""
+        self._expected_preface = self.preface
+        self.first_bytes = b""
+        """The first bytes of the peer, if they are not HTTP/2."""
+        self._has_received_settings = False  # SETTINGS have come
+        self._payload_left = 0  # bytes to come of a DATA frame, or of a discarded one
+        self._padding_left = 0  # how many of them are padding
+        self._data_stream: Stream | None = None
+        self._ends_stream = False
+        self._block: bytearray | None = None  # an incomplete header block
+        self._block_stream = 0
+        self._block_flags = 0
+        self._continuations = 0
+        self._is_skipping = False  # the header block is too long, and is being discarded
+
+    # ---- to be implemented by subclasses
+
+    def _on_frame(self, kind: int, stream: int, flags: int, payload: bytes) -> None:
+        """Handle any frame but DATA and those of header blocks. Raises Http2ConnectionError and
+        Http2StreamError."""
+        raise NotImplementedError
+
+    def _on_data(self, number: int, flags: int, length: int, body: int) -> Stream | None:
+        """Handle the start of a DATA frame of `length` bytes, of which `body` are not padding.
+        Return its stream, or None if the data is to be discarded. Raises Http2ConnectionError and
+        Http2StreamError."""
+        raise NotImplementedError
+
+    def _countable_frames(self, number: int, length: int) -> int:
+        """Return how many DATA frames of `length` bytes (not 0) without padding and END_STREAM may
+        be accepted by counting alone, without any other action."""
+        raise NotImplementedError
+
+    def _on_data_run(self, number: int, size: int) -> Stream:
+        """Count such frames, `size` bytes in total; return their stream."""
+        raise NotImplementedError
+
+    def _on_data_payload(
+        self, stream: Stream, parts: Sequence[Buffer], size: int, *, end: bool
+    ) -> None:
+        """Handle part of a DATA frame, or its end."""
+        raise NotImplementedError
+
+    def _on_block(self, number: int, block: bytes, *, end: bool) -> None:
+        """Handle a complete header block. Raises Http2ConnectionError and Http2StreamError."""
+        raise NotImplementedError
+
+    def _can_skip_block(self) -> bool:
+        """Return whether a header block may be discarded undecoded, because it has no effect on
+        later ones."""
+        raise NotImplementedError
+
+    def _on_skipped_block(self, number: int) -> None:
+        """Handle a header block on `number` that was too long and discarded. Raises
+        Http2ConnectionError and Http2StreamError."""
+        raise NotImplementedError
+
+    def _charge_budget(self, reason: str) -> None:
+        """Charge the peer's budget for a frame that advances no request. Raises
+        Http2ConnectionError when the budget is spent."""
+        raise NotImplementedError
+
+    def _on_stream_error(self, fault: Http2StreamError) -> None:
+        """Handle a broken rule of a stream. Raises Http2ConnectionError when there were too
+        many."""
+        raise NotImplementedError
+
+    # ---- splitting
+
+    def _split(self, data: bytes) -> None:
+        """Split `data`. Raises Http2ConnectionError."""
+        if self._unparsed:
+            data = self._unparsed + data
+            self._unparsed = NOTHING
+        position, end = 0, len(data)
+        if self._expected_preface:
+            position = self._read_preface(data)  # `_rest` is empty until the preface is complete
+        view = memoryview(data)
+        while position < end:
+            if self._payload_left:
+                next_position = self._continue_frame(view, position, end)
+            else:
+                next_position = self._read_frame(data, view, position, end)
+            if next_position == position:
+                self._unparsed = data[position:]
+                if position and self._block is None:
+                    self.progress_count += 1
+                return
+            position = next_position
+
+    def _read_preface(self, data: bytes) -> int:
+        expected = self._expected_preface
+        length = min(len(data), len(expected))
+        if data[:length] != expected[:length]:
+            self.first_bytes = bytes(data[:_KEPT_PREFACE])
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "not HTTP/2")
+        self._expected_preface = expected[length:]
+        return length
+
+    def _read_frame(  # noqa: C901 - another call would cost time for each frame
+        self, data: bytes, view: memoryview, at: int, end: int
+    ) -> int:
+        """Read the frame at `at`; of a DATA frame that is not complete only the header. `view` is a
+        view of `data`. Return the position after it, or `at` if it has not arrived yet. Raises
+        Http2ConnectionError."""
+        payload_start = at + FRAME_HEADER_SIZE
+        if payload_start > end:
+            return at
+        length_and_kind: int
+        length_and_kind, flags, stream = FRAME_HEADER.unpack_from(data, at)
+        length, kind = length_and_kind >> 8, length_and_kind & 0xFF
+        stream &= frames.LAST_STREAM
+        payload_end = payload_start + length
+        if kind == DATA and self._block is None:
+            if not flags and data.startswith(data[at:payload_start], payload_end):
+                next_position = self._read_run(data, at, end, stream, length)
+                if next_position != at:
+                    return next_position
+            if not flags & PADDED:
+                if 0 < length <= end - payload_start:
+                    self._read_data(stream, flags, view[payload_start:payload_end])
+                    return payload_end
+                self._begin_data(stream, flags, length, 0)
+                return payload_start
+            if payload_start == end:
+                return at
+            self._begin_data(stream, flags, length, data[payload_start] + 1)
+            return payload_start + 1
+        self._check_frame(kind, stream, length)
+        if kind > frames.CONTINUATION:
+            self._charge_budget("frames of unknown kinds")
+            self._payload_left, self._padding_left, self._data_stream = length, 0, None
+            return payload_start
+        if payload_end > end:
+            return at
+        try:
+            if kind == HEADERS and flags in _WHOLE_BLOCK_FLAGS:
+                self._on_block(stream, data[payload_start:payload_end], end=flags & END_STREAM != 0)
+            else:
+                self._dispatch_frame(kind, stream, flags, data[payload_start:payload_end])
+        except Http2StreamError as fault:
+            self._on_stream_error(fault)
+        return payload_end
+
+    def _read_run(self, data: bytes, at: int, end: int, number: int, length: int) -> int:
+        """Read a run of complete DATA frames whose headers all equal the one at `at` and that need
+        only be counted. Return the position after it, or `at` if there are fewer than two."""
+        frame_size = FRAME_HEADER_SIZE + length
+        if not 0 < length <= limits.MAX_FRAME:
+            return at
+        max_frames = min((end - at) // frame_size, self._countable_frames(number, length))
+        head, next_position, limit = (
+            data[at : at + FRAME_HEADER_SIZE],
+            at,
+            at + max_frames * frame_size,
+        )
+        while next_position < limit and data.startswith(head, next_position):
+            next_position += frame_size
+        if next_position <= at + frame_size:
+            return at
+        view = memoryview(data)
+        parts = [
+            view[start + FRAME_HEADER_SIZE : start + frame_size]
+            for start in range(at, next_position, frame_size)
+        ]
+        size = len(parts) * length
+        self._on_data_payload(self._on_data_run(number, size), parts, size, end=False)
+        return next_position
+
+    def _dispatch_frame(self, kind: int, stream: int, flags: int, payload: bytes) -> None:
+        if kind == HEADERS:
+            self._begin_block(stream, flags, payload)
+        elif kind == frames.CONTINUATION:
+            self._continue_block(stream, flags, payload)
+        else:
+            self._on_frame(kind, stream, flags, payload)
+
+    def _check_frame(self, kind: int, stream: int, length: int) -> None:
+        """Check length, stream and order of a frame before its payload has arrived. Raises
+        Http2ConnectionError."""
+        if length > limits.MAX_FRAME:
+            raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "a frame is too long")
+        if not self._has_received_settings and kind != SETTINGS:
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+        if self._block is not None and (
+            kind != frames.CONTINUATION or stream != self._block_stream
+        ):
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "a header block was interrupted")
+        if kind > frames.CONTINUATION:
+            return
+        min_length, max_length, on_stream = _FRAME_RULES[kind]
+        if kind in _BLOCK_KINDS and length > self._max_block:
+            raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "a header block is too long")
+        if not min_length <= length <= max_length:
+            raise Http2ConnectionError(
+                Code.FRAME_SIZE_ERROR, "the frame's size is wrong for its kind"
+            )
+        if on_stream is not None and on_stream != (stream != 0):
+            raise Http2ConnectionError(
+                Code.PROTOCOL_ERROR, "the frame's stream is wrong for its kind"
+            )
+
+    def _data_target(self, number: int, flags: int, length: int, padding: int) -> Stream | None:
+        """Return the stream of the DATA frame that begins, or None if the data is to be discarded.
+        `padding` includes the byte with its length. Raises Http2ConnectionError."""
+        if length > limits.MAX_FRAME:
+            raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "a frame is too long")
+        if not self._has_received_settings:
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+        if not number or padding > length:
+            raise Http2ConnectionError(
+                Code.PROTOCOL_ERROR, "DATA on stream 0, or with too much padding"
+            )
+        try:
+            return self._on_data(number, flags, length, length - padding)
+        except Http2StreamError as fault:
+            self._on_stream_error(fault)
+            return None
+
+    def _read_data(self, number: int, flags: int, payload: memoryview) -> None:
+        """Handle a complete DATA frame, not empty and without padding. Raises
+        Http2ConnectionError."""
+        length = len(payload)
+        stream = self._data_target(number, flags, length, 0)
+        if stream is not None:
+            self._on_data_payload(stream, (payload,), length, end=flags & END_STREAM != 0)
+
+    def _begin_data(self, number: int, flags: int, length: int, padding: int) -> None:
+        """Handle the start of a DATA frame whose padding length has been read. Raises
+        Http2ConnectionError."""
+        stream = self._data_target(number, flags, length, padding)
+        body = length - padding
+        self._payload_left = length - 1 if padding else length
+        self._padding_left = padding - 1 if padding else 0
+        self._data_stream = None
+        self._ends_stream = bool(flags & END_STREAM)
+        if stream is None:
+            return
+        if body:
+            self._data_stream = stream
+            return
+        if not self._ends_stream:
+            self._charge_budget("empty DATA")
+        self._on_data_payload(stream, (), 0, end=self._ends_stream)
+
+    def _continue_frame(self, view: memoryview, at: int, end: int) -> int:
+        """Pass on, or discard, the available bytes of an unfinished DATA or unknown frame."""
+        body = self._payload_left - self._padding_left
+        target = self._data_stream
+        if target is None or not target.remote_open:
+            stop = min(end, at + self._payload_left)
+            self._payload_left -= stop - at
+            if not self._payload_left:
+                self._padding_left = 0
+            return stop
+        stop = min(end, at + body)
+        self._payload_left -= stop - at
+        is_last = stop - at == body
+        if is_last:
+            self._data_stream = None
+        self._on_data_payload(
+            target, (view[at:stop],), stop - at, end=is_last and self._ends_stream
+        )
+        return stop
+
+    # ---- header blocks
+
+    def _begin_block(self, number: int, flags: int, payload: bytes) -> None:
+        begin, end = 0, len(payload)
+        if flags & PADDED:
+            begin = 1
+            end -= payload[0] if payload else 1
+        if flags & frames.WITH_PRIORITY:  # deprecated and ignored (RFC 9113, 5.3)
+            begin += PRIORITY_SIZE
+        if begin > end:
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "HEADERS shorter than their padding")
+        if begin or end < len(payload):
+            payload = payload[begin:end]
+        if flags & END_HEADERS:
+            self._on_block(number, payload, end=bool(flags & END_STREAM))
+            return
+        self._block = bytearray(payload)
+        self._block_stream, self._block_flags, self._continuations = number, flags, 0
+
+    def _continue_block(self, number: int, flags: int, payload: bytes) -> None:
+        block = self._block
+        if block is None:
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
+        self._continuations += 1
+        if (
+            self._is_skipping
+            or self._continuations > limits.MAX_CONTINUATIONS
+            or len(block) + len(payload) > self._max_block
+        ):
+            if not self._can_skip_block():
+                raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "a header block is too long")
+            self._is_skipping = True
+            self._charge_budget("header blocks that are too long")
+        else:
+            block += payload
+        if flags & END_HEADERS:
+            self._block = None
+            if self._is_skipping:
+                self._is_skipping = False
+                self._on_skipped_block(number)
+                return
+            end = bool(self._block_flags & END_STREAM)
+            self._on_block(number, bytes(block), end=end)
+
+
+_WHOLE_BLOCK_FLAGS: Final = frozenset({END_HEADERS, END_HEADERS | END_STREAM})
+"""Flags of HEADERS frames that are a whole header block without padding and priority."""
+_ANY_LENGTH: Final = frames.LARGEST_FRAME_SIZE
+_BLOCK_KINDS: Final = frozenset({HEADERS, frames.CONTINUATION})
+_FRAME_RULES: Final[Sequence[tuple[int, int, bool | None]]] = (
+    (0, _ANY_LENGTH, True),  # DATA
+    (0, _ANY_LENGTH, True),  # HEADERS
+    (0, 64, True),  # PRIORITY: a wrong size is an error of the stream
+    (4, 4, True),  # RST_STREAM
+    (0, limits.MAX_SETTINGS * frames.SETTING.size, False),
+    (0, _ANY_LENGTH, True),  # PUSH_PROMISE
+    (8, 8, False),  # PING
+    (8, limits.MAX_GOAWAY, False),
+    (4, 4, None),  # WINDOW_UPDATE
+    (0, _ANY_LENGTH, True),  # CONTINUATION
+)
+"""By kind: minimum and maximum length; whether it belongs to a stream, to the connection, or (None)
+to either."""

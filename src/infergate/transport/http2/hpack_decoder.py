@@ -1,0 +1,169 @@
+"""Decodes header blocks (RFC 7541) into fields, each a pair of bytes.
+
+The decoder is one loop over the block and does no avoidable work per field: a client can encode a
+field in a single byte, so the cost of a field is a cost per byte.
+
+Decoded size is limited while decoding. Any error ends the connection, because the state of the
+dynamic table is unknown afterwards.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from hpack.exceptions import HPACKError
+from hpack.table import HeaderTable
+
+from infergate.transport.http2 import huffman
+from infergate.transport.http2.frames import Code, Http2ConnectionError
+
+HeaderField = tuple[bytes, bytes]
+
+FIELD_OVERHEAD: Final = 32
+"""Overhead counted for each field in addition to its bytes (RFC 9113, 6.5.2; RFC 7541, 4.1)."""
+_STATIC: Final[tuple[HeaderField, ...]] = tuple(HeaderTable.STATIC_TABLE)
+_FIRST_DYNAMIC_INDEX: Final = len(_STATIC) + 1
+_DEFAULT_TABLE_SIZE: Final = 4096
+"""Size of the dynamic table that a peer may use until it acknowledges the SETTINGS that announce
+size 0."""
+_MAX_SHIFT: Final = 28
+"""Maximum bits of an integer; no length or index is longer."""
+
+
+class HeaderBlockTooLargeError(Http2ConnectionError):
+    """A block exceeds the size limit. Its effect on the dynamic table is unknown."""
+
+    def __init__(self) -> None:
+        super().__init__(Code.ENHANCE_YOUR_CALM, "too many headers")
+
+
+class HpackDecoder:
+    """The decoder of one connection.
+
+    `is_stateless`: the last block neither read nor changed the dynamic table, so it means the same
+    for as long as the table keeps its size. `is_resized`: the last block changed that size.
+    """
+
+    __slots__ = (
+        "_entries",
+        "_max_size",
+        "_max_table_limit",
+        "_table_limit",
+        "_table_size",
+        "is_resized",
+        "is_stateless",
+    )
+
+    def __init__(self, max_size: int) -> None:
+        """`max_size`: the largest decoded size of a block, including `FIELD_OVERHEAD` for each
+        field."""
+        self._max_size: Final = max_size
+        self._entries: deque[HeaderField] = deque()  # the newest first
+        self._table_size = 0
+        self._table_limit = self._max_table_limit = _DEFAULT_TABLE_SIZE
+        self.is_resized = False
+        self.is_stateless = True
+
+    def disable_table(self) -> None:
+        """Drop the dynamic table: the peer acknowledged that its size is 0 (RFC 7541, 4.2)."""
+        self._max_table_limit = self._table_limit = 0
+        self._evict()
+
+    def decode(self, block: bytes) -> list[HeaderField]:
+        """Return the fields of `block`. Raises Http2ConnectionError."""
+        self.is_resized = False
+        self.is_stateless = True
+        try:
+            return self._decode(block)
+        except (IndexError, HPACKError) as error:
+            raise Http2ConnectionError(Code.COMPRESSION_ERROR, "HPACK") from error
+
+    def _decode(self, block: bytes) -> list[HeaderField]:
+        fields: list[HeaderField] = []
+        size, position, end = 0, 0, len(block)
+        while position < end:
+            first = block[position]
+            if first & 0x80:
+                index, position = _read_integer(block, position, 0x7F)
+                pair = self._lookup(index)
+            elif first & 0xE0 == 0x20:
+                if fields:
+                    raise IndexError("dynamic table size update after the first field")
+                size_limit, position = _read_integer(block, position, 0x1F)
+                self._resize(size_limit)
+                continue
+            else:
+                index, position = _read_integer(block, position, 0x3F if first & 0x40 else 0x0F)
+                if index:
+                    name = self._lookup(index)[0]
+                else:
+                    name, position = _read_string(block, position)
+                value, position = _read_string(block, position)
+                pair = name, value
+                if first & 0x40:
+                    self._add(pair)
+            size += len(pair[0]) + len(pair[1]) + FIELD_OVERHEAD
+            if size > self._max_size:
+                raise HeaderBlockTooLargeError
+            fields.append(pair)
+        return fields
+
+    def _lookup(self, index: int) -> HeaderField:
+        """Return the field at `index`. Raises IndexError."""
+        if 0 < index < _FIRST_DYNAMIC_INDEX:
+            return _STATIC[index - 1]
+        self.is_stateless = False
+        if not index:
+            raise IndexError("index 0")
+        return self._entries[index - _FIRST_DYNAMIC_INDEX]
+
+    def _add(self, pair: HeaderField) -> None:
+        self.is_stateless = False
+        self._entries.appendleft(pair)
+        self._table_size += len(pair[0]) + len(pair[1]) + FIELD_OVERHEAD
+        self._evict()
+
+    def _resize(self, limit: int) -> None:
+        if limit > self._max_table_limit:
+            raise IndexError("the dynamic table is too large")
+        if limit != self._table_limit:  # an update to the same size changes nothing
+            self.is_resized, self.is_stateless = True, False
+            self._table_limit = limit
+            self._evict()
+
+    def _evict(self) -> None:
+        while self._table_size > self._table_limit:
+            name, value = self._entries.pop()
+            self._table_size -= len(name) + len(value) + FIELD_OVERHEAD
+
+
+def _read_integer(block: bytes, position: int, prefix_mask: int) -> tuple[int, int]:
+    """Read the integer at `position` (RFC 7541, 5.1); return it and the position after it. Raises
+    IndexError."""
+    value = block[position] & prefix_mask
+    position += 1
+    if value < prefix_mask:
+        return value, position
+    shift = 0
+    while True:
+        byte = block[position]
+        position += 1
+        value += (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+        if shift > _MAX_SHIFT:
+            raise IndexError("the integer is too long")
+
+
+def _read_string(block: bytes, position: int) -> tuple[bytes, int]:
+    """Read the string at `position` (RFC 7541, 5.2); return it and the position after it. Raises
+    IndexError and HPACKError."""
+    is_huffman = block[position] & 0x80
+    length, position = _read_integer(block, position, 0x7F)
+    end = position + length
+    if end > len(block):
+        raise IndexError("truncated string")
+    text = block[position:end]
+    return (huffman.decode(text) if is_huffman else text), end

@@ -1,0 +1,63 @@
+"""The Huffman code of header fields (RFC 7541, 5.2 and appendix B), decoded a byte at a time.
+
+`hpack` has the code as a table of what half a byte does in each of 256 states. The combined effect
+of two halves is computed on first use and cached; ordinary text needs a few hundred entries.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from hpack.exceptions import HPACKDecodingError
+from hpack.huffman_table import (
+    HUFFMAN_COMPLETE,
+    HUFFMAN_EMIT_SYMBOL,
+    HUFFMAN_FAIL,
+    HUFFMAN_TABLE,
+)
+
+_MAX_STEPS: Final = 8192
+"""Maximum number of cached transitions, together under 2 MB."""
+
+
+class _Step(NamedTuple):
+    """The effect of one byte: the next state, shifted left by 8 bits; the decoded bytes; whether a
+    string may end here."""
+
+    state: int
+    decoded: bytes
+    is_accepting: bool
+
+
+_steps: Final[dict[int, _Step]] = {}
+
+
+def decode(text: bytes) -> bytes:
+    """Decode `text`. Raises HPACKDecodingError."""
+    steps = _steps
+    decoded = []
+    state, may_end = 0, True
+    for byte in text:
+        state, output, may_end = steps.get(state | byte) or _compute_step(state | byte)
+        decoded.append(output)
+    if not may_end:
+        raise HPACKDecodingError("truncated Huffman string")
+    return b"".join(decoded)
+
+
+def _compute_step(state_and_byte: int) -> _Step:
+    """Compute and cache the effect of the byte in the low 8 bits of `state_and_byte`, in the state
+    above them."""
+    state, decoded, flags = state_and_byte >> 8, bytearray(), 0
+    for nibble in (state_and_byte >> 4 & 15, state_and_byte & 15):
+        state, flags, symbol = HUFFMAN_TABLE[state << 4 | nibble]
+        if flags & HUFFMAN_FAIL:
+            raise HPACKDecodingError("invalid Huffman code")
+        if flags & HUFFMAN_EMIT_SYMBOL:
+            decoded.append(symbol)
+    if len(_steps) >= _MAX_STEPS:
+        _steps.clear()
+    step = _steps[state_and_byte] = _Step(
+        state << 8, bytes(decoded), bool(flags & HUFFMAN_COMPLETE)
+    )
+    return step

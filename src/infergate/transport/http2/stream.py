@@ -1,0 +1,52 @@
+"""The state of one HTTP/2 stream, the same at both ends of a connection."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from infergate.core.tensor import Buffer
+
+
+class Stream:
+    """One HTTP/2 stream. `owner` belongs to the user of the connection, all other attributes to the
+    connection.
+
+    A window may become negative, because a peer may shrink it (RFC 9113, 6.9.2).
+    """
+
+    __slots__ = (
+        "extra_granted",
+        "id",
+        "local_open",
+        "owner",
+        "receive_window",
+        "received_headers",
+        "remaining_length",
+        "remote_open",
+        "send_queue",
+        "send_window",
+        "trailers",
+        "unreleased",
+    )
+
+    def __init__(self, stream_id: int, send_window: int, receive_window: int) -> None:
+        self.id = stream_id
+        self.owner: Any = None
+        self.remote_open = True
+        self.local_open = True
+        self.received_headers = False
+        self.send_window = send_window
+        self.receive_window = receive_window
+        """Bytes that the peer may still send."""
+        self.extra_granted = 0
+        """Bytes by which the receive window was raised above its initial size, by `expect`."""
+        self.unreleased = 0
+        """Bytes that were received and released, but not yet returned by a WINDOW_UPDATE."""
+        self.send_queue: deque[Buffer] | None = None
+        """Data that waits for the peer's windows."""
+        self.trailers: bytes | None = None
+        """The trailers that follow `queue`. Empty: the last DATA frame ends the stream. None: more
+        data may follow."""
+        self.remaining_length: int | None = None
+        """Body bytes still to come, if a content-length was announced."""

@@ -1,0 +1,109 @@
+"""Opening listening sockets.
+
+Whoever starts a listener may provide its sockets: by default ``bind_sockets`` opens them; a worker
+process receives them from the supervisor.
+
+The sockets listen before anything accepts, because only then the system reports that an address is
+in use. Clients that connect in between wait, or are refused if nothing accepts in the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from infergate.transport.base import Address, BoundSockets
+from infergate.transport.net.unix_socket import SocketFile
+
+_WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104
+BACKLOG: Final = 1024
+"""Connections that may wait to be accepted."""
+
+
+async def bind_sockets(
+    address: Address, *, listen: bool = True, closing: Iterable[socket.socket] = ()
+) -> BoundSockets:
+    """Open listening sockets for ``address``. Raises OSError.
+
+    No other process can listen there while they are open. With ``listen=False`` the sockets only
+    reserve the port, and processes of the same user may listen next to them with SO_REUSEPORT.
+
+    The address may overlap those of ``closing``, sockets of this process that will be closed soon.
+    Sockets among them whose address is covered by the new one are duplicated, so that clients that
+    connect meanwhile are not refused.
+    """
+    if address.unix:
+        file = SocketFile(address.unix, address.mode)
+        sock = file.bind()
+        sock.listen(BACKLOG)
+        return BoundSockets((sock,), file.remove)
+    addresses = await asyncio.get_running_loop().getaddrinfo(
+        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    sockets: list[socket.socket] = []
+    port = address.port
+    try:
+        for family, socket_type, protocol, _, sockaddr in dict.fromkeys(addresses):
+            same_port = [old for old in closing if _tcp_port(old) == port and old.family is family]
+            covered = [
+                old for old in same_port if sockaddr[0] in (old.getsockname()[0], *_WILDCARDS)
+            ]
+            sockets += [old.dup() for old in covered]
+            if any(old.getsockname()[0] == sockaddr[0] for old in covered):
+                continue
+            sock = socket.socket(family, socket_type, protocol)
+            sockets.append(sock)
+            sock.setblocking(False)  # noqa: FBT003 - setblocking has no keyword
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family is socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            with _overlap_allowed(sock, same_port):
+                sock.bind((sockaddr[0], port, *sockaddr[2:]))
+                if listen:
+                    sock.listen(BACKLOG)
+            if not listen:
+                _share_port(sock)
+            port = sock.getsockname()[1]  # all addresses of a name share one free port
+    except OSError:
+        for sock in sockets:
+            sock.close()
+        raise
+    return BoundSockets(tuple(sockets))
+
+
+def _tcp_port(sock: socket.socket) -> int | None:
+    return None if sock.family is socket.AF_UNIX else int(sock.getsockname()[1])
+
+
+@contextmanager
+def _overlap_allowed(new_sock: socket.socket, others: Sequence[socket.socket]) -> Iterator[None]:
+    """Let ``new_sock`` bind an address that overlaps those of ``others``, and restore their
+    options afterwards.
+
+    The system gives each connection to the socket with the most specific address.
+    """
+    changed = [
+        sock
+        for sock in ([new_sock, *others] if others else [])
+        if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT)
+    ]
+    for sock in changed:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        yield
+    finally:
+        for sock in changed:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 0)
+
+
+def _share_port(sock: socket.socket) -> None:
+    """Let sockets with SO_REUSEPORT, and no others, listen on the port of ``sock``.
+
+    The option is set only after binding: with it, bind would not report that the port is in use by
+    another socket that shares it.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

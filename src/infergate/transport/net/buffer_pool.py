@@ -1,0 +1,131 @@
+"""A pool of buffers for long bodies, kept for a while for the next body.
+
+The C library returns blocks of this length to the system at once. New memory must be cleared by
+the kernel, and a virtual machine may have to request it from its host, which can take longer than
+all other work on a tensor (docs/decisions/0028-buffer-pool.md).
+
+- Rule 1. At most ``max_unused_bytes`` are kept unused, for ``IDLE_SECONDS``.
+- Rule 2. A buffer is at most twice as long as requested, so counting bodies counts memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from infergate.core.limits import MIB
+
+MIN_POOLED_BYTES: Final = 32 * MIB
+"""Bytes. The C library keeps shorter blocks itself (``runtime.memory``)."""
+MAX_UNUSED_BYTES: Final = 640 * MIB
+IDLE_SECONDS: Final = 30.0
+
+Memory = npt.NDArray[np.uint8]
+
+
+def allocate_plain(size: int) -> memoryview:
+    """Allocate ``size`` bytes from the C library."""
+    return np.empty(size, np.uint8).data
+
+
+class BufferPool:
+    """Allocates buffers and takes them back when nothing refers to them any more.
+
+    Buffers shorter than ``min_bytes`` come from ``allocate_small`` instead.
+    """
+
+    def __init__(
+        self, min_bytes: int = MIN_POOLED_BYTES, max_unused_bytes: int = MAX_UNUSED_BYTES
+    ) -> None:
+        self.max_unused_bytes = max_unused_bytes
+        self.allocate_small: Callable[[int], memoryview] = allocate_plain
+        self.unused_bytes = 0
+        """Bytes in unused buffers."""
+        self._min_bytes: Final = min_bytes
+        self._unused: list[tuple[float, Memory, int]] = []  # (unused since, buffer, resident bytes)
+        self._next_sweep = 0.0  # time of the next sweep
+
+    def allocate(self, size: int) -> memoryview:
+        """Return a buffer of ``size`` bytes with arbitrary contents.
+
+        Untouched pages of a new buffer use no memory.
+        """
+        if size < self._min_bytes:
+            return self.allocate_small(size)
+        memory = self._take_unused(size)
+        return self._lend(self._create(size) if memory is None else memory, size)
+
+    def _lend(self, memory: Memory, size: int) -> memoryview:
+        view = memory[:size]
+        weakref.finalize(view, self._take_back, memory)
+        return view.data
+
+    def _take_unused(self, size: int) -> Memory | None:
+        """Return the unused buffer that came back last and fits (Rule 2); older ones may expire."""
+        for index in reversed(range(len(self._unused))):
+            if size <= self._unused[index][1].size <= 2 * size:
+                _, memory, weight = self._unused.pop(index)
+                self.unused_bytes -= weight
+                return memory
+        return None
+
+    def _create(self, size: int) -> Memory:
+        return np.empty(size, np.uint8)
+
+    def _resident_bytes(self, memory: Memory) -> int:
+        """Return the number of resident bytes of ``memory``."""
+        return memory.size
+
+    def _dropped(self, memory: Memory) -> None:
+        """Handle a buffer that leaves the pool."""
+
+    def _take_back(self, memory: Memory) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # without a loop nothing would drop it later
+            self._dropped(memory)
+            return
+        now, weight = time.monotonic(), self._resident_bytes(memory)
+        self._unused.append((now, memory, weight))
+        self.unused_bytes += weight
+        while self.unused_bytes > self.max_unused_bytes:
+            self._drop()
+        if now >= self._next_sweep:  # no sweep is scheduled, or its loop has ended
+            self._schedule_sweep(loop, now)
+
+    def _drop(self) -> None:
+        _, memory, weight = self._unused.pop(0)
+        self.unused_bytes -= weight
+        self._dropped(memory)
+
+    def _schedule_sweep(self, loop: asyncio.AbstractEventLoop, since: float) -> None:
+        self._next_sweep = since + IDLE_SECONDS
+        loop.call_later(max(0.0, self._next_sweep - time.monotonic()), self._sweep, loop)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.drop_idle()
+        self._next_sweep = 0.0
+        if self._unused:
+            self._schedule_sweep(loop, self._unused[0][0])
+
+    def drop_idle(self) -> None:
+        """Drop the buffers that have been unused for ``IDLE_SECONDS``."""
+        since = time.monotonic() - IDLE_SECONDS
+        while self._unused and self._unused[0][0] <= since:
+            self._drop()
+
+
+POOL: Final = BufferPool()
+"""The pool of this process."""
+allocate: Final = POOL.allocate
+
+
+def limit_unused_bytes(size: int) -> None:
+    """Keep at most ``size`` unused bytes, and never more than ``MAX_UNUSED_BYTES``."""
+    POOL.max_unused_bytes = min(size, MAX_UNUSED_BYTES)

@@ -1,0 +1,90 @@
+"""Decompression of long messages, one piece at a time.
+
+- Rule 1. A message that inflates to at most one piece is inflated immediately. Of a longer one
+  only the beginning is, which identifies the request; the rest waits until the request is
+  admitted.
+- Rule 2. All such messages of an event loop together inflate one piece per loop turn. Other work
+  waits for at most one piece, and the messages share the time fairly.
+- Rule 3. Each piece is counted in the memory budget before it is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from infergate.core.inflation import MAX_RATIO, PIECE_BYTES
+from infergate.core.memory import MemoryAccount
+from infergate.core.tensor import Buffer
+
+_loop_turns: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = WeakKeyDictionary()
+
+
+_MAX_IMMEDIATE_PIECES: Final = 8
+"""Maximum number of pieces inflated immediately."""
+
+
+def inflate_or_defer(
+    pieces: Iterator[bytes], length: int, max_bytes: int
+) -> Buffer | DeferredInflation:
+    """Inflate a message of ``length`` compressed bytes, or defer it if it is long.
+
+    ``pieces`` yields at most ``max_bytes`` bytes in total; its errors are raised.
+    """
+    beginning: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        beginning.append(piece)
+        size += len(piece)
+        if size > PIECE_BYTES or len(beginning) >= _MAX_IMMEDIATE_PIECES:
+            return DeferredInflation(b"".join(beginning), pieces, length, max_bytes)
+    return b"".join(beginning)
+
+
+class DeferredInflation:
+    """A compressed message of which only ``beginning`` is inflated. Implements
+    ``DeferredMessage``."""
+
+    __slots__ = ("_length", "_max_bytes", "_pieces", "error", "prefix")
+
+    def __init__(
+        self, beginning: bytes, pieces: Iterator[bytes], length: int, max_bytes: int
+    ) -> None:
+        self.prefix: Final = beginning
+        self.error: Exception | None = None
+        """The error found while inflating, if any."""
+        self._pieces: Final = pieces
+        self._length: Final = length
+        self._max_bytes: Final = max_bytes
+
+    def __len__(self) -> int:
+        """Return the compressed length."""
+        return self._length
+
+    async def inflate(self, memory: MemoryAccount) -> Buffer:
+        """Inflate the whole message. Raises OVERLOADED, and the errors of the pieces."""
+        # pages use memory only once they are written
+        buffer = np.empty(min(self._length * MAX_RATIO, self._max_bytes), np.uint8).data
+        loop_turn = _loop_turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        filled = 0
+        piece: bytes | None = self.prefix
+        try:
+            while piece is not None:
+                end = filled + len(piece)
+                memory.grow(len(piece))
+                buffer[filled:end] = piece
+                filled = end
+                async with loop_turn:
+                    piece = next(self._pieces, None)
+                    await asyncio.sleep(0)
+        except BaseException as error:
+            memory.shrink(filled)
+            if isinstance(error, Exception):
+                self.error = error
+            del buffer, piece  # the stored error refers to this frame
+            raise
+        return buffer[:filled]

@@ -1,0 +1,46 @@
+"""The number of bytes that must arrive on a socket before the event loop is notified
+(SO_RCVLOWAT).
+
+A long body arrives in pieces of about 16 KiB, and a notification for each costs more than reading
+it. The caller raises the threshold only while it knows that so many bytes are due, and lowers it
+as soon as they are not, because nothing else reports the bytes. The end of the peer's data is
+always reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from typing import Final
+
+_FAMILIES: Final = frozenset({socket.AF_INET, socket.AF_INET6})
+"""Address families that support the option; on others it has no effect."""
+
+
+class ReceiveWatermark:
+    """The receive watermark of one connection; ``min_bytes`` is its current value."""
+
+    __slots__ = ("_socket", "min_bytes")
+
+    def __init__(self, transport: asyncio.BaseTransport) -> None:
+        sock = transport.get_extra_info("socket")
+        # With TLS the number of bytes due is not known.
+        is_supported = (
+            sys.platform == "linux"
+            and sock is not None
+            and sock.family in _FAMILIES
+            and transport.get_extra_info("ssl_object") is None
+        )
+        self._socket: Final = sock if is_supported else None
+        self.min_bytes = 1
+
+    def set_min_bytes(self, min_bytes: int) -> None:
+        """Notify the loop only when ``min_bytes`` (at least 1) bytes have arrived."""
+        if min_bytes == self.min_bytes or self._socket is None:
+            return
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, min_bytes)
+        except OSError:  # the socket is closed
+            return
+        self.min_bytes = min_bytes

@@ -1,0 +1,88 @@
+"""One timer for all time limits of a connection, and the deadline of a request body.
+
+If the event loop itself was delayed past a deadline, pending input is read before the timer fires,
+because loops check timers before sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Final
+
+from infergate.core.limits import Limits
+
+_NEVER: Final = math.inf
+MIN_BODY_RATE: Final = 500
+"""Average bytes per second that a body must keep up (Apache RequestReadTimeout: 500)."""
+
+
+LATE_SECONDS: Final = 0.1
+"""Seconds of lateness from which the loop counts as delayed."""
+CATCH_UP_SECONDS: Final = 0.01
+"""Seconds granted to read what is pending in the sockets."""
+
+
+def body_deadline(limits: Limits, since: float, received: int, now: float) -> float:
+    """Return when more bytes must arrive of a body that began at ``since``, with ``received``
+    bytes so far.
+
+    The limits are the pause between bytes and the average rate. All times are on one clock.
+    """
+    idle = limits.idle_body_time
+    return min(now + idle, since + idle + received / MIN_BODY_RATE)
+
+
+class Timer:
+    """Calls ``callback`` at the time that was set last.
+
+    The loop's timer is moved only when it fires, so a busy connection never touches the loop's
+    timers.
+    """
+
+    __slots__ = ("_callback", "_due", "_handle", "_loop", "_postponed")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+        self._loop = loop
+        self._callback = callback
+        self._due = _NEVER
+        self._postponed = _NEVER  # the deadline that was postponed; each is postponed once
+        self._handle: asyncio.TimerHandle | None = None
+
+    def set(self, seconds: float) -> None:
+        """Fire in ``seconds``, unless set again before."""
+        self.set_at(self._loop.time() + seconds)
+
+    def set_at(self, due: float) -> None:
+        """Fire at ``due`` on the loop's clock, unless set again before."""
+        self._due = due
+        handle = self._handle
+        if handle is None or handle.when() > due:
+            if handle is not None:
+                handle.cancel()
+            self._handle = self._loop.call_at(due, self._fire)
+
+    def stop(self) -> None:
+        """Do not fire until set again."""
+        self._due = _NEVER
+
+    def close(self) -> None:
+        """Do not fire again."""
+        self._due = _NEVER
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _fire(self) -> None:
+        self._handle = None
+        due = self._due
+        if due == _NEVER:
+            return
+        now = self._loop.time()
+        if now >= due + LATE_SECONDS and due != self._postponed:
+            due = self._due = self._postponed = now + CATCH_UP_SECONDS
+        if now < due:
+            self._handle = self._loop.call_at(due, self._fire)
+        else:
+            self._callback()

@@ -1,0 +1,388 @@
+"""Admission control: how much may be in progress at once, over all listeners of a process."""
+
+from __future__ import annotations
+
+import math
+import time
+from operator import itemgetter
+from typing import ClassVar, Final, Protocol
+
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import Limits
+from infergate.core.memory import IN_FLIGHT_BYTES, MIN_ACCOUNTED_BYTES
+from infergate.transport.net.timer import body_deadline
+
+MAX_STREAMS: Final = 1024
+"""Maximum number of streams per process; they may stay open for hours.
+
+HTTP/2 limits each connection to ``limits.streams``.
+"""
+RESERVED_PART: Final = 16
+"""One part in ``RESERVED`` of ``limits.in_flight_bytes`` is reserved for short bodies
+(``memory.SMALL``)."""
+READER_GRACE: Final = 1.0
+"""Seconds that a reader always gets when memory is short."""
+MAX_PAUSE: Final = 2.0
+"""Seconds that a client may pause after that; also the initial grace period of a sender."""
+CHECK_INTERVAL: Final = 0.5
+"""Seconds between two searches for slow clients."""
+_RETRY_AFTER: Final = 1.0
+
+
+class Admission:
+    """Counts requests in progress, the memory they hold, unsent responses, and streams.
+
+    Every ``admit`` or ``grow`` that returns is undone by one ``release`` of the same request, and
+    every ``admit_stream`` by one ``release_stream``. Streams are counted apart from requests: a
+    thousand idle health watches must not block inferences.
+    """
+
+    __slots__ = (
+        "_checked_at",
+        "_max_bytes",
+        "_max_requests",
+        "_patience",
+        "bytes",
+        "requests",
+        "streams",
+        "transfers",
+    )
+
+    def __init__(self, limits: Limits) -> None:
+        self.apply_limits(limits)
+        self.requests = 0
+        """Requests in progress."""
+        self.bytes = 0
+        """Bytes held: request bodies (including announced bytes that are still missing), data
+        derived from them, backend responses, and unsent responses."""
+        self.transfers: Final[dict[PendingTransfer, None]] = {}
+        """Transfers that wait for a client to read a response or to send a body."""
+        self._checked_at = -math.inf
+        self.streams = 0
+        """Open streams."""
+
+    def apply_limits(self, limits: Limits) -> None:
+        """Apply new limits from now on; what is already admitted stays."""
+        self._max_requests = limits.in_flight
+        self._max_bytes = limits.in_flight_bytes
+        self._patience = limits.idle_body_time
+
+    def admit(self, size: int) -> None:
+        """Count a new request of ``size`` bytes. Raises OVERLOADED, and then counts nothing."""
+        if self.requests >= self._max_requests:
+            raise _limit_reached(f"{self._max_requests} requests", "in_flight")
+        self.grow(size)
+        self.requests += 1
+
+    def grow(self, size: int) -> None:
+        """Count ``size`` more bytes of an admitted request. Raises OVERLOADED, and then counts
+        nothing."""
+        allowed = self._max_bytes
+        if size > MIN_ACCOUNTED_BYTES:
+            allowed -= allowed // RESERVED_PART
+        if self.bytes + size > allowed:
+            self._disconnect_slow()
+            raise _limit_reached(f"{self._max_bytes} bytes in memory", IN_FLIGHT_BYTES)
+        self.bytes += size
+
+    def _disconnect_slow(self) -> None:
+        """Disconnect slow clients until a quarter of the memory is free.
+
+        Clients that would hold the most memory for the longest time go first.
+        """
+        now = time.monotonic()
+        if now < self._checked_at + CHECK_INTERVAL:
+            return
+        self._checked_at = now
+        slow = []
+        for transfer in self.transfers:
+            if transfer.size > MIN_ACCOUNTED_BYTES:
+                if transfer.is_slow(now, self._patience):
+                    slow.append(
+                        (transfer.size * transfer.seconds_left(now), transfer.size, transfer)
+                    )
+                else:
+                    transfer.restart_rate(now)
+        excess = self.bytes - self._max_bytes * 3 // 4
+        for _, _, transfer in sorted(slow, key=itemgetter(0, 1), reverse=True):
+            if excess <= 0:
+                return
+            excess -= transfer.size
+            transfer.abort()
+
+    def release(self, size: int) -> None:
+        """Finish a request that holds ``size`` bytes."""
+        self.requests -= 1
+        self.bytes -= size
+
+    def admit_stream(self) -> None:
+        """Count a new stream. Raises OVERLOADED, and then counts nothing."""
+        if self.streams >= MAX_STREAMS:
+            raise _limit_reached(f"{MAX_STREAMS} streams", "transport.server.admission.MAX_STREAMS")
+        self.streams += 1
+
+    def release_stream(self) -> None:
+        """Finish a stream."""
+        self.streams -= 1
+
+
+class RequestAccount:
+    """The account of one request in ``admission``: its body and the data derived from it.
+
+    It is released at most once. Implements ``MemoryAccount``.
+    """
+
+    __slots__ = ("_admission", "_bytes", "_is_admitted")
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._bytes = 0
+        self._is_admitted = False
+
+    def admit(self, size: int) -> None:
+        """Admit the request with ``size`` bytes. Raises OVERLOADED."""
+        self._admission.admit(size)
+        self._is_admitted = True
+        self._bytes = size
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether the request is admitted and not released."""
+        return self._is_admitted
+
+    def add_body_bytes(self, size: int) -> None:
+        """Count ``size`` more body bytes. Raises OVERLOADED."""
+        self._admission.grow(size)
+        self._bytes += size
+
+    def grow(self, size: int) -> None:
+        """Count ``size`` more bytes; nothing once the request is released.
+
+        A request that holds all memory in use may always grow.
+        """
+        if self._is_admitted:
+            if self._bytes == self._admission.bytes:
+                self._admission.bytes += size
+            else:
+                self._admission.grow(size)
+            self._bytes += size
+
+    def shrink(self, size: int) -> None:
+        """Count ``size`` bytes less."""
+        if self._is_admitted:
+            self._admission.bytes -= size
+            self._bytes -= size
+
+    def detach(self, size: int) -> RequestAccount:
+        """Move ``size`` bytes to a new account, which belongs to no request: it is closed, not
+        released."""
+        account = RequestAccount(self._admission)
+        if self._is_admitted:
+            self._bytes -= size
+            account._is_admitted, account._bytes = True, size
+        return account
+
+    def close(self) -> None:
+        """Close a detached account."""
+        self.shrink(self._bytes)
+        self._is_admitted = False
+
+    def release(self) -> None:
+        """Release the request if it was admitted."""
+        if self._is_admitted:
+            self._is_admitted = False
+            self._admission.release(self._bytes)
+
+
+def shutting_down() -> GatewayError:
+    """Return the error for requests that are still in progress when the grace period ends."""
+    return GatewayError(Kind.OVERLOADED, "the gateway is shutting down", retry_after=_RETRY_AFTER)
+
+
+class ResponseReceiver(Protocol):
+    """A client that has not read all of its response."""
+
+    def unread_bytes(self) -> int:
+        """Return the number of bytes that the client has not taken yet."""
+        ...
+
+    def disconnect_soon(self) -> None:
+        """Disconnect the client soon, but not inside this call."""
+        ...
+
+
+class BodySender(Protocol):
+    """A client that is sending a body."""
+
+    def reject_slow_body(self) -> None:
+        """Reject the body soon, but not inside this call, if it is still slow then."""
+        ...
+
+
+class PendingTransfer:
+    """Memory held until a client has read, or sent, all of it.
+
+    It is registered with ``admission`` from ``start`` to ``finish``. When memory is short,
+    ``admission`` disconnects the slowest clients. Times are on the loop's clock. The rate is
+    measured from a mark that moves while memory is short, so that a fast start does not excuse a
+    slow client.
+    """
+
+    __slots__ = (
+        "_admission",
+        "_client",
+        "_last_progress",
+        "_rate_since",
+        "_rate_transferred",
+        "_remaining",
+        "_started_at",
+        "_transferred",
+        "size",
+    )
+    _grace: ClassVar = READER_GRACE
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._client: ResponseReceiver | None = (
+            None  # only while waiting, to leave no reference cycle
+        )
+        self.size = self._remaining = self._transferred = self._rate_transferred = 0
+        self._started_at = self._last_progress = self._rate_since = 0.0
+
+    def start(self, size: int, now: float, client: ResponseReceiver) -> None:
+        """Start waiting for ``client`` to take ``size`` bytes."""
+        self._client = client
+        self._start(size, now)
+
+    def _start(self, size: int, now: float) -> None:
+        self.size = self._remaining = size
+        self._transferred = self._rate_transferred = 0
+        self._started_at = self._last_progress = self._rate_since = now
+        self._admission.transfers[self] = None
+
+    def set_remaining(self, size: int, now: float) -> None:
+        """Record that ``size`` bytes are left."""
+        if size != self._remaining:
+            self._last_progress = now
+            self._transferred += self._remaining - size
+            self._remaining = size
+
+    def finish(self) -> None:
+        """Stop waiting."""
+        self._admission.transfers.pop(self, None)
+        self._client = None
+        self.size = self._remaining = 0
+
+    def seconds_left(self, now: float) -> float:
+        """Return how long the client needs for the rest at its rate.
+
+        Infinite if it has paused; 0 as long as the rate is unknown.
+        """
+        if not self.size:
+            return 0.0
+        if self._client is not None:
+            self.set_remaining(self._client.unread_bytes(), now)
+        span, done = now - self._rate_since, self._transferred - self._rate_transferred
+        if span < (self._grace if self._rate_since == self._started_at else MAX_PAUSE):
+            return 0.0
+        if now - self._last_progress >= MAX_PAUSE or done <= 0:
+            return math.inf if self._remaining else 0.0
+        return self._remaining * span / done
+
+    def is_slow(self, now: float, patience: float) -> bool:
+        """Whether the client needs more than ``patience`` seconds for the rest."""
+        return self.seconds_left(now) > patience
+
+    def restart_rate(self, now: float) -> None:
+        """Measure the rate from now on; the client is not slow."""
+        if now - self._rate_since >= MAX_PAUSE:
+            self._rate_since, self._rate_transferred = now, self._transferred
+
+    def abort(self) -> None:
+        """Disconnect the client."""
+        if self._client is not None:
+            self._client.disconnect_soon()
+
+
+class UnsentResponse(PendingTransfer):
+    """The unsent part of a response that waits for a slow reader.
+
+    It counts as memory but is never refused, and stays counted until all of it is taken, because
+    buffers are freed in one piece. The reader must take some bytes in every
+    ``limits.idle_body_time`` and keep up the minimum body rate.
+    """
+
+    __slots__ = ()
+
+    def start(self, size: int, now: float, client: ResponseReceiver) -> None:
+        """Start waiting for ``client`` to take ``size`` bytes, and count them."""
+        self._admission.bytes += size - self.size
+        super().start(size, now, client)
+
+    def grow(self, size: int) -> None:
+        """Add ``size`` bytes."""
+        self._admission.bytes += size
+        self.size += size
+        self._remaining += size
+
+    def deadline(self, limits: Limits) -> float:
+        """Return the time by which the reader must take more."""
+        return body_deadline(limits, self._started_at, self._transferred, self._last_progress)
+
+    def finish(self) -> None:
+        """Stop waiting and stop counting the bytes."""
+        self._admission.bytes -= self.size
+        super().finish()
+
+
+class IncomingBody(PendingTransfer):
+    """A request body that is still arriving.
+
+    The request's account counts its memory as soon as the length is known. Without an announced
+    length, as much as has arrived is assumed to be missing.
+    """
+
+    __slots__ = ("_sender",)
+    _grace: ClassVar = MAX_PAUSE  # long-distance connections start slowly
+
+    def __init__(self, admission: Admission) -> None:
+        super().__init__(admission)
+        self._sender: BodySender | None = None
+
+    def update(self, size: int, missing: int, now: float, sender: BodySender) -> None:
+        """Record that the body takes ``size`` bytes, of which ``left`` are missing (0 if its
+        length is unknown)."""
+        if self._sender is None:
+            self._sender = sender
+            self._start(size, now)
+        self.size, self._transferred, self._remaining = size, size - missing, missing or size
+        self._last_progress = now
+
+    def finish(self) -> None:
+        """Stop waiting."""
+        super().finish()
+        self._sender = None
+
+    def abort(self) -> None:
+        """Reject the body."""
+        if self._sender is not None:
+            self._sender.reject_slow_body()
+
+
+def too_slow() -> GatewayError:
+    """Return the error for a body that arrives slowly while memory is short."""
+    return GatewayError(
+        Kind.OVERLOADED,
+        "the request came too slowly while the gateway's memory is short",
+        retry_after=_RETRY_AFTER,
+        limit=IN_FLIGHT_BYTES,
+    )
+
+
+def _limit_reached(used_up: str, limit: str) -> GatewayError:
+    return GatewayError(
+        Kind.OVERLOADED,
+        f"the gateway is serving its limit of {used_up}",
+        retry_after=_RETRY_AFTER,
+        limit=limit,
+    )

@@ -1,0 +1,54 @@
+"""The interfaces between a listener and its connections.
+
+They are separate from ``listener`` so that connections do not import it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Protocol
+
+from infergate.core.errors import GatewayError
+from infergate.core.limits import Limits
+from infergate.transport.server.connection_gate import ConnectionGate
+
+
+class AcceptedConnection(Protocol):
+    """A client's connection, as its listener sees it."""
+
+    def close_when_idle(self) -> None:
+        """Close after the request in progress, or now if there is none."""
+        ...
+
+    def cancel_with(self, error: GatewayError) -> None:
+        """Answer the request in progress with ``error``, and close."""
+        ...
+
+    def abort(self) -> None:
+        """Close now and cancel the request in progress."""
+        ...
+
+    def active_tasks(self) -> Iterable[asyncio.Task[None]]:
+        """Return the tasks that serve its requests."""
+        ...
+
+
+class ConnectionHost(Protocol):
+    """A listener, as its connections see it."""
+
+    loop: asyncio.AbstractEventLoop
+    limits: Limits
+
+    @property
+    def gate(self) -> ConnectionGate:
+        """The gate that counts and refuses connections."""
+        ...
+
+    def register(self, connection: AcceptedConnection, peer: str) -> bool:
+        """Register a new connection; return False if it is refused and must be aborted."""
+        ...
+
+    def unregister(self, connection: AcceptedConnection) -> None:
+        """Forget a connection whose socket is closed and whose task has ended."""
+        ...

@@ -1,0 +1,196 @@
+"""The gate of a listener: how many connections it admits, and with which TLS settings.
+
+A refused connection is closed, counted by reason, and logged in one line. Beyond 20 lines a second
+only the number of further refusals is logged, so that a flood of connections does not flood the
+log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from infergate.core.log_events import CONNECTION_REFUSED
+from infergate.transport.base import Address
+from infergate.transport.tls.server_context import ServerTlsContext
+
+log = logging.getLogger(__name__)
+
+CLIENT_HELLO_PREFIX: Final = 9
+"""Number of received bytes that suffice to recognize a ClientHello."""
+_MAX_LOG_LINES: Final = 20
+"""Log lines per second."""
+_UNLIMITED: Final = 2**31
+
+
+class ConnectionRefusal(enum.Enum):
+    """Why a connection was refused or closed: a metric label."""
+
+    FULL = "connections"
+    PLAIN_TEXT = "plain_text"
+    TLS = "tls"
+    HANDSHAKE = "handshake"
+    HANDSHAKE_TIME = "handshake_time"
+    ALPN = "alpn"
+    CERTIFICATE = "client_certificate"
+    NAME = "client_name"
+    SLOW_READER = "slow_reader"
+    FLOOD = "flood"
+    PROTOCOL = "protocol"
+
+
+def peer_address(transport: asyncio.BaseTransport) -> str:
+    """Return the address of the other end of ``transport`` for logs; "unix" for a Unix socket."""
+    peer = transport.get_extra_info("peername")
+    return str(Address(*peer[:2])) if isinstance(peer, tuple) else "unix"
+
+
+def is_client_hello(received: bytes) -> bool:
+    """Whether a connection that starts with ``received`` speaks TLS.
+
+    It does if the bytes start a handshake record that holds a whole ClientHello (RFC 8446, 5.1 and
+    4).
+
+    No plain-text protocol served here starts like that.
+    """
+    return (
+        len(received) >= CLIENT_HELLO_PREFIX
+        and received[:2] == b"\x16\x03"
+        and received[5] == 1
+        and int.from_bytes(received[3:5]) == int.from_bytes(received[6:9]) + 4
+    )
+
+
+class ConnectionCount:
+    """The number of open connections, shared by several listeners."""
+
+    __slots__ = ("open",)
+
+    def __init__(self) -> None:
+        self.open = 0
+
+
+class ConnectionGate:
+    """The connection gate of one listener.
+
+    ``connections`` may be shared with other listeners; together they have at most
+    ``max_connections``, while ``open`` counts those of this listener. ``idle`` counts connections
+    closed for inactivity, which is how most connections end and is not logged.
+    """
+
+    __slots__ = (
+        "_connections",
+        "_logged_lines",
+        "_max_connections",
+        "_on_refused",
+        "_second",
+        "certificates",
+        "closed_idle",
+        "listener",
+        "on_limit_reached",
+        "open",
+    )
+
+    def __init__(  # noqa: PLR0913 - all optional
+        self,
+        listener: str = "",
+        connections: ConnectionCount | None = None,
+        certificates: ServerTlsContext | None = None,
+        on_refused: Callable[[ConnectionRefusal], None] = lambda _: None,
+        on_limit_reached: Callable[[str], None] = lambda _: None,
+        *,
+        max_connections: int = _UNLIMITED,
+    ) -> None:
+        """``listener`` is the name for the log. Without ``certificates`` the listener is plain
+        text. ``on_limit_reached`` is called with the name of a limit (docs/limits.md) that a
+        request met before it reached the application."""
+        self.listener = listener
+        self.certificates = certificates
+        self.open = 0
+        self.closed_idle = 0
+        self._connections: Final = connections or ConnectionCount()
+        self._max_connections = max_connections
+        self._on_refused = on_refused
+        self.on_limit_reached = on_limit_reached
+        self._second = 0
+        self._logged_lines = 0
+
+    def copy_settings(self, other: ConnectionGate) -> None:
+        """Copy the settings of ``other``, which must not have accepted a connection yet.
+
+        Both must use TLS, or neither.
+        """
+        self.listener, self.certificates = other.listener, other.certificates
+        self._max_connections, self._on_refused, self.on_limit_reached = (
+            other._max_connections,
+            other._on_refused,
+            other.on_limit_reached,
+        )
+
+    @property
+    def max_connections(self) -> int:
+        """The maximum number of connections."""
+        return self._max_connections
+
+    @property
+    def connections(self) -> int:
+        """The number of open connections of this listener."""
+        return self.open
+
+    @property
+    def certificate_expiry(self) -> float | None:
+        """When the certificate expires, in seconds since 1970; None without TLS."""
+        return None if self.certificates is None else self.certificates.expires()
+
+    def admit(self, peer: str) -> bool:
+        """Count a new connection; return False if it exceeds the limit."""
+        if self._connections.open >= self._max_connections:
+            self.refuse(
+                ConnectionRefusal.FULL,
+                peer,
+                f"the limit of {self._max_connections} connections is reached",
+            )
+            return False
+        self._connections.open += 1
+        self.open += 1
+        return True
+
+    def release(self) -> None:
+        """Count a connection that was admitted as closed."""
+        self._connections.open -= 1
+        self.open -= 1
+
+    def refuse_tls(self, peer: str) -> None:
+        """Refuse a connection that speaks TLS to a plain-text listener."""
+        self.refuse(
+            ConnectionRefusal.TLS, peer, "the client speaks TLS, but this listener is plain text"
+        )
+
+    def refuse(self, reason: ConnectionRefusal, peer: str, detail: str) -> None:
+        """Count and log a connection that is being closed for ``reason``; ``detail`` goes to the
+        log."""
+        self._on_refused(reason)
+        second = int(time.monotonic())
+        if second != self._second:
+            if self._logged_lines > _MAX_LOG_LINES:
+                more = self._logged_lines - _MAX_LOG_LINES
+                log.info(
+                    "%s: %d more connections closed within a second",
+                    self.listener,
+                    more,
+                    extra=CONNECTION_REFUSED,
+                )
+            self._second, self._logged_lines = second, 0
+        self._logged_lines += 1
+        if self._logged_lines <= _MAX_LOG_LINES:
+            log.info(
+                "%s: connection from %s closed: %s",
+                self.listener,
+                peer,
+                detail,
+                extra=CONNECTION_REFUSED,
+            )

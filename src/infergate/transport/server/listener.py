@@ -1,0 +1,196 @@
+"""The base of all listeners on asyncio sockets: bind, track connections, drain.
+
+A listener that stops accepts no new connections, closes the idle ones, and lets each of the others
+close itself after its response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from infergate.core.limits import Limits
+from infergate.transport.base import Address, BindFunction, BoundSockets, HttpApp
+from infergate.transport.net.bind import BACKLOG, bind_sockets
+from infergate.transport.server.accept import Acceptor
+from infergate.transport.server.admission import Admission, shutting_down
+from infergate.transport.server.connection import AcceptedConnection
+from infergate.transport.server.connection_gate import ConnectionGate
+from infergate.transport.server.tls_transport import TlsBuffers, TlsTransport
+
+_CLEANUP_SECONDS: Final = 1.0
+"""Seconds that clients get to read how their requests ended, and cancelled requests to clean up."""
+
+
+class SocketListener:
+    """A ``Server`` on TCP or on a Unix socket.
+
+    ``create_protocol`` returns the asyncio protocol of one connection. ``gate`` decides which
+    connections are admitted; None admits all, without TLS.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        limits: Limits,
+        admission: Admission,
+        create_protocol: Callable[[], asyncio.BaseProtocol],
+        gate: ConnectionGate | None = None,
+    ) -> None:
+        self._requested_address = address
+        self._address = address
+        self.gate: Final = gate or ConnectionGate()
+        self._create_protocol: Final = self._with_tls(create_protocol)
+        self.limits = limits
+        self.admission = admission
+        self.is_stopping = False
+        self.loop: asyncio.AbstractEventLoop
+        self._bound_sockets: BoundSockets | None = None
+        self._servers: list[asyncio.Server] = []
+        self._acceptor: Acceptor | None = None
+        self._connections: set[AcceptedConnection] = set()
+        self._all_closed: Final = asyncio.Event()
+        self._all_closed.set()
+
+    def _with_tls(
+        self, create_protocol: Callable[[], asyncio.BaseProtocol]
+    ) -> Callable[[], asyncio.BaseProtocol]:
+        """Wrap the protocols of ``create_protocol`` in TLS if the gate has certificates."""
+        if self.gate.certificates is None:
+            return create_protocol
+        scratches = TlsBuffers()
+        return lambda: TlsTransport(self, create_protocol(), scratches)
+
+    @property
+    def address(self) -> Address:
+        """The address that was actually bound."""
+        return self._address
+
+    @property
+    def sockets(self) -> Sequence[socket.socket]:
+        """The listening sockets currently open."""
+        return () if self._bound_sockets is None else self._bound_sockets.sockets
+
+    async def bind(
+        self, bind: BindFunction | None = None, closing: Sequence[socket.socket] = ()
+    ) -> None:
+        """Open the listening sockets, with ``bind`` if given, but do not accept yet."""
+        self._bound_sockets = await (
+            bind(self._requested_address)
+            if bind
+            else bind_sockets(self._requested_address, closing=closing)
+        )
+        self._address = replace(self._requested_address, port=self._bound_sockets.port)
+
+    async def start(self) -> None:
+        """Start accepting on every socket."""
+        self.loop = asyncio.get_running_loop()
+        if self._bound_sockets is None:
+            await self.bind()
+        assert self._bound_sockets is not None
+        if (loads := self._bound_sockets.worker_loads) is not None:
+            self._acceptor = Acceptor(
+                self._bound_sockets.sockets,
+                loads,
+                self._create_protocol,
+                lambda: len(self._connections),
+            )
+            return
+        create = (
+            self.loop.create_unix_server
+            if self._requested_address.unix
+            else self.loop.create_server
+        )
+        for sock in self._bound_sockets.sockets:
+            self._servers.append(await create(self._create_protocol, sock=sock, backlog=BACKLOG))
+
+    def apply_limits(self, limits: Limits) -> None:
+        """Apply new limits from now on."""
+        self.limits = limits
+        self.admission.apply_limits(limits)
+
+    def active_tasks(self) -> Iterator[asyncio.Task[None]]:
+        """Return the tasks that are serving requests on all connections."""
+        for connection in self._connections:
+            yield from connection.active_tasks()
+
+    def stop_accepting(self) -> None:
+        """Stop accepting and close the listening sockets; connections stay open."""
+        listeners, self._servers = self._servers, []
+        for server in listeners:
+            server.close()
+        acceptor, self._acceptor = self._acceptor, None
+        if acceptor is not None:
+            acceptor.close()
+        if self._bound_sockets is not None:
+            self._bound_sockets.close()
+            self._bound_sockets = None
+
+    async def stop(self, grace: float) -> None:
+        """Drain: let requests finish for ``grace`` seconds, then answer them with an error, then
+        abort."""
+        self.stop_accepting()
+        self.is_stopping = True
+        for connection in tuple(self._connections):
+            connection.close_when_idle()
+        if not await self._wait_all_closed(grace):
+            for connection in tuple(self._connections):
+                connection.cancel_with(shutting_down())
+        if not await self._wait_all_closed(_CLEANUP_SECONDS):
+            for connection in tuple(self._connections):
+                connection.abort()
+            await self._wait_all_closed(_CLEANUP_SECONDS)
+
+    async def _wait_all_closed(self, seconds: float) -> bool:
+        if self._all_closed.is_set():
+            return True
+        try:
+            await asyncio.wait_for(self._all_closed.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    # ---- called by connections
+
+    def register(self, connection: AcceptedConnection, peer: str) -> bool:
+        """Register a new connection; return False if it is refused and must be aborted."""
+        # A connection may be accepted at the moment at which the listener closes.
+        if self.is_stopping or not self.gate.admit(peer):
+            return False
+        self._connections.add(connection)
+        self._all_closed.clear()
+        return True
+
+    def unregister(self, connection: AcceptedConnection) -> None:
+        """Forget a connection whose socket is closed and whose task has ended."""
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self.gate.release()
+        if not self._connections:
+            self._all_closed.set()
+        if self._acceptor is not None:
+            self._acceptor.update_load()
+
+
+class HttpAppListener(SocketListener):
+    """A listener that serves an ``HttpApp``."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - the arguments of SocketListener and the app
+        self,
+        address: Address,
+        app: HttpApp,
+        limits: Limits,
+        admission: Admission,
+        create_protocol: Callable[[], asyncio.BaseProtocol],
+        gate: ConnectionGate | None = None,
+    ) -> None:
+        super().__init__(address, limits, admission, create_protocol, gate)
+        self.app = app
+
+    def set_app(self, app: HttpApp, limits: Limits) -> None:
+        """Send all new requests to ``app`` and apply ``limits``."""
+        self.app = app
+        self.apply_limits(limits)

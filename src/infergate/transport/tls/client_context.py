@@ -1,0 +1,101 @@
+"""TLS to backends, for HTTP and gRPC.
+
+- Rule 1. A backend without authorities of its own is verified against OpenSSL's defaults on this
+  machine: the file and directory of its build, or those named by SSL_CERT_FILE and SSL_CERT_DIR.
+  (grpcio alone would use its bundled list.)
+- Rule 2. Changed files are loaded for the next connection; unusable files change nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from infergate.core.log_events import CERTIFICATE_REFUSED
+from infergate.core.tls_settings import ClientTls
+from infergate.transport.tls.certificates import (
+    CERTIFICATE_PATTERN,
+    CIPHERS,
+    CertificateError,
+    load_authorities,
+    load_certificate_chain,
+)
+from infergate.transport.tls.file_watch import FileWatch
+
+log = logging.getLogger(__name__)
+
+NO_TLS: Final = "no TLS connection to the backend could be made"
+"""Error for the client if the backend is not trusted or does not speak TLS."""
+NO_HTTP2: Final = "the backend does not speak HTTP/2 over TLS (ALPN h2)"
+"""Error for the client if the backend does not agree on HTTP/2."""
+
+_HASHED_NAME = re.compile(r"[0-9a-f]{8}\.[0-9]+")
+"""The file names that OpenSSL looks up in a directory (openssl-rehash)."""
+
+
+class ClientTlsContext:
+    """The TLS settings of connections to one backend: authorities, client certificate, server
+    name."""
+
+    def __init__(self, settings: ClientTls | None, protocol: str = "http/1.1") -> None:
+        """``protocol`` is offered in ALPN. Raises CertificateError."""
+        self._settings: Final = settings or ClientTls()
+        self._protocol: Final = protocol
+        tls = self._settings
+        self._watch: Final = FileWatch((tls.ca, tls.certificate, tls.key))
+        self._context = self._load()
+
+    def server_name(self, host: str) -> str:
+        """Return the name that the certificate of ``host`` must be valid for."""
+        return self._settings.server_name or host
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context for the next connection; it verifies certificate and host name."""
+        if self._watch.has_changed():
+            try:
+                self._context = self._load()
+            except CertificateError as error:
+                log.error(  # noqa: TRY400
+                    "keeping the previous certificates: %s", error, extra=CERTIFICATE_REFUSED
+                )
+        return self._context
+
+    def _load(self) -> ssl.SSLContext:
+        tls = self._settings
+        if tls.ca is None:
+            context = ssl.create_default_context()
+        else:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            load_authorities(context, tls.ca)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers(CIPHERS)
+        context.set_alpn_protocols([self._protocol])
+        if tls.certificate is not None and tls.key is not None:
+            load_certificate_chain(context, tls.certificate, tls.key)
+        return context
+
+
+def default_authorities() -> bytes:
+    """Return the default authorities (Rule 1) in PEM; empty if there are none."""
+    certificates: dict[bytes, None] = {}
+    for path in _default_files():
+        try:
+            certificates.update(dict.fromkeys(CERTIFICATE_PATTERN.findall(path.read_bytes())))
+        except OSError:  # missing or unreadable: OpenSSL skips it too
+            continue
+    return b"\n".join(certificates)
+
+
+def _default_files() -> Iterator[Path]:
+    defaults = ssl.get_default_verify_paths()
+    yield Path(os.environ.get(defaults.openssl_cafile_env, defaults.openssl_cafile))
+    directories = os.environ.get(defaults.openssl_capath_env, defaults.openssl_capath)
+    for directory in filter(os.path.isdir, directories.split(os.pathsep)):
+        for path in sorted(Path(directory).iterdir()):
+            if _HASHED_NAME.fullmatch(path.name):
+                yield path

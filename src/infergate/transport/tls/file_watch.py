@@ -1,0 +1,45 @@
+"""Detection of changed certificate files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+_CHECK_INTERVAL: Final = 1.0
+"""Seconds between two checks."""
+
+
+class FileWatch:
+    """Checks ``files`` on request, at most once a second.
+
+    It detects changed contents, replaced files, and changed targets of symbolic links.
+    """
+
+    def __init__(
+        self, files: Iterable[Path | None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """None in ``files`` is ignored. ``clock`` is in seconds."""
+        self._files: Final = [file for file in files if file is not None]
+        self._clock: Final = clock
+        self._checked_at = clock()
+        self._identities = self._read_identities()
+
+    def has_changed(self) -> bool:
+        """Whether the files have changed since the last check."""
+        if not self._files or (now := self._clock()) < self._checked_at + _CHECK_INTERVAL:
+            return False
+        before, self._checked_at, self._identities = self._identities, now, self._read_identities()
+        return self._identities != before
+
+    def _read_identities(self) -> list[tuple[int, ...] | None]:
+        return list(map(_identity, self._files))
+
+
+def _identity(file: Path) -> tuple[int, ...] | None:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

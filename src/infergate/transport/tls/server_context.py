@@ -1,0 +1,127 @@
+"""TLS settings of a listener: its certificate, client authentication, and reloading of changed
+files.
+
+Asking for the context checks the files, at most once a second, so the next client gets a renewed
+certificate. Open connections keep the context they started with.
+
+- Rule 1. Unusable files (for example half of a new pair) change nothing and are loaded again after
+  the next change. This covers how cert-manager and certbot swap symbolic links.
+- Rule 2. A client certificate must be presented on every connection: a resumed session could
+  outlive the certificate or its authority.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from infergate.core.log_events import CERTIFICATE_EXPIRED, CERTIFICATE_REFUSED, CERTIFICATE_TAKEN
+from infergate.core.tls_settings import ServerTls
+from infergate.transport.tls.certificates import (
+    CIPHERS,
+    CertificateError,
+    load_authorities,
+    load_certificate_chain,
+    read_expiry,
+)
+from infergate.transport.tls.file_watch import FileWatch
+from infergate.transport.tls.san_match import SanMatcher
+
+log = logging.getLogger(__name__)
+
+_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+_VERIFY_MODES: Final = {
+    "none": ssl.CERT_NONE,
+    "optional": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+
+
+class ServerTlsContext:
+    """The TLS context of the listener ``name``, reloaded when its files change."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: ServerTls,
+        protocols: Sequence[str],
+        on_reload: Callable[[bool], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``protocols`` are the ALPN names served; empty if the protocol has none. ``on_reload``
+        is called after each change of the files with whether they were loaded. Raises
+        CertificateError."""
+        self._name: Final = name
+        self.settings: Final = settings
+        self.san_matcher: Final = SanMatcher(settings.allowed_names)
+        self.protocols: Final = list(protocols)
+        self._on_reload: Final = on_reload
+        self._watch: Final = FileWatch(
+            (settings.certificate, settings.key, settings.client_ca), clock
+        )
+        self.generation = 0
+        """The number of reloads."""
+        self._context = self._load()
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context for the next connection."""
+        self.reload_if_changed()
+        return self._context
+
+    def expires(self) -> float:
+        """Return when the current certificate expires, in seconds since 1970."""
+        self.reload_if_changed()
+        return self._expires
+
+    def reload_if_changed(self) -> bool:
+        """Load the files again if they have changed; return whether that was done."""
+        if not self._watch.has_changed():
+            return False
+        try:
+            self._context = self._load()
+        except CertificateError as error:
+            log.error(  # noqa: TRY400
+                "%s: keeping the previous certificate: %s",
+                self._name,
+                error,
+                extra=CERTIFICATE_REFUSED,
+            )
+            self._on_reload(False)  # noqa: FBT003
+            return False
+        self.generation += 1
+        log.info(
+            "%s: loaded a new certificate from %s",
+            self._name,
+            self.settings.certificate,
+            extra=CERTIFICATE_TAKEN,
+        )
+        self._on_reload(True)  # noqa: FBT003
+        return True
+
+    def _load(self) -> ssl.SSLContext:
+        settings = self.settings
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = _VERSIONS[settings.min_version]
+        context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+        context.set_ciphers(CIPHERS)
+        if self.protocols:
+            context.set_alpn_protocols(self.protocols)
+        load_certificate_chain(context, settings.certificate, settings.key)
+        context.verify_mode = _VERIFY_MODES[settings.client_certificates]
+        if settings.client_ca is not None:
+            load_authorities(context, settings.client_ca)
+        if context.verify_mode != ssl.CERT_NONE:  # Rule 2
+            context.options |= ssl.OP_NO_TICKET
+            context.num_tickets = 0
+        self._expires = read_expiry(settings.certificate)
+        if self._expires < time.time():
+            log.warning(
+                "%s: the certificate %s has expired",
+                self._name,
+                settings.certificate,
+                extra=CERTIFICATE_EXPIRED,
+            )
+        return context

@@ -1,0 +1,57 @@
+"""The number of connections of each worker process, in shared memory."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Final
+
+_ABSENT: Final = -1
+_SLOT_BYTES: Final = 4  # bytes of one slot of one slot
+_TOLERANCE: Final = 8
+"""A lead of less than one part in ``_SLACK`` is ignored: many connections spread evenly enough by
+chance."""
+
+
+class WorkerLoads:
+    """Connection counts per worker, in the shared memory file ``fd``.
+
+    ``slot`` is the index of this process. The caller keeps ownership of the file.
+    """
+
+    def __init__(self, fd: int, slot: int) -> None:
+        self._map: Final = mmap.mmap(fd, 0)
+        self._counts: Final = memoryview(self._map).cast("i")
+        self._slot: Final = slot
+
+    @staticmethod
+    def create_file(slots: int) -> int:
+        """Create shared memory with ``slots`` slots, all marked absent, and return its file
+        descriptor."""
+        fd = os.memfd_create("infergate-loads")
+        os.write(fd, b"\xff" * _SLOT_BYTES * slots)
+        return fd
+
+    def report(self, connections: int) -> None:
+        """Publish the number of connections of this process."""
+        self._counts[self._slot] = connections
+
+    def mark_absent(self, slot: int | None = None) -> None:
+        """Mark this process, or the one in ``slot``, as not accepting."""
+        self._counts[self._slot if slot is None else slot] = _ABSENT
+
+    def counts(self) -> tuple[int, ...]:
+        """Return the connection counts by slot; -1 marks an absent process."""
+        return tuple(self._counts)
+
+    def others(self) -> tuple[int, ...]:
+        """Return the counts of the other slots."""
+        counts = self.counts()
+        return counts[: self._slot] + counts[self._slot + 1 :]
+
+    @property
+    def is_overloaded(self) -> bool:
+        """Whether another process should take the next connection."""
+        mine = self._counts[self._slot]
+        lowest = min((count for count in self._counts if count != _ABSENT), default=mine)
+        return mine > lowest + lowest // _TOLERANCE
