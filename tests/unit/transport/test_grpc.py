@@ -9,13 +9,22 @@ import errno
 import re
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
-from transport_kit import RPC_LIMITS, Engine, RpcEcho, RpcServe, RpcSite, fake_backend, until
+from transport_kit import (
+    RPC_LIMITS,
+    Budget,
+    Engine,
+    RpcEcho,
+    RpcServe,
+    RpcSite,
+    fake_backend,
+    until,
+)
 
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.wire import RpcRequest, join_parts
@@ -450,6 +459,26 @@ async def test_metadata_before_the_first_message_comes_with_it(rpc_upstream: Rpc
             assert [bool(each.message) for each in answers] == [True] * count + [False]
     finally:
         await server.stop(None)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_response_is_counted(
+    rpc_site: RpcSite, rpc_upstream: RpcUpstream, *, is_stream: bool
+) -> None:
+    async def length(account: Budget) -> int:
+        wire = RpcRequest("/t.T/Large", (b"x",), memory=account)
+        if not is_stream:
+            return len(
+                join_parts((await rpc_upstream.exchange(wire, rpc_site.endpoint, 5)).message)
+            )
+        async with aclosing(rpc_upstream.stream(wire, rpc_site.endpoint, 5)) as responses:
+            return len(join_parts((await anext(responses)).message))
+
+    assert await length(Budget(1_000_000)) == 900_000
+    account = Budget(800_000)
+    with pytest.raises(GatewayError, match="out of memory") as caught:
+        await length(account)
+    assert (caught.value.kind, account.held) == (Kind.OVERLOADED, 0)
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -13,6 +13,7 @@ import pytest
 from transport_kit import (
     LIMITS,
     QUICK,
+    Budget,
     Engine,
     HttpServe,
     HttpSite,
@@ -103,6 +104,29 @@ async def test_an_encoding_is_undone(
             answer = await upstream.exchange(POST, fake.endpoint, 30)
             assert join_parts(answer.body) == expected
             assert ("content-encoding" in answer.headers) is (encoding == "br")
+        await upstream.close()
+
+
+@pytest.mark.parametrize("length", ["Content-Length: 1000000\r\n", ""], ids=["told", "not told"])
+async def test_a_response_is_counted_before_it_is_received(engine: Engine, length: str) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(
+            f"HTTP/1.1 200 OK\r\nConnection: close\r\n{length}\r\n".encode() + bytes(1_000_000)
+        )
+        writer.close()
+
+    upstream = engine.http_upstream(dataclasses.replace(QUICK, body=2 * MIB))
+    async with fake_backend(script) as fake:
+        account = Budget(4 * MIB)
+        wire = dataclasses.replace(POST, memory=account)
+        answer = await upstream.exchange(wire, fake.endpoint, 5)
+        assert len(join_parts(answer.body)) == 1_000_000 <= account.held
+        account = Budget(900_000)
+        wire = dataclasses.replace(POST, memory=account)
+        with pytest.raises(GatewayError, match="out of memory") as caught:
+            await upstream.exchange(wire, fake.endpoint, 5)
+        assert (caught.value.kind, account.held) == (Kind.OVERLOADED, 0)
         await upstream.close()
 
 

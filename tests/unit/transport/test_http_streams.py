@@ -12,6 +12,7 @@ from transport_kit import (
     LIMITS,
     LOCAL,
     QUICK,
+    Budget,
     Engine,
     HttpEcho,
     HttpSite,
@@ -274,6 +275,47 @@ END = b"0\r\n\r\n"
 )
 async def test_what_comes(engine: Engine, head: bytes, body: bytes, found: list[bytes]) -> None:
     assert await events(engine, body, head, dataclasses.replace(LIMITS, json=100)) == found
+
+
+@pytest.mark.parametrize("size", [200_000, 800_000], ids=["one read", "several reads"])
+async def test_an_event_is_counted(engine: Engine, size: int) -> None:
+    event = b"data: " + b"x" * size + b"\n\n"
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(CHUNKED + chunk(event) + END)
+        await writer.drain()
+
+    upstream = engine.http_upstream(dataclasses.replace(LIMITS, json=1_000_000))
+    async with fake_backend(script) as fake, asyncio.timeout(10):
+        account = Budget(1_000_000)
+        wire = dataclasses.replace(POST, memory=account)
+        async with aclosing(upstream.stream(wire, fake.endpoint, None)) as answers:
+            assert len(join_parts((await anext(answers)).body)) == size <= account.held
+        assert account.held == 0
+        wire = dataclasses.replace(POST, memory=Budget(size - 50_000))
+        with pytest.raises(GatewayError, match="out of memory"):
+            async for _ in upstream.stream(wire, fake.endpoint, None):
+                pass
+    await upstream.close()
+
+
+async def test_another_response_to_a_stream_is_counted(engine: Engine) -> None:
+    """Also if the read that needs the memory brings the end of the response."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 150000\r\n\r\n" + bytes(150_000))
+        await writer.drain()
+
+    upstream = engine.http_upstream(dataclasses.replace(LIMITS, body=1_000_000))
+    async with fake_backend(script) as fake, asyncio.timeout(10):
+        for limit in (140_000, 80_000):
+            wire = dataclasses.replace(POST, memory=Budget(limit))
+            with pytest.raises(GatewayError, match="out of memory"):
+                async for _ in upstream.stream(wire, fake.endpoint, None):
+                    pass
+    await upstream.close()
 
 
 async def test_an_event_is_given_when_it_is_there(engine: Engine) -> None:

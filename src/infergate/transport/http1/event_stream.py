@@ -144,7 +144,7 @@ class EventStreamConnection(PooledConnection, asyncio.Protocol):
                 self._end(self._too_long("response", "body", self._limits.body))
                 return
             self._count_held(self._received)
-        if reader.is_complete:
+        if reader.is_complete and not self._is_over:  # memory may have been refused
             self._end(None)
 
     def _next_event(self) -> bytes | None:
