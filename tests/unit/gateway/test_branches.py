@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
-from fakes import LineCodec, Memory, Wired, call
+from fakes import Budget, LineCodec, Memory, Wired, call
 
 from infergate.core.call import Call
 from infergate.core.counters import RouteCounters
@@ -253,6 +253,22 @@ async def test_copies_hold_no_more_memory_than_they_may(monkeypatch: pytest.Monk
         await site.ask(InferRequest("m", "", "id", {}, (tensor,)))
     assert site.tally.mirrored["dropped"] == 3
     await site.gateway.close()
+
+
+async def test_a_copy_has_a_memory_account_of_its_own() -> None:
+    """It may outlast its request, so what its backend answers is not counted for that."""
+    site, mirror = mirroring()
+    tensor = Tensor("x", Datatype.UINT8, (4,), bytes(4))
+    memory = Budget(4)
+    await site.ask(InferRequest("m", "", "id", {}, (tensor,)), memory=memory)
+    await until(lambda: len(mirror.asked) == 1)
+    account: Any = mirror.calls.memory
+    assert (memory.held, account.held) == (0, 4)
+    mirror.let.set()
+    await until(lambda: site.tally.mirrored["ok"] == 1)
+    await until(lambda: account.held == 0)
+    await site.ask(InferRequest("m", "", "id", {}, (tensor,)), memory=Budget(3))
+    assert site.tally.mirrored["dropped"] == 1
 
 
 async def test_a_share_is_mirrored_sequences_as_a_whole() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fakes import Memory, call
+from fakes import Budget, Memory, call
 
 from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
@@ -91,6 +91,27 @@ async def test_only_what_the_model_wants_is_cast_back() -> None:
     backend.description = ModelMetadata("m", inputs=(TensorMetadata("b", "UINT8", (-1,)),))
     await infer(through(backend), lacking(), UINT8, FP32)
     assert sent(backend) == (UINT8, FP32)
+
+
+async def test_what_a_cast_makes_is_counted() -> None:
+    elements = 100_000
+    half = Tensor("f", Datatype.BF16, (elements,), bytes(2 * elements))
+    full = Tensor("f", Datatype.FP32, (elements,), bytes(4 * elements))
+    to_backend, to_client, back = Lacking("b"), Memory("b"), Memory("b")
+    to_client.answer = InferResponse("m", outputs=(half,))
+    back.description = MODEL
+    back.answer = InferResponse("m")
+    for backend, asked, given, made in (
+        (to_backend, call(), half, 4 * elements),
+        (to_client, lacking(), UINT8, 4 * elements),
+        (back, lacking(), full, 2 * elements),
+    ):
+        asked.memory = memory = Budget(made)
+        await infer(through(backend), asked, given)
+        assert memory.held == made
+        asked.memory = Budget(made - 1)
+        with pytest.raises(GatewayError, match="full"):
+            await infer(through(backend), asked, given)
 
 
 async def test_metadata_is_in_the_clients_names() -> None:

@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import Wired, call
+from fakes import Budget, Wired, call
 
-from infergate.codecs.base import Profile
+from infergate.backends.codec_offload import BackendCodecOffload
+from infergate.codecs.base import ParsedRequest, Profile
 from infergate.codecs.registry import plugins
 from infergate.codecs.trtis import messages as pb
 from infergate.codecs.trtis.grpc_methods import INFER
@@ -22,9 +23,9 @@ from infergate.codecs.v2_grpc import messages as v2
 from infergate.core.call import ANONYMOUS, Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, NeedsOffloadError
+from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits, NeedsOffloadError
 from infergate.core.memory import MemoryAccount
-from infergate.core.messages import InferResponse, ModelMetadata, TensorMetadata
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
 from infergate.core.retry_policy import RetryPolicy
 from infergate.core.tensor import Tensor, pack_bytes
 from infergate.core.wire import (
@@ -81,21 +82,6 @@ class _Aside:
             memory.shrink(size)
 
 
-class _Memory:
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.held = self.peak = 0
-
-    def grow(self, size: int) -> None:
-        if self.held + size > self.most:
-            raise GatewayError(Kind.OVERLOADED, "full")
-        self.held += size
-        self.peak = max(self.peak, self.held)
-
-    def shrink(self, size: int) -> None:
-        self.held -= size
-
-
 class _Rest(Wired):
     protocol = "v2-rest"
 
@@ -128,7 +114,7 @@ def _frontend(aside: _Aside, reply: HttpResponse, **route: Any) -> Frontend[Any,
 
 
 async def test_a_helper_inflates_what_is_long_and_memory_is_counted_meanwhile() -> None:
-    aside, memory = _Aside(), _Memory(64 * MIB)
+    aside, memory = _Aside(), Budget(64 * MIB)
     wire = _compressed(4 * MIB)
     cost = len(gzip.decompress(join_parts(wire.body)))
     answer = await _frontend(aside, _answer(1)).respond(wire, call(memory=memory))
@@ -141,7 +127,7 @@ async def test_a_helper_inflates_what_is_long_and_memory_is_counted_meanwhile() 
 async def test_without_memory_nothing_is_inflated() -> None:
     aside = _Aside()
     answer = await _frontend(aside, _answer(1)).respond(
-        _compressed(4 * MIB), call(memory=_Memory(MIB))
+        _compressed(4 * MIB), call(memory=Budget(MIB))
     )
     assert (answer.status, aside.jobs) == (503, [])
 
@@ -170,7 +156,7 @@ def _json(elements: int, encoding: str, members: int = 1) -> HttpRequest:
 async def test_json_that_a_helper_inflates_is_counted_by_what_it_takes_to_read(
     wire: HttpRequest, most: int
 ) -> None:
-    memory = _Memory(1024 * MIB)
+    memory = Budget(1024 * MIB)
     answer = await _frontend(_Aside(), _answer(1)).respond(wire, call(memory=memory))
     assert answer.status == 200
     is_gzip = wire.headers["content-encoding"] == "gzip"
@@ -328,3 +314,66 @@ async def test_a_helper_writes_long_typed_contents(
         wire, _ = await labour.write_response(call(), how, answer, parsed)
         assert join_parts(wire.message) == join_parts(how(answer, parsed).message)
     assert len(aside.jobs) == 2 * jobs
+
+
+LONG = Tensor("O", Datatype.FP32, (300 * KIB,), b"\0\0\x80\x3e" * 300 * KIB)
+"""0.25, which takes more bytes as JSON than the fewest that a float may take."""
+
+
+def _offload(limits: Limits = DEFAULT_LIMITS) -> tuple[CodecOffload[Any, Any], list[int], Any]:
+    """V2 REST without helpers, the sizes of the responses that it writes, and how it writes one."""
+    codec: Any = plugins()["v2-rest"].create({})
+    sizes: list[int] = []
+
+    def build(response: Any, parsed: Any) -> Any:
+        wire = codec.build_response(response, parsed)
+        sizes.append(total_size(wire.body))
+        return wire
+
+    return CodecOffload(codec, limits, None), sizes, build
+
+
+async def test_a_response_is_counted_before_it_is_written() -> None:
+    offload, sizes, build = _offload()
+    parsed = ParsedRequest(InferRequest("m"))
+    response = InferResponse("m", "1", outputs=(LONG,))
+    memory = Budget(64 * MIB)
+    _, counted = await offload.write_response(call(memory=memory), build, response, parsed)
+    assert [counted] == [memory.held] == sizes
+    assert memory.peak >= counted > MIB
+    with pytest.raises(GatewayError, match="full"):
+        await offload.write_response(call(memory=Budget(MIB)), build, response, parsed)
+    assert len(sizes) == 1  # the second was not written
+
+
+async def test_a_response_over_the_limit_is_refused_before_and_after_it_is_written() -> None:
+    parsed = ParsedRequest(InferRequest("m"))
+    response = InferResponse("m", "1", outputs=(LONG,))
+    least, _ = plugins()["v2-rest"].create({}).response_size(response, parsed)  # type: ignore[attr-defined]
+    for limit, written in ((least - 1, 0), (least + 1, 1)):
+        offload, sizes, build = _offload(replace(DEFAULT_LIMITS, body=limit))
+        with pytest.raises(GatewayError, match=r"limits\.body") as caught:
+            await offload.write_response(call(), build, response, parsed)
+        assert (caught.value.kind, len(sizes)) == (Kind.TOO_LARGE, written)
+
+
+def test_what_a_backend_gets_is_counted_before_it_is_written() -> None:
+    offload: Any = BackendCodecOffload("b", plugins()["v2-rest"].create({}), DEFAULT_LIMITS, None)
+    request, profile = InferRequest("m", inputs=(LONG,)), Profile("any", supports_binary=False)
+    memory = Budget(64 * MIB)
+    wire = offload.write_inline(request, profile, call(memory=memory))
+    assert total_size(wire.body) <= memory.held + KIB
+    with pytest.raises(GatewayError, match="full"):
+        offload.write_inline(request, profile, call(memory=Budget(MIB)))
+
+
+def test_what_is_made_of_a_backends_answer_is_counted() -> None:
+    offload: Any = BackendCodecOffload("b", plugins()["v2-rest"].create({}), DEFAULT_LIMITS, None)
+    request = InferRequest("m")
+    told = {"name": "O", "datatype": "FP64", "shape": [KIB * 100], "data": [1] * 100 * KIB}
+    answer = HttpResponse(200, {}, [json.dumps({"model_name": "m", "outputs": [told]}).encode()])
+    memory = Budget(MIB)
+    offload.read_inline(answer, request, call(memory=memory))
+    assert memory.held == 800 * KIB
+    with pytest.raises(GatewayError, match="full"):
+        offload.read_inline(answer, request, call(memory=Budget(MIB // 2)))
