@@ -27,7 +27,7 @@ class RouteBinding:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.route.label)
-        object.__setattr__(self, "lacks", _ALL_DATATYPES - self.backend.datatypes)
+        object.__setattr__(self, "unsupported_datatypes", _ALL_DATATYPES - self.backend.datatypes)
 
     def apply_to(self, call: Call) -> None:
         """Set the route, backend, timeout and retry policy of ``call``, and shorten its deadline to
