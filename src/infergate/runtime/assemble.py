@@ -192,10 +192,10 @@ def _build_parts(
             enabled=config.control.shared_memory,
             predecessor=previous.gateway.shared_memory if previous else None,
         ),
-        allowed=ControlPermissions(config.control.repository, config.control.settings),
-        before=previous.gateway if previous else None,
-        tally=shared.group.metrics.backends.route_counters,
-        counted=shared.group.aggregate_statistics,
+        permissions=ControlPermissions(config.control.repository, config.control.settings),
+        predecessor=previous.gateway if previous else None,
+        counters_of=shared.group.metrics.backends.route_counters,
+        aggregate_statistics=shared.group.aggregate_statistics,
     )
     if previous is not None and previous.config.log == config.log:
         access_log = previous.access_log
@@ -225,7 +225,7 @@ def _make_tracer(config: Config) -> Tracer | None:
     """Return a new tracer; None if tracing is off, in which case its packages are not imported."""
     if not config.tracing.enabled:
         return None
-    from infergate.observe.tracing import create_tracer  # noqa: PLC0415 - only if enabled  # noqa: PLC0415 - only if enabled
+    from infergate.observe.tracing import create_tracer  # noqa: PLC0415 - only if enabled
 
     return create_tracer()
 
@@ -234,7 +234,7 @@ def _gateway_factory(config: Config, tracer: Tracer | None) -> Callable[..., Gat
     if tracer is None:
         return Gateway if config.access is None else AuthorizedGateway
     traced = TracedGateway if config.access is None else TracedAuthorizedGateway
-    return functools.partial(traced, tracing=tracer)
+    return functools.partial(traced, tracer=tracer)
 
 
 def _unchanged_backends(
