@@ -41,7 +41,7 @@ GRPC_SIZES = "V2 gRPC → V2 gRPC, by size"
 JSON_ROUTES = "JSON → V2 gRPC, tiny, by routes"
 GRPC_ROUTES = "V2 gRPC → V2 gRPC, tiny, by routes"
 TWO_WORKERS = "two workers, JSON of 1,024 numbers → embedded model"
-AGAIN = "the same once more"
+AGAIN = "the same again"
 """The peer, who takes part twice: what equal things differ by."""
 
 LARGEST = 256 * 2**20

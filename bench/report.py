@@ -21,17 +21,17 @@ from .stages import STAGES
 from .targets import noise, of_latency, of_workers, rows
 
 _HOW_TO_READ = (
-    "Found is the median [least..most] over the rounds, each ratio formed within a round. A "
-    "question mark: not all rounds say the same."
+    "Results are the median [minimum..maximum] over the rounds; a ratio compares measurements of "
+    "the same round. A question mark means that the rounds disagree."
 )
 
 
 def targets(bench: Bench) -> str:
     """The project's targets, what was found by each engine, and which was reached."""
     engines = bench.engines
-    header = ["work", "beside", "must", "aim"]
+    header = ["workload", "compared with", "required", "target"]
     for engine in engines:
-        header += [f"{engine}: found", "met"]
+        header += [f"{engine}: result", "met"]
     lines = [header]
     for row in rows(bench):
         line = [row.work, row.beside, row.bound.spelled(row.bound.must)]
@@ -50,7 +50,7 @@ def machine(bench: Bench) -> str:
     if not found:
         return ""
     figures = next(iter(found.values()))
-    lines = [["Envoy beside itself, in alternating rounds", *figures]]
+    lines = [["Envoy compared with itself, in alternating rounds", *figures]]
     lines += [[name, *map(_or_none, each.values())] for name, each in found.items()]
     return _table(lines)
 
@@ -92,7 +92,7 @@ def curve(results: Sequence[Result], what: str, spelled: Callable[[int], str]) -
 
 def stages(bench: Bench) -> str:
     """CPU of infergate's processes a request, by stage."""
-    lines = [["CPU µs a request", "engine", *STAGES, "in all"]]
+    lines = [["CPU µs per request", "engine", *STAGES, "total"]]
     lines += [
         [
             each.name,

@@ -37,11 +37,11 @@ class Bound:
     at_most: bool = False
 
     def reached(self, value: float) -> str:
-        """``aim``, ``must`` or ``no``."""
+        """``target``, ``required`` or ``no``."""
         sign = -1 if self.at_most else 1
         if value * sign >= self.aim * sign:
-            return "aim"
-        return "must" if value * sign >= self.must * sign else "no"
+            return "target"
+        return "required" if value * sign >= self.must * sign else "no"
 
     def judged(self, found: Spread) -> str:
         """The median's; with a question mark where not all rounds say the same."""
@@ -93,10 +93,10 @@ def _at_most(must: float, aim: float, unit: str = "") -> Bound:
 
 
 _TRITON = "Triton's REST: requests/s"
-_ENVOY_HTTP_CPU = "Envoy, HTTP/1.1: CPU a request"
-_ENVOY_GRPC_CPU = "Envoy, V2 gRPC: CPU a request"
+_ENVOY_HTTP_CPU = "Envoy, HTTP/1.1: CPU per request"
+_ENVOY_GRPC_CPU = "Envoy, V2 gRPC: CPU per request"
 _ENVOY_GRPC = "Envoy, V2 gRPC: requests/s"
-_ECHO = "the echo without a gateway"
+_ECHO = "the echo server without a gateway"
 _TARGETS = (
     _Target(of.JSON_IMAGE, _TRITON, Bound(3, 5), of.JSON_IMAGE, _faster),
     _Target(of.BINARY_IMAGE, _TRITON, Bound(0.7, 0.95), of.BINARY_IMAGE, _faster),
@@ -122,24 +122,24 @@ def of_workers(bench: Bench) -> str:
     well."""
     result = bench.result(of.TWO_WORKERS)
     if result is None:
-        return "Two workers against one (must 1.6, aim 1.9) were not measured in this run."
+        return "Two workers (required 1.6, target 1.9) were not measured in this run."
     ours = next(iter(result.ours.values()))
     two, one = (spread(cores(each)).median for each in (ours, result.others[0]))
     return (
-        f"Two workers against one, in front of an embedded model: h2load shares the machine with "
-        f"them, so that they had {two:.2f} processors, and the one worker {one:.2f}."
+        "Two workers were compared with one in front of an embedded model. h2load shares the "
+        f"machine with them: the two workers got {two:.2f} CPUs, the single worker {one:.2f}."
     )
 
 
 def of_latency(bench: Bench) -> str:
     """What Envoy adds in the same rounds: what a hop costs on that machine, whoever makes it."""
     told = []
-    for name, what in ((of.JSON_LATENCY, "the JSON"), (of.GRPC_LATENCY, "the gRPC")):
+    for name, what in ((of.JSON_LATENCY, "JSON"), (of.GRPC_LATENCY, "gRPC")):
         result = bench.result(name)
         if result is not None and len(result.others) > 1:
             direct, envoy = result.others
-            told.append(f"{difference(envoy, direct, p50)} ms to pass {what} on")
-    return f"At 100 requests/s Envoy adds, p50: {', '.join(told)}." if told else ""
+            told.append(f"{difference(envoy, direct, p50)} ms to {what} requests")
+    return f"At 100 requests/s, Envoy adds at p50 {' and '.join(told)}." if told else ""
 
 
 def cores(runs: Runs) -> list[float]:
@@ -165,7 +165,7 @@ def noise(bench: Bench) -> dict[str, Mapping[str, Spread | None]]:
             "requests/s": ratio(again, result.others[0], speed),
             "p50": ratio(again, result.others[0], p50),
             "p99": ratio(again, result.others[0], p99),
-            "CPU a request": cpu_ratio(again, result.others[0]),
+            "CPU per request": cpu_ratio(again, result.others[0]),
         }
         for result in bench.results
         for again in result.others
@@ -182,12 +182,10 @@ def _memory(bench: Bench) -> Iterator[Row]:
             for engine in engines
         }
         worst = {engine: Spread(value, value, value) for engine, value in found.items()}
-        yield Row(
-            "peak memory, one 256 MiB tensor, the worst pair", "its size", _at_most(3, 2), worst
-        )
+        yield Row("peak memory, one 256 MiB tensor, worst pair", "its size", _at_most(3, 2), worst)
     if bench.idle:
         megabytes = {engine: spread([value / 1e6]) for engine, value in bench.idle.items()}
-        yield Row("resident memory at rest", "", _at_most(100, 70, "MB"), megabytes)
+        yield Row("resident memory when idle", "", _at_most(100, 70, "MB"), megabytes)
 
 
 def _linear(bench: Bench) -> Iterator[Row]:
@@ -196,7 +194,7 @@ def _linear(bench: Bench) -> Iterator[Row]:
         curve = [result for result in bench.curve(name) if result.at >= _MIB]
         if len(curve) > 1:
             first, last = curve[0], curve[-1]
-            beside = f"CPU a byte at {first.at // _MIB} MiB"
+            beside = f"CPU per byte at {first.at // _MIB} MiB"
             grown = _grown(first, last, last.at / first.at)
             yield Row(f"{name}: at {last.at // _MIB} MiB", beside, _at_most(LINEAR, 1), grown)
 
@@ -206,7 +204,7 @@ def _flat(bench: Bench) -> Iterator[Row]:
         curve = bench.curve(name)
         if len(curve) > 1:
             first, last = curve[0], curve[-1]
-            beside = f"CPU a request with {first.at}"
+            beside = f"CPU per request with {first.at}"
             yield Row(
                 f"{name}: with {last.at:,}", beside, _at_most(LINEAR, 1), _grown(first, last, 1)
             )

@@ -14,8 +14,8 @@ AT_MOST = Bound(2, 1, at_most=True)
 @pytest.mark.parametrize(
     ("bound", "value", "said"),
     [
-        (AT_LEAST, 0.79, "no"), (AT_LEAST, 0.8, "must"), (AT_LEAST, 1.1, "aim"),
-        (AT_MOST, 2.01, "no"), (AT_MOST, 2, "must"), (AT_MOST, 1, "aim"),
+        (AT_LEAST, 0.79, "no"), (AT_LEAST, 0.8, "required"), (AT_LEAST, 1.1, "target"),
+        (AT_MOST, 2.01, "no"), (AT_MOST, 2, "required"), (AT_MOST, 1, "target"),
     ],
 )  # fmt: skip
 def test_reached(bound: Bound, value: float, said: str) -> None:
@@ -23,8 +23,8 @@ def test_reached(bound: Bound, value: float, said: str) -> None:
 
 
 def test_the_median_is_judged_and_rounds_that_disagree_are_told() -> None:
-    assert AT_LEAST.judged(Spread(0.9, 0.85, 1.0)) == "must"
-    assert AT_LEAST.judged(Spread(0.9, 0.7, 1.0)) == "must ?"
+    assert AT_LEAST.judged(Spread(0.9, 0.85, 1.0)) == "required"
+    assert AT_LEAST.judged(Spread(0.9, 0.7, 1.0)) == "required ?"
     assert AT_MOST.judged(Spread(2.5, 1.9, 3.0)) == "no ?"
 
 
@@ -51,7 +51,7 @@ def test_the_worst_pair_is_judged() -> None:
     bench = Bench(peaks=[*found, Peak("compat", "a", 4.0), Peak("compat", "b", 1.0)])
     (row,) = rows(bench)
     assert {engine: row.bound.judged(each) for engine, each in row.found.items()} == {
-        "own": "must",
+        "own": "required",
         "compat": "no",
     }
     assert [cell.strip() for cell in peaks(bench).splitlines()[2].split("|")[2:4]] == [
@@ -62,7 +62,7 @@ def test_the_worst_pair_is_judged() -> None:
 
 def test_resident_memory_is_in_megabytes() -> None:
     (row,) = rows(Bench(idle={"own": 69_000_000}))
-    assert row.bound.judged(row.found["own"]) == "aim"
+    assert row.bound.judged(row.found["own"]) == "target"
 
 
 def test_cost_by_size_is_cpu_a_byte() -> None:
@@ -106,8 +106,8 @@ def test_tables_have_a_line_each_and_the_same_columns() -> None:
     table = targets(bench).split("\n\n")[0].splitlines()
     assert len(table) == 3
     assert len({line.count("|") for line in table}) == 1
-    assert [cell.strip() for cell in table[2].split("|")[-3:-1]] == ["4.00", "aim"]
-    assert "Two workers against one (must 1.6, aim 1.9) were not measured" in targets(bench)
+    assert [cell.strip() for cell in table[2].split("|")[-3:-1]] == ["4.00", "target"]
+    assert "Two workers (required 1.6, target 1.9) were not measured" in targets(bench)
     assert [line.split("|")[2].strip() for line in details(bench).splitlines()[2:]] == [
         "us",
         "them",
@@ -119,7 +119,7 @@ def test_two_workers_beside_one_and_what_they_could_have() -> None:
     bench = Bench(results=[Result(of.TWO_WORKERS, (two, one))])
     [row] = rows(bench)
     assert row.found["own"].median == pytest.approx(1.8)
-    assert row.bound.judged(row.found["own"]) == "must"
+    assert row.bound.judged(row.found["own"]) == "required"
     found = [sum(run.all_cpu * run.per_second for run in each.rounds) / 1e6 for each in (two, one)]
     assert f"they had {found[0]:.2f} processors, and the one worker {found[1]:.2f}" in of_workers(
         bench
@@ -132,5 +132,5 @@ def test_what_envoy_adds_is_told_beside_what_we_add() -> None:
         runs(name, "own" if name == "us" else "", times=[time]) for name, time in times.items()
     )
     told = of_latency(Bench(results=[Result(of.GRPC_LATENCY, contenders)]))
-    assert told == "At 100 requests/s Envoy adds, p50: 0.50 ms to pass the gRPC on."
+    assert told == "At 100 requests/s, Envoy adds at p50 0.50 ms to gRPC requests."
     assert of_latency(Bench()) == ""
