@@ -121,7 +121,7 @@ def test_two_workers_beside_one_and_what_they_could_have() -> None:
     assert row.found["own"].median == pytest.approx(1.8)
     assert row.bound.judged(row.found["own"]) == "required"
     found = [sum(run.all_cpu * run.per_second for run in each.rounds) / 1e6 for each in (two, one)]
-    assert f"they had {found[0]:.2f} processors, and the one worker {found[1]:.2f}" in of_workers(
+    assert f"two workers got {found[0]:.2f} CPUs, the single worker {found[1]:.2f}" in of_workers(
         bench
     )
 
