@@ -35,13 +35,14 @@ test: lint .venv/tested  ## lint, types, tests with a real Triton, branch covera
 test-peers: .venv/tested  ## the tests that need MLServer, KServe, Envoy and others (large downloads), and whole searches
 	@INFERGATE_SEARCH=whole INFERGATE_FORKED=no $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "peers or hypothesis"
 
-# For all processes that test, while mypy has the other processor. What is wrong the tests will tell.
+# Compile the bytecode for all test processes while mypy runs; the tests report any errors.
 compiled: .venv/tested
 	@PYTHONPATH=tests PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --collect-only -qq > /dev/null 2>&1 || true
 
-lint: .venv/tested  ## ruff, without changing anything
+lint: .venv/tested  ## ruff and the plain-language check, without changing anything
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/ruff format --check $(CODE)
+	@$(BIN)/python tests/plain_language.py src docs README.md CHANGELOG.md CONTRIBUTING.md
 
 format: .venv/tested  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix $(CODE)

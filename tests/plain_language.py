@@ -22,7 +22,6 @@ COINED = frozenset(
         "asked",
         "asking",
         "most",
-        "least",
         "room",
         "rooms",
         "door",
@@ -36,7 +35,6 @@ COINED = frozenset(
         "lacks",
         "tally",
         "lease",
-        "served",
         "place",
         "places",
         "parcel",
@@ -46,7 +44,6 @@ COINED = frozenset(
         "readdress",
         "relabel",
         "entrance",
-        "few",
         "vocabulary",
         "wording",
         "refusals",
@@ -55,13 +52,14 @@ COINED = frozenset(
         "whom",
     ]
 )
-"""Words that no identifier may contain; `served` and `site` were connections and endpoints."""
+"""Words that no identifier may contain."""
 STARTS = re.compile(r"(Of|What|Whom|Whose|Who|That|Those|Which|As|Where)\b(?! are | is )")
 """A docstring starts with a verb or a noun, not with a relative clause."""
 PHRASES = re.compile(
     r"\b(?:(?:is|are|was|were|be|been) (?:told|asked|had|let alone)\b(?! (?:for|to)\b)"
     r"|of itself\b|that is none\b|(?:says?|said) so\b|to be had\b|lets? it alone\b"
-    r"|goes along\b|comes to nothing\b|as they are\b|whoever\b|whom\b|nobody\b|somebody\b)",
+    r"|goes along\b|comes to nothing\b|as they are\b(?! \w+ed\b)"
+    r"|whoever\b|whom\b|nobody\b|somebody\b)",
     re.IGNORECASE,
 )
 SEE = re.compile(r"See\s+\S+?\.?\s*$")

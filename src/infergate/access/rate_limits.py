@@ -3,7 +3,7 @@
 Generic cell rate algorithm: a bucket of size ``burst`` that drains at a steady rate is one number,
 the time at which it will be empty. There is no timer and no list of past requests.
 
-1. A request is charged to all of its buckets, or, if one of them has no room, to none.
+1. A request is charged to all of its buckets, or, if one of them is too full, to none.
 2. A request larger than a whole bucket passes when the bucket is empty, and overfills it: the
    average rate is kept, and no request is impossible.
 """
@@ -57,17 +57,18 @@ class BucketCharge(NamedTuple):
 
 
 class ExceededLimit(NamedTuple):
-    """The bucket that has no room, by the index of its charge, and the seconds to wait for it."""
+    """The bucket that is too full for its charge, by the index of the charge, and the seconds until
+    it is not."""
 
     charge_index: int
     wait_seconds: float
 
 
 class RateStore(Protocol):
-    """Where buckets are kept. Raises RateStoreUnavailableError while it cannot be reached."""
+    """The storage of the buckets. Raises RateStoreUnavailableError while it cannot be reached."""
 
     async def charge(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
-        """Charge all buckets and return None, or return the bucket that has no room (rule 1)."""
+        """Charge all buckets and return None, or return the bucket that is too full (rule 1)."""
         ...
 
 
@@ -75,7 +76,7 @@ class RateBuckets(Protocol):
     """Buckets in this host's memory."""
 
     def fill(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
-        """Charge all buckets and return None, or return the bucket that has no room (rule 1)."""
+        """Charge all buckets and return None, or return the bucket that is too full (rule 1)."""
         ...
 
 
@@ -87,12 +88,12 @@ def find_exceeded(
     charges: Sequence[BucketCharge], empty_at: Iterable[float], now: float
 ) -> ExceededLimit | None:
     """Return the charge that has to wait longest if the buckets will be empty at the times
-    ``empty_at``; None if there is room for all."""
+    ``empty_at``; None if no charge has to wait."""
     worst: ExceededLimit | None = None
-    for index, ((_, cost, room), empty_time) in enumerate(zip(charges, empty_at, strict=True)):
+    for index, ((_, cost, capacity), empty_time) in enumerate(zip(charges, empty_at, strict=True)):
         level = empty_time - now
-        if level > _TOLERANCE_SECONDS and level + cost > room + _TOLERANCE_SECONDS:
-            wait = level + cost - room if cost <= room else level
+        if level > _TOLERANCE_SECONDS and level + cost > capacity + _TOLERANCE_SECONDS:
+            wait = level + cost - capacity if cost <= capacity else level
             if worst is None or wait > worst.wait_seconds:
                 worst = ExceededLimit(index, wait)
     return worst

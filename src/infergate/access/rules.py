@@ -181,7 +181,7 @@ def claim_values(claims: Claims, name: str) -> tuple[str, ...]:
 
 
 class RulePermit:
-    """What all rules together allow one identity. Implements ``Permit``."""
+    """The combined permission of all rules for one identity. Implements ``Permit``."""
 
     __slots__ = ("_decisions", "_rules", "identity")
 

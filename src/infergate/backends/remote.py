@@ -479,5 +479,5 @@ def _alternative_builder(codec: Codec[Req, Resp]) -> Callable[[Operation, Kind],
     return (
         codec.build_alternative_request
         if isinstance(codec, SupportsServerVariants)
-        else lambda _operation, _told: None
+        else lambda _operation, _error_kind: None
     )

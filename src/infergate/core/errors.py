@@ -47,7 +47,7 @@ class Kind(enum.Enum):
 
 
 class Origin(enum.Enum):
-    """Where an error comes from: the gateway itself, or a backend whose response is relayed."""
+    """The origin of an error: the gateway itself, or a backend whose response is relayed."""
 
     GATEWAY = "gateway"
     BACKEND = "backend"

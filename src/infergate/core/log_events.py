@@ -109,7 +109,7 @@ ENDPOINT_EJECTED: Final = _event(
 ENDPOINT_DOWN: Final = _event("endpoint_down", "check that server: it is not ready")
 ENDPOINT_UP: Final = _event("endpoint_up")
 ADDRESSES_CHANGED: Final = _event("addresses_changed")
-REGION_NOT_TOLD: Final = _event(
+REGION_NOT_REGISTERED: Final = _event(
     "region_not_told",
     "clients must register the region again before they can use it with that backend",
 )
@@ -143,4 +143,4 @@ ADVICE: Final[Mapping[str, str]] = {
     Kind.CANCELLED.value: "the client disconnected; its own timeout may be too short",
     Kind.INTERNAL.value: "a bug: report it with the traceback of the log event 'bug'",
 }
-"""What the operator should do about a request with an outcome other than ``ok``."""
+"""Advice to the operator about a request with an outcome other than ``ok``."""

@@ -82,7 +82,7 @@ class RpcRequest:
     message: Sequence[Buffer] = ()
     metadata: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
     memory: MemoryAccount = field(default=UNLIMITED, kw_only=True, repr=False, compare=False)
-    """As in :class:`HttpRequest`."""
+    """The account in the memory budget, like that of :class:`HttpRequest`."""
     deferred: DeferredMessage | None = field(default=None, kw_only=True, repr=False, compare=False)
     """The message, if it has not been inflated yet: ``message`` is then empty."""
     codec_state: Any = field(default=None, init=False, repr=False, compare=False)

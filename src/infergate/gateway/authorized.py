@@ -77,7 +77,7 @@ class AuthorizedGateway(Gateway):
     async def stream(
         self, request: InferRequest, binding: RouteBinding, call: Call
     ) -> AsyncGenerator[InferResponse, None]:
-        """Yield all responses to ``request`` as they are pulled, if the client may run it."""
+        """Yield all responses to ``request`` on demand, if the client may run it."""
         _check_inference(request, call)
         async with aclosing(super().stream(request, binding, call)) as responses:
             async for response in responses:

@@ -260,8 +260,8 @@ class Gateway:
     def stream(
         self, request: InferRequest, binding: RouteBinding, call: Call
     ) -> AsyncGenerator[InferResponse, None]:
-        """Yield all responses to ``request``, as they are pulled, from ``binding``, its route, or
-        one of the route's other targets. Raises GatewayError."""
+        """Yield all responses to ``request``, on demand, from the route of ``binding`` or one of
+        its other targets. Raises GatewayError."""
         split = self.traffic_splits.get(binding)
         if split is not None:
             return split.stream(request, call)

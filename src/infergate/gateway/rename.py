@@ -157,7 +157,7 @@ def _check_metadata(metadata: ModelMetadata) -> ModelMetadata:
 
 
 def _rename_entries(entries: Any, names: Mapping[str, str]) -> list[Any]:
-    """Rename a configuration's inputs or outputs, as far as they are objects with names."""
+    """Rename those of a configuration's inputs or outputs that are objects with names."""
     listed = entries if isinstance(entries, list) else []
     return [
         {**entry, "name": names[entry["name"]]}

@@ -1,7 +1,7 @@
 """Operations that change servers' state, which the operator must switch on.
 
-An operation on a model goes along its route to every endpoint of the backend; one on the server
-goes to every backend that supports it. The client gets one response.
+An operation on a model is sent to every endpoint of the backend that its route leads to; an
+operation on the server is sent to every backend that supports it. The client gets one response.
 
 - An operation succeeds if all endpoints succeed; otherwise the first error is returned with the
   number of endpoints that failed. Nothing is rolled back.

@@ -36,7 +36,7 @@ from infergate.core.classification import CLASSIFICATION
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, UnknownRegionError, bad_request
 from infergate.core.limits import MIB, Limits
-from infergate.core.log_events import REGION_NOT_TOLD
+from infergate.core.log_events import REGION_NOT_REGISTERED
 from infergate.core.messages import (
     Acknowledgement,
     InferRequest,
@@ -370,7 +370,10 @@ async def _register_all(backend: Backend, descriptions: Iterable[SharedMemoryReg
             await _replace_registration(backend, request, call)
         except GatewayError as error:
             _log.warning(
-                "shared memory region %r: %s", region.name, error.public, extra=REGION_NOT_TOLD
+                "shared memory region %r: %s",
+                region.name,
+                error.public,
+                extra=REGION_NOT_REGISTERED,
             )
             if error.kind in _UNREACHABLE_KINDS:
                 return

@@ -1,4 +1,4 @@
-"""Where the inferences of a route go besides its own backend: splits, fallback and mirror.
+"""Traffic splits, fallback and mirror: targets of a route's inferences other than its own backend.
 
 - The target is chosen by hashing the request's sequence, if it has one, else the header that the
   operator names, else the request id. So all requests of a sequence go to one target.

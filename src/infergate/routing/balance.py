@@ -57,7 +57,7 @@ class BalancingPolicy(Protocol[M]):
 
 
 class LeastRequest(Generic[M]):
-    """Of two random members, the one with fewer active requests."""
+    """Picks two random members and returns the member with fewer active requests."""
 
     def __init__(self, random: RandomSource) -> None:
         self._random: Final = random

@@ -50,13 +50,13 @@ class OutlierState:
 
     def __init__(self) -> None:
         self.consecutive_failures = 0
-        """Consecutive failures."""
+        """All consecutive failures."""
         self.ambiguous_failures = 0
-        """Those of them that a request may have caused."""
+        """The consecutive failures that a request may have caused."""
         self.ejected_until = -inf
         """When the current or last ejection ends."""
         self.ejection_count = 0
-        """Ejections in total."""
+        """The total number of ejections."""
         self.is_unreachable = False
         """The last failure was that no connection could be made."""
         self.ejected_by_check = False

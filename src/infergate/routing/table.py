@@ -1,4 +1,4 @@
-"""Which route a model name takes: a pure look-up, first match wins."""
+"""The routing table: a pure look-up of a model name's route. The first match wins."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def _limit_value(running: RunningGateway, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _SharedState:
-    """What successive configurations share."""
+    """The objects that successive configurations share."""
 
     group: WorkerGroup
     admission: Admission
@@ -277,8 +277,8 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
     tracer: Tracer | None,
 ) -> dict[str, ListenerSpec]:
     """Return the listeners and their applications, by configuration name."""
-    company, limits = shared.group, compiled.limits(config)
-    record = _make_recorder(company, gateway.own_statistics, access_log, tracer)
+    group, limits = shared.group, compiled.limits(config)
+    record = _make_recorder(group, gateway.own_statistics, access_log, tracer)
     name_call = assign_request_id if tracer is None else _tracing_call_namer(tracer)
     serving = _FrontendFactory(
         gateway,
@@ -354,11 +354,9 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
             _HTTP_2,
         )
     if "admin" in addresses:
-        scrape = company.scrape or company.metrics.scrape
-        ready = company.check_ready or gateway.readiness.is_ready
-        guarded = authorize_admin(
-            _make_admin(config, scrape, ready, shared), config, company.metrics
-        )
+        scrape = group.scrape or group.metrics.scrape
+        ready = group.check_ready or gateway.readiness.is_ready
+        guarded = authorize_admin(_make_admin(config, scrape, ready, shared), config, group.metrics)
         listen(
             ADMIN, addresses["admin"], guarded, transports.make_http_server, _FIXED_HTTP, _HTTP_1
         )
@@ -428,7 +426,7 @@ def _make_backend(  # noqa: PLR0913, PLR0917 - dependency injection
         min_retries=config.limits.retry_least,
         max_header_bytes=config.limits.forwarded_headers,
     )
-    tally = shared.group.metrics.backends.backend_counters(name)
+    counters = shared.group.metrics.backends.backend_counters(name)
     propagates = HeaderFilter(config.forward_headers).allows(TRACEPARENT)
     codec: Codec[Any, Any] = plugin.create({})
     tls = compiled.client_tls(config)
@@ -443,7 +441,7 @@ def _make_backend(  # noqa: PLR0913, PLR0917 - dependency injection
                     upstream, HTTP_MESSAGES, tracer, name, propagates=propagates
                 )
             return RemoteBackend(
-                server, codec, upstream, HTTP_MESSAGES, limits, counters=tally, offload=offload
+                server, codec, upstream, HTTP_MESSAGES, limits, counters=counters, offload=offload
             )
         case TransportKind.GRPC:
             make_grpc = load_engine(gateway_config.engine).make_grpc_upstream
@@ -453,7 +451,13 @@ def _make_backend(  # noqa: PLR0913, PLR0917 - dependency injection
                     rpc_upstream, RPC_MESSAGES, tracer, name, propagates=propagates
                 )
             return RemoteBackend(
-                server, codec, rpc_upstream, RPC_MESSAGES, limits, counters=tally, offload=offload
+                server,
+                codec,
+                rpc_upstream,
+                RPC_MESSAGES,
+                limits,
+                counters=counters,
+                offload=offload,
             )
 
 

@@ -34,8 +34,8 @@ Resp_co = TypeVar("Resp_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a listener binds: ``host`` and ``port`` (0 takes a free port), or the socket file at
-    path ``unix``, created with ``mode``."""
+    """A listener's address: ``host`` and ``port`` (0 takes a free port), or the socket file at path
+    ``unix``, created with ``mode``."""
 
     host: str = ""
     port: int = 0
@@ -198,7 +198,7 @@ class Server(Protocol):
 
     @property
     def sockets(self) -> Sequence[socket.socket]:
-        """The listening sockets currently open, as far as they are known."""
+        """The listening sockets that are open and known to this object."""
         ...
 
     async def bind(

@@ -70,7 +70,7 @@ def write_metadata(metadata: ModelMetadata) -> bytes:
 
 
 def _write_tensors(builder: Any, tensors: Sequence[TensorMetadata]) -> int:
-    tables = [_write_tensor(builder, told) for told in tensors]
+    tables = [_write_tensor(builder, tensor) for tensor in tensors]
     return _write_vector(builder, tables)
 
 

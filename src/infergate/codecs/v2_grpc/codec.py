@@ -368,20 +368,20 @@ class V2Grpc:
         return RpcRequest(wire.method, [_name_fields({_MODEL: model, _VERSION: version}), *rest])
 
     def rewrite_response(
-        self, wire: RpcResponse, asked: RpcRequest, model: str, version: str, limits: Limits
+        self, wire: RpcResponse, request: RpcRequest, model: str, version: str, limits: Limits
     ) -> RpcResponse:
         """Return the response unchanged but for names that differ, an id that is not the client's,
         and typed contents, which become raw (see `infer_response`)."""
         if wire.code:
             raise_status(wire)
         # "If specified, this identifier must be returned"; MLServer invents one if there was none.
-        request = self._request_heads.find(asked)
-        if request is not None:
-            request_id = request.split.id
+        head = self._request_heads.find(request)
+        if head is not None:
+            request_id = head.split.id
         else:
-            request_id = _strings(join_parts(asked.message), frozenset({_ID}), MAX_HEAD_BYTES).get(
-                _ID, ""
-            )
+            request_id = _strings(
+                join_parts(request.message), frozenset({_ID}), MAX_HEAD_BYTES
+            ).get(_ID, "")
         split = self._pass_through_heads.find(wire.message, limits)
         if split is not None:
             return RpcResponse(split.renamed(model, version, request_id))

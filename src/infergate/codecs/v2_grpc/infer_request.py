@@ -129,10 +129,10 @@ def _read(
 
 
 def _output(output: Any) -> RequestedOutput:
-    place, parameters = parse_region_ref(
+    region, parameters = parse_region_ref(
         read_parameters(output.parameters), f"output '{output.name}'"
     )
-    return RequestedOutput(output.name, parameters, place)
+    return RequestedOutput(output.name, parameters, region)
 
 
 def _input_data(
@@ -142,17 +142,17 @@ def _input_data(
     datas: list[Buffer | TypedContents | RegionRef] = list(typed)
     local: list[int] = []
     for index, message in enumerate(inputs):
-        place = None
+        region = None
         if REGION_PARAMETER in message.parameters:
-            place, _ = parse_region_ref(
+            region, _ = parse_region_ref(
                 read_parameters(message.parameters), f"input '{message.name}'"
             )
-        if place is None:
+        if region is None:
             local.append(index)
         elif typed[index].has_elements():
             raise bad_request(f"tensor '{message.name}': it has contents and lies in shared memory")
         else:
-            datas[index] = place
+            datas[index] = region
     if raw:
         _check_raw([inputs[index] for index in local], raw, [typed[index] for index in local])
         for index, entry in zip(local, raw, strict=True):

@@ -26,7 +26,7 @@ from infergate.core.region_ref import RegionRef, region_parameters, without_regi
 from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data, check_shape
 
 _MAX_SHOWN: Final = 80
-_IN_PLACE: Final = frozenset({Datatype.FP32, Datatype.FP64})
+_COPIED_DATATYPES: Final = frozenset({Datatype.FP32, Datatype.FP64})
 _FLOAT_DISCOUNT: Final = 64
 """How many times cheaper a byte of floats is to write than a byte of integers."""
 TYPED_ON_LOOP: Final = MIB
@@ -61,7 +61,7 @@ def read_tensors(described: Iterable[DescribedTensor], limits: Limits) -> tuple[
             tensors.append(Tensor(name, datatype, shape, b"", parameters, contents))
             continue
         if isinstance(contents, TypedContents):
-            if datatype not in _IN_PLACE:
+            if datatype not in _COPIED_DATATYPES:
                 check_loop_cost(limits, sum(map(len, contents.pieces)), TYPED_ON_LOOP)
             data = _read_typed(name, datatype, shape, contents)
         else:
@@ -115,7 +115,7 @@ def typed_cost(tensors: Iterable[Tensor]) -> int:
     with the same cost: each integer or string takes some tenths of a microsecond."""
     cost = 0
     for tensor in tensors:
-        cost += len(tensor.data) // (_FLOAT_DISCOUNT if tensor.datatype in _IN_PLACE else 1)
+        cost += len(tensor.data) // (_FLOAT_DISCOUNT if tensor.datatype in _COPIED_DATATYPES else 1)
     return cost
 
 

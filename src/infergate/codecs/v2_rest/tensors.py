@@ -191,8 +191,8 @@ class TensorReader:
     binary_data: BinaryDataReader
     limits: Limits
     regions: Mapping[str, RegionRef | None] | None = None
-    """Of a response: the shared memory regions that its outputs were to be written to, by tensor
-    name. None for a request, whose tensors name their own regions."""
+    """For a response, the shared memory regions that its outputs were to be written to, by tensor
+    name; None for a request, whose tensors name their own regions."""
     features: set[WireFeature] = field(default_factory=set)
     bytes_elements: int = 0
     parameter_values: int = 0

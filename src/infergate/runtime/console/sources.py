@@ -1,4 +1,4 @@
-"""Where the console gets its data: this process, or all workers through the supervisor."""
+"""Data sources of the console: this process, or all workers through the supervisor."""
 
 from __future__ import annotations
 

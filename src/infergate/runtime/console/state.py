@@ -28,7 +28,7 @@ _TIME_KEYS: Final = {"request": "seconds", "backend": "backend_seconds", "gatewa
 _BOUNDS: Final = (*REQUEST_BUCKETS, None)
 """The last bound is null, because JSON has no infinity."""
 _BUCKET_INDEX: Final = {
-    bound: place for place, bound in enumerate((*REQUEST_BUCKETS, float("inf")))
+    bound: index for index, bound in enumerate((*REQUEST_BUCKETS, float("inf")))
 }
 _GAUGES: Final = {
     "in_flight": "infergate_in_flight_requests",

@@ -103,7 +103,7 @@ class FairQueue(Generic[T]):
         # The client may use as much as is free, and its connection what remains of that.
         exceeds_cost = group.cost + flow.cost + cost > self._max_cost - root.cost
         if exceeds_cost or group.count + flow.count >= self._max_waiting - root.count:
-            rejected = self._make_room(group, flow, cost, costly=exceeds_cost)
+            rejected = self._displace_jobs(group, flow, cost, costly=exceeds_cost)
             if not rejected:
                 return (job,)
         group = root.add(client)
@@ -113,7 +113,9 @@ class FairQueue(Generic[T]):
             level.grow(cost)
         return rejected
 
-    def _make_room(self, group: _Flow[T], flow: _Flow[T], cost: int, *, costly: bool) -> list[T]:
+    def _displace_jobs(
+        self, group: _Flow[T], flow: _Flow[T], cost: int, *, costly: bool
+    ) -> list[T]:
         """Remove the last jobs of the heaviest flow of ``group`` to make room for a job of
         ``cost``; remove none if ``flow`` would be as heavy with it. Weight is the exceeded
         quantity: the cost if ``costly``, else the number of jobs."""

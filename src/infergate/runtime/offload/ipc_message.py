@@ -21,14 +21,15 @@ HEADER: Final = struct.Struct("<QQQQQ")
 """The header before each pickle on a pipe: its length; the length of the pickled function in it;
 and the response block's offset, size, and number of allocated bytes."""
 
-PlaceBuffer = Callable[[Buffer], "int | None"]
-"""Places a long buffer in shared memory and returns its offset; None: no room, so it is pickled."""
+StoreBuffer = Callable[[Buffer], "int | None"]
+"""Stores a long buffer in shared memory and returns its offset, or None if there is no space: the
+buffer is then pickled."""
 
 
-def pack(value: Any, place_buffer: PlaceBuffer) -> bytes:
+def pack(value: Any, store_buffer: StoreBuffer) -> bytes:
     """Pickle ``value``."""
     file = io.BytesIO()
-    _MessagePickler(file, place_buffer).dump(value)
+    _MessagePickler(file, store_buffer).dump(value)
     return file.getvalue()
 
 
@@ -38,10 +39,10 @@ def unpack(pickled: bytes | bytearray, get_buffer: Callable[[int, int], Any]) ->
 
 
 class _MessagePickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, place_buffer: PlaceBuffer) -> None:
+    def __init__(self, file: io.BytesIO, store_buffer: StoreBuffer) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self.dispatch_table = _REDUCERS
-        self._place_buffer = place_buffer
+        self._store_buffer = store_buffer
 
     def reducer_override(self, value: Any) -> Any:
         """Pickle errors by their attributes, because by default pickle would call ``type(value)``
@@ -53,7 +54,7 @@ class _MessagePickler(pickle.Pickler):
     def persistent_id(self, value: Any) -> tuple[int, int] | None:
         if type(value) not in _BUFFER_TYPES or len(value) < MIN_SHARED_BYTES:
             return None
-        offset = self._place_buffer(value)
+        offset = self._store_buffer(value)
         return None if offset is None else (offset, len(value))
 
 

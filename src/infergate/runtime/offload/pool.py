@@ -128,13 +128,13 @@ class HelperPool:
 
     async def _wait_for_slot(self, client: tuple[str, str], cost: int) -> _HelperSlot:
         """Wait for a slot. Raises OVERLOADED."""
-        tally, loop = self._counters, asyncio.get_running_loop()
+        counters, loop = self._counters, asyncio.get_running_loop()
         waiter: asyncio.Future[_HelperSlot] = loop.create_future()
         for rejected in self._queue.put(*client, cost, waiter):
             if not rejected.done():  # done: its caller was just cancelled
-                tally.queue_rejected += 1
+                counters.queue_rejected += 1
                 rejected.set_exception(_queue_full_error())
-        tally.queued += 1
+        counters.queued += 1
         started = loop.time()
         self._assign()  # a small job may take the process that large jobs leave free
         try:
@@ -146,8 +146,8 @@ class HelperPool:
                 self._release_slot(waiter.result())
             raise
         finally:
-            tally.queued -= 1
-        tally.queue_wait.observe(loop.time() - started)
+            counters.queued -= 1
+        counters.queue_wait.observe(loop.time() - started)
         return slot
 
     def _release_slot(self, slot: _HelperSlot) -> None:
@@ -298,8 +298,8 @@ class _JobBuffers:
         self._sources: Final[list[Buffer]] = []
         self.size = 0
 
-    def place(self, buffer: Buffer) -> int | None:
-        """Return the buffer's offset in shared memory, as ``PlaceBuffer``. Raises OSError."""
+    def store(self, buffer: Buffer) -> int | None:
+        """Return the buffer's offset in shared memory; a ``StoreBuffer``. Raises OSError."""
         self.size += len(buffer)
         offset = self._memory.mapped.offset_of(buffer)
         if offset is None:
@@ -347,7 +347,7 @@ class _HelperProcess(asyncio.SubprocessProtocol):
         function, arguments = job
         buffers = _JobBuffers(self._memory)
         pickled_function = _pickled_function(function)
-        pickled = pickled_function + pack(arguments, buffers.place)
+        pickled = pickled_function + pack(arguments, buffers.store)
         await buffers.copy()
         if self.ended.done():
             raise self._ended_error()

@@ -49,7 +49,7 @@ def _run_jobs(mapped: MappedFile, jobs: BinaryIO, responses: BinaryIO) -> None:
         length, function_length, offset, size, allocated = HEADER.unpack(header)
         block = _ResponseBlock(mapped, offset, size, allocated)
         function = _load_function(jobs.read(function_length))
-        pickled = pack(_run_job(function, jobs.read(length - function_length), mapped), block.place)
+        pickled = pack(_run_job(function, jobs.read(length - function_length), mapped), block.store)
         responses.write(HEADER.pack(len(pickled), 0, offset, size, block.allocated) + pickled)
         responses.flush()
 
@@ -74,8 +74,8 @@ class _ResponseBlock:
         self._used = 0
         self.allocated = allocated
 
-    def place(self, buffer: Buffer) -> int | None:
-        """Copy ``buffer`` into the block, as ``PlaceBuffer``."""
+    def store(self, buffer: Buffer) -> int | None:
+        """Copy ``buffer`` into the block; a ``StoreBuffer``."""
         begin = -(-self._used // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
         end = begin + len(buffer)
         if end > self._size:

@@ -132,8 +132,8 @@ class _WorkerProcess:
                     self._metric_batches = in_batches(self._group.metrics.registry.collect())
                 return next(self._metric_batches, [])
             case GetRecent():
-                company = self._group
-                return take_snapshot(company.recent_requests, company.metrics, self._number)
+                group = self._group
+                return take_snapshot(group.recent_requests, group.metrics, self._number)
             case PerformConsoleAction(action, arguments):
                 return await self._perform_console_action(action, arguments)
             case CheckReady():

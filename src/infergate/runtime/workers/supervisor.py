@@ -112,11 +112,11 @@ class Supervisor:
     def __init__(self, config: Config, history: ConfigHistory) -> None:
         metrics = self._metrics = Metrics()
         self._config = config
-        company = WorkerGroup(
+        group = WorkerGroup(
             metrics=metrics, scrape=self._scrape, check_ready=self._check_ready, console_view=self
         )
         self._admin_gateway: Final = assemble(
-            supervisor_config(config), history=history, group=company
+            supervisor_config(config), history=history, group=group
         )
         self._admin_gateway.on_retired = freeze_objects
         self._slots: Final = [_WorkerSlot(number) for number in range(config.workers)]
@@ -361,7 +361,7 @@ class Supervisor:
         """Collect the metrics of all workers. A worker's previous snapshot is kept until a complete
         one has arrived."""
 
-        async def collect(place: _WorkerSlot, worker: Worker) -> None:
+        async def collect(slot: _WorkerSlot, worker: Worker) -> None:
             metrics: list[Metric] = []
             batch = await self._request(
                 worker, CollectMetrics(restart=True), _STATUS_TIMEOUT_SECONDS
@@ -371,10 +371,10 @@ class Supervisor:
                 batch = await self._request(
                     worker, CollectMetrics(restart=False), _STATUS_TIMEOUT_SECONDS
                 )
-            if batch is not None and place.worker is worker and place.is_serving:
-                place.last_metrics = metrics
+            if batch is not None and slot.worker is worker and slot.is_serving:
+                slot.last_metrics = metrics
 
-        await asyncio.gather(*(collect(place, worker) for place, worker in self._serving()))
+        await asyncio.gather(*(collect(slot, worker) for slot, worker in self._serving()))
 
     def _on_collected(self, _: asyncio.Task[None]) -> None:
         self._collection = None
@@ -385,7 +385,7 @@ class Supervisor:
         families = chain(
             self._metrics.registry.collect(),
             list(self._past_metrics.collect()),
-            *(place.last_metrics for place in self._slots),
+            *(slot.last_metrics for slot in self._slots),
         )
         summed = AggregatedMetrics()
         for batch in in_batches(families):

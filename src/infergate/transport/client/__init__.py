@@ -1,5 +1,5 @@
-"""What all upstreams share, whatever protocol they speak.
+"""The parts shared by the upstreams of all protocols.
 
-``connect`` opens one connection to an endpoint, ``pool`` keeps idle connections and runs one exchange at
-a time on each, and ``concurrency_limit`` bounds the exchanges per endpoint.
+``connect`` opens one connection to an endpoint, ``pool`` keeps idle connections and runs one
+exchange at a time on each, and ``concurrency_limit`` bounds the exchanges per endpoint.
 """

@@ -87,8 +87,8 @@ class GrpcioServer:
         admission: Admission,
         gate: ConnectionGate | None = None,
     ) -> None:
-        """Of `gate` only the TLS settings and the connection limit are used; connections belong to
-        the library, which does not report them."""
+        """Use only the TLS settings and the connection limit of `gate`: the library owns the
+        connections and does not report them."""
         self._requested_address = address
         self._certificates = None if gate is None else gate.certificates
         self._max_connections = (

@@ -72,8 +72,8 @@ class UnaryClientCall(ClientCall):
 
 
 class StreamingClientCall(ClientCall):
-    """A call with any number of responses, which are taken from the connection as they are asked
-    for."""
+    """A call with any number of responses, each read from the connection when the caller requests
+    it."""
 
     def __init__(
         self, connection: GrpcClientConnection, wire: RpcRequest, deadline: float | None

@@ -451,6 +451,6 @@ class ClientCall:
         return f"{self._connection.endpoint}: {reason}"
 
     def close(self) -> None:
-        """End the call: nobody waits for it any more."""
+        """End the call, whose caller no longer waits for it."""
         if not self._is_over:
             self._finish()

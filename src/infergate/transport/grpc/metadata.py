@@ -63,7 +63,7 @@ def write(metadata: Mapping[str, str]) -> tuple[tuple[str, str | bytes], ...]:
 
 
 def from_wire(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Like `read`, for values as they are on the wire, where base64 may be padded."""
+    """Like `read`, for values in their form on the wire, where base64 may be padded."""
     return read(
         (name, ", ".join(piece.strip().rstrip("=") for piece in value.split(",")))
         if name.endswith(_BINARY)
@@ -74,7 +74,7 @@ def from_wire(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def to_wire(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Like `write`, with values as they are on the wire."""
+    """Like `write`, with values in their form on the wire."""
     return [
         (name, value.strip(" ") if isinstance(value, str) else _to_text(value))
         for name, value in write(metadata)

@@ -231,12 +231,12 @@ class GrpcServerConnection(Http2Protocol):
         self.end_stream_soon(stream)
 
     def _on_failed(self, event: Failed) -> None:
-        door = self.listener.gate
+        gate = self.listener.gate
         if is_client_hello(self.engine.first_bytes):
-            door.refuse_tls(self.peer)
+            gate.refuse_tls(self.peer)
         else:
             is_flood = event.code == Code.ENHANCE_YOUR_CALM
-            door.refuse(
+            gate.refuse(
                 ConnectionRefusal.FLOOD if is_flood else ConnectionRefusal.PROTOCOL,
                 self.peer,
                 event.reason,

@@ -172,7 +172,7 @@ class ServerCall:
         return self._task
 
     def cancel(self) -> None:
-        """Cancel the call: nobody waits for its response."""
+        """Cancel the call, because the client no longer waits for its response."""
         task = self._task
         if task is None or task.done():
             self._close()

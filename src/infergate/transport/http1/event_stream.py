@@ -1,8 +1,8 @@
 """One HTTP/1.1 exchange whose response may be a stream of server-sent events.
 
-The connection has no other exchange. Events are cut from the received bytes as they are pulled,
-and the socket is read only when no complete event is left, so a stream that is not pulled stops
-its server.
+The connection has no other exchange. Events are cut from the received bytes when the caller pulls
+them, and the socket is read only when no complete event is left, so a caller that stops pulling
+stops the server.
 """
 
 from __future__ import annotations

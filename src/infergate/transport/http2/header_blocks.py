@@ -162,8 +162,8 @@ _STATIC_FIELDS: Final = {
     (":status", "200"): 8,
 }
 TABLE_SIZE_ZERO: Final = b"\x20"
-"""A table size update to 0 (RFC 7541, 6.3), which starts our first block. A peer with a smaller
-table than the default must be told before any field."""
+"""A table size update to 0 (RFC 7541, 6.3), which starts our first block. A peer whose
+table is smaller than the default must receive it before any field."""
 _FOUR_BITS: Final = 15
 _SEVEN_BITS: Final = 127
 

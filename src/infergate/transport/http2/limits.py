@@ -51,7 +51,7 @@ field."""
 EARLY_SECONDS: Final = 10.0
 """Seconds from a client's SETTINGS within which it must acknowledge ours to be allowed early
 streams."""
-EARLY_REFUSALS: Final = 4096
+EARLY_REFUSED_STREAMS: Final = 4096
 """Streams beyond the early ones that are refused without being counted as a flood."""
 PING_BURST: Final = 5.0
 """Bucket size for PING frames; our DATA or headers refill it (grpc: 2)."""

@@ -21,7 +21,7 @@ _DRAIN_PING_PAYLOAD: Final = b"draining"
 
 
 class _EndConnection(Http2Connection):
-    """What server and client connections share beyond `Http2Connection`."""
+    """The base class of server and client connections."""
 
     def ping(self) -> None:
         """Send a PING. Any bytes received afterwards show that the peer is alive."""
@@ -109,7 +109,7 @@ class Http2ServerConnection(_EndConnection):
         self._outbound.output.append(frames.goaway(self.last_stream, Code.NO_ERROR, "draining"))
 
     def _refuse_stream(self, number: int) -> None:
-        if self._unacknowledged_settings and number < 2 * limits.EARLY_REFUSALS:
+        if self._unacknowledged_settings and number < 2 * limits.EARLY_REFUSED_STREAMS:
             self._send_reset(number, Code.REFUSED_STREAM)
         else:
             self._on_stream_error(Http2StreamError(number, Code.REFUSED_STREAM))

@@ -21,7 +21,9 @@ from infergate.core.inflation import MAX_RATIO, PIECE_BYTES
 from infergate.core.memory import MemoryAccount
 from infergate.core.tensor import Buffer
 
-_loop_turns: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = WeakKeyDictionary()
+_inflation_locks: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = (
+    WeakKeyDictionary()
+)
 
 
 _MAX_IMMEDIATE_PIECES: Final = 8
@@ -69,7 +71,7 @@ class DeferredInflation:
         """Inflate the whole message. Raises OVERLOADED, and the errors of the pieces."""
         # pages use memory only once they are written
         buffer = np.empty(min(self._length * MAX_RATIO, self._max_bytes), np.uint8).data
-        loop_turn = _loop_turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        inflation_lock = _inflation_locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         filled = 0
         piece: bytes | None = self.prefix
         try:
@@ -78,7 +80,7 @@ class DeferredInflation:
                 memory.grow(len(piece))
                 buffer[filled:end] = piece
                 filled = end
-                async with loop_turn:
+                async with inflation_lock:
                     piece = next(self._pieces, None)
                     await asyncio.sleep(0)
         except BaseException as error:

@@ -2,9 +2,9 @@
 (SO_RCVLOWAT).
 
 A long body arrives in pieces of about 16 KiB, and a notification for each costs more than reading
-it. The caller raises the threshold only while it knows that so many bytes are due, and lowers it
-as soon as they are not, because nothing else reports the bytes. The end of the peer's data is
-always reported.
+it. Fewer bytes than the threshold are not reported, so the caller raises it only while it expects
+at least that many bytes, and lowers it immediately afterwards. The end of the peer's data is always
+reported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all listeners share, whatever protocol they serve.
+"""The parts shared by the listeners of all protocols.
 
 Read ``listener`` first: it binds, knows its connections and drains them. ``connection`` has the
 protocols that a listener and its connections see of each other, ``connection_gate`` limits and counts

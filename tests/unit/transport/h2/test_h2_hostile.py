@@ -131,7 +131,7 @@ def test_each_stream_may_be_widened_once_and_the_connection_with_it() -> None:
 def test_who_has_not_heard_how_many_streams_there_may_be_is_forgiven() -> None:
     """Envoy opens a thousand streams at once on a new connection."""
     for is_heard, expected in (
-        (False, limits.EARLY_REFUSALS + limits.GLITCH_BURST),
+        (False, limits.EARLY_REFUSED_STREAMS + limits.GLITCH_BURST),
         (True, limits.GLITCH_BURST),
     ):
         connection, number = server(HELLO + frame(4, 1, 0) if is_heard else HELLO), -1
