@@ -22,13 +22,13 @@ WANTS = st.lists(
 FILLER = """
 import sys
 sys.path[:0] = [sys.argv[2]]
-from infergate.access.rate_limits import Want
+from infergate.access.rate_limits import BucketCharge
 from infergate.access.shared_rates import SharedBuckets
 buckets = SharedBuckets(int(sys.argv[1]), b"")
-wants = [Want("a", 1.0, 10000.0), Want("b", 1.0, 1e9)]
+charges = [BucketCharge("a", 1.0, 10000.0), BucketCharge("b", 1.0, 1e9)]
 print("!", flush=True)
 sys.stdin.read(1)
-print(sum(buckets.fill(wants, 0.0) is None for _ in range(10000)))
+print(sum(buckets.fill(charges, 0.0) is None for _ in range(10000)))
 """
 
 

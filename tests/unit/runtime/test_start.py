@@ -12,21 +12,21 @@ import asyncio, os, sys
 from pathlib import Path
 
 import infergate.cli
-from infergate.config.tracked_files import Files
+from infergate.config.tracked_files import TrackedFiles
 from infergate.config.load import load
 import infergate.runtime.serve
 from infergate.runtime.assemble import assemble
-from infergate.runtime.engines import engine
-from infergate.runtime.config_history import History
+from infergate.runtime.engines import load_engine
+from infergate.runtime.config_history import ConfigHistory
 
-config = load(Path(sys.argv[1]), os.environ, Files())
+config = load(Path(sys.argv[1]), os.environ, TrackedFiles())
 
 async def serve():
-    running = assemble(config, history=History(None, ""))
+    running = assemble(config, history=ConfigHistory(None, ""))
     await running.start()
     await running.stop(0)
 
-with asyncio.Runner(loop_factory=engine(config.engine).new_loop) as runner:
+with asyncio.Runner(loop_factory=load_engine(config.engine).make_loop) as runner:
     runner.run(serve())
 print(*{name.partition(".")[0] for name in sys.modules})
 """

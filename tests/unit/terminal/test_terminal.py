@@ -63,8 +63,8 @@ def test_progress_is_for_terminals() -> None:
 def test_who_serves_and_is_not_looked_at_has_no_library_for_terminals() -> None:
     code = (
         "import sys, infergate.cli, infergate.runtime.serve, infergate.terminal, io\n"
-        "from infergate.terminal import Table, show, Progress\n"
-        "show([Table('t', ('A',), [('b',)])], io.StringIO())\n"
+        "from infergate.terminal import Table, print_tables, Progress\n"
+        "print_tables([Table('t', ('A',), [('b',)])], io.StringIO())\n"
         "with Progress('w', 1, io.StringIO()) as p: p.step()\n"
         "late = {'rich', 'infergate.runtime.console.console', 'infergate.runtime.console.state',\n"
         "  'infergate.config.redacted', 'infergate.cli.output'}\n"

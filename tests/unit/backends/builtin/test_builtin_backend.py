@@ -280,7 +280,7 @@ async def test_an_empty_batch_is_answered(backend: BuiltinBackend) -> None:
 def test_weights_are_not_read_at_import() -> None:
     code = (
         "from infergate.backends.builtin import BuiltinBackend, digits; BuiltinBackend('demo'); "
-        "print(digits.weights.cache_info().currsize)"
+        "print(digits.load_weights.cache_info().currsize)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "0"

@@ -18,12 +18,12 @@ WRITER = """
 import sys
 sys.path[:0] = [sys.argv[3]]
 from infergate.observe.access_log import AccessLog
-from infergate.runtime.workers.log_lock import Turn
+from infergate.runtime.workers.log_lock import LogLock
 from infergate.core.call import Call
 line = sys.argv[1].encode() * 9000 + b"\\n"
-log = AccessLog(lambda told: line, lambda: None, turn=Turn(int(sys.argv[2])))
+log = AccessLog(lambda entry: line, lambda: None, lock=LogLock(int(sys.argv[2])))
 for _ in range(60):
-    log.record(Call(peer="", started=0.0), 0.0, 0.0)
+    log.record(Call(peer="", started_at=0.0), 0.0, 0.0)
 sys.stderr.write("!")
 sys.stderr.flush()
 log._closing.set()
