@@ -57,7 +57,7 @@ STARTS = re.compile(r"(Of|What|Whom|Whose|Who|That|Those|Which|As|Where)\b(?! ar
 """A docstring starts with a verb or a noun, not with a relative clause."""
 PHRASES = re.compile(
     r"\b(?:(?:is|are|was|were|be|been) (?:told|asked|had|let alone)\b(?! (?:for|to)\b)"
-    r"|of itself\b|that is none\b|(?:says?|said) so\b|to be had\b|lets? it alone\b"
+    r"|of itself\b|(?-i:that is none)\b|(?:says?|said) so\b|to be had\b|lets? it alone\b"
     r"|goes along\b|comes to nothing\b|as they are\b(?! \w+ed\b)"
     r"|whoever\b|whom\b|nobody\b|somebody\b)",
     re.IGNORECASE,

@@ -1,11 +1,11 @@
-"""What stands in the repository's pages is made the site's.
+"""MkDocs hooks that turn the repository's pages into pages of the site.
 
-*Strategy.* Pages are written for the repository: a link names a file beside, wherever it is. The
-site has no repository to point at, so it holds what its pages name: other pages of the project
-under names of their own, and every other file as a page that shows it; of a folder, all its files.
-The links of pages are written anew accordingly, and mkdocs checks what comes of it. Lists that
-follow a paragraph get the empty line before them that mkdocs' Markdown needs, and GitHub's does
-not; what else the two read differently is a warning.
+Links in the repository's pages are relative paths to other files. The site links to no repository,
+so it contains every linked file: pages of the project under their own names, any other file as a
+page that shows its text, and a folder as one page with all of its files. The hooks rewrite the
+links accordingly, and MkDocs checks the results. They also insert the empty line that MkDocs'
+Markdown needs between a paragraph and a list, and GitHub's does not; any other difference between
+the two renderings is a warning.
 
 MkDocs calls the functions whose names begin with ``on_``.
 """
@@ -47,13 +47,13 @@ _GLUED: Final = re.compile(
     r"^(?!(?:[-*]|\d+\.) |[|#>]|<!--)(\S.*\n)(?=(?:[-*]|\d+\.) )", re.MULTILINE
 )
 _PARTS: Final = ("li", "ul", "ol", "tr", "pre", "h1", "h2", "h3", "h4")
-"""What a page has as many of here as it has on GitHub."""
+"""HTML elements whose number must be the same on the site and on GitHub."""
 _LANGUAGES: Final = {".yml": "yaml", ".py": "python", ".service": "ini", "Dockerfile": "docker"}
 _PLAIN: Final = {".md", ".txt", ".svg", ""}
 
 
 def on_config(config: Any) -> Any:
-    """Put all decisions where the navigation says so; name headings as GitHub does."""
+    """Insert all decision records into the navigation, and use GitHub's heading anchors."""
     config.mdx_configs["toc"]["slugify"] = _anchor
     for entry in config.nav:
         if _DECISIONS in entry:
@@ -65,15 +65,15 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages that are elsewhere, one for each other file that is linked to, the logo."""
-    for place, page in _PAGES.items():
+    """Add the pages from outside docs/, one page for each other linked file, and the logo."""
+    for path, page in _PAGES.items():
         if page not in files.src_uris:
-            text = (_PROJECT / place).read_text()
+            text = (_PROJECT / path).read_text()
             files.append(File.generated(config, page, content=text))
-    named = {place for file in files.documentation_pages() for place in _outside(file)}
-    for place in sorted(named):
+    linked = {path for file in files.documentation_pages() for path in _linked_files(file)}
+    for path in sorted(linked):
         shown = File.generated(
-            config, _page_of(place), content=_shown(place), inclusion=InclusionLevel.NOT_IN_NAV
+            config, _page_of(path), content=_file_page(path), inclusion=InclusionLevel.NOT_IN_NAV
         )
         files.append(shown)
     files.append(File.generated(config, _LOGO.name, content=_LOGO.read_text()))
@@ -81,18 +81,18 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Have the links of ``page`` mean the site's pages."""
-    here = _place_of(page.file)
+    """Rewrite the links of ``page`` to the site's pages."""
+    here = _source_path(page.file)
     if page.file.src_uri.startswith(f"{_SHOWN}/"):
         return markdown
 
-    def anew(link: re.Match[str]) -> str:
+    def rewrite_link(link: re.Match[str]) -> str:
         target = _page_of(_resolved(here, link[1]))
         start = posixpath.dirname(page.file.src_uri)
         return posixpath.relpath(target, start or ".") + (link[2] or "")
 
     parts = _FENCE.split(markdown)  # text, fence, text, …
-    parts[::2] = [_LINK.sub(anew, _GLUED.sub(r"\1\n", text)) for text in parts[::2]]
+    parts[::2] = [_LINK.sub(rewrite_link, _GLUED.sub(r"\1\n", text)) for text in parts[::2]]
     return "".join(parts)
 
 
@@ -101,54 +101,56 @@ def _anchor(heading: str, _separator: str) -> str:
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> None:
-    """Warn of what this Markdown reads otherwise than GitHub's: lists, mostly, whose paragraphs and
-    lists are indented by less than four."""
+    """Warn if GitHub renders other numbers of elements. Most differences are paragraphs or lists
+    inside a list item that are indented by less than four spaces."""
     if not page.file.src_uri.startswith(f"{_SHOWN}/"):
-        other = MarkdownIt().enable("table").render(page.file.content_string)
+        github_html = MarkdownIt().enable("table").render(page.file.content_string)
         for part in _PARTS:
-            here, there = (len(re.findall(rf"<{part}[ >]", text)) for text in (html, other))
-            if here != there:
-                _LOG.warning("%s: <%s>: %d, not %d", _place_of(page.file), part, here, there)
+            here, on_github = (
+                len(re.findall(rf"<{part}[ >]", text)) for text in (html, github_html)
+            )
+            if here != on_github:
+                _LOG.warning("%s: <%s>: %d, not %d", _source_path(page.file), part, here, on_github)
 
 
-def _place_of(file: File) -> str:
-    """Where in the project a page comes from."""
+def _source_path(file: File) -> str:
+    """Return the path in the project of a page's source."""
     own = _DOCS + file.src_uri
-    elsewhere = {page: place for place, page in _PAGES.items() if (_PROJECT / place).is_file()}
-    return own if (_PROJECT / own).is_file() else elsewhere.get(file.src_uri, own)
+    sources = {page: path for path, page in _PAGES.items() if (_PROJECT / path).is_file()}
+    return own if (_PROJECT / own).is_file() else sources.get(file.src_uri, own)
 
 
 def _resolved(here: str, link: str) -> str:
     return posixpath.normpath(posixpath.join(posixpath.dirname(here), link))
 
 
-def _page_of(place: str) -> str:
-    """The site's page for ``place`` in the project."""
-    if place in _PAGES:
-        return _PAGES[place]
-    if place.startswith(_DOCS) and (_PROJECT / place).is_file():
-        return place.removeprefix(_DOCS)
-    return f"{_SHOWN}/{place}.md"
+def _page_of(path: str) -> str:
+    """Return the path of the site's page for the project path ``path``."""
+    if path in _PAGES:
+        return _PAGES[path]
+    if path.startswith(_DOCS) and (_PROJECT / path).is_file():
+        return path.removeprefix(_DOCS)
+    return f"{_SHOWN}/{path}.md"
 
 
-def _outside(file: File) -> Iterator[str]:
-    """What ``file`` links to that has to be shown."""
+def _linked_files(file: File) -> Iterator[str]:
+    """Yield the linked project paths that need a page which shows them."""
     for link in _LINK.finditer(file.content_string):
-        place = _resolved(_place_of(file), link[1])
-        if _page_of(place).startswith(f"{_SHOWN}/") and (_PROJECT / place).exists():
-            yield place
+        path = _resolved(_source_path(file), link[1])
+        if _page_of(path).startswith(f"{_SHOWN}/") and (_PROJECT / path).exists():
+            yield path
 
 
-def _shown(place: str) -> str:
-    """The page that shows a file, or all files of a folder."""
-    path = _PROJECT / place
+def _file_page(name: str) -> str:
+    """Return the page that shows a file, or all files of a folder."""
+    path = _PROJECT / name
     if path.is_file():
-        return f"# {place}\n\n{_fenced(path)}"
-    parts = [f"# {place}/\n"]
+        return f"# {name}\n\n{_fenced(path)}"
+    parts = [f"# {name}/\n"]
     for folder, folders, names in os.walk(path):
-        folders[:] = sorted(each for each in folders if each != "__pycache__")
-        for name in sorted(names):
-            file = Path(folder) / name
+        folders[:] = sorted(set(folders) - {"__pycache__"})
+        for file_name in sorted(names):
+            file = Path(folder) / file_name
             parts.append(f"## {file.relative_to(path).as_posix()}\n\n{_fenced(file)}")
     return "\n".join(parts)
 

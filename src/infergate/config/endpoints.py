@@ -144,8 +144,8 @@ class HealthConfig(Section):
     checks: Literal["auto", "always", "never"] = Field(
         default="auto",
         description="`auto`: check while the backend has more than one endpoint and `connections` "
-        "is `0`. The results also decide `readiness`; a backend that is not checked is asked when "
-        "the gateway's readiness is requested.",
+        "is `0`. The results also decide `readiness`; the readiness of a backend without checks is "
+        "requested from its servers whenever that of the gateway is requested.",
     )
     interval: PositiveDuration = Field(
         default=5.0,
