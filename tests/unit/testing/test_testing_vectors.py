@@ -24,7 +24,7 @@ from infergate.testing import check_vector, load
 
 READY = {"type": "ModelReadyRequest", "model": "m"}
 REQUEST = {"about": "a", "source": "s", "side": "request", "canonical": READY}
-RESPONSE = {**REQUEST, "side": "response", "canonical": {"type": "Health", "ok": True}}
+RESPONSE = {**REQUEST, "side": "response", "canonical": {"type": "HealthStatus", "ok": True}}
 
 
 class Ready:
@@ -124,7 +124,7 @@ def test_a_codec_that_differs_fails(
     [
         ({"kind": "NOT_FOUND", "mentions": []}, GOOD[:-1], "NOT_FOUND"),
         ({"kind": "BAD_REQUEST", "mentions": ["shape"]}, GOOD[:-1], "lacks 'shape'"),
-        ({"kind": "BAD_REQUEST", "mentions": []}, GOOD, "is not Refusal"),
+        ({"kind": "BAD_REQUEST", "mentions": []}, GOOD, "is not ExpectedError"),
     ],
 )
 def test_an_error_that_differs_fails(
@@ -138,7 +138,7 @@ def test_an_error_that_differs_fails(
 
 
 def test_a_body_that_differs_fails(write: Write) -> None:
-    told = {**RESPONSE, "canonical": {"type": "Health", "ok": False}, "asks": READY}
+    told = {**RESPONSE, "canonical": {"type": "HealthStatus", "ok": False}, "asks": READY}
     (vector,) = load(write({**told, "both_ways": True}, b"HTTP/1.1 200 OK\r\n\r\nno"))
     with pytest.raises(AssertionError, match="b'yes', not b'no'"):
         check_vector(CODEC, vector)

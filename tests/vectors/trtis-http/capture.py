@@ -317,7 +317,12 @@ def grpc_case(case: dict[str, Any]) -> None:
         if told(case["name"]) == "err_garbage_bytes":
             asked = {"about": "bytes that are no message", "source": SERVER, "side": "request"}
             wire = f"{SERVICE}Infer\r\n\r\n".encode() + case["requests"][0].encode("latin-1")
-            save(GRPC, "request-err-garbage-bytes", wire, {**asked, **error("BAD_REQUEST", "read")})
+            save(
+                GRPC,
+                "request-err-garbage-bytes",
+                wire,
+                {**asked, **error("BAD_REQUEST", "cannot be parsed")},
+            )
         return
     pairs = list(zip(case["requests"], case["responses"], strict=True))
     for index, (request, response) in enumerate(pairs):

@@ -482,7 +482,7 @@ def shared_memory() -> None:
     )  # fmt: skip
     response(
         "answer-memory-registered", "registered", b"", asked["register"][2],
-        canonical={"type": "Done"}, source=CLIENT, both_ways=True,
+        canonical={"type": "Acknowledgement"}, source=CLIENT, both_ways=True,
     )  # fmt: skip
 
 
@@ -712,7 +712,7 @@ def captured_responses(channel: grpc.Channel) -> None:
         sent("simple", int32, model_version="abc"), asks=asks,
         error={"kind": "BAD_REQUEST", "mentions": ["abc"]},
     )  # fmt: skip
-    ok = {"type": "Health", "ok": True}
+    ok = {"type": "HealthStatus", "ok": True}
     captured(
         "live", "live", "ServerLive", pb.ServerLiveRequest(),
         asks={"type": "ServerLiveRequest"}, canonical=ok, both_ways=True,
@@ -729,7 +729,7 @@ def captured_responses(channel: grpc.Channel) -> None:
         "model-ready-unknown", "an unknown model: status OK, ready false", "ModelReady",
         pb.ModelReadyRequest(name="nosuch"),
         asks={"type": "ModelReadyRequest", "model": "nosuch"},
-        canonical={"type": "Health", "ok": False}, both_ways=True,
+        canonical={"type": "HealthStatus", "ok": False}, both_ways=True,
     )  # fmt: skip
     extensions = (
         "classification sequence model_repository model_repository(unload_dependents) "

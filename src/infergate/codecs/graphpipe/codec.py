@@ -185,7 +185,9 @@ class GraphPipeCodec:
         return backend.build_request(operation, model)
 
     def build_alternative_request(
-        self, operation: Operation, error_kind: Kind
+        self,
+        operation: Operation,
+        error_kind: Kind,  # noqa: ARG002
     ) -> HttpRequest | None:
         """Return a GET for every operation except an inference."""
         return None if isinstance(operation, InferRequest) else backend.metadata_get_request()

@@ -74,7 +74,8 @@ class FlatbufferMessage:
         if self.remaining_bytes < 0:
             raise GatewayError(
                 Kind.TOO_LARGE,
-                f"the message has {self.end} bytes and refers to more than {MAX_EXPANSION} times that",
+                f"the message has {self.end} bytes and refers to more than {MAX_EXPANSION} times "
+                "that",
             )
 
 

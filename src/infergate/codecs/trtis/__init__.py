@@ -27,7 +27,8 @@ HTTP: Final = CodecPlugin(
     http_codec.create,
     supports_shared_memory=True,
     min_header_bytes=64 * KIB,  # NV-InferRequest describes every tensor
-    max_response_header_bytes=http_frontend.MAX_RESPONSE_HEADER,  # NV-InferResponse contains all classes
+    # NV-InferResponse contains all classes
+    max_response_header_bytes=http_frontend.MAX_RESPONSE_HEADER,
 )
 GRPC: Final = CodecPlugin(
     "trtis-grpc", TransportKind.GRPC, (SERVICE,), grpc_codec.create, supports_shared_memory=True

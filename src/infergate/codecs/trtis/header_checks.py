@@ -68,7 +68,8 @@ def datatype_of(label: str, tensor: TensorMetadata) -> Datatype:
     if datatype not in DATATYPE_NUMBERS:
         raise GatewayError(
             Kind.UNSUPPORTED,
-            f"{label} '{tensor.name}': datatype {tensor.datatype!r} does not exist in the legacy API",
+            f"{label} '{tensor.name}': datatype {tensor.datatype!r} does not exist in the "
+            "legacy API",
         )
     return datatype
 

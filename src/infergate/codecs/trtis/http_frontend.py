@@ -161,8 +161,8 @@ def render_header(header: Any, body_format: BodyFormat) -> tuple[str, bytes]:
 def _too_many_classes(length: int) -> GatewayError:
     return GatewayError(
         Kind.UNSUPPORTED,
-        f"the response needs at least {length} bytes in the header {RESPONSE_HEADER}, clients accept "
-        f"{MAX_RESPONSE_HEADER}; request fewer classes",
+        f"the response needs at least {length} bytes in the header {RESPONSE_HEADER}, "
+        f"clients accept {MAX_RESPONSE_HEADER}; request fewer classes",
     )
 
 

@@ -109,7 +109,8 @@ def _input_value(tensor: Tensor, input_metadata: TensorMetadata | None) -> Any:
         has_model_shape = False
     if not has_model_shape:
         raise _unsupported(
-            f"{subject} of shape {list(tensor.shape)}, not {list(input_metadata.shape)} as in the model,"
+            f"{subject} of shape {list(tensor.shape)}, not {list(input_metadata.shape)} as in the "
+            "model,"
         )
     return data
 

@@ -131,8 +131,8 @@ class _MemberReader:
             self._text_characters += len(node)
         elif type(node) not in _SCALARS or (type(node) is float and math.isinf(node)):
             raise bad_request(
-                f"parameter '{path}{abbreviated(name)}' must be a string, a finite number or a boolean, "
-                f"not {json_kind(node)}; the model has no input of that name"
+                f"parameter '{path}{abbreviated(name)}' must be a string, a finite number or a "
+                f"boolean, not {json_kind(node)}; the model has no input of that name"
             )
         self._text_characters += len(name)
         check_text_length(self._text_characters, f"{path}{abbreviated(name)}")

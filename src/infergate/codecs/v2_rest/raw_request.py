@@ -72,7 +72,7 @@ def _numeric_input(data: Buffer, input_metadata: TensorMetadata, datatype: Datat
         shape[variable[0]] = size // item_size if item_size else 0
     if math.prod(shape) * datatype.itemsize != size:
         raise bad_request(
-            f"input '{input_metadata.name}': the {size} bytes of the raw binary request do not fit a "
-            f"{datatype.value} tensor of shape {list(input_metadata.shape)}"
+            f"input '{input_metadata.name}': the {size} bytes of the raw binary request do not "
+            f"fit a {datatype.value} tensor of shape {list(input_metadata.shape)}"
         )
     return Tensor(input_metadata.name, datatype, tuple(shape), data)

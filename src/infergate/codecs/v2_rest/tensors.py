@@ -139,7 +139,8 @@ class BinaryDataReader:
         """Return the next ``size`` bytes. Raises BAD_REQUEST if there are fewer."""
         if self._binary is None:
             raise bad_request(
-                f"tensor '{name}': {BINARY_DATA_SIZE} needs the header Inference-Header-Content-Length"
+                f"tensor '{name}': {BINARY_DATA_SIZE} needs the header "
+                "Inference-Header-Content-Length"
             )
         left = len(self._binary) - self._position
         if size > left:
@@ -253,7 +254,8 @@ def _read_description(
     datatype = reader.rules.parse_datatype(datatype_name)
     if datatype is None:
         raise bad_request(
-            f"tensor '{abbreviated(name)}': unknown datatype '{abbreviated(datatype_name)}' (known: {_DATATYPE_NAMES})"
+            f"tensor '{abbreviated(name)}': unknown datatype '{abbreviated(datatype_name)}' "
+            f"(known: {_DATATYPE_NAMES})"
         )
     dimensions = read_items(
         _required_member(members, "shape", path), f"{path}.shape", reader.limits.rank, "rank"

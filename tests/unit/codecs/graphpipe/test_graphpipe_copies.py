@@ -46,7 +46,7 @@ def written(tensor: Tensor) -> bytes:
 
 def parsed(wire: HttpRequest) -> ParsedRequest:
     unfinished: Any = CODEC.parse_request(wire, DEFAULT_LIMITS)
-    finished: ParsedRequest = unfinished.finish(MODEL)
+    finished: ParsedRequest = unfinished.complete(MODEL)
     return finished
 
 

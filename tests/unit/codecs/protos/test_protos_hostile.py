@@ -111,7 +111,7 @@ def test_what_runs_before_the_access_check_is_bounded(method: str, message: byte
     data = Counted(NAMED + message)
     wire = RpcRequest(method, (data,))
     with suppress(GatewayError):
-        codec.peek(wire)
+        codec.summarize(wire)
     error = GatewayError(Kind.UNAUTHENTICATED, "who are you?")
     codec.build_error(error, wire)
     if codec is V2:
@@ -122,10 +122,12 @@ def test_what_runs_before_the_access_check_is_bounded(method: str, message: byte
 @pytest.mark.parametrize(("codec", "method"), [(V2, v2.INFER), (TRTIS, INFER)])
 def test_a_long_name_is_not_read(codec: Any, method: str) -> None:
     version = b"\x10\x01" * (codec is TRTIS)
-    peeked = codec.peek(RpcRequest(method, (string_field(1, "m" * MAX_NAME_BYTES) + version,)))
+    peeked = codec.summarize(RpcRequest(method, (string_field(1, "m" * MAX_NAME_BYTES) + version,)))
     assert len(peeked.model) == MAX_NAME_BYTES
     with pytest.raises(GatewayError, match=f"{MAX_NAME_BYTES} bytes") as caught:
-        codec.peek(RpcRequest(method, (string_field(1, "m" * (MAX_NAME_BYTES + 1)) + version,)))
+        codec.summarize(
+            RpcRequest(method, (string_field(1, "m" * (MAX_NAME_BYTES + 1)) + version,))
+        )
     assert caught.value.kind is Kind.BAD_REQUEST
 
 
@@ -137,9 +139,9 @@ def test_the_model_that_is_peeked_at_is_the_one_that_is_asked_upstream(
     version = b"\x10\x01" * (codec is TRTIS)
     message = NAMED + version + many(9, size=4000) + string_field(1, "mine") + many(9, size=400)
     wire = RpcRequest(method, (message,))
-    assert codec.peek(wire).model == "mine"
+    assert codec.summarize(wire).model == "mine"
     upstream = codec.rewrite_request(wire, "theirs", "", GENERIC)
-    assert codec.peek(upstream).model == "theirs"
+    assert codec.summarize(upstream).model == "theirs"
     assert b"secret" not in b"".join(upstream.message)
 
 
@@ -186,10 +188,10 @@ def ask(codec: Any, wire: RpcRequest) -> None:
             parsed.complete(NO_MODEL)
 
     for act in (
-        lambda: codec.peek(wire),
+        lambda: codec.summarize(wire),
         parse_and_finish,
         lambda: codec.validate(wire, DEFAULT_LIMITS),
-        lambda: codec.sequence(wire, DEFAULT_LIMITS),
+        lambda: codec.sequence_of(wire, DEFAULT_LIMITS),
         lambda: codec.rewrite_request(wire, "other", "", GENERIC),
         lambda: codec.build_error(GatewayError(Kind.INTERNAL, "x"), wire),
     ):
@@ -257,7 +259,7 @@ def test_the_cost_of_an_inference_is_bounded(codec: Any, kind: Any, name: str) -
 def test_every_answer_is_counted_before_it_is_parsed(
     method: v2.Method, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("MOST_ANSWER_FIELDS", "_MOST_ASKED_FIELDS"):
+    for name in ("MAX_RESPONSE_FIELDS", "_MAX_REQUEST_FIELDS"):
         monkeypatch.setattr(v2_codec, name, 100)
     operation = method.operation() if method.operation in NAMELESS else method.operation("m")
     for name, message in hostile(method.response, 1000):
@@ -281,7 +283,7 @@ def test_every_legacy_answer_is_counted_before_it_is_parsed(
     operation: Operation, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (grpc_backend, server_status):
-        monkeypatch.setattr(module, "MOST_FIELDS", 100)
+        monkeypatch.setattr(module, "MAX_FIELDS", 100)
     for name, message in hostile(kind, 1000):
         with pytest.raises(GatewayError, match="cannot be parsed") as caught:
             TRTIS.parse_response(RpcResponse((message,)), operation, DEFAULT_LIMITS)

@@ -258,7 +258,7 @@ def test_names_go_as_they_are() -> None:
 @pytest.mark.parametrize("operation", [LogSettingsRequest(), SharedMemoryStatusRequest()])
 def test_what_the_api_lacks(plugin: Any, operation: Any) -> None:
     with pytest.raises(GatewayError, match=type(operation).__name__) as caught:
-        plugin.make({}).build_request(operation, GENERIC)
+        plugin.create({}).build_request(operation, GENERIC)
     assert caught.value.kind is Kind.UNSUPPORTED
 
 
@@ -461,7 +461,7 @@ def test_a_long_header_is_read_where_it_stands_in_binary(monkeypatch: pytest.Mon
     wire.body = [bytes(8 * ROWS), header]
     codec = HTTP.create({})
     with monkeypatch.context() as patch:
-        patch.setattr(http_backend.text, "read", lambda kind, _: kind(code=1))
+        patch.setattr(http_backend.text_format, "parse", lambda kind, _: kind(code=1))
         answer = codec.parse_response(wire, BOTH, DEFAULT_LIMITS, TWO)
     assert [each.shape for each in answer.outputs] == [(ROWS, 100), (ROWS, 2)]
     assert next(unpack_bytes(answer.outputs[0].data)) == b"0.000000:0:batch_byte_size: 0"

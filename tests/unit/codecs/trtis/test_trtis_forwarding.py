@@ -161,9 +161,9 @@ def test_what_is_remembered_is_bounded(way: Way, monkeypatch: pytest.MonkeyPatch
         asked = request(words=words)
         for more in range(5):
             way.forwarded(asked, way.served(asked, ("SUM", "WORDS"), [b"y" * more, b""]))
-    entries = way.codec._checked._entries
+    entries = way.codec._header_cache._entries
     assert 0 < len(entries) <= 4
-    assert all(0 < len(entry.answers) <= 2 for entry in entries.values())
+    assert all(0 < len(entry.responses) <= 2 for entry in entries.values())
 
 
 @pytest.mark.parametrize(

@@ -180,8 +180,8 @@ def _status(model: str) -> ServerStatus:
 
 def _infer(request: InferRequest) -> InferResponse:
     for each in [*request.inputs, *request.outputs]:
-        if each.place is not None:
-            raise UnknownRegionError(each.place.region, "not enabled", Kind.UNSUPPORTED)
+        if each.shared_memory is not None:
+            raise UnknownRegionError(each.shared_memory.region, "not enabled", Kind.UNSUPPORTED)
     model = MODELS[request.model]
     outputs = model.run({tensor.name: tensor for tensor in request.inputs})
     given = []

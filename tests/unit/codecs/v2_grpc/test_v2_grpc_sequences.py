@@ -17,7 +17,7 @@ INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
 def told(message: bytes) -> Any:
-    return CODEC.sequence(RpcRequest(INFER, (message,)), DEFAULT_LIMITS)
+    return CODEC.sequence_of(RpcRequest(INFER, (message,)), DEFAULT_LIMITS)
 
 
 def message(size: int, **parameter: Any) -> pb.ModelInferRequest:
@@ -42,7 +42,7 @@ def test_of_any_kind(size: int) -> None:
 @pytest.mark.parametrize("wrong", [{"bool_param": True}, {"double_param": 1.0}], ids=str)
 def test_of_no_kind_that_there_is(wrong: dict[str, Any]) -> None:
     wire = RpcRequest(INFER, (message(1, **wrong).SerializeToString(),))
-    for way in (CODEC.parse_request, CODEC.validate, CODEC.sequence):
+    for way in (CODEC.parse_request, CODEC.validate, CODEC.sequence_of):
         with pytest.raises(GatewayError, match="'sequence_id' must be an integer") as caught:
             way(wire, DEFAULT_LIMITS)
         assert caught.value.kind is Kind.BAD_REQUEST

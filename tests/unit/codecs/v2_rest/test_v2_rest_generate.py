@@ -49,9 +49,9 @@ def asked(body: Any, verb: str = "generate", model: ModelMetadata = MODEL) -> Pa
     found = CODEC.parse_request(wire, DEFAULT_LIMITS)
     assert isinstance(found, PartialInferRequest)
     found = pickle.loads(pickle.dumps(found))  # long ones are finished aside
-    assert (found.model, found.version, found.text) == ("m", "7", len(text))
+    assert (found.model, found.version, found.text_bytes) == ("m", "7", len(text))
     assert not CODEC.summarize(wire).can_pass_through
-    return found.finish(model)
+    return found.complete(model)
 
 
 def request_of(body: Any) -> InferRequest:

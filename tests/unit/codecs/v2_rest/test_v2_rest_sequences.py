@@ -16,7 +16,7 @@ INPUTS = '"inputs":[{"name":"X","datatype":"INT8","shape":[1],"data":[1]}]'
 
 def both(wire: HttpRequest) -> list[object]:
     checked = CODEC.validate(wire, DEFAULT_LIMITS)
-    return [CODEC.sequence(each, DEFAULT_LIMITS) for each in (wire, checked)]
+    return [CODEC.sequence_of(each, DEFAULT_LIMITS) for each in (wire, checked)]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_json(parameters: str, number: object) -> None:
 @pytest.mark.parametrize("wrong", ['{"a":1}', "null", "[1]", "true", "1.5"])
 def test_what_is_neither_a_number_nor_a_text(wrong: str) -> None:
     wire = post(f'{{"parameters":{{"sequence_id":{wrong},"sequence_start":true}},{INPUTS}}}')
-    for way in (CODEC.parse_request, CODEC.validate, CODEC.sequence):
+    for way in (CODEC.parse_request, CODEC.validate, CODEC.sequence_of):
         with pytest.raises(GatewayError, match="'sequence_id' must be an integer") as caught:
             way(wire, DEFAULT_LIMITS)
         assert caught.value.kind is Kind.BAD_REQUEST
@@ -61,5 +61,5 @@ def test_binary_data_is_not_looked_at() -> None:
 
 def test_an_unchecked_request_that_cannot_be_read() -> None:
     with pytest.raises(GatewayError) as caught:
-        CODEC.sequence(post('{"sequence_id'), DEFAULT_LIMITS)
+        CODEC.sequence_of(post('{"sequence_id'), DEFAULT_LIMITS)
     assert caught.value.kind is Kind.BAD_REQUEST
