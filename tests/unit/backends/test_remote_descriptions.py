@@ -308,6 +308,13 @@ async def test_a_protocol_may_have_configurations_whatever_the_server() -> None:
     assert (await backend(codec, GENERIC).server_profile(call())).reports_config
 
 
+async def test_a_protocol_may_have_statistics_whatever_the_server() -> None:
+    codec = FakeCodec()
+    assert not (await backend(codec, GENERIC).server_profile(call())).reports_statistics
+    codec.capabilities = Capabilities(frozenset(), reports_statistics=True)
+    assert (await backend(codec, GENERIC).server_profile(call())).reports_statistics
+
+
 # ---- classes ------------------------------------------------------------------------------------
 
 

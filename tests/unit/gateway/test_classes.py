@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ from infergate.core.messages import (
     TensorMetadata,
 )
 from infergate.core.tensor import tensor_from_array
-from infergate.gateway.classification import requests_classes
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.classification import add_classes, requests_classes
+from infergate.gateway.gateway import MAX_INLINE_CLASSIFY_BYTES, Gateway
 from infergate.routing.table import Rewrite, Route, RouteTable
 
 SCORES = np.array([[1, 3, 2], [9, 7, 8]], np.float32)
@@ -164,3 +165,19 @@ async def test_embedded_models_classify_with_their_own_labels() -> None:
     answer = await gateway.perform(request, call())
     assert isinstance(answer, InferResponse)
     assert answer.outputs[0].numpy().tolist() == [b"9:1"]
+
+
+async def test_long_outputs_are_classified_by_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+
+    def noted(*arguments: Any) -> Any:
+        threads.append(threading.get_ident())
+        return add_classes(*arguments)
+
+    monkeypatch.setattr("infergate.gateway.gateway.add_classes", noted)
+    gateway, memory = behind(model((-1,)))
+    for elements in (MAX_INLINE_CLASSIFY_BYTES // 4, MAX_INLINE_CLASSIFY_BYTES // 4 + 1):
+        values = tensor_from_array("Y", Datatype.FP32, np.zeros(elements, np.float32))
+        memory.answer = InferResponse("theirs", "7", outputs=(values,))
+        await told(gateway, classes(1))
+    assert [each == threading.get_ident() for each in threads] == [True, False]

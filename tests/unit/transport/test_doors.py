@@ -312,6 +312,23 @@ async def test_an_answer_that_waits_for_windows(connect: Connect, method: str, s
     assert (await peer.until(lambda told: told[0] == frames.DATA))[3][5:] == b"x"
 
 
+@pytest.mark.parametrize(("method", "said"), [("Large", b"x"), ("Stream", b"y" * 50_000)])
+async def test_a_slow_reader_is_given_up_while_memory_is_short(
+    connect: Connect, method: str, said: bytes
+) -> None:
+    """Its call alone: its connection may be a proxy's."""
+    site, peer = await connect(RPC_LIMITS, NARROW)
+    peer.send(opened(1, method) + message(1, said, 0 if method == "Stream" else 1))
+    await until(lambda: site.admission.bytes > 40_000)
+    (waiting,) = [each for each in site.admission.transfers if each.size > 40_000]
+    waiting.abort()
+    told = await peer.until(lambda each: each[0] == frames.RST_STREAM)
+    assert told[2:] == (1, frames.Code.CANCEL.to_bytes(4))
+    await until(lambda: (site.admission.bytes, site.admission.streams) == (0, 0))
+    peer.send(opened(3, "Echo") + message(3, b"x"))
+    assert (await peer.until(lambda told: told[0] == frames.DATA))[3][5:] == b"x"
+
+
 @pytest.mark.skipif(
     (3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2),
     reason="asyncio's own loop does not tell that a client lags (CVE-2024-12254); uvloop does",

@@ -806,3 +806,8 @@ def test_statistics_before_their_parts_were_counted() -> None:
     (counted,) = codec.parse_response(wire, ModelStatisticsRequest("m"), DEFAULT_LIMITS).models
     assert counted["inference_count"] == 6
     assert counted["inference_stats"]["compute_infer"] == {"count": 3, "ns": 9}
+
+
+@pytest.mark.parametrize("plugin", [HTTP, GRPC], ids=lambda plugin: plugin.name)
+def test_servers_are_asked_for_their_statistics(plugin: CodecPlugin) -> None:
+    assert plugin.create({}).capabilities.reports_statistics

@@ -11,6 +11,7 @@ from infergate.codecs.base import CodecPlugin
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.trtis import GRPC, HTTP, validated_headers
 from infergate.codecs.trtis import messages as pb
+from infergate.codecs.trtis.grpc_methods import INFER
 from infergate.codecs.trtis.http_pass_through import split_id
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
@@ -23,7 +24,7 @@ from infergate.core.messages import (
     TensorMetadata,
 )
 from infergate.core.tensor import Tensor, pack_bytes, tensor_from_array
-from infergate.core.wire import join_parts
+from infergate.core.wire import RpcRequest, join_parts
 from infergate.testing.vectors import body_of, completed, with_body
 
 PLUGINS = pytest.mark.parametrize("plugin", [HTTP, GRPC], ids=lambda plugin: plugin.name)
@@ -130,6 +131,42 @@ def test_a_repeated_header_excuses_no_other_body(way: Way) -> None:
             completed(way.codec.validate(with_body(wire, (spoilt,)), DEFAULT_LIMITS), MODEL)
 
 
+def test_a_repeated_header_and_a_body_of_another_size(way: Way) -> None:
+    """Of numbers: nothing in their data tells how long they are."""
+    asked = request(inputs=request().inputs[:1], outputs=(RequestedOutput("SUM"),))
+    model = replace(MODEL, inputs=MODEL.inputs[:1])
+    wire = way.wire(asked)
+    completed(way.codec.validate(wire, DEFAULT_LIMITS), model)
+    body = bytes(join_parts(body_of(wire)))
+    for size in (12, 20):
+        message = pb.InferRequest.FromString(body) if way.codec.name == GRPC.name else None
+        if message is None:
+            spoilt = bytes(size)
+        else:
+            message.raw_input[:] = [bytes(size)]
+            spoilt = message.SerializeToString()
+        assert spoilt != body
+        with pytest.raises(GatewayError, match=r"size|additional"):
+            completed(way.codec.validate(with_body(wire, (spoilt,)), DEFAULT_LIMITS), model)
+
+
+def test_a_repeated_answer_with_data_of_another_size(way: Way) -> None:
+    asked = request(outputs=(RequestedOutput("SUM"),))
+    answer = way.served(asked, ("SUM",), WORDS)
+    body = bytes(join_parts(body_of(answer)))
+    way.forwarded(asked, answer)
+    raw = NUMBERS.tobytes()
+    if way.codec.name == GRPC.name:
+        message = pb.InferResponse.FromString(body)
+        message.raw_output[:] = [raw[:-4]]
+        spoilt = message.SerializeToString()
+    else:
+        spoilt = raw[:-4]
+    with pytest.raises(GatewayError) as refused:
+        way.forwarded(asked, with_body(answer, (spoilt,)))
+    assert refused.value.kind is Kind.BACKEND_GARBAGE
+
+
 def test_a_repeated_answer_is_checked_for_its_data(way: Way) -> None:
     asked = request()
     answer = way.served(asked, ("SUM", "WORDS"), WORDS)
@@ -178,6 +215,32 @@ def test_what_is_remembered_is_bounded(way: Way, monkeypatch: pytest.MonkeyPatch
 def test_what_only_looks_like_an_id_is_part_of_the_header(header: str) -> None:
     assert split_id(header) == (header, 0)
     assert split_id("batch_size: 1 id: 7") == ("batch_size: 1", 7)
+
+
+def test_what_all_releases_read_alike_is_forwarded(way: Way) -> None:
+    wire = way.wire(request("7"))
+    passed = completed(way.codec.validate(wire, DEFAULT_LIMITS), MODEL)
+    sent = way.codec.rewrite_request(passed, "m", "", GENERIC)
+    assert sent is not None
+    assert bytes(join_parts(body_of(sent))) == bytes(join_parts(body_of(wire)))
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_places_in_shared_memory_are_for_the_gateway_to_compare(side: str) -> None:
+    """A place past the end of its region would crash the server."""
+    codec: Any = GRPC.create({})
+    header = pb.InferRequestHeader(batch_size=1)
+    given = header.input.add(name="NUMBERS")
+    wanted = header.output.add(name="SUM")
+    place = given if side == "input" else wanted
+    place.shared_memory.name, place.shared_memory.byte_size = "r", 16
+    asked = pb.InferRequest(model_name="m", model_version=-1, meta_data=header)
+    if side == "output":
+        asked.raw_input.append(NUMBERS.tobytes())
+    model = replace(MODEL, versions=("1",), inputs=MODEL.inputs[:1])
+    wire = RpcRequest(INFER, (asked.SerializeToString(),))
+    passed = completed(codec.validate(wire, DEFAULT_LIMITS), model)
+    assert codec.rewrite_request(passed, "m", "", GENERIC) is None
 
 
 @PLUGINS

@@ -16,7 +16,7 @@ from infergate.codecs.trtis.request_status import CODE_BY_KIND, KIND_BY_CODE, Tr
 from infergate.core.classification import CLASSIFICATION
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.limits import DEFAULT_LIMITS, NeedsOffloadError, event_loop_limits
 from infergate.core.messages import (
     HealthStatus,
     InferResponse,
@@ -57,6 +57,18 @@ def http(wire: HttpRequest, **options: Any) -> HttpResponse:
     answer = respond(HTTP.create(options), wire)
     assert isinstance(answer, HttpResponse)
     return answer
+
+
+def test_the_event_loop_leaves_a_long_header_to_a_helper() -> None:
+    """Not even one that cannot be read is looked at before the access check."""
+    codec: Any = HTTP.create({})
+    limits = event_loop_limits(DEFAULT_LIMITS)
+    short, long = (infer(BOTH + " " * (size - len(BOTH))) for size in (8192, 8193))
+    for read in (codec.parse_request, codec.validate):
+        read(short, limits)
+        with pytest.raises(NeedsOffloadError):
+            read(long, limits)
+    assert codec.summarize(infer("input{" * 9000)).model == "simple"
 
 
 # ---- levels

@@ -21,6 +21,8 @@ from infergate.core.messages import (
     HealthStatus,
     InferRequest,
     InferResponse,
+    ModelIndex,
+    ModelIndexRequest,
     ModelMetadata,
     ModelMetadataRequest,
     ModelReadyRequest,
@@ -267,6 +269,14 @@ def test_metadata_keeps_parameters_and_properties_apart() -> None:
 
 
 # ---- limits
+
+
+def test_a_state_as_mlserver_spells_it() -> None:
+    message = pb.RepositoryIndexResponse(models=[{"name": "m", "state": "State.READY"}])
+    wire = RpcResponse((message.SerializeToString(),))
+    index = RAW.parse_response(wire, ModelIndexRequest(), DEFAULT_LIMITS)
+    assert isinstance(index, ModelIndex)
+    assert [each.state for each in index.models] == ["READY"]
 
 
 def test_the_number_of_tensors_is_limited() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import tracemalloc
+from contextlib import suppress
 
 import pytest
 from v2_rest_wires import CODEC, ok, one, parse, post, refused
@@ -9,8 +10,10 @@ from v2_rest_wires import CODEC, ok, one, parse, post, refused
 from infergate.codecs.v2_rest.json_document import (
     MAX_CONTAINERS,
     MAX_CONTAINERS_ON_LOOP,
+    MAX_SLOW_BYTES_ON_LOOP,
     check_nesting,
 )
+from infergate.codecs.v2_rest.tensors import MAX_TENSORS_ON_LOOP
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, Limits, NeedsOffloadError, event_loop_limits
 from infergate.core.messages import (
@@ -96,6 +99,23 @@ def test_the_event_loop_leaves_many_arrays_to_a_helper() -> None:
     check_nesting(b"[" + b"[]," * (MAX_CONTAINERS_ON_LOOP - 2) + b"[]]", limits)
     with pytest.raises(NeedsOffloadError):
         check_nesting(b"[" + b"[]," * MAX_CONTAINERS_ON_LOOP + b"[]]", limits)
+
+
+@pytest.mark.parametrize(
+    ("body", "is_left"),
+    [
+        (f'{{"inputs":[{",".join([TENSOR] * MAX_TENSORS_ON_LOOP)}]}}', False),
+        (f'{{"inputs":[{",".join([TENSOR] * (MAX_TENSORS_ON_LOOP + 1))}]}}', True),
+        ('{"inputs":[],"a":NaN}', False),
+        ('{"inputs":[],"a":NaN' + " " * MAX_SLOW_BYTES_ON_LOOP + "}", True),
+    ],
+    ids=["tensors", "many tensors", "NaN", "NaN in a long text"],
+)
+def test_the_event_loop_leaves_slow_requests_to_a_helper(body: str, is_left: bool) -> None:
+    limits = event_loop_limits(DEFAULT_LIMITS)
+    for read in (CODEC.parse_request, CODEC.validate):
+        with pytest.raises(NeedsOffloadError) if is_left else suppress(GatewayError):
+            read(post(body), limits)
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,15 @@ def test_json_that_servers_take_as_binary_only_is_translated(datatype: str) -> N
     assert passes(text, TRITON, validate=False)
 
 
+def test_places_in_shared_memory_are_for_the_gateway_to_compare() -> None:
+    """Also where the server takes JSON only."""
+    text = with_data("INT8", "").replace(
+        '"data":[]', '"parameters":{"shared_memory_region":"r","shared_memory_byte_size":1}'
+    )
+    for profile in (TRITON, GENERIC, KSERVE, MLSERVER):
+        assert not passes(text, profile)
+
+
 BARE = with_data("BYTES", "").replace("[]", '"YQ=="')
 MARKED = with_data("BYTES", '"YQ=="').replace(
     '"data"', '"parameters":{"content_type":"base64"},"data"'

@@ -13,7 +13,12 @@ import numpy as np
 import pytest
 from v2_rest_wires import CODEC, body, get, ok, parse, post, refused
 
-from infergate.codecs.base import ParsedRequest, PartialInferRequest, RequestSummary
+from infergate.codecs.base import (
+    OutputsNeedTranslationError,
+    ParsedRequest,
+    PartialInferRequest,
+    RequestSummary,
+)
 from infergate.codecs.profiles import GENERIC, KSERVE, MLSERVER, TRITON
 from infergate.codecs.v2_rest.encodings import decode_body, preferred_encoding
 from infergate.codecs.v2_rest.errors import STATUS_BY_KIND, kind_of_status
@@ -645,6 +650,17 @@ def test_error_bodies(text: str, public: str) -> None:
         assert error.public == public
         assert error.detail.startswith("HTTP 500")
         assert error.retry_after == 7
+
+
+@pytest.mark.parametrize("datatype", ["FP16", "BF16"])
+def test_an_output_that_a_server_does_not_write_in_json(datatype: str) -> None:
+    """Triton's words, and KServe's."""
+    for word in ("sending", "Sending"):
+        text = f'{{"error":"{word} {datatype} data via JSON is not supported. Please use binary"}}'
+        with pytest.raises(OutputsNeedTranslationError):
+            CODEC.parse_response(
+                HttpResponse(400, {}, [text.encode()]), InferRequest("m"), DEFAULT_LIMITS
+            )
 
 
 @pytest.mark.parametrize("text", ['{"error":{"a":1}}', '{"error":""}'])
