@@ -15,7 +15,7 @@ def rows_of(page: Path) -> list[tuple[str, str]]:
     """What each row is about, and its last cell."""
     text = page.read_text()
     cells = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| ")]
-    return [(row[0].strip(), row[-1]) for row in cells if row[0].strip() != "What"]
+    return [(row[0].strip(), row[-1]) for row in cells if row[0].strip() != "Topic"]
 
 
 PAGES = sorted((ROOT / "docs").glob("fidelity-*.md"))
