@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -68,15 +69,15 @@ class Door:
             "keys": KeyRing(ApiKeys([ApiKey("a", digest_of(SECRET))]), None),
             "tokens": JwtVerifier((issuer,), made),
             "rates": RateLimits(limits, LocalRateStore(LocalBuckets())) if limits else None,
-            "memory": LocalRateStore(LocalBuckets()),
-            "route_of": lambda model, version, headers: "route",
-            "refused": self.reasons.append,
-            "denied": lambda what, call, error: self.denied.append(
+            "local_store": LocalRateStore(LocalBuckets()),
+            "route_label": lambda model, version, headers: "route",
+            "on_rejected": self.reasons.append,
+            "on_change_denied": lambda what, call, error: self.denied.append(
                 (what, call.identity, error.kind)
             ),
-            "closing": (),
+            "close_callbacks": (),
             "open_health": True,
-            "shares_memory": False,
+            "has_shared_memory": False,
             **changed,
         }
         self.entrance = Authorizer(**fields)
@@ -236,7 +237,7 @@ async def test_who_is_refused_is_not_counted() -> None:
 
 async def test_a_store_that_is_away_and_closed_lets_nobody_in() -> None:
     class Away:
-        async def take(self, wants: list[BucketCharge], now: float) -> ExceededLimit | None:
+        async def charge(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
             raise RateStoreUnavailableError
 
     store: RateStore = Away()
@@ -254,7 +255,7 @@ async def test_who_may_not_use_shared_memory_has_his_messages_read() -> None:
         (True, plain, False),
         (True, memory, True),
     ]:
-        door = Door(AccessRule(("*",), operations=operations), shares_memory=shares)
+        door = Door(AccessRule(("*",), operations=operations), has_shared_memory=shares)
         await door.enter(headers=BEARER)
         assert door.peek.can_pass_through is forwards
 

@@ -127,7 +127,7 @@ def test_an_address_that_another_line_of_the_configuration_still_has_is_not_let_
 
 
 def test_new_addresses_start_slowly_but_not_the_first() -> None:
-    among, clock = endpoints([SITES[0]], rule=ClusterRule(slow_start_seconds=10.0))
+    among, clock = endpoints([SITES[0]], cluster_rule=ClusterRule(slow_start_seconds=10.0))
     among.set_addresses(0, ["10.0.0.1", "10.0.0.2"])
     clock.time = 200.0
     among.set_addresses(0, ["10.0.0.1", "10.0.0.2", "10.0.0.3"])

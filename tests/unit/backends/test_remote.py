@@ -97,7 +97,7 @@ def refused(wire: RpcRequest, endpoint: Endpoint) -> RpcResponse:
 
 async def test_endpoints_take_turns_where_they_are_to() -> None:
     upstream = FakeUpstream()
-    remote = backend(upstream, balance=BalanceSettings("round-robin"))
+    remote = backend(upstream, balancing=BalanceSettings("round-robin"))
     for _ in range(4):
         await remote.perform(ServerLiveRequest(), call())
     asked = [endpoint for _, endpoint, _ in upstream.sent]
@@ -117,7 +117,7 @@ async def test_a_refused_connection_is_tried_on_another_endpoint() -> None:
         return refused(wire, endpoint) if endpoint == A else RpcResponse()
 
     upstream = FakeUpstream(only_b)
-    remote = backend(upstream, balance=BalanceSettings("round-robin"))
+    remote = backend(upstream, balancing=BalanceSettings("round-robin"))
     for _ in range(2):
         assert await remote.perform(ServerLiveRequest(), call()) == HealthStatus(ok=True)
     asked = [endpoint for _, endpoint, _ in upstream.sent]
@@ -162,7 +162,7 @@ async def test_a_routes_timeout_stands_for_the_backends(
     timeout: float | None, expected: float
 ) -> None:
     upstream = FakeUpstream()
-    asked = call(timeout=timeout)
+    asked = call(route_timeout=timeout)
     await backend(upstream, timeout=5.0).perform(ServerLiveRequest(), asked)
     assert expected - 1 < upstream.sent[0][2] <= expected
 

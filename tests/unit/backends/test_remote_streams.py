@@ -119,7 +119,7 @@ async def test_no_answer_at_all() -> None:
 async def test_a_clients_deadline_travels() -> None:
     upstream = Upstream([answer("0")])
     soon = time.monotonic() + 60
-    await ids(upstream, call(deadline=soon, whole=soon))
+    await ids(upstream, call(deadline=soon, stream_deadline=soon))
     timeout = upstream.sent[0][2]
     assert timeout is not None
     assert 50 < timeout <= 60

@@ -247,10 +247,10 @@ async def test_a_try_that_would_pass_the_deadline_is_not_made(
 async def test_each_try_has_its_own_time_within_the_whole() -> None:
     site = Site(5.0, 5.0, OK)
     policy = RetryPolicy(max_retries=2, is_idempotent=True, per_try_timeout=0.01)
-    assert await site.ask(policy, timeout=30.0) is OK
+    assert await site.ask(policy, route_timeout=30.0) is OK
     assert site.upstream.timeouts == [0.01, 0.01, 0.01]
     site = Site(OK)
-    assert await site.ask(policy, timeout=0.005) is OK
+    assert await site.ask(policy, route_timeout=0.005) is OK
     assert site.upstream.timeouts[0] <= 0.005
 
 
@@ -337,7 +337,7 @@ def hedging(**hedge: float) -> RetryPolicy:
 
 async def test_a_hedge_wins_and_the_slow_try_is_cancelled() -> None:
     site = Site(SLOW)
-    assert await site.ask(hedging(after=0.01)) is OK
+    assert await site.ask(hedging(after_seconds=0.01)) is OK
     assert site.upstream.asked == ["a", "b"]
     assert site.upstream.cancelled == ["a"]
     assert (site.tally.hedges_won, site.tally.hedges_lost) == (1, 0)
@@ -345,7 +345,7 @@ async def test_a_hedge_wins_and_the_slow_try_is_cancelled() -> None:
 
 async def test_a_hedge_loses_and_is_cancelled() -> None:
     site = Site(0.05, SLOW)
-    assert await site.ask(hedging(after=0.01)) is OK
+    assert await site.ask(hedging(after_seconds=0.01)) is OK
     assert site.upstream.cancelled == ["b"]
     assert (site.tally.hedges_won, site.tally.hedges_lost) == (0, 1)
 
@@ -353,7 +353,7 @@ async def test_a_hedge_loses_and_is_cancelled() -> None:
 async def test_a_hedge_that_fails_is_not_the_answer() -> None:
     for bad in (Kind.BACKEND_GARBAGE, DECLINES):
         site = Site(0.05, bad)
-        assert await site.ask(hedging(after=0.01)) is OK
+        assert await site.ask(hedging(after_seconds=0.01)) is OK
         assert site.tally.hedges_lost == 1
 
 
@@ -365,21 +365,21 @@ async def test_where_both_fail_the_first_one_is_told() -> None:
 
 async def test_what_is_fast_is_not_hedged() -> None:
     site = Site(OK)
-    assert await site.ask(hedging(after=1.0)) is OK
+    assert await site.ask(hedging(after_seconds=1.0)) is OK
     assert site.upstream.asked == ["a"]
     assert (site.tally.hedges_won, site.tally.hedges_lost) == (0, 0)
 
 
 async def test_there_is_no_hedge_without_another_endpoint_or_a_budget() -> None:
     for site in (Site(0.03, endpoints=(A,)), Site(0.03, budget=RetryBudget(0.0, 0))):
-        assert await site.ask(hedging(after=0.01)) is OK
+        assert await site.ask(hedging(after_seconds=0.01)) is OK
         assert site.upstream.asked == ["a"]
     assert site.tally.budget_exhausted == 1
 
 
 async def test_a_sequence_is_not_hedged() -> None:
     site = Site(0.03)
-    assert await site.ask(hedging(after=0.01), SequenceKey("m", 1)) is OK
+    assert await site.ask(hedging(after_seconds=0.01), SequenceKey("m", 1)) is OK
     assert len(site.upstream.asked) == 1
 
 
@@ -396,7 +396,7 @@ async def test_a_percentile_is_learnt_first() -> None:
 
 async def test_who_goes_away_cancels_both() -> None:
     site = Site(SLOW, SLOW)
-    asking = asyncio.ensure_future(site.ask(hedging(after=0.001)))
+    asking = asyncio.ensure_future(site.ask(hedging(after_seconds=0.001)))
     await until(lambda: len(site.upstream.asked) == 2)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -441,7 +441,7 @@ async def test_who_waits_too_long_is_told_so_and_leaves() -> None:
     first = asyncio.ensure_future(site.sending.infer(RpcRequest("/x"), call()))
     await until(lambda: site.upstream.asked == ["a"])
     with pytest.raises(GatewayError, match="waiting in the queue") as caught:
-        await site.sending.infer(RpcRequest("/x"), call(timeout=0.01))
+        await site.sending.infer(RpcRequest("/x"), call(route_timeout=0.01))
     assert caught.value.kind is Kind.TIMEOUT
     assert (site.tally.queued, site.tally.queue_expired) == (0, 1)
     first.cancel()
@@ -484,10 +484,10 @@ async def test_a_stream_has_its_place_to_its_end() -> None:
 
 async def test_a_hedge_takes_a_place_or_is_not_sent() -> None:
     site = Site(0.03, places=(1, 0))
-    assert await site.ask(hedging(after=0.01)) is OK
+    assert await site.ask(hedging(after_seconds=0.01)) is OK
     assert site.upstream.asked == ["a"]
     site = Site(SLOW, places=(2, 0))
-    assert await site.ask(hedging(after=0.01)) is OK
+    assert await site.ask(hedging(after_seconds=0.01)) is OK
     assert site.upstream.asked == ["a", "b"]
     for _ in range(3):  # both places are free again
-        assert await site.ask(hedging(after=1.0)) is OK
+        assert await site.ask(hedging(after_seconds=1.0)) is OK

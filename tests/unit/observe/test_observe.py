@@ -68,10 +68,10 @@ def test_the_clients_model_name_is_no_label() -> None:
 
 def test_the_gateways_own_time_is_neither_the_backends_nor_the_bodys_way() -> None:
     metrics = Metrics()
-    metrics.record(finished(started=10.0, received=10.1), 0.5)
-    metrics.record(finished(started=10.0, received=10.1, messages=3), 0.5)
-    metrics.record(finished(started=10.0), 0.5)
-    metrics.record(finished(started=10.0, received=10.0, backend_seconds=0.9), 0.5)
+    metrics.record(finished(started_at=10.0, received_at=10.1), 0.5)
+    metrics.record(finished(started_at=10.0, received_at=10.1, response_count=3), 0.5)
+    metrics.record(finished(started_at=10.0), 0.5)
+    metrics.record(finished(started_at=10.0, received_at=10.0, backend_seconds=0.9), 0.5)
     get = metrics.registry.get_sample_value
     assert get("infergate_gateway_seconds_count", LABELS) == 2
     assert get("infergate_gateway_seconds_sum", LABELS) == pytest.approx(0.15)
@@ -134,7 +134,7 @@ def test_a_reader_that_stops_reading_stops_no_request() -> None:
 
 
 def test_a_json_line_holds_every_field() -> None:
-    line = json.loads(line_of("json", finished(request_id="r1", way="forward"), 0.5, 0.0))
+    line = json.loads(line_of("json", finished(request_id="r1", pipeline="forward"), 0.5, 0.0))
     assert line["time"] == "1970-01-01T00:00:00.000+00:00"
     assert line["request_id"] == "r1"
     assert line["model"] == "resnet"
@@ -218,7 +218,7 @@ def test_a_line_tells_its_own_request_whatever_was_told_before() -> None:
 
 
 def test_what_is_empty_is_left_out_of_text_and_told_in_json() -> None:
-    call = finished(peer="", messages=0, detail="why")
+    call = finished(peer="", response_count=0, detail="why")
     assert b"peer" not in line_of("text", call, 0.5, 0.0)
     assert line_of("text", call, 0.5, 0.0).endswith(b"bytes_out=20 messages=0 detail=why\n")
     line = json.loads(line_of("json", call, 0.5, 0.0))
