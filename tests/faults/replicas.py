@@ -183,7 +183,7 @@ class Load:
 
     def figures(self) -> list[EndpointStats]:
         remote: Any = self.backend
-        return list(remote.figures())
+        return list(remote.endpoint_stats())
 
     async def figure(self, name: str, place: int, **labels: str) -> float:
         """A metric of an endpoint, as a scrape reads it."""

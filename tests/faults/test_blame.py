@@ -189,8 +189,8 @@ async def test_what_this_machine_lacks_ejects_nobody(
         gateway(carrier, "own", [each.url(carrier) for each in two], health=NEVER) as load,
     ):
         with monkeypatch.context() as patched:
-            for module in ("pool", "h2_client"):
-                patched.setattr(f"infergate.transport.{module}.connected", exhausted)
+            for module in ("client.pool", "grpc.client"):
+                patched.setattr(f"infergate.transport.{module}.open_connection", exhausted)
             for _ in range(20):
                 with pytest.raises(GatewayError, match="could not be reached"):
                     await load.ask()

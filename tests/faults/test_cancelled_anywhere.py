@@ -124,9 +124,9 @@ class Site:
         found = 0
         for backend in self.running.gateway.backends:
             remote: Any = backend
-            found += sum(each.active for each in remote.figures())
-            queue = remote._sender._queue
-            found += 0 if queue is None else queue._places.taken
+            found += sum(each.active for each in remote.endpoint_stats())
+            stats = remote.concurrency_stats
+            found += 0 if stats is None else stats.in_use
         return found
 
 

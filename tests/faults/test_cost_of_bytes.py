@@ -204,7 +204,7 @@ def _seconds(codec: Any, make: Any, data: bytes) -> float:
         wire = make(data)
         began = time.thread_time()
         try:
-            codec.peek(wire)
+            codec.summarize(wire)
             read(codec, wire)
         except NeedsOffloadError:
             pass

@@ -28,7 +28,7 @@ def _load() -> None:
     import infergate.runtime.serve  # noqa: PLC0415
     from infergate.codecs.registry import plugins  # noqa: PLC0415
     from infergate.config.schema import Config  # noqa: PLC0415
-    from infergate.runtime.engines import load_engine  # noqa: PLC0415  # noqa: PLC0415
+    from infergate.runtime.engines import load_engine  # noqa: PLC0415
 
     assert infergate.cli.main
     plugins()
@@ -51,7 +51,7 @@ def _become(asked: dict[str, Any], log: int) -> None:
     time.tzset()
     import infergate.gateway.dispatch as own  # noqa: PLC0415
 
-    vars(own)["_boot"] = os.urandom(6).hex()  # ids begin with it
+    own._id_prefix = os.urandom(6).hex()  # type: ignore[misc]  # request ids begin with it
     sys.argv[:] = ["infergate", *asked["arguments"]]
     sys.path[0] = asked["folder"]
 
