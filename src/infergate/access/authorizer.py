@@ -3,8 +3,7 @@
 - A client that presents a key or a token is identified by that alone, and refused if it is invalid.
   A client without a credential is identified by the first name in its TLS certificate, or else is
   anonymous.
-- An anonymous client that is refused is asked for credentials, never told that something is
-  forbidden.
+- The error for an anonymous client requests credentials (UNAUTHENTICATED, never FORBIDDEN).
 - Each request of a stream is authorized with the credentials of its stream, as valid at that moment
   and under the configuration then active.
 """

@@ -102,7 +102,10 @@ def _schemes(name: str, backend: BackendConfig) -> Iterator[Finding]:
         if (same := first.setdefault(str(url), index)) != index:  # both would share their metrics
             yield (
                 path,
-                f"'{url.display_name}' is the same as endpoints[{same}]; to set its share use 'weight'",
+                (
+                    f"'{url.display_name}' is the same as endpoints[{same}]; "
+                    "to set its share use 'weight'"
+                ),
             )
 
 

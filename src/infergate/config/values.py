@@ -263,7 +263,8 @@ def parse_url(value: Any) -> Url:
         return Url(unix[1], "", None, _unix_path(unix[2]))
     if not isinstance(value, str) or "://" not in value:
         raise ValueError(
-            f"expected a URL like http://10.0.0.7:8000 or grpc://triton:8001, got {describe_value(value)}"
+            "expected a URL like http://10.0.0.7:8000 or grpc://triton:8001, "
+            f"got {describe_value(value)}"
         )
     try:
         parts = urlsplit(value)

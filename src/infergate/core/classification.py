@@ -39,7 +39,8 @@ def class_count(output: RequestedOutput) -> int | None:
         return None
     if type(count) is not int or not 0 < count < 2**32:
         raise bad_request(
-            f"output '{output.name}': parameter '{CLASSIFICATION}' must be an integer from 1 to 2^32-1"
+            f"output '{output.name}': parameter '{CLASSIFICATION}' must be an integer "
+            "from 1 to 2^32-1"
         )
     return count
 

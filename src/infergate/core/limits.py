@@ -36,8 +36,8 @@ class Limits:
     rank: int = 64
     """Dimensions of a tensor (numpy: 64)."""
     header_time: float = 10.0
-    """From the first byte of a request, or the start of the connection, to the end of its
-    headers."""
+    """The longest time from the first byte of a request, or the start of the connection, to the
+    end of its headers."""
     idle_body_time: float = 30.0
     """The longest pause within a request body."""
     keepalive_time: float = 75.0

@@ -64,7 +64,7 @@ def cast_back(
     inputs: tuple[Tensor, ...], model: ModelMetadata, casts: CastRules
 ) -> tuple[Tensor, ...]:
     """Cast back those ``inputs`` that hold the substitute of the datatype that ``model`` declares.
-    Names of inputs and model are those of one side."""
+    Both must use the same side's names."""
     declared = {spec.name: DATATYPES_BY_NAME.get(spec.datatype) for spec in model.inputs}
     result: list[Tensor] = []
     for tensor in inputs:

@@ -41,7 +41,7 @@ QUERY_TIMEOUT_SECONDS: Final = 2.0
 _STATUS_TIMEOUT_SECONDS: Final = 5.0
 """Seconds for all models of a status together."""
 _MAX_CONCURRENT_QUERIES: Final = 16
-"""Models of a status that are queried at the same time."""
+"""The number of models of a status that are queried at the same time."""
 _UNREACHABLE_KINDS: Final = frozenset({Kind.CONNECT, Kind.TIMEOUT})
 """Errors of a backend that could not be reached."""
 READY: Final = HealthStatus(ok=True)
@@ -324,7 +324,8 @@ class ModelCatalogue:
         call: Call,
         semaphore: asyncio.Semaphore,
     ) -> ModelStatus:
-        """Return ``status``, or one that says that the model is unavailable."""
+        """Return the status of ``model``; if it cannot be queried, a status without metadata whose
+        ``entries`` are UNAVAILABLE."""
         async with semaphore:
             try:
                 return await self.status(model, _short_call(call))

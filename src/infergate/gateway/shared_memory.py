@@ -211,7 +211,8 @@ class SharedMemory:
         if request.device is not None and not self._backends:
             raise GatewayError(
                 Kind.UNSUPPORTED,
-                f"failed to register CUDA shared memory region: '{request.name}', GPUs not supported",
+                f"failed to register CUDA shared memory region: '{request.name}', "
+                "GPUs not supported",
             )
         if request.name in self._regions:
             raise GatewayError(

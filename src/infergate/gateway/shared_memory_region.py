@@ -125,8 +125,8 @@ def open_region(request: SharedMemoryRegisterRequest) -> RegisteredRegion:
         raise _cannot_open(request.key)
     if request.size < 1 or request.offset + request.size > status.st_size:
         raise bad_request(
-            f"Invalid shared memory region: '{request.key[:_MAX_SHOWN_CHARS]}': {request.size} bytes from "
-            f"{request.offset}, it has {status.st_size}"
+            f"Invalid shared memory region: '{request.key[:_MAX_SHOWN_CHARS]}': "
+            f"{request.size} bytes from {request.offset}, it has {status.st_size}"
         )
     return region
 

@@ -214,7 +214,8 @@ FORMATS: Final[dict[str, LineFormatter]] = {
     ),
     "text": _line_formatter(
         _as_text,
-        f"%s event={REQUEST_EVENT} %s %s seconds=%.6f backend_seconds=%.6f bytes_in=%d bytes_out=%d%s\n",
+        f"%s event={REQUEST_EVENT} %s %s seconds=%.6f backend_seconds=%.6f "
+        "bytes_in=%d bytes_out=%d%s\n",
         " ",
     ),
 }

@@ -45,7 +45,8 @@ class TextLines(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - overrides logging
         """Return the first line."""
         event, advice = _event(record)
-        line = f"{iso_time(record.created)} {record.levelname} {event or record.name}: {record.message}"
+        name = event or record.name
+        line = f"{iso_time(record.created)} {record.levelname} {name}: {record.message}"
         return f"{line}. Next: {advice}" if advice else line
 
 

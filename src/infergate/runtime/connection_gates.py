@@ -22,7 +22,7 @@ from infergate.transport.tls.server_context import ServerTlsContext
 log = logging.getLogger(__name__)
 
 MAX_ADMIN_CONNECTIONS: Final = 64
-"""Connections to the admin listener, which must remain reachable while the gateway is full."""
+"""The connection limit of the admin listener, which must stay reachable in a full gateway."""
 
 
 class ConnectionGates:

@@ -1,5 +1,5 @@
-"""Tunes how the C library returns freed memory and how the garbage collector looks for cycles: both
-less eagerly.
+"""Tunes the C library to return freed memory less eagerly, and the garbage collector to look for
+cycles less often.
 
 A JSON tensor passes through buffers of megabytes. By default glibc returns the top of the heap to
 the kernel as soon as 128 KiB of it are free, so the next request faults every page in again;

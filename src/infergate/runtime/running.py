@@ -39,7 +39,7 @@ from infergate.transport.server.connection_gate import ConnectionGate
 _log = logging.getLogger("infergate")
 ADMIN: Final = "admin"
 _FIXED_KEYS: Final = ("engine", "workers")
-"""Configuration keys that processes are started with."""
+"""Configuration keys that take effect only when the processes start."""
 _CLOSE_TIMEOUT_SECONDS: Final = 2.0
 """Seconds for closing old configurations at the end."""
 
@@ -318,8 +318,8 @@ class RunningGateway:
             for key, value in entry.fixed_options.items():
                 if current.spec.fixed_options.get(key) != value:
                     raise ConfigRejectedError(
-                        f"listeners.{name}: changing {key} on {entry.address_key} requires a restart "
-                        "or another address"
+                        f"listeners.{name}: changing {key} on {entry.address_key} requires a "
+                        "restart or another address"
                     )
             matched[name] = _ActiveListener(current.server, entry, current.gate)
         return matched

@@ -220,7 +220,7 @@ class Console:
         return comparison
 
     def _config_text(self, config: Config, *, defaults: bool) -> str:
-        """Cached, because it takes seconds for thousands of routes."""
+        """Return the configuration as text, cached because thousands of routes take seconds."""
         cached = self._config_texts.get(defaults)
         if cached is None or cached[0] is not config:
             cached = self._config_texts[defaults] = (

@@ -36,7 +36,7 @@ _MAX_ELEMENT_BYTES: Final = 256
 
 
 def parse(description: Any, limits: Limits) -> Tensor:
-    """Return the tensor that ``description`` has as ``name``, ``datatype``, ``shape`` and ``data``.
+    """Return the tensor with the ``name``, ``datatype``, ``shape`` and ``data`` in ``description``.
     ``data`` is a list (nested or flat), or one value for all elements. Raises BAD_REQUEST."""
     if not isinstance(description, Mapping):
         raise bad_request("each input must be an object with name, datatype, shape and data")

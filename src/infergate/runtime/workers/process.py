@@ -100,7 +100,7 @@ class _WorkerProcess:
         self._metric_batches: Iterator[list[Metric]] = iter(())
 
     async def run(self, control: int) -> None:
-        """Serve until told to stop, or until the supervisor ends."""
+        """Serve until a ``Stop`` request arrives or the supervisor ends."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(LoopExceptionHandler())
         _, self._channel = await loop.create_unix_connection(
@@ -148,7 +148,7 @@ class _WorkerProcess:
         return None
 
     async def _perform_console_action(self, action: str, arguments: dict[str, Any]) -> object:
-        from infergate.runtime.console.try_request import run_action  # noqa: PLC0415 - rarely needed  # noqa: PLC0415 - rarely needed
+        from infergate.runtime.console.try_request import run_action  # noqa: PLC0415 - rarely needed
 
         running = self._gateway
         try:

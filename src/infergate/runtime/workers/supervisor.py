@@ -458,7 +458,8 @@ class Supervisor:
                 return ""  # its successor starts with the configuration active then
             except TimeoutError:
                 worker.kill()
-                return f"worker {slot.number} took longer than {_PREPARE_TIMEOUT_SECONDS:g} s and was killed"
+                seconds = _PREPARE_TIMEOUT_SECONDS
+                return f"worker {slot.number} took longer than {seconds:g} s and was killed"
             except (RequestFailedError, OSError) as error:
                 return str(error)
             return ""

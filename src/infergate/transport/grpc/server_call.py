@@ -336,7 +336,8 @@ class ServerCall:
             code = headers.RESOURCE_EXHAUSTED
             response = RpcResponse(
                 code=code,
-                details=f"Sent message larger than max ({length} vs. {self._max_message}) (limits.body)",
+                details=f"Sent message larger than max ({length} vs. {self._max_message}) "
+                "(limits.body)",
             )
         ending = headers.encode_trailers(code, response.details, response.metadata)
         if code and not self._has_headers:

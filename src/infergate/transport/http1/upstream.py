@@ -135,8 +135,10 @@ async def _decode_content(
             f"the backend's response cannot be used: the {encoding} body {error}"
         ) from None
     except InflatedTooLargeError:
-        message = f"the backend's response cannot be used: the body is over the limit of {max_bytes} bytes"
-        raise backend_garbage(message) from None
+        raise backend_garbage(
+            "the backend's response cannot be used: "
+            f"the body is over the limit of {max_bytes} bytes"
+        ) from None
     headers = {
         name: message for name, message in response.headers.items() if name != "content-encoding"
     }
