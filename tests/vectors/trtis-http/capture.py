@@ -154,7 +154,7 @@ def response_of(asks: dict[str, Any], header: Any, datas: Any) -> dict[str, Any]
     asked = {each["name"]: each for each in asks.get("outputs", ())}
     outputs, position = [], 0
     for index, each in enumerate(header.output):
-        placed = {key: at for key, at in asked.get(each.name, {}).items() if key == "place"}
+        placed = {key: at for key, at in asked.get(each.name, {}).items() if key == "shared_memory"}
         if each.batch_classes:
             elements = [
                 f"{score(cls.value, known[each.name])}:{cls.idx}"
@@ -398,7 +398,7 @@ def main() -> None:
         http_case(case)
     for case in cases("client.jsonl"):
         if case["name"].startswith("http_infer"):
-            renamed = {"name": case["name"].replace_members(".c0", "_")}
+            renamed = {"name": case["name"].replace(".c0", "_")}
             exchange = {"request": case["sent"], "response": case["received"]}
             http_case({**exchange, **renamed}, "client-", client=True)
     for case in cases("grpc.jsonl"):
