@@ -29,7 +29,7 @@ def test_the_server_waits_until_the_gateway_has_drained() -> None:
     program, flag, script = server["lifecycle"]["preStop"]["exec"]["command"]
     with started_infergate(CONFIG) as gateway:
         _, _, admin = gateway.admin.rpartition(":")
-        waiting = subprocess.Popen([program, flag, script.replace_members("8002", admin)])
+        waiting = subprocess.Popen([program, flag, script.replace("8002", admin)])
         os.kill(gateway.pid, signal.SIGTERM)
         told = time.monotonic()
         # The gateway drains: it is not ready, serves, and the server is still wanted.

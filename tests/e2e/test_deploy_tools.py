@@ -76,7 +76,7 @@ def test_the_dashboards_queries_are_promql(checks_rules: str, tmp_path: Path) ->
     panels = json.loads((DEPLOY / "grafana" / "infergate.json").read_text())["panels"]
     queries = [target["expr"] for panel in panels for target in panel.get("targets", ())]
     records = [
-        {"record": f"query{index}", "expr": query.replace_members("$__rate_interval", "5m")}
+        {"record": f"query{index}", "expr": query.replace("$__rate_interval", "5m")}
         for index, query in enumerate(queries)
     ]
     rules = tmp_path / "rules.yaml"

@@ -29,7 +29,7 @@ class Picky:
         self._replica = replica
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self.unregister = 0
+        self.closed = 0
 
     async def start(self) -> str:
         self._server = await asyncio.start_server(self._serve, LOCAL, 0, limit=1 << 20)
@@ -53,7 +53,7 @@ class Picky:
         try:
             while data := await reader.read(1 << 20):
                 if POISON.encode() in data or max(map(len, data.split(b"\r\n"))) > LONGEST_LINE:
-                    self.unregister += 1
+                    self.closed += 1
                     break
                 back.write(data)
         finally:
@@ -96,7 +96,7 @@ async def test_requests_that_break_connections_eject_nobody(engine: str) -> None
             with pytest.raises(GatewayError) as caught:
                 await load.ask(**{POISON: "1"})
             assert caught.value.kind is Kind.BACKEND_GARBAGE
-        assert sum(each.unregister for each in proxies) == 40
+        assert sum(each.closed for each in proxies) == 40
         async with load.callers(2):
             await load.more(20)
         assert not load.failed
@@ -172,7 +172,7 @@ async def test_headers_of_traces_break_no_connection(name: str) -> None:
                 await load.ask(**{name: value})
         with pytest.raises(GatewayError, match=r"headers for the backend take .* the limit is"):
             await load.ask(**{"x-request-id": "r" * 9_000})
-        assert not any(each.unregister for each in proxies)
+        assert not any(each.closed for each in proxies)
         assert not any(each.failed for each in load.figures())
         assert await load.figure("infergate_endpoint_ejections_total", 0) == 0
 

@@ -250,7 +250,7 @@ def test_a_hundred_are_served_beside_one_that_waits(site: Site, rpc: RpcBackend)
     with ThreadPoolExecutor(10) as clients:
         assert all(clients.map(ask, range(100)))
     assert counted(site.gateway, outcome="ok", backend="depot") == before + 50
-    assert not slow.settle()
+    assert not slow.done()
     rpc.release.set()
     assert slow.result(SECONDS)
     site.rest.use(silent_http)
@@ -307,8 +307,8 @@ def works(triton: Triton, direct: grpc.Channel) -> grpc.Future:
 
     while True:
         probe = direct.unary_unary(INFER).future(slow_message("slow", 0), timeout=LONG)
-        until(lambda: probe.settle() or (queued() and queued()), "it queues, or is answered")  # noqa: B023
-        if not probe.settle():
+        until(lambda: probe.done() or (queued() and queued()), "it queues, or is answered")  # noqa: B023
+        if not probe.done():
             return probe
 
 

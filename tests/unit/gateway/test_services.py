@@ -151,7 +151,7 @@ async def test_watch_of_an_unknown_service_stays_open() -> None:
         call = channel.unary_stream(f"/{HEALTH_SERVICE}/Watch")(asked, timeout=30)
         assert CheckResponse.FromString(await call.read()).status == SERVICE_UNKNOWN
         readiness.turn(is_ready=False)
-        assert not call.settle()
+        assert not call.done()
         call.cancel()
 
 

@@ -136,7 +136,7 @@ async def test_silence(upstream: FrameUpstream) -> None:
     async with fake_backend(saying(b"", stay=True)) as fake:
         error = await failure(upstream, framed_endpoint(fake), 0.1)
         assert error.kind is Kind.TIMEOUT
-        await until(lambda: fake.unregister == 1)
+        await until(lambda: fake.closed == 1)
 
 
 async def test_cancelling_closes_the_connection(upstream: FrameUpstream) -> None:
@@ -172,4 +172,4 @@ async def test_bytes_that_nobody_asked_for_end_the_connection(upstream: FrameUps
         answer = await upstream.exchange(POST, framed_endpoint(fake), 5)
         assert join_parts(answer.body) == b"answer"
         speak.set()
-        await until(lambda: fake.unregister == 1)
+        await until(lambda: fake.closed == 1)

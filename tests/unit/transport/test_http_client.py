@@ -198,7 +198,7 @@ async def test_silence_is_a_timeout_and_closes_the_connection(
         with pytest.raises(GatewayError) as caught:
             await http_upstream.exchange(POST, fake.endpoint, 0.1)
         assert caught.value.kind is Kind.TIMEOUT
-        await until(lambda: fake.unregister >= 1)
+        await until(lambda: fake.closed >= 1)
 
 
 async def test_cancelling_closes_the_connection(
@@ -306,7 +306,7 @@ async def test_bytes_nobody_asked_for_end_the_connection(http_upstream: Http1Ups
     async with fake_backend(script) as fake:
         await http_upstream.exchange(POST, fake.endpoint, 5)
         more.set()
-        await until(lambda: fake.unregister >= 1)
+        await until(lambda: fake.closed >= 1)
         more.clear()
         await http_upstream.exchange(POST, fake.endpoint, 5)
         assert fake.connections == 2

@@ -119,7 +119,7 @@ async def test_a_connection_that_is_idle_holds_no_answer() -> None:
         await asyncio.sleep(0)  # the turn that woke us knows it
         is_gone = memory() is None
         assert is_gone
-        assert fake.unregister == 0
+        assert fake.closed == 0
     await upstream.close()
 
 

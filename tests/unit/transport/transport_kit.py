@@ -174,7 +174,7 @@ class Fake:
 
     endpoint: Endpoint
     connections: int = 0
-    unregister: int = 0
+    closed: int = 0
     requests: list[bytes] = dataclasses.field(default_factory=list)
 
 
@@ -212,7 +212,7 @@ async def fake_backend(script: Script, tls: ssl.SSLContext | None = None) -> Asy
             writer.close()
             with suppress(ConnectionError, asyncio.CancelledError):
                 await writer.wait_closed()
-            fake.unregister += 1
+            fake.closed += 1
             tasks.discard(task)
 
     server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
