@@ -98,7 +98,7 @@ def test_the_command_fails_where_a_model_is_misread(
     told = capsys.readouterr().out
     assert all(name in told for name in (*BACKENDS, GRAPHPIPE))
     assert "! wrong (pairs)" in told
-    assert "other values in 'OUT0'" in told
+    assert "different values in 'OUT0'" in told
 
 
 def findings_of(pair: run.Pair) -> dict[str, Mark]:

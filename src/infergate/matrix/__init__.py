@@ -1,12 +1,14 @@
-"""Every protocol to every protocol, tried for real in one process: what arrives as it was, what is
-converted, what is refused.
+"""Tests inference from clients of every protocol to backends of every protocol, in one process.
 
-*Strategy.* A :class:`~infergate.matrix.site.Site` runs one infergate in front of another; between
-all of them are sockets. The one behind answers, over every protocol, from models that witness what
-reaches them. A client of each protocol asks a fixed list of ``cases`` through the one in front over
-each backend, and ``findings`` tell what the witness saw and the client got from what was meant.
+The entry point is :func:`~infergate.matrix.run.run`; ``infergate matrix`` prints its results. A
+client of each protocol sends a fixed list of cases to a gateway, which sends them over each backend
+protocol to a second gateway, through real sockets. The models of the second gateway record the
+requests that reach them. Read ``cases``, ``clients`` and ``witness`` first, then ``site``, ``run``,
+``findings`` and ``table``.
 
-*Rule 1.* What one column's backend is told is compared with what the embedded backend was told by
-the same client: so what a client's protocol cannot say is told apart from what a backend's lacks.
-*Rule 2.* A difference that no finding explains is wrong, and is told as that.
+Rules:
+
+1. Each backend's request is compared with the one that the embedded backend received from the same
+   client. This separates the limits of the client's protocol from those of the backend's.
+2. A difference that ``findings`` cannot explain is reported as wrong.
 """

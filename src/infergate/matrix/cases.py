@@ -1,4 +1,4 @@
-"""What is asked over every pair of protocols, and of which models."""
+"""The requests that are sent over every pair of protocols, and the models that serve them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from infergate.core.tensor import Tensor, bf16_from_float32, pack_bytes, tensor_
 from infergate.matrix.witness import Echo, Hanging, Refusing, Seen
 
 HANGING: Final = "hanging"
-"""The model that never answers. Its routes allow it PATIENCE."""
+"""A model that never responds. The timeout of its routes is ``PATIENCE``."""
 PATIENCE: Final = "50ms"
 UNKNOWN: Final = "unknown"
-"""A model that there is a route for, and no server has."""
+"""A model with a route, but on no server."""
 _DEADLINE: Final = 5.0
 _ROUNDING: Final = 1.0
-"""Seconds: a deadline is told rounded up. Without one, backends have many more."""
+"""Tolerance in seconds, since deadlines are rounded up. Without a deadline, a backend's timeout is
+much longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``requests`` are asked one after the other, within ``deadline`` seconds where that is set.
-    ``expects`` is the error that the last of them ends with, if it is to."""
+    """``requests`` are sent one after the other, each with a ``deadline`` in seconds if it is set.
+    ``expects`` is the expected error of the last request, if any."""
 
     group: str
     name: str
@@ -38,7 +39,7 @@ class Case:
     deadline: float | None = None
 
     def is_bounded(self, seen: Seen) -> bool:
-        """Whether a model that saw this was told of the client's deadline."""
+        """Whether the model received the client's deadline, if there is one."""
         if self.deadline is None:
             return True
         return seen.allowed is not None and seen.allowed < self.deadline + _ROUNDING
@@ -59,7 +60,7 @@ def _floats(datatype: Datatype, values: list[float]) -> bytes:
 
 
 def _elements(datatype: Datatype) -> bytes:
-    """Four elements, the edges among them."""
+    """Return four elements, including the limits of the datatype."""
     if datatype in INTEGERS:
         return _integers(datatype)
     if datatype in FLOATS:
@@ -85,14 +86,14 @@ def _echo(name: str, *tensors: tuple[str, tuple[int, ...]], batch: int = 0) -> S
     return Signature(name, declared("IN"), declared("OUT"), batch)
 
 
-_REFUSED: Final = GatewayError(Kind.BAD_REQUEST, "the model does not like input 'IN0'")
+_REFUSED: Final = GatewayError(Kind.BAD_REQUEST, "the model rejects input 'IN0'")
 _BUSY: Final = GatewayError(Kind.OVERLOADED, "the model is busy", retry_after=3.0)
 _LATE: Final = GatewayError(Kind.TIMEOUT, "")
 _NOT_FOUND: Final = GatewayError(Kind.NOT_FOUND, UNKNOWN)
 
 
 def models() -> Iterator[Model]:
-    """All models that the cases ask, each new."""
+    """Create the models of all cases."""
     for datatype in Datatype:
         yield Echo(_echo(datatype.value, (datatype.value, (-1,))))
     yield Echo(_echo("scalar", ("FP32", ())))
@@ -166,7 +167,7 @@ def _cases() -> Iterator[Case]:
     )
     yield Case(
         "values",
-        "payloads of NaNs",
+        "NaN payloads",
         (InferRequest("FP32", inputs=_one(Datatype.FP32, (4,), _NAN_PAYLOADS)),),
     )
     yield Case("values", "strings: UTF-8", _strings("größe".encode(), "日本".encode()))
@@ -184,7 +185,7 @@ def _cases() -> Iterator[Case]:
     chosen = (RequestedOutput("OUT2"), RequestedOutput("OUT0"))
     yield Case(
         "request",
-        "some outputs, in another order",
+        "some outputs, in a different order",
         (InferRequest("several", inputs=_SEVERAL, outputs=chosen),),
     )
     best = (RequestedOutput("OUT0", {"classification": 2}),)
@@ -198,16 +199,16 @@ def _cases() -> Iterator[Case]:
     yield Case("request", "id: a number", (InferRequest("FP32", id="17", inputs=_PLAIN),))
     given = {"flag": True, "count": -7, "text": "x", "real": 0.5}
     yield Case("request", "parameters", (InferRequest("FP32", parameters=given, inputs=_PLAIN),))
-    yield Case("request", "parameters of the answer", (InferRequest("telling", inputs=_PLAIN),))
+    yield Case("request", "parameters of the response", (InferRequest("telling", inputs=_PLAIN),))
     yield Case("request", "sequence: a number", _sequence(42))
     yield Case("request", "sequence: text", _sequence("user-1"))
     plain = (InferRequest("FP32", inputs=_PLAIN),)
     yield Case("request", "deadline", plain, deadline=_DEADLINE)
     for name, model, error in (
         ("unknown model", UNKNOWN, _NOT_FOUND),
-        ("refused by the model", "refusing", _REFUSED),
-        ("busy, with a time to retry", "busy", _BUSY),
-        ("too late", HANGING, _LATE),
+        ("rejected by the model", "refusing", _REFUSED),
+        ("busy, with a retry time", "busy", _BUSY),
+        ("timeout", HANGING, _LATE),
     ):
         yield Case("error", name, (InferRequest(model, inputs=_PLAIN),), error)
 

@@ -1,4 +1,4 @@
-"""A client of each protocol, and of each way it has to write tensors."""
+"""Clients of each protocol, in each of its tensor formats."""
 
 from __future__ import annotations
 
@@ -41,14 +41,17 @@ class _Typed(V2Grpc):
 
 
 FRAMES: Final = "frames"
-"""What a client connects to where each model has a listener of its own."""
+"""Stands for the raw-socket listeners, of which each model has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """A kind of client. ``listener`` of a site is what it connects to: ``http``, ``grpc``,
-    ``grpc typed`` or FRAMES. ``bound`` is what stands before the model's name where that is part
-    of a server's address."""
+    """A kind of client.
+
+    ``listener`` is the listener to which it connects: ``http``, ``grpc``, ``grpc typed`` or
+    ``FRAMES``. ``bound`` is the path prefix before the model's name, for protocols in which the URL
+    identifies the model.
+    """
 
     name: str
     protocol: str
@@ -58,13 +61,13 @@ class Speaker:
     bound: str = ""
 
     def path(self, model: str, version: str) -> str:
-        """Where it finds ``model``, if that is part of the address."""
+        """Return the URL path of ``model``; empty if the protocol has none for each model."""
         if not self.bound:
             return ""
         return f"{self.bound}{model}" + (f"/versions/{version}" if version else "")
 
     def client(self, endpoint: Endpoint) -> RemoteBackend[Any, Any]:
-        """One that speaks to ``endpoint``."""
+        """Return a client for ``endpoint``."""
         plugin = plugins()[self.protocol]
         codec = (self.codec or plugin.create)({})
         server = BackendSettings(self.name, (endpoint,), profile=self.profile)

@@ -1,7 +1,7 @@
-"""What became of an inference on its way, told from what was meant.
+"""Compares inferences before and after translation.
 
-A :class:`Finding` has a mark and, but where nothing changed, a note. Notes are words of the table
-that people read, so each is the same wherever the same happens.
+A :class:`Finding` has a mark and, unless nothing changed, a note. Equal differences have equal
+notes, because the table lists each note once.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from infergate.core.tensor import Parameters, Tensor, unpack_bytes
 
 
 class Mark(enum.Enum):
-    """How well it went, as the table shows it."""
+    """How exactly an inference was translated, as shown in the table."""
 
     EXACT = "="
     CONVERTED = "≈"
     REFUSED = "✗"
     UNSAID = "-"
-    """The client's protocol has no way to ask for it."""
+    """The client's protocol cannot express the request."""
     WRONG = "!"
-    """It changed in a way that nothing here explains."""
+    """A difference that this module cannot explain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,14 @@ class Finding:
 
 EXACT: Final = Finding(Mark.EXACT)
 REFUSALS: Final = frozenset({Kind.UNSUPPORTED, Kind.BAD_REQUEST})
-"""How infergate refuses what a protocol cannot carry."""
+"""Errors for requests that a protocol cannot express."""
 
 _UNAVAILABLE: Final = frozenset({Kind.OVERLOADED, Kind.NO_BACKEND})
-"""What protocols have one status for: not now."""
+"""Kinds that share a single status in some protocols."""
 
 
 def found(notes: Sequence[str]) -> Finding:
-    """What differed, if anything, as a finding."""
+    """Return the finding for a list of differences."""
     if not notes:
         return EXACT
     wrong = [note for note in notes if note.startswith(Mark.WRONG.value)]
@@ -59,13 +59,16 @@ def found(notes: Sequence[str]) -> Finding:
 
 
 def refused(error: GatewayError, names: Mapping[str, str]) -> Finding:
-    """A request that was answered with ``error`` although the model has nothing against it.
-    ``names`` are those of this request, and what is said in their place."""
-    told = error.public
-    for name, instead in sorted(names.items(), key=lambda pair: -len(pair[0])):
-        told = told.replace(f"'{name}'", instead)
+    """Return the finding for an unexpected error.
+
+    In its text, ``names`` of this request are replaced by the values of the mapping, so that equal
+    errors have equal notes.
+    """
+    text = error.public
+    for name, replacement in sorted(names.items(), key=lambda pair: -len(pair[0])):
+        text = text.replace(f"'{name}'", replacement)
     mark = Mark.REFUSED if error.kind in REFUSALS else Mark.WRONG
-    return Finding(mark, f"{_spoken(error.kind)}: {told}")
+    return Finding(mark, f"{_spoken(error.kind)}: {text}")
 
 
 def _spoken(kind: Kind) -> str:
@@ -73,66 +76,66 @@ def _spoken(kind: Kind) -> str:
 
 
 def of_error(expected: GatewayError, got: GatewayError | None) -> Iterator[str]:
-    """``got`` where the model's error is ``expected``."""
+    """Yield the differences between the model's error and the client's."""
     if got is None:
-        yield _wrong("there is an answer where an error is due")
+        yield _wrong("a response instead of an error")
         return
     if got.kind is not expected.kind and {got.kind, expected.kind} - _UNAVAILABLE:
-        yield f"told as {_spoken(got.kind)}"
+        yield f"reported as {_spoken(got.kind)}"
     if expected.public not in got.public:
-        yield "the reason is not told"
+        yield "the reason is not passed on"
     if expected.retry_after != got.retry_after:
-        yield "the time to retry is not told"
+        yield "the retry time is not passed on"
 
 
 def of_request(meant: InferRequest, seen: InferRequest) -> Iterator[str]:
-    """``seen`` by the model where ``meant`` was asked; their model's names may differ."""
+    """Yield the differences between a request and the one that the model received, except for the
+    model's name."""
     if meant.version != seen.version:
-        yield _lost("the server is not told the version", seen.version)
+        yield _lost("the version is not sent to the server", seen.version)
     if meant.id != seen.id:
-        yield _lost("the server is not told the id, the client gets its own back", seen.id)
-    yield from _of_parameters("the server is not told the parameter", meant, seen)
+        yield _lost("the id is not sent to the server; the client gets its own id back", seen.id)
+    yield from _of_parameters("parameters not sent to the server:", meant, seen)
     yield from _of_tensors(meant.inputs, seen.inputs)
     yield from _of_outputs(meant.outputs, seen.outputs, meant.inputs)
 
 
 def of_answer(given: InferResponse, got: InferResponse, asked: InferRequest) -> Iterator[str]:
-    """What the client ``got`` where the model had ``given``."""
+    """Yield the differences between the model's response and the client's."""
     if got.model != asked.model:
-        yield _wrong(f"the model is named {got.model!r}")
+        yield _wrong(f"the model's name is {got.model!r}")
     if got.id != asked.id:
-        yield _lost("the client is not told its id", got.id)
+        yield _lost("the id is not sent to the client", got.id)
     if asked.version and given.version != got.version:
-        yield _lost("the client is not told the version", got.version)
-    yield from _of_parameters("the client is not told the parameter", given, got)
-    due = _as_asked(given.outputs, asked.outputs)
-    classes = any(class_count(output) for output in asked.outputs)
-    yield from (_of_classes if classes else _of_tensors)(due, got.outputs)
+        yield _lost("the version is not sent to the client", got.version)
+    yield from _of_parameters("parameters not sent to the client:", given, got)
+    expected = _as_asked(given.outputs, asked.outputs)
+    has_classes = any(class_count(output) for output in asked.outputs)
+    yield from (_of_classes if has_classes else _of_tensors)(expected, got.outputs)
 
 
 def _as_asked(outputs: Sequence[Tensor], asked: Sequence[RequestedOutput]) -> Sequence[Tensor]:
-    """``outputs`` in the order of those that were asked for, if any were."""
+    """Return ``outputs`` in the requested order, if any were requested."""
     order = [output.name for output in asked]
     return sorted(outputs, key=lambda tensor: order.index(tensor.name)) if order else outputs
 
 
 def _of_classes(given: Sequence[Tensor], got: Sequence[Tensor]) -> Iterator[str]:
     try:
-        meant, seen = _classes(given), _classes(got)
+        expected, received = _classes(given), _classes(got)
     except ValueError:
-        yield _wrong("what comes is no classes")
+        yield _wrong("the outputs are not classes")
         return
-    values, others = ([each[:2] for each in classes] for classes in (meant, seen))
-    if values != others:
-        yield _wrong(f"the classes are {seen} and were {meant}")
-    elif meant != seen:
-        yield "classes come without labels, which the server does not tell"
+    if [fields[:2] for fields in expected] != [fields[:2] for fields in received]:
+        yield _wrong(f"the classes are {received}, expected {expected}")
+    elif expected != received:
+        yield "classes have no labels, since the server reports none"
     elif [bytes(tensor.data) for tensor in given] != [bytes(tensor.data) for tensor in got]:
-        yield "the values of classes are spelled in another way"
+        yield "the values of classes are formatted differently"
 
 
 def _classes(outputs: Sequence[Tensor]) -> list[tuple[float, str, str]]:
-    """Value, index and label of all. Raises ValueError where they are none."""
+    """Return value, index and label of each class. Raises ValueError for other data."""
     if any(output.datatype is not Datatype.BYTES for output in outputs):
         raise ValueError("values")
     parts = (element.split(b":") for output in outputs for element in unpack_bytes(output.data))
@@ -151,15 +154,15 @@ def _of_parameters(
 
 def _of_parameter(name: str, value: object, meant: Parameters) -> Iterator[str]:
     if name not in meant:
-        yield f"a parameter {name} is added"
+        yield f"the parameter {name} is added"
         return
-    was = meant[name]
-    if type(value) is type(was) and value == was:
+    original = meant[name]
+    if type(value) is type(original) and value == original:
         return
-    if value == was or str(value) == str(was):
-        yield f"the parameter {name}, {_kind(was)}, comes as {_kind(value)}"
+    if value == original or str(value) == str(original):
+        yield f"the parameter {name}, {_kind(original)}, arrives as {_kind(value)}"
     else:
-        yield _wrong(f"parameter {name} is {value!r} and was {was!r}")
+        yield _wrong(f"parameter {name} is {value!r}, expected {original!r}")
 
 
 def _kind(value: object) -> str:
@@ -170,27 +173,27 @@ def _of_tensors(meant: Sequence[Tensor], seen: Sequence[Tensor]) -> Iterator[str
     names, found_names = [t.name for t in meant], [t.name for t in seen]
     if names != found_names:
         if sorted(names) == sorted(found_names):
-            yield "tensors come in another order"
+            yield "the tensors arrive in a different order"
         elif set(names) < set(found_names):
-            yield "all outputs come"
+            yield "all outputs are returned"
         else:
-            yield _wrong(f"tensors {found_names} where {names} are due")
-    there = {tensor.name: tensor for tensor in seen}
+            yield _wrong(f"the tensors are {found_names}, expected {names}")
+    by_name = {tensor.name: tensor for tensor in seen}
     for tensor in meant:
-        if tensor.name in there:
-            yield from _of_tensor(tensor, there[tensor.name])
+        if tensor.name in by_name:
+            yield from _of_tensor(tensor, by_name[tensor.name])
 
 
 def _of_tensor(meant: Tensor, seen: Tensor) -> Iterator[str]:
     if meant.datatype is not seen.datatype:
-        yield _wrong(f"'{meant.name}' is {seen.datatype.value} and was {meant.datatype.value}")
+        yield _wrong(f"'{meant.name}' is {seen.datatype.value}, expected {meant.datatype.value}")
     elif bytes(meant.data) != bytes(seen.data):
         if meant.datatype in FLOATS and _only_nans_differ(meant, seen):
-            yield "payloads of NaNs are lost: every NaN is the same"
+            yield "NaN payloads are lost"
         else:
-            yield _wrong(f"other values in '{meant.name}'")
+            yield _wrong(f"different values in '{meant.name}'")
     elif meant.shape != seen.shape:
-        yield f"the shape {list(meant.shape)} comes as {list(seen.shape)}"
+        yield f"the shape {list(meant.shape)} arrives as {list(seen.shape)}"
 
 
 def _only_nans_differ(meant: Tensor, seen: Tensor) -> bool:
@@ -204,15 +207,16 @@ def _of_outputs(
 ) -> Iterator[str]:
     if any(output.parameters for output in meant):
         if not any(output.parameters for output in seen):
-            yield "infergate picks the classes from the server's values"
+            yield "infergate selects the classes from the server's values"
         return
-    wanted, asked = ({output.name for output in each} for each in (meant, seen))
-    if asked == wanted or (not wanted and len(asked) == len(inputs)):
-        return  # those, or all of them by their names
-    if asked > wanted or not asked:
-        yield "all outputs are asked for, and infergate picks"
+    expected = {output.name for output in meant}
+    received = {output.name for output in seen}
+    if received == expected or (not expected and len(received) == len(inputs)):
+        return  # the same outputs, or all of them by name
+    if received > expected or not received:
+        yield "all outputs are requested; infergate selects"
     else:
-        yield _wrong(f"outputs {sorted(asked)} are asked for, and {sorted(wanted)} were")
+        yield _wrong(f"the requested outputs are {sorted(received)}, expected {sorted(expected)}")
 
 
 def _lost(note: str, instead: str) -> str:

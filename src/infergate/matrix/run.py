@@ -1,4 +1,4 @@
-"""Ask every case over every pair, and find what became of it."""
+"""Sends every case over every pair of client and backend, and compares the results."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from infergate.matrix.site import BACKENDS, BUILTIN, Site, routed, site
 from infergate.matrix.witness import Seen
 
 _ENOUGH: Final = 10.0
-"""Seconds for one exchange."""
-_LATE: Final = "the server is not told the deadline, infergate keeps it"
+"""Timeout of an exchange, in seconds."""
+_LATE: Final = "the deadline is not sent to the server; infergate enforces it"
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What was found of each case, in the order of CASES, between a client and a backend."""
+    """The findings for a client and a backend, in the order of ``CASES``."""
 
     speaker: Speaker
     backend: str
@@ -35,39 +35,39 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """Of one request: what the model saw, and what the client got."""
+    """The request that the model received, and the client's result."""
 
     seen: Seen | None
     got: InferResponse | GatewayError
 
 
 Said = Sequence[Seen | None] | Finding
-"""What the embedded backend saw of a client's case, or why nothing can be compared with that: the
-client cannot ask it, or was misread."""
+"""The requests that the embedded backend received for a client's case, with which those of other
+backends are compared; or a finding if the client cannot send the case, or was misread."""
 
 
 async def run() -> AsyncGenerator[Pair, None]:
-    """Every pair as it is done, the embedded backend first."""
+    """Yield each pair when it is finished; for each client, the embedded backend comes first."""
     async with site() as running:
         for speaker in SPEAKERS:
-            said: dict[str, Said] = {}
+            baselines: dict[str, Said] = {}
             for backend in BACKENDS:
-                cells = [await _cell(running, speaker, backend, case, said) for case in CASES]
+                cells = [await _cell(running, speaker, backend, case, baselines) for case in CASES]
                 yield Pair(speaker, backend, tuple(cells))
 
 
 async def matrix() -> tuple[Pair, ...]:
-    """All pairs."""
+    """Return all pairs."""
     async with aclosing(run()) as pairs:
         return tuple([pair async for pair in pairs])
 
 
 async def _cell(
-    running: Site, speaker: Speaker, backend: str, case: Case, said: dict[str, Said]
+    running: Site, speaker: Speaker, backend: str, case: Case, baselines: dict[str, Said]
 ) -> Finding:
-    known = said.get(case.name)
-    if isinstance(known, Finding):
-        return known
+    baseline = baselines.get(case.name)
+    if isinstance(baseline, Finding):
+        return baseline
     outcomes = []
     for request in case.requests:
         named = replace(request, model=routed(backend, request.model))
@@ -79,9 +79,9 @@ async def _cell(
         try:
             client.codec.build_request(named, speaker.profile, declared)
         except GatewayError as error:
-            unsaid = Finding(Mark.UNSAID, error.public)
-            said[case.name] = unsaid
-            return unsaid
+            finding = Finding(Mark.UNSAID, error.public)
+            baselines[case.name] = finding
+            return finding
         running.witness.taken()
         try:
             got = await client.perform(named, call)
@@ -89,27 +89,27 @@ async def _cell(
             outcome: InferResponse | GatewayError = got
         except GatewayError as error:
             outcome = error
-        seen = [each for each in running.witness.taken() if each.request.model == request.model]
+        seen = [seen for seen in running.witness.taken() if seen.request.model == request.model]
         outcomes.append(_Outcome(seen[0] if seen else None, outcome))
     if backend == BUILTIN:
-        said[case.name] = known = _said(case, outcomes)
-        if isinstance(known, Finding):
-            return known
-    assert known is not None
-    return _judged(backend, case, outcomes, known)
+        baselines[case.name] = baseline = _said(case, outcomes)
+        if isinstance(baseline, Finding):
+            return baseline
+    assert baseline is not None
+    return _judged(backend, case, outcomes, baseline)
 
 
 def _said(case: Case, outcomes: Sequence[_Outcome]) -> Said:
-    seen = [outcome.seen for outcome in outcomes]
+    received = [outcome.seen for outcome in outcomes]
     notes: list[str] = []
-    for request, each in zip(case.requests, seen, strict=True):
-        if each is not None:
-            notes += findings.of_request(request, each.request)
-            notes += _of_deadline(case, each)
-    told = found(notes)
-    if told.mark is Mark.WRONG:  # misread: compared with that, nothing would be worth a thing
-        return told
-    return Finding(Mark.UNSAID, told.note) if told.mark is Mark.CONVERTED else seen
+    for request, seen in zip(case.requests, received, strict=True):
+        if seen is not None:
+            notes += findings.of_request(request, seen.request)
+            notes += _of_deadline(case, seen)
+    finding = found(notes)
+    if finding.mark is Mark.WRONG:  # a misread request is useless for comparison
+        return finding
+    return Finding(Mark.UNSAID, finding.note) if finding.mark is Mark.CONVERTED else received
 
 
 def _of_deadline(case: Case, seen: Seen) -> Iterator[str]:
@@ -128,9 +128,9 @@ def _judged(
     for request, outcome, meant in zip_longest(case.requests, outcomes, said):
         name = routed(backend, request.model)
         if isinstance(outcome.got, GatewayError):
-            return findings.refused(outcome.got, {name: "of the client", request.model: "asked"})
+            return findings.refused(outcome.got, {name: "'…'", request.model: "'…'"})
         if outcome.seen is None or outcome.seen.given is None:
-            return Finding(Mark.WRONG, "! there is an answer, and no model gave it")
+            return Finding(Mark.WRONG, "! a response that no model sent")
         if backend != BUILTIN:
             notes += findings.of_request(meant.request if meant else request, outcome.seen.request)
             notes += _of_deadline(case, outcome.seen)

@@ -1,5 +1,8 @@
-"""Two gateways in this process: one that serves witnesses over every protocol, and one in front of
-it, which has the other as a backend of every protocol."""
+"""The gateways of the matrix, in this process.
+
+One gateway serves the recording models over every protocol. The gateways in front of it use it as a
+backend, over every protocol.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,17 @@ from infergate.transport.base import Address, Endpoint
 
 BUILTIN: Final = "builtin"
 BACKENDS: Final = (BUILTIN, "v2-rest", "v2-grpc", "graphpipe", "trtis-http", "trtis-grpc")
-"""What is behind the gateway in front."""
+"""Backend protocols of the gateways in front."""
 _PATHS: Final = {"graphpipe": "/graphpipe/"}
-"""Protocols in which a server's address is that of a model, and what comes before its name."""
+"""Path prefixes of protocols in which an endpoint's URL identifies a model."""
 _PROFILES: Final = {"v2-rest": "triton", "v2-grpc": "triton", "graphpipe": "graphpipe-go"}
 _FREE: Final = {"address": "127.0.0.1:0"}
 _QUIET: Final = {"log": {"access": False}, "helpers": 0}
 
 
 class Site:
-    """Running. ``witness`` is who sees what reaches the models behind."""
+    """The running gateways and their clients. ``witness`` records the requests that reach the
+    models."""
 
     def __init__(self, witness: Witness) -> None:
         self.witness: Final = witness
@@ -37,16 +41,15 @@ class Site:
         self._clients: Final[dict[tuple[Speaker, Endpoint], RemoteBackend[Any, Any]]] = {}
 
     def hear(self, name: str, running: RunningGateway) -> None:
-        """Clients find the listeners of ``running``; ``name`` tells it from others."""
+        """Add the listeners of ``running``; ``name`` is a suffix that distinguishes gateways."""
         for listener, server in running.listeners.items():
             self._listeners[f"{listener}{name}"] = server.address
-        bound = running.config.listeners.graphpipe
-        for index, each in enumerate(bound):
+        for index, config in enumerate(running.config.listeners.graphpipe):
             address = running.listeners[f"graphpipe[{index}]"].address
-            self._listeners[f"{FRAMES} {each.model}"] = address
+            self._listeners[f"{FRAMES} {config.model}"] = address
 
     def client(self, speaker: Speaker, model: str, version: str) -> RemoteBackend[Any, Any]:
-        """A client of ``speaker`` that can ask ``model``, as clients call it, in ``version``."""
+        """Return a client for ``model`` (the name that clients use) and ``version``."""
         endpoint = self._endpoint(speaker, model, version)
         if (speaker, endpoint) not in self._clients:
             self._clients[speaker, endpoint] = speaker.client(endpoint)
@@ -65,13 +68,13 @@ class Site:
 
 
 def routed(backend: str, model: str) -> str:
-    """What clients call ``model`` behind ``backend``."""
+    """Return the name that clients use for ``model`` on ``backend``."""
     return f"{backend}.{model}"
 
 
 @asynccontextmanager
 async def site() -> AsyncGenerator[Site, None]:
-    """A site that runs until the context is left."""
+    """Run the gateways until the context exits."""
     witness = Witness(cases.models())
     names = [*witness.models, cases.UNKNOWN]
     async with AsyncExitStack() as stack:
@@ -104,15 +107,15 @@ def _behind() -> dict[str, Any]:
 def _in_front(
     ports: Mapping[str, Address], names: Sequence[str], *, typed: bool = False
 ) -> dict[str, Any]:
-    """``typed``: over gRPC, V2 clients are answered with typed contents."""
+    """Return a configuration. With ``typed``, V2 gRPC clients get typed contents."""
     backends: dict[str, Any] = {}
     routes: list[dict[str, Any]] = []
     frames = []
     for backend in BACKENDS:
         for name in names:
-            place = backend if backend not in _PATHS else routed(backend, name)
-            backends[place] = _backend(backend, name, ports)
-            route = {"model": routed(backend, name), "backend": place, "rewrite": {"model": name}}
+            key = backend if backend not in _PATHS else routed(backend, name)
+            backends[key] = _backend(backend, name, ports)
+            route = {"model": routed(backend, name), "backend": key, "rewrite": {"model": name}}
             routes.append(route | ({"timeout": cases.PATIENCE} if name == cases.HANGING else {}))
             frames.append({**_FREE, "model": routed(backend, name), "framing": "size-prefixed"})
     contents = "typed" if typed else "raw"
@@ -131,7 +134,7 @@ def _in_front(
 def _backend(protocol: str, model: str, ports: Mapping[str, Address]) -> dict[str, Any]:
     if protocol == BUILTIN:
         return {"protocol": BUILTIN}
-    carrier = plugins()[protocol].transport_kind.value
+    scheme = plugins()[protocol].transport_kind.value
     path = f"{_PATHS[protocol]}{model}" if protocol in _PATHS else ""
-    backend = {"protocol": protocol, "endpoints": (f"{carrier}://{ports[carrier]}{path}",)}
+    backend = {"protocol": protocol, "endpoints": (f"{scheme}://{ports[scheme]}{path}",)}
     return backend | ({"profile": _PROFILES[protocol]} if protocol in _PROFILES else {})

@@ -1,4 +1,4 @@
-"""The matrix as people read it: in a terminal, and as docs/fidelity.md."""
+"""Formats the matrix for a terminal and as docs/fidelity.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEGEND: Final = {
     Mark.EXACT: "exact",
     Mark.CONVERTED: "converted",
     Mark.REFUSED: "refused",
-    Mark.UNSAID: "the client's protocol cannot ask for it",
+    Mark.UNSAID: "not possible in the client's protocol",
     Mark.WRONG: "wrong",
 }
 _COLUMN: Final = 13
@@ -26,33 +26,33 @@ _COLUMN: Final = 13
 
 
 def heading() -> str:
-    """What comes before the first row."""
+    """Return the legend and the column titles."""
     columns = "".join(backend.ljust(_COLUMN) for backend in BACKENDS)
     return (
-        f"{len(CASES)} cases from every client (rows) to every backend (columns), for real, over "
+        f"{len(CASES)} cases from every client (rows) to every backend (columns), sent over "
         f"127.0.0.1\n{_legend()}\n\n{'':18}{columns.rstrip()}"
     )
 
 
 def row(pairs: Sequence[Pair]) -> str:
-    """One client to each backend: how many cases have each mark."""
+    """Return one client's row: for each backend, the number of cases with each mark."""
     cells = "".join(_counted(pair.findings).ljust(_COLUMN) for pair in pairs)
     return f"{pairs[0].speaker.name:18}{cells.rstrip()}"
 
 
 def notes(pairs: Iterable[Pair]) -> str:
-    """What was converted, refused or wrong, and for how many pairs."""
-    told: Counter[tuple[Mark, str, str]] = Counter()
+    """Return the list of notes, each with the number of pairs to which it applies."""
+    counts: Counter[tuple[Mark, str, str]] = Counter()
     for pair in pairs:
         for case, finding in zip(CASES, pair.findings, strict=True):
             if finding.mark in _NOTED:
-                told[finding.mark, case.name, finding.note] += 1
+                counts[finding.mark, case.name, finding.note] += 1
     lines = []
     for mark in _NOTED:
-        some = [(case, note, count) for (each, case, note), count in told.items() if each is mark]
-        if some:
+        marked = [(key[1:], count) for key, count in counts.items() if key[0] is mark]
+        if marked:
             lines.append(f"\n{mark.value} {_LEGEND[mark]} (pairs)")
-            lines += [f"  {count:3}  {case}: {note}" for case, note, count in some]
+            lines += [f"  {count:3}  {case}: {note}" for (case, note), count in marked]
     return "\n".join(lines)
 
 
@@ -63,7 +63,7 @@ def _counted(findings: Iterable[Finding]) -> str:
 
 
 def _legend() -> str:
-    return ", ".join(f"{mark.value} {said}" for mark, said in _LEGEND.items())
+    return ", ".join(f"{mark.value} {meaning}" for mark, meaning in _LEGEND.items())
 
 
 # ---- as a page --------------------------------------------------------------------------------
@@ -71,25 +71,26 @@ def _legend() -> str:
 _OPENING: Final = """\
 # Fidelity from protocol to protocol
 
-Made by `make fidelity` from what was found, and by `make test` compared with what is found: do not
-write here. `infergate matrix` shows the same in a terminal, in seconds.
+How exactly each feature of an inference is translated between two protocols. This page is generated
+by `make fidelity` from test results; do not edit it. `make test` fails if the results differ from
+the page. `infergate matrix` prints a summary in a few seconds.
 
-A client of each protocol asked every case of two infergates in a row: the first translates to what
-the column says, the second answers in it with models that tell what reached them. V2 servers are
-taken for Triton, GraphPipe's for graphpipe-go. What is done over each protocol in detail, and with
-real servers and clients, is on the pages [V2](fidelity-v2.md), [legacy TRT](fidelity-trtis.md) and
-[GraphPipe](fidelity-graphpipe.md).
+A client of each protocol sends every case through two gateways. The first one translates it to the
+protocol of the column, the second one receives it there and runs models that record the request.
+V2 backends have the profile `triton`, GraphPipe backends `graphpipe-go`. The behavior with real
+servers and clients is described in detail for [V2](fidelity-v2.md),
+[legacy TRT](fidelity-trtis.md) and [GraphPipe](fidelity-graphpipe.md).
 """
 
 
 def page(pairs: Sequence[Pair]) -> str:
-    """docs/fidelity.md."""
+    """Return docs/fidelity.md."""
     numbers: dict[str, int] = {}
     parts = [_OPENING, _listed()]
     for speaker, row in groupby(pairs, key=lambda pair: pair.speaker.name):
         parts.append(f"## From {speaker}\n\n" + "\n".join(_table(tuple(row), numbers)) + "\n")
-    told = (f"{number}. {_escaped(note)}" for note, number in numbers.items())
-    parts.append("## Notes\n\n" + "\n".join(told) + "\n")
+    notes = (f"{number}. {_escaped(note)}" for note, number in numbers.items())
+    parts.append("## Notes\n\n" + "\n".join(notes) + "\n")
     return "\n".join(parts)
 
 
@@ -107,7 +108,7 @@ def _table(row: Sequence[Pair], numbers: dict[str, int]) -> Iterator[str]:
 
 
 def _cell(finding: Finding, numbers: dict[str, int]) -> str:
-    """With the number of its note, which is the next where it is new."""
+    """Return the mark with the number of the note; a new note gets the next number."""
     if finding.mark not in _NOTED:
         return str(finding.mark.value)
     number = numbers.setdefault(finding.note, len(numbers) + 1)

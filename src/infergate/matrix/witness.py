@@ -1,4 +1,4 @@
-"""The models behind the matrix: they answer with what they are given, and tell what that was."""
+"""The models of the matrix, and the backend that records the requests that reach them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _LATER: Final = 0.2
 
 
 class Echo(UnaryModel):
-    """The nth input comes back as the nth output; with ``tells`` as the answer's parameters, the
-    request's id and version."""
+    """Returns the nth input as the nth output, with the request's id and version and with ``tells``
+    as the response's parameters."""
 
     def __init__(self, signature: Signature, tells: Parameters = NO_PARAMETERS) -> None:
         self.signature: Final = signature
@@ -39,44 +39,44 @@ class Echo(UnaryModel):
 
     @property
     def metadata(self) -> ModelMetadata:
-        """See Model."""
+        """The model's metadata."""
         return self.signature.metadata
 
     def infer(self, request: InferRequest) -> InferResponse:
-        """See Model."""
+        """Return the inputs as outputs."""
         given = self.signature.checked_inputs(request)
         check_outputs(request.model, request.outputs, self._outputs.values())
         returned = tensors_by_name(
-            Tensor(self._outputs[each.name], each.datatype, each.shape, each.data)
-            for each in given.values()
+            Tensor(self._outputs[tensor.name], tensor.datatype, tensor.shape, tensor.data)
+            for tensor in given.values()
         )
-        answer = self.signature.build_response(request, returned.values())
+        built = self.signature.build_response(request, returned.values())
         return InferResponse(
-            answer.model, request.version, answer.id, self._tells, answer.outputs, is_last=True
+            built.model, request.version, built.id, self._tells, built.outputs, is_last=True
         )
 
 
 class Refusing(Echo):
-    """Every inference ends with ``error``."""
+    """Fails every inference with ``error``."""
 
     def __init__(self, signature: Signature, error: GatewayError) -> None:
         super().__init__(signature)
         self.error: Final = error
 
     def infer(self, request: InferRequest) -> InferResponse:
-        """See Model."""
+        """Raise ``error``."""
         del request
         raise self.error
 
 
 class Hanging(Echo):
-    """No inference ends."""
+    """Never responds (see :meth:`Witness.perform`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An inference as it reached a model, the seconds it was ``allowed`` (None: no bound), and what
-    it was ``given``, if anything."""
+    """A request that reached a model, the seconds until its deadline (``allowed``; None: no
+    deadline), and the model's response, if any (``given``)."""
 
     request: InferRequest
     allowed: float | None
@@ -84,7 +84,7 @@ class Seen:
 
 
 class Witness(BuiltinBackend):
-    """Serves models, and remembers the inferences that reached them."""
+    """Serves models and records the inference requests."""
 
     def __init__(self, models: Iterable[Model]) -> None:
         served = tuple(models)
@@ -96,24 +96,24 @@ class Witness(BuiltinBackend):
         self._seen: list[Seen] = []
 
     def taken(self) -> list[Seen]:
-        """What was seen since this was last asked."""
+        """Return the requests since the last call."""
         seen, self._seen = self._seen, []
         return seen
 
     async def perform(self, operation: Operation, call: Call) -> Response:
-        """See Backend."""
+        """Perform ``operation``; if it is an inference, record it."""
         if not isinstance(operation, InferRequest):
             return await super().perform(operation, call)
         allowed = None if call.deadline is None else call.deadline - time.monotonic()
         given: InferResponse | None = None
         try:
             if operation.model in self._hanging:
-                # Past the time that is allowed: whoever asks a server gives up before it does.
+                # Longer than the deadline, so that the caller times out first.
                 await asyncio.sleep(_FOREVER if allowed is None else allowed + _LATER)
-                raise GatewayError(Kind.TIMEOUT, "the model did not answer in time")
-            answer = await super().perform(operation, call)
-            assert isinstance(answer, InferResponse)
-            given = answer
+                raise GatewayError(Kind.TIMEOUT, "the model did not respond in time")
+            response = await super().perform(operation, call)
+            assert isinstance(response, InferResponse)
+            given = response
         finally:
             self._seen.append(Seen(operation, allowed, given))
-        return answer
+        return response

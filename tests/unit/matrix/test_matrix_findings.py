@@ -45,19 +45,19 @@ PLAIN = InferRequest("m", "1", "id", inputs=(ONE,))
     [
         ({}, ""),
         ({"model": "theirs"}, ""),
-        ({"version": ""}, "the server is not told the version"),
-        ({"id": ""}, "the server is not told the id, the client gets its own back"),
-        ({"parameters": {"n": 1}}, "the server is not told the parameter t"),
-        ({"parameters": {}}, "the server is not told the parameter n, t"),
-        ({"parameters": {"n": "1", "t": "x"}}, "the parameter n, an integer, comes as text"),
-        ({"parameters": {"n": 1.0, "t": "x"}}, "the parameter n, an integer, comes as a float"),
-        ({"parameters": {"n": 1, "t": "x", "z": 0}}, "a parameter z is added"),
-        ({"outputs": ()}, "all outputs are asked for, and infergate picks"),
+        ({"version": ""}, "the version is not sent to the server"),
+        ({"id": ""}, "the id is not sent to the server; the client gets its own id back"),
+        ({"parameters": {"n": 1}}, "parameters not sent to the server: t"),
+        ({"parameters": {}}, "parameters not sent to the server: n, t"),
+        ({"parameters": {"n": "1", "t": "x"}}, "the parameter n, an integer, arrives as text"),
+        ({"parameters": {"n": 1.0, "t": "x"}}, "the parameter n, an integer, arrives as a float"),
+        ({"parameters": {"n": 1, "t": "x", "z": 0}}, "the parameter z is added"),
+        ({"outputs": ()}, "all outputs are requested; infergate selects"),
         (
             {"outputs": (RequestedOutput("A"), RequestedOutput("B"))},
-            "all outputs are asked for, and infergate picks",
+            "all outputs are requested; infergate selects",
         ),
-        ({"inputs": (replace(ONE, shape=(1, 1)),)}, "the shape [1] comes as [1, 1]"),
+        ({"inputs": (replace(ONE, shape=(1, 1)),)}, "the shape [1] arrives as [1, 1]"),
     ],
 )
 def test_what_a_server_is_told(changed: dict[str, Any], note: str) -> None:
@@ -85,11 +85,11 @@ def test_what_must_never_change(changed: dict[str, Any]) -> None:
     ("changed", "note"),
     [
         ({}, ""),
-        ({"version": ""}, "the client is not told the version"),
-        ({"id": ""}, "the client is not told its id"),
-        ({"parameters": {}}, "the client is not told the parameter n"),
-        ({"outputs": (TWO, ONE)}, "tensors come in another order"),
-        ({"outputs": (ONE, TWO, fp32("C", 0))}, "all outputs come"),
+        ({"version": ""}, "the version is not sent to the client"),
+        ({"id": ""}, "the id is not sent to the client"),
+        ({"parameters": {}}, "parameters not sent to the client: n"),
+        ({"outputs": (TWO, ONE)}, "the tensors arrive in a different order"),
+        ({"outputs": (ONE, TWO, fp32("C", 0))}, "all outputs are returned"),
     ],
 )
 def test_what_a_client_gets(changed: dict[str, Any], note: str) -> None:
@@ -107,7 +107,7 @@ def test_what_a_client_must_never_get(changed: dict[str, Any]) -> None:
 
 def test_payloads_of_nans_may_be_lost_and_nothing_else() -> None:
     meant = replace(PLAIN, inputs=(NAN,))
-    note = "payloads of NaNs are lost: every NaN is the same"
+    note = "NaN payloads are lost"
     other = replace(PLAIN, inputs=(fp32("A", 0x7FC00000),))
     assert found([*of_request(meant, other)]) == Finding(Mark.CONVERTED, note)
     assert found([*of_request(meant, PLAIN)]).mark is Mark.WRONG
@@ -116,17 +116,17 @@ def test_payloads_of_nans_may_be_lost_and_nothing_else() -> None:
 def test_outputs_are_due_in_the_order_they_were_asked_for() -> None:
     asked = replace(PLAIN, outputs=(RequestedOutput("B"), RequestedOutput("A")))
     assert not [*of_answer(GIVEN, replace(GIVEN, outputs=(TWO, ONE)), asked)]
-    assert [*of_answer(GIVEN, GIVEN, asked)] == ["tensors come in another order"]
+    assert [*of_answer(GIVEN, GIVEN, asked)] == ["the tensors arrive in a different order"]
 
 
 @pytest.mark.parametrize(
     ("elements", "finding"),
     [
         ((b"1.000000:2:x",), EXACT),
-        ((b"1:2:x",), Finding(Mark.CONVERTED, "the values of classes are spelled in another way")),
+        ((b"1:2:x",), Finding(Mark.CONVERTED, "the values of classes are formatted differently")),
         (
             (b"1.000000:2",),
-            Finding(Mark.CONVERTED, "classes come without labels, which the server does not tell"),
+            Finding(Mark.CONVERTED, "classes have no labels, since the server reports none"),
         ),
     ],
 )
@@ -161,12 +161,12 @@ BUSY = GatewayError(Kind.OVERLOADED, "busy", retry_after=3)
     [
         (GatewayError(Kind.OVERLOADED, "it is busy", retry_after=3), []),
         (GatewayError(Kind.NO_BACKEND, "it is busy", retry_after=3), []),
-        (GatewayError(Kind.OVERLOADED, "busy"), ["the time to retry is not told"]),
+        (GatewayError(Kind.OVERLOADED, "busy"), ["the retry time is not passed on"]),
         (
             GatewayError(Kind.BAD_REQUEST, "no", retry_after=3),
-            ["told as bad request", "the reason is not told"],
+            ["reported as bad request", "the reason is not passed on"],
         ),
-        (None, ["! there is an answer where an error is due"]),
+        (None, ["! a response instead of an error"]),
     ],
 )
 def test_errors(got: GatewayError | None, notes: list[str]) -> None:
