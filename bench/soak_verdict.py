@@ -200,6 +200,6 @@ def table(name: str, before: State, sizes: Sequence[Size], after: State) -> str:
     return (
         f"{name}: RSS {before.resident / MIB:.0f} → {after.resident / MIB:.0f} MiB "
         f"(at most {peak / MIB:.0f}; {course(sizes)}), slope {slope(sizes):+.2f} MiB/min; "
-        f"descriptors {before.open_descriptors} → {after.descriptors}; "
+        f"descriptors {before.open_descriptors} → {after.open_descriptors}; "
         f"tasks {before.tasks} → {after.tasks}"
     )

@@ -298,7 +298,7 @@ class Mute(BaseHTTPRequestHandler):
         if parsing.summarize(wire).operation is not InferRequest:
             return
         unfinished: Any = parsing.parse_request(wire, DEFAULT_LIMITS)
-        parsed = unfinished.finish(DECLARED)
+        parsed = unfinished.complete(DECLARED)
         request = parsed.operation
         assert isinstance(request, InferRequest)
         (given,) = request.inputs

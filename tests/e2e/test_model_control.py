@@ -191,7 +191,7 @@ def test_a_legacy_status_tells_what_was_counted(
             assert getattr(told, name).total_time_ns > getattr(was, name).total_time_ns
     assert told.compute.total_time_ns <= told.success.total_time_ns
     if backend in ("rest", "grpc"):  # what the gateway does not know
-        assert told.send_queue.count == was.send_queue.count + 3
+        assert told.queue.count == was.queue.count + 3
     else:
         assert told.failed.count == was.failed.count + 1
 

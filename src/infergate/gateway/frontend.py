@@ -357,7 +357,7 @@ class DefaultPipelines:
 
 def _with_first_bytes(wire: Any, deferred: DeferredMessage) -> Any:
     """Return ``wire`` with the first bytes of its deferred message."""
-    return replace(wire, message=(leading_fields(deferred.prefix),), late=None)
+    return replace(wire, message=(leading_fields(deferred.prefix),), deferred=None)
 
 
 class Frontend(Generic[Req, Resp]):
