@@ -53,7 +53,7 @@ class Ready:
     ) -> Response:
         return HealthStatus(ok=self.join(wire.body) == b"yes")
 
-    def build_response(self, answer: HealthStatus, parsed: ParsedRequest) -> HttpResponse:
+    def build_response(self, response: HealthStatus, parsed: ParsedRequest) -> HttpResponse:
         return HttpResponse(200, {}, (b"yes",))
 
 
