@@ -70,13 +70,28 @@ ARROWS: dict[str, tuple[str, ...]] = {
 # The package itself holds only its version. The two innermost rooms have no use for it.
 WITHOUT_VERSION = ("core", "codecs")
 
+# What a package (or module) of transport/ may import of the others. Above are those used below.
+TRANSPORT_ARROWS: dict[str, tuple[str, ...]] = {
+    "worker_loads": (),
+    "http2": (),
+    "tls": (),
+    "base": ("worker_loads",),
+    "net": ("base",),
+    "client": ("base", "tls"),
+    "server": ("base", "net", "tls", "worker_loads"),
+    "http1": ("base", "net", "server", "client"),
+    "grpc": ("base", "net", "tls", "server", "client", "http2"),
+    "framed": ("base", "net", "server", "client", "http1"),
+    "compat": ("base", "net", "tls", "server", "client", "http1", "grpc"),
+}
+
 # Third-party or standard module: the only modules (by prefix) that may import it.
 ONLY_IN = {
     "aiohttp": ("transport.compat.", "runtime.admin"),
     "grpc": ("transport.compat.",),
     "rich": ("terminal",),
     "httptools": ("transport.http1.",),
-    "watchfiles": ("runtime.watch",),
+    "watchfiles": ("runtime.file_watch",),
 }
 IMPURE = ("asyncio", "logging", "time", "socket")
 """What codecs, being pure, may not import."""
@@ -176,10 +191,25 @@ def _wrong_arrow(module: str, imported: str) -> str:
         return "it has no use for the version" if room in WITHOUT_VERSION else ""
     if room not in ARROWS:
         return f"room '{room}' has no rule in ARROWS"
+    if room == "transport" and _room(imported) == "transport":
+        return _wrong_transport_arrow(module, imported)
     allowed = (_own(module), *ARROWS[room])
     if any(_within(imported, place) for place in allowed):
         return ""
     return f"{room} may import {', '.join(ARROWS[room]) or 'nothing'}"
+
+
+def _wrong_transport_arrow(module: str, imported: str) -> str:
+    package, other = (name.removeprefix("transport").lstrip(".") for name in (module, imported))
+    package, other = _room(package), _room(other)
+    if not package or not other:
+        return "the package transport itself holds only its docstring"
+    if package not in TRANSPORT_ARROWS:
+        return f"package 'transport.{package}' has no rule in TRANSPORT_ARROWS"
+    allowed = TRANSPORT_ARROWS[package]
+    if other == package or other in allowed:
+        return ""
+    return f"of transport, {package} may import {', '.join(allowed) or 'nothing'}"
 
 
 def _lengths(source: str) -> Iterator[str]:
@@ -244,6 +274,10 @@ MODULES = frozenset(
         "codecs.v2_grpc",
         "transport.base",
         "transport.http1.server",
+        "transport.http2.roles",
+        "transport.net.timer",
+        "transport.server.listener",
+        "transport.worker_loads",
         "runtime.serve",
         "config.load",
         "gateway.gateway",
@@ -274,6 +308,31 @@ WRONG = [
         "import aiohttp.web",
         "only transport.compat. and runtime.admin* may",
     ),
+    (
+        "transport.worker_loads",
+        "import infergate.transport.base",
+        "worker_loads may import nothing",
+    ),
+    ("transport.http2.roles", "from infergate.transport import base", "http2 may import nothing"),
+    ("transport.http2.roles", "import infergate.transport.net.timer", "http2 may import nothing"),
+    ("transport.tls.file_watch", "import infergate.transport.base", "tls may import nothing"),
+    ("transport.base", "from .server import listener", "base may import worker_loads"),
+    ("transport.base", "from infergate.transport.net import timer", "base may import worker_loads"),
+    ("transport.net.bind", "import infergate.transport.server.listener", "net may import base"),
+    ("transport.net.__init__", "from ..worker_loads import Loads", "net may import base"),
+    ("transport.client.pool", "from ..net import timer", "client may import base, tls"),
+    ("transport.client.pool", "from ..server.listener import x", "client may import base, tls"),
+    ("transport.server.listener", "import infergate.transport.http1.server", "server may import"),
+    ("transport.server.listener", "import infergate.transport.client.pool", "server may import"),
+    ("transport.http1.server", "import infergate.transport.http2.roles", "http1 may import"),
+    ("transport.http1.server", "import infergate.transport.tls.file_watch", "http1 may import"),
+    ("transport.grpc.server", "from infergate.transport.http1 import server", "grpc may import"),
+    ("transport.framed.server", "import infergate.transport.grpc.server", "framed may import"),
+    ("transport.compat.grpcio_server", "from ..http2 import roles", "compat may import"),
+    ("transport.grpc.server", "import infergate.transport.compat.grpcio_server", "grpc may import"),
+    ("transport.http3.server", "from ..net import timer", "'transport.http3' has no rule"),
+    ("transport.http1.server", "from infergate.transport import Listener", "only its docstring"),
+    ("transport.__init__", "from infergate.transport import base", "only its docstring"),
     ("routing.table", "from infergate.config import load", "routing may import core"),
     ("backends.remote", "from infergate.codecs import v2_rest", "backends may import"),
     ("backends.remote", "from infergate.transport.http1 import server", "backends may import"),
@@ -314,6 +373,11 @@ RIGHT = [
         "import aiohttp, asyncio\nfrom infergate import __version__",
     ),
     ("transport.compat.grpc_client", "import grpc.aio\nasyncio.create_task(f())"),
+    ("transport.base", "from .worker_loads import Loads"),
+    ("transport.net.__init__", "from . import timer\nfrom ..base import Address"),
+    ("transport.server.listener", "from ..net import timer\nfrom ..worker_loads import Loads"),
+    ("transport.grpc.server", "from infergate.transport.http2 import roles"),
+    ("transport.compat.grpcio_server", "import infergate.transport.grpc.metadata"),
     ("runtime.admin", "from aiohttp import web"),
     ("runtime.serve", "from infergate.gateway import gateway\nasyncio.ensure_future(f())"),
     ("backends.hedging", "import asyncio\nasyncio.ensure_future(f())"),
@@ -353,6 +417,15 @@ def test_every_room_has_a_rule() -> None:
     rooms = {_room(module) for module in SOURCES}
     assert {"core", "codecs", "transport", "routing", "backends", "gateway"} <= rooms
     assert rooms <= set(ARROWS)
+
+
+def test_every_package_of_transport_has_a_rule() -> None:
+    packages = {module.split(".")[1] for module in SOURCES if _room(module) == "transport"}
+    assert packages - {"__init__"} == set(TRANSPORT_ARROWS)
+
+
+def test_the_packages_of_transport_depend_on_each_other_in_one_direction() -> None:
+    TopologicalSorter(TRANSPORT_ARROWS).prepare()  # raises CycleError
 
 
 @pytest.mark.parametrize("module", SOURCES)

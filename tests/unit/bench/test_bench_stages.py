@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from bench import stages
 from bench.stages import folded, stage_of
+
+import infergate
+from infergate.codecs import base
 
 AT = "(/somewhere/infergate/{}.py:12)"
 RUN = ["<module> " + AT.format("__main__"), "serve " + AT.format("runtime/serve")]
@@ -17,22 +22,23 @@ def frames(*inner: str) -> list[str]:
     ("inner", "stage"),
     [
         ((), stages.LOOP),
-        (("Connection.data_received transport/http_connection",), stages.CLIENTS),
-        (("Connection.buffer_updated transport/h1_server", "read transport/h1/head"),
+        (("Connection.data_received transport/compat/aiohttp_connection",), stages.CLIENTS),
+        (("Connection.buffer_updated transport/http1/server", "read transport/http1/request_head"),
          stages.CLIENTS),
-        (("H1Exchange.data_received transport/h1_client", "read transport/h1/answer"),
-         stages.BACKENDS),
-        (("ServerLink.data_received transport/h2_server", "feed transport/h2/reader"),
-         stages.CLIENTS),
-        (("Link.data_received transport/h2_link", "feed transport/h2/reader"), stages.BACKENDS),
+        (("H1ClientConnection.data_received transport/http1/client",
+          "read transport/http1/response_head"), stages.BACKENDS),
+        (("GrpcServerConnection.data_received transport/grpc/server",
+          "receive transport/http2/connection"), stages.CLIENTS),
+        (("Http2Protocol.data_received transport/grpc/connection",
+          "receive transport/http2/connection"), stages.BACKENDS),
         (("Frontend.respond gateway/frontend", "RouteTable.find routing/table"), stages.GATEWAY),
         (("Frontend.respond gateway/frontend", "V2Rest.parse_request codecs/v2_rest/codec",
-          "read codecs/v2_rest/small", "check core/tensor"), stages.REQUEST_IN),
+          "read codecs/v2_rest/small_json_reader", "check core/tensor"), stages.REQUEST_IN),
         (("RemoteBackend.perform backends/remote", "V2Grpc.build_request codecs/v2_grpc/codec"),
          stages.REQUEST_OUT),
         (("RemoteBackend.perform backends/remote", "V2Grpc.parse_response codecs/v2_grpc/codec"),
          stages.ANSWER_IN),
-        (("Forward.infer gateway/frontend", "V2Grpc.shield codecs/v2_grpc/codec"),
+        (("PassThrough.infer gateway/frontend", "V2Grpc.validate codecs/v2_grpc/codec"),
          stages.REQUEST_IN),
         (("Frontend.respond gateway/frontend", "Metrics.count observe/metrics"), stages.OBSERVE),
         (("V2Rest.build_response codecs/v2_rest/codec",), stages.ANSWER_OUT),
@@ -43,8 +49,20 @@ def test_stage_of(inner: tuple[str, ...], stage: str) -> None:
     assert stage_of(frames(*inner)) == stage
 
 
+def test_every_module_and_codec_method_with_a_stage_exists() -> None:
+    package = Path(infergate.__file__).parent
+    modules = [path.relative_to(package).as_posix() for path in package.rglob("*.py")]
+    for beginning in (*stages._MODULES, *stages._EITHER_SIDE):
+        assert any(module.startswith(beginning) for module in modules), beginning
+    methods = {
+        name for each in vars(base).values() if isinstance(each, type) for name in vars(each)
+    }
+    assert set(stages._CONTRACT) <= methods
+
+
 def test_what_the_library_calls_belongs_to_its_caller() -> None:
-    stack = [*frames("Connection._send transport/http_connection"), "join (/lib/posixpath.py:3)"]
+    inside = frames("Connection._send transport/compat/aiohttp_connection")
+    stack = [*inside, "join (/lib/posixpath.py:3)"]
     assert stage_of(stack) == stages.CLIENTS
 
 

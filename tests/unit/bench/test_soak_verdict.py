@@ -96,7 +96,7 @@ def test_the_slope_is_that_of_what_comes_after_the_warm_up() -> None:
 @pytest.mark.parametrize(
     ("after", "words"),
     [
-        ({"descriptors": 24}, "20 descriptors became 24"),
+        ({"open_descriptors": 24}, "20 descriptors became 24"),
         ({"tasks": 6}, "2 tasks became 6"),
         ({"requests": 1}, "1 requests and 0 streams"),
         ({"streams": 2}, "0 requests and 2 streams"),
@@ -106,7 +106,7 @@ def test_the_slope_is_that_of_what_comes_after_the_warm_up() -> None:
 def test_what_is_left_when_all_have_gone(after: dict[str, int], words: str) -> None:
     (told,) = found([], **after)
     assert words in told
-    assert found([], descriptors=23, tasks=5) == []
+    assert found([], open_descriptors=23, tasks=5) == []
 
 
 def test_complaints_are_told() -> None:

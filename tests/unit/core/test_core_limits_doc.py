@@ -11,6 +11,10 @@ from infergate.backends import metadata_cache as backend_descriptions
 from infergate.backends.builtin import accumulate
 from infergate.codecs.graphpipe import config_text, flatbuffer_reader, metadata
 from infergate.codecs.protos import plain_values, wire_scanner
+from infergate.codecs.protos.wire_scanner import (
+    MAX_METADATA_FIELDS_ON_LOOP,
+    MAX_NESTED_FIELDS_ON_LOOP,
+)
 from infergate.codecs.trtis import grpc_infer, server_status, text_format
 from infergate.codecs.v2_grpc import codec as v2_codec
 from infergate.codecs.v2_grpc import head_cache, head_limits, head_parts
@@ -57,9 +61,9 @@ def test_bounds_that_are_not_configured() -> None:
     assert {name: bound for name, bound in ROWS.items() if "." in name} == {
         "core.tensor.MAX_BYTES_ELEMENTS": tensor.MAX_BYTES_ELEMENTS,
         "core.limits.MAX_ELEMENTS_ON_LOOP": MAX_ELEMENTS_ON_LOOP,
-        "codecs.protos.wire_scanner.MAX_NESTED_FIELDS_ON_LOOP": wire_scanner.MAX_NESTED_FIELDS_ON_LOOP,
+        "codecs.protos.wire_scanner.MAX_NESTED_FIELDS_ON_LOOP": MAX_NESTED_FIELDS_ON_LOOP,
         "codecs.v2_grpc.tensors.TYPED_ON_LOOP": rpc_tensors.TYPED_ON_LOOP,
-        "codecs.protos.wire_scanner.MAX_METADATA_FIELDS_ON_LOOP": wire_scanner.MAX_METADATA_FIELDS_ON_LOOP,
+        "codecs.protos.wire_scanner.MAX_METADATA_FIELDS_ON_LOOP": MAX_METADATA_FIELDS_ON_LOOP,
         "codecs.v2_rest.json_document.MAX_SLOW_BYTES_ON_LOOP": json_document.MAX_SLOW_BYTES_ON_LOOP,
         "codecs.v2_rest.json_document.MAX_CONTAINERS_ON_LOOP": json_document.MAX_CONTAINERS_ON_LOOP,
         "codecs.v2_rest.tensors.MAX_TENSORS_ON_LOOP": tensors.MAX_TENSORS_ON_LOOP,

@@ -801,7 +801,7 @@ async def test_a_call_that_only_the_server_cancels(rpc_upstream: RpcUpstream, en
     wire = RpcRequest("/t.T/Echo", (b"x",))
     async with fake_backend(script) as fake:
         assert await kind_of(rpc_upstream, fake.endpoint, wire) is Kind.BACKEND_GARBAGE
-        await rpc_upstream.drop(fake.endpoint)
+        await rpc_upstream.disconnect(fake.endpoint)
         with pytest.raises(GatewayError) as caught:
             [each async for each in rpc_upstream.stream(wire, fake.endpoint, 10)]
         assert caught.value.kind is Kind.BACKEND_GARBAGE

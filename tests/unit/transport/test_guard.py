@@ -271,9 +271,9 @@ class Accounts(RuleBasedStateMachine):
     @rule(data=st.data())
     def is_read(self, data: st.DataObject) -> None:
         unsent = self._pick(data, UnsentResponse)
-        unsent.left(0, 1.0)
-        unsent.end()
-        unsent.end()
+        unsent.set_remaining(0, 1.0)
+        unsent.finish()
+        unsent.finish()
         del self.held[unsent]
 
     @invariant()

@@ -47,7 +47,7 @@ class Loop:
 def made() -> tuple[Any, Timer, list[float]]:
     loop: Any = Loop()
     rung: list[float] = []
-    return loop, Timer(loop, lambda: rung.append(loop.time)), rung
+    return loop, Timer(loop, lambda: rung.append(loop.now)), rung
 
 
 def test_it_rings_when_its_time_has_come() -> None:

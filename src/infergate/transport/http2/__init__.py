@@ -3,6 +3,7 @@ as gRPC uses it.
 
 The entry points are `Http2ServerConnection` and `Http2ClientConnection` in `roles`. Read `frames`
 (the wire format), `frame_reader` (bytes to frames), `connection` (the rules that both ends share),
-`roles`, `outbound` (flow control and what is sent), `hpack_decoder` and `header_blocks` (header
-compression), then `limits` and `frame_budget` (protection from abusive peers).
+`roles`, `closed_streams`, `outbound` (flow control and what is sent), `hpack_decoder` and
+`header_blocks` (header compression), then `limits` and `frame_budget` (protection from abusive
+peers).
 """

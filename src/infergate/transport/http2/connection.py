@@ -13,12 +13,12 @@ the bytes into frames; `roles` has what server and client do differently.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
 from infergate.core.tensor import Buffer
 from infergate.transport.http2 import frames, limits
+from infergate.transport.http2.closed_streams import ClosedStreams
 from infergate.transport.http2.events import Data, Event, Failed, Goaway, Ready, Reset, Sent
 from infergate.transport.http2.frame_budget import FrameBudget
 from infergate.transport.http2.frame_reader import PRIORITY_SIZE, Http2FrameReader
@@ -71,9 +71,7 @@ class Http2Connection(Http2FrameReader):
         self._unacknowledged_settings = 1
         self._receive_window = frames.DEFAULT_WINDOW
         self._unreleased = 0
-        self._closed_streams: OrderedDict[int, tuple[int, int] | None] = OrderedDict()
-        """Streams that were reset. For a stream that we reset: how many bytes of DATA and how many
-        header blocks may still arrive. None: the peer reset it."""
+        self._closed_streams = ClosedStreams()
 
     # ---- to be implemented by subclasses
 
@@ -128,9 +126,7 @@ class Http2Connection(Http2FrameReader):
             case frames.PRIORITY:
                 self._charge_budget("priorities")
                 if len(payload) != PRIORITY_SIZE:
-                    if self._is_idle(
-                        stream
-                    ):  # RST_STREAM is not allowed on an idle stream (RFC 9113, 6.4)
+                    if self._is_idle(stream):  # no RST_STREAM on these (RFC 9113, 6.4)
                         raise Http2ConnectionError(
                             Code.FRAME_SIZE_ERROR, "a PRIORITY frame of the wrong size"
                         )
@@ -180,13 +176,7 @@ class Http2Connection(Http2FrameReader):
             raise Http2ConnectionError(
                 Code.PROTOCOL_ERROR, "DATA on a stream that was never opened"
             )
-        allowed = self._closed_streams.get(number)
-        if allowed is None:
-            raise Http2StreamError(number, Code.STREAM_CLOSED)
-        remaining_bytes, remaining_blocks = allowed
-        if 0 < body <= remaining_bytes:
-            self._closed_streams[number] = remaining_bytes - body, remaining_blocks
-        else:
+        if not self._closed_streams.accept_data(number, body):
             self._charge_budget("DATA on closed streams")
 
     def _accept_data(self, stream: Stream, flags: int, length: int, body: int) -> None:
@@ -248,7 +238,7 @@ class Http2Connection(Http2FrameReader):
         if stream is not None:
             code = UINT32.unpack(payload)[0]
             self._remove_stream(stream)
-            self._remember_closed(number, None)
+            self._closed_streams.add(number, None)
             self._events.append(Reset(stream, code, is_unprocessed=code == Code.REFUSED_STREAM))
 
     def _on_window_update(self, number: int, payload: bytes) -> None:
@@ -475,17 +465,12 @@ class Http2Connection(Http2FrameReader):
         """Send RST_STREAM, and ignore what the peer has already sent on the stream."""
         stream = self.streams.get(number)
         if stream is not None and stream.remote_open:
-            self._remember_closed(number, (stream.receive_window, _IN_FLIGHT_BLOCKS))
+            self._closed_streams.add(number, (stream.receive_window, _IN_FLIGHT_BLOCKS))
         elif stream is not None or number in self._closed_streams or code is Code.STREAM_CLOSED:
-            self._remember_closed(number, (0, 0))
+            self._closed_streams.add(number, (0, 0))
         else:  # refused: open only from the peer's point of view
-            self._remember_closed(number, (limits.STREAM_WINDOW, _IN_FLIGHT_BLOCKS))
+            self._closed_streams.add(number, (limits.STREAM_WINDOW, _IN_FLIGHT_BLOCKS))
         self._outbound.output.append(frames.reset(number, code))
-
-    def _remember_closed(self, number: int, allowed: tuple[int, int] | None) -> None:
-        self._closed_streams[number] = allowed
-        if len(self._closed_streams) > limits.MAX_CLOSED_STREAMS:
-            self._closed_streams.popitem(last=False)
 
     def _remove_stream(self, stream: Stream) -> None:
         del self.streams[stream.id]

@@ -40,16 +40,10 @@ class _EndConnection(Http2Connection):
 
     def _on_closed_stream_headers(self, number: int) -> None:
         """Handle headers of a closed stream. Raises Http2ConnectionError and Http2StreamError."""
-        allowed = self._closed_streams.get(number)
-        if allowed is None:
-            if not self.is_client and number not in self._closed_streams:
-                # It may never have been opened, and stream numbers must grow (RFC 9113, 5.1.1).
-                raise Http2ConnectionError(Code.STREAM_CLOSED, "headers on a closed stream")
-            raise Http2StreamError(number, Code.STREAM_CLOSED)
-        remaining_bytes, remaining_blocks = allowed
-        if remaining_blocks:
-            self._closed_streams[number] = remaining_bytes, remaining_blocks - 1
-        else:
+        if not self.is_client and number not in self._closed_streams:
+            # It may never have been opened, and stream numbers must grow (RFC 9113, 5.1.1).
+            raise Http2ConnectionError(Code.STREAM_CLOSED, "headers on a closed stream")
+        if not self._closed_streams.accept_headers(number):
             self._charge_budget("headers on closed streams")
 
     def _on_skipped_block(self, number: int) -> None:

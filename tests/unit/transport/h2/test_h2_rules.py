@@ -23,9 +23,10 @@ from h2_kit import (
 from infergate.transport.http2 import frames, header_blocks, limits
 from infergate.transport.http2.events import Data, Goaway, Headers, Ready, Reset, Sent, Trailers
 from infergate.transport.http2.frames import Code, frame, window_update
+from infergate.transport.http2.header_blocks import encode_block
 from infergate.transport.http2.roles import Http2ServerConnection
 
-MINIMAL = header_blocks.encode_block((":method", "GET"), (":scheme", "http"), (":path", "/"))
+MINIMAL = encode_block((":method", "GET"), (":scheme", "http"), (":path", "/"))
 END = frames.END_HEADERS | frames.END_STREAM
 OPEN = headers(1)
 
@@ -145,41 +146,41 @@ def test_what_ends_the_connection(wrong: str, step: int, monkeypatch: pytest.Mon
 # ---- what a stream does not survive
 
 BROKEN: dict[str, tuple[bytes, Code]] = {
-    "no path": (headers(1, header_blocks.encode_block((":method", "GET"), (":scheme", "http"))), Code.PROTOCOL_ERROR),  # noqa: E501
+    "no path": (headers(1, encode_block((":method", "GET"), (":scheme", "http"))), Code.PROTOCOL_ERROR),  # noqa: E501
     "an empty path": (
-        headers(1, header_blocks.encode_block((":method", "GET"), (":scheme", "http"), (":path", ""))),
+        headers(1, encode_block((":method", "GET"), (":scheme", "http"), (":path", ""))),
         Code.PROTOCOL_ERROR,
     ),
-    "a pseudo-header that there is not": (headers(1, MINIMAL + header_blocks.encode_block((":x", "y"))), Code.PROTOCOL_ERROR),  # noqa: E501
-    "a response's": (headers(1, header_blocks.encode_block((":status", "200"))), Code.PROTOCOL_ERROR),
-    "a pseudo-header twice": (headers(1, header_blocks.encode_block((":method", "GET")) + ASKING), Code.PROTOCOL_ERROR),  # noqa: E501
-    "a pseudo-header late": (headers(1, header_blocks.encode_block(("a", "b")) + ASKING), Code.PROTOCOL_ERROR),
-    "upper case": (headers(1, ASKING + header_blocks.encode_block(("A", "b"))), Code.PROTOCOL_ERROR),
-    "a name with a space": (headers(1, ASKING + header_blocks.encode_block(("a b", "c"))), Code.PROTOCOL_ERROR),
-    "no name": (headers(1, ASKING + header_blocks.encode_block(("", "c"))), Code.PROTOCOL_ERROR),
-    "a line's end in a value": (headers(1, ASKING + header_blocks.encode_block(("a", "b\r\nc"))), Code.PROTOCOL_ERROR),  # noqa: E501
+    "a pseudo-header that there is not": (headers(1, MINIMAL + encode_block((":x", "y"))), Code.PROTOCOL_ERROR),  # noqa: E501
+    "a response's": (headers(1, encode_block((":status", "200"))), Code.PROTOCOL_ERROR),
+    "a pseudo-header twice": (headers(1, encode_block((":method", "GET")) + ASKING), Code.PROTOCOL_ERROR),  # noqa: E501
+    "a pseudo-header late": (headers(1, encode_block(("a", "b")) + ASKING), Code.PROTOCOL_ERROR),
+    "upper case": (headers(1, ASKING + encode_block(("A", "b"))), Code.PROTOCOL_ERROR),
+    "a name with a space": (headers(1, ASKING + encode_block(("a b", "c"))), Code.PROTOCOL_ERROR),
+    "no name": (headers(1, ASKING + encode_block(("", "c"))), Code.PROTOCOL_ERROR),
+    "a line's end in a value": (headers(1, ASKING + encode_block(("a", "b\r\nc"))), Code.PROTOCOL_ERROR),  # noqa: E501
     "a space after the path": (
-        headers(1, header_blocks.encode_block((":method", "GET"), (":scheme", "http"), (":path", "/ "))),
+        headers(1, encode_block((":method", "GET"), (":scheme", "http"), (":path", "/ "))),
         Code.PROTOCOL_ERROR,
     ),
-    "connection": (headers(1, ASKING + header_blocks.encode_block(("connection", "close"))), Code.PROTOCOL_ERROR),
-    "te: gzip": (headers(1, ASKING + header_blocks.encode_block(("te", "gzip"))), Code.PROTOCOL_ERROR),
-    "a length that is none": (headers(1, ASKING + header_blocks.encode_block(("content-length", "+1"))), Code.PROTOCOL_ERROR),  # noqa: E501
+    "connection": (headers(1, ASKING + encode_block(("connection", "close"))), Code.PROTOCOL_ERROR),
+    "te: gzip": (headers(1, ASKING + encode_block(("te", "gzip"))), Code.PROTOCOL_ERROR),
+    "a length that is none": (headers(1, ASKING + encode_block(("content-length", "+1"))), Code.PROTOCOL_ERROR),  # noqa: E501
     "two lengths": (
-        headers(1, ASKING + header_blocks.encode_block(("content-length", "1"), ("content-length", "2"))),
+        headers(1, ASKING + encode_block(("content-length", "1"), ("content-length", "2"))),
         Code.PROTOCOL_ERROR,
     ),
     "a length and no body": (
-        headers(1, ASKING + header_blocks.encode_block(("content-length", "1")), END), Code.PROTOCOL_ERROR,
+        headers(1, ASKING + encode_block(("content-length", "1")), END), Code.PROTOCOL_ERROR,
     ),
     "less than the length": (
-        headers(1, ASKING + header_blocks.encode_block(("content-length", "2"))) + data(1, b"a", 1), Code.PROTOCOL_ERROR,  # noqa: E501
+        headers(1, ASKING + encode_block(("content-length", "2"))) + data(1, b"a", 1), Code.PROTOCOL_ERROR,  # noqa: E501
     ),
     "more than the length": (
-        headers(1, ASKING + header_blocks.encode_block(("content-length", "2"))) + data(1, b"abc"), Code.PROTOCOL_ERROR,  # noqa: E501
+        headers(1, ASKING + encode_block(("content-length", "2"))) + data(1, b"abc"), Code.PROTOCOL_ERROR,  # noqa: E501
     ),
     "trailers before the length": (
-        headers(1, ASKING + header_blocks.encode_block(("content-length", "2"))) + headers(1, TRAILERS, END),
+        headers(1, ASKING + encode_block(("content-length", "2"))) + headers(1, TRAILERS, END),
         Code.PROTOCOL_ERROR,
     ),
     "trailers without an end": (OPEN + headers(1, TRAILERS), Code.PROTOCOL_ERROR),
@@ -196,7 +197,7 @@ BROKEN: dict[str, tuple[bytes, Code]] = {
 def test_blanks_around_a_value_are_let_be() -> None:
     """RFC 9113, 8.2.1 forbids them, and real Tritons send "… got []. " as a status's message."""
     connection = server()
-    events = connection.receive(headers(1, ASKING + header_blocks.encode_block(("a", " b\t"))), 0.0)
+    events = connection.receive(headers(1, ASKING + encode_block(("a", " b\t"))), 0.0)
     assert [event.fields.pairs[-1] for event in events if isinstance(event, Headers)] == [
         ("a", " b\t")
     ]
@@ -303,7 +304,7 @@ def test_remembered_blocks_are_bounded() -> None:
     connection = server(HELLO + headers(1, flags=END))
     connection.send_headers(connection.streams[1], OK, end=True)
     for number in range(1, 3 * limits.MAX_CACHED_BLOCKS):
-        block = ASKING + header_blocks.encode_block(("n", str(number)))
+        block = ASKING + encode_block(("n", str(number)))
         (event,) = connection.receive(headers(2 * number + 1, block, END), 0.0)
         assert isinstance(event, Headers)
         assert event.fields.pairs[-1] == ("n", str(number))
@@ -368,7 +369,7 @@ def test_frames_are_as_long_as_the_peer_takes() -> None:
 def test_long_headers_are_continued() -> None:
     connection = server()
     stream = open_stream(connection).stream
-    block = header_blocks.encode_block((":status", "200"), ("a", "x" * 40_000))
+    block = encode_block((":status", "200"), ("a", "x" * 40_000))
     connection.send_headers(stream, block, end=True)
     found = sent(connection)
     assert [each[:3] for each in found] == [(1, 1, 1), (9, 0, 1), (9, 4, 1)]
@@ -513,7 +514,7 @@ def test_a_client_asks() -> None:
     connection = client()
     stream = connection.open_stream(ASKING, [b"a", b"b"])
     assert sent(connection) == [(1, 4, 1, header_blocks.TABLE_SIZE_ZERO + ASKING), (0, 1, 1, b"ab")]
-    block = header_blocks.encode_block((":status", "103"))
+    block = encode_block((":status", "103"))
     events = connection.receive(headers(1, block) + headers(1, OK) + data(1, b"hi"), 0.0)
     events += connection.receive(headers(1, TRAILERS, END), 0.0)
     assert [type(event) for event in events] == [Headers, Data, Trailers]
@@ -531,7 +532,7 @@ CLIENT_FATAL = {
     ),
     "pushing switched on": (setting(2, 1), Code.PROTOCOL_ERROR),
     "provisional answers": (
-        headers(1, header_blocks.encode_block((":status", "103"))) * 501, Code.ENHANCE_YOUR_CALM,
+        headers(1, encode_block((":status", "103"))) * 501, Code.ENHANCE_YOUR_CALM,
     ),
 }  # fmt: skip
 
@@ -546,14 +547,12 @@ def test_what_ends_a_clients_connection(wrong: str) -> None:
 
 CLIENT_BROKEN = {
     "no status": headers(1, TRAILERS),
-    "a status that is none": headers(1, header_blocks.encode_block((":status", "2OO"))),
+    "a status that is none": headers(1, encode_block((":status", "2OO"))),
     "a request": headers(1),
-    "101": headers(1, header_blocks.encode_block((":status", "101"))),
-    "a provisional end": headers(1, header_blocks.encode_block((":status", "100")), END),
+    "101": headers(1, encode_block((":status", "101"))),
+    "a provisional end": headers(1, encode_block((":status", "100")), END),
     "DATA before headers": data(1, b"x"),
-    "a length and no body": headers(
-        1, OK + header_blocks.encode_block(("content-length", "1")), END
-    ),
+    "a length and no body": headers(1, OK + encode_block(("content-length", "1")), END),
 }
 
 

@@ -208,7 +208,8 @@ def state(connection: Http2Connection) -> object:
         connection._receive_window,
         connection._unreleased,
         connection._glitch_budget._tokens,
-        {n: (s.receive_window, s.unreleased, s.remaining_length, s.remote_open, b"".join(s.owner or ()))
+        {n: (s.receive_window, s.unreleased, s.remaining_length, s.remote_open,
+             b"".join(s.owner or ()))
          for n, s in connection.streams.items()},
     )  # fmt: skip
 

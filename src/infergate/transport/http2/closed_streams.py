@@ -1,0 +1,55 @@
+"""Streams of an HTTP/2 connection that were reset, and the frames that may still arrive on them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from infergate.transport.http2 import limits
+from infergate.transport.http2.frames import Code, Http2StreamError
+
+
+class ClosedStreams:
+    """The streams that were reset last, at most `limits.MAX_CLOSED_STREAMS`.
+
+    Frames that were in flight when we reset a stream are free of charge.
+    """
+
+    def __init__(self) -> None:
+        self._allowed: OrderedDict[int, tuple[int, int] | None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._allowed)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._allowed
+
+    def add(self, number: int, allowed: tuple[int, int] | None) -> None:
+        """Remember a stream. `allowed`: how many bytes of DATA and how many header blocks may
+        still arrive if we reset it; None if the peer reset it."""
+        self._allowed[number] = allowed
+        if len(self._allowed) > limits.MAX_CLOSED_STREAMS:
+            self._allowed.popitem(last=False)
+
+    def accept_data(self, number: int, size: int) -> bool:
+        """Return whether `size` bytes of DATA were in flight. Raises Http2StreamError if we did not
+        reset the stream."""
+        remaining_bytes, remaining_blocks = self._in_flight(number)
+        if not 0 < size <= remaining_bytes:
+            return False
+        self._allowed[number] = remaining_bytes - size, remaining_blocks
+        return True
+
+    def accept_headers(self, number: int) -> bool:
+        """Return whether a header block was in flight. Raises Http2StreamError if we did not reset
+        the stream."""
+        remaining_bytes, remaining_blocks = self._in_flight(number)
+        if not remaining_blocks:
+            return False
+        self._allowed[number] = remaining_bytes, remaining_blocks - 1
+        return True
+
+    def _in_flight(self, number: int) -> tuple[int, int]:
+        allowed = self._allowed.get(number)
+        if allowed is None:
+            raise Http2StreamError(number, Code.STREAM_CLOSED)
+        return allowed
