@@ -152,7 +152,7 @@ class CodecOffload(Generic[Req, Resp]):
 
     def _allocated_bytes(self, message: Any, cost: int) -> int:
         """Return the bytes that a helper allocates to go through ``cost`` bytes of ``message``, not
-        counting the text of a response (see ``Writing``)."""
+        counting the text of a response (see ``WriteReservation``)."""
         if isinstance(message, Response | HttpResponse):
             return cost
         if not isinstance(message, HttpRequest) or self._text_estimator is None:

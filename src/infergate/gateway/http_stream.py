@@ -1,4 +1,4 @@
-"""The responses to one inference as the body of one HTTP response, or the single one of them.
+"""An inference as one HTTP response, whose body has all of its responses, or its only one.
 
 - An error before the first response is answered like that of any other request; a later one becomes
   the last element of the body.
@@ -53,7 +53,7 @@ async def open_http_stream(
     call: Call,
 ) -> Any:
     """Return the HTTP response to ``wire``, parsed as ``parsed``: the first response as its body,
-    the others as its ``rest``. Raises the error that comes instead of the first response."""
+    the others as its ``body_stream``. Raises the error that comes instead of the first response."""
     call.operation = STREAM_OPERATION_NAME
     call.response_count = 0
     responses = _start_stream(gateway, parsed, call)

@@ -300,7 +300,7 @@ class SharedMemory:
             yield StagedRequest(replace(request, inputs=inputs, outputs=outputs), refs, regions)
 
     def _regions_of(self, request: InferRequest) -> dict[str, RegisteredRegion]:
-        """Return the regions of ``request`` by name. Raises UnknownRegion, BAD_REQUEST."""
+        """Return the regions of ``request`` by name. Raises UnknownRegionError, BAD_REQUEST."""
         regions: dict[str, RegisteredRegion] = {}
         tensors: list[Tensor | RequestedOutput] = [*request.inputs, *request.outputs]
         for tensor in tensors:
@@ -434,7 +434,7 @@ def _write_outputs(
 
 
 async def _run_copy(function: Callable[[*Ts], T], *arguments: *Ts, inline: bool) -> T:
-    """``function(*arguments)``, which copies: ``at_once``, or by a thread."""
+    """Run ``function(*arguments)``, which copies data: directly if ``inline``, else in a thread."""
     if inline:
         return function(*arguments)
     return await asyncio.to_thread(function, *arguments)

@@ -110,7 +110,7 @@ class InferenceStream:
     async def handle(
         self, message: Buffer, error: GatewayError | None, memory: MemoryAccount = UNLIMITED
     ) -> AsyncGenerator[RpcResponse, None]:
-        """Start the request in ``message`` and return its responses. ``refused`` is the transport's
+        """Start the request in ``message`` and return its responses. ``error`` is the transport's
         reason to refuse it."""
         call = dataclasses.replace(
             self._call,

@@ -21,7 +21,7 @@ from infergate.runtime.running import ConfigRejectedError
 
 _log = logging.getLogger("infergate")
 ReadConfig = Callable[[TrackedFiles], Config]
-"""Reads the configuration through ``Files``. Raises ConfigError."""
+"""Reads the configuration through ``TrackedFiles``. Raises ConfigError."""
 ApplyConfig = Callable[[Config], Awaitable[None]]
 """Applies a configuration. Raises ConfigRejectedError if the previous one stays active."""
 

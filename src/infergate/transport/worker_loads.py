@@ -7,10 +7,10 @@ import os
 from typing import Final
 
 _ABSENT: Final = -1
-_SLOT_BYTES: Final = 4  # bytes of one slot of one slot
+_SLOT_BYTES: Final = 4  # the size of one slot
 _TOLERANCE: Final = 8
-"""A lead of less than one part in ``_SLACK`` is ignored: many connections spread evenly enough by
-chance."""
+"""A lead of less than one part in ``_TOLERANCE`` is ignored: many connections spread evenly
+enough by chance."""
 
 
 class WorkerLoads:

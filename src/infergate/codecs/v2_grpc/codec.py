@@ -1,8 +1,8 @@
 """The V2 gRPC codec: RpcRequest and RpcResponse ⇄ canonical operations and responses.
 
 Tensors are memory views of the message on the way in, and message parts on the way out
-(`codecs.protos.scan`). Passing a message through changes names only: model name and version are cut
-out of the message and put in front of it; everything else stays unchanged.
+(`codecs.protos.wire_scanner`). Passing a message through changes names only: model name and version
+are cut out of the message and put in front of it; everything else stays unchanged.
 
 Sources: seed specifications of the V2 protocol and the Open Inference Protocol over gRPC; the
 servers' deviations are listed in docs/fidelity-v2.md.

@@ -214,7 +214,7 @@ class _WorkerProcess:
             os.close(loads)  # the mapping stays
 
     async def _bind(self, address: Address) -> BoundSockets:
-        """Return the received sockets of ``address``; a ``Bind`` function."""
+        """Return the received sockets of ``address``; a ``BindFunction``."""
         return self._sockets.pop(str(address))
 
     def _close_unused_sockets(self) -> None:

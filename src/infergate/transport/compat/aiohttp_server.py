@@ -17,7 +17,7 @@ class AiohttpServer(HttpAppListener):
     (docs/decisions/0009-content-length-with-chunked.md).
     """
 
-    def __init__(  # noqa: PLR0913 - as `ServeHttp` requires
+    def __init__(  # noqa: PLR0913 - as `MakeHttpServer` requires
         self,
         address: Address,
         app: HttpApp,

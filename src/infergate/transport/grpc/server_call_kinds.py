@@ -195,7 +195,7 @@ class StreamCall(ServerCall):
         self._reader = MessageReader(self._max_message, request.encoding)
         self._account: Final = RequestAccount(connection.listener.admission)
         self._message_count = 0  # messages taken so far
-        self._checked_count = -1  # `_count` when an incomplete message was last checked
+        self._checked_count = -1  # `_message_count` when an incomplete message was last checked
         self._started_at = self._last_progress = 0.0
         self._held_bytes = 0
         self._is_request_complete = not stream.remote_open

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 class Http1Request(IncomingRequest, Protocol):
     """An HTTP/1 request that is arriving.
 
-    ``keep``: the client wants to keep the connection. ``old``: it is HTTP/1.0.
+    ``keep_alive``: the client wants to keep the connection. ``is_http10``: it is HTTP/1.0.
     """
 
     keep_alive: bool

@@ -146,8 +146,8 @@ def keeps_alive(headers: Mapping[str, str], *, is_http10: bool) -> bool:
 class HeadFields:
     """Collects what the parser reports.
 
-    ``headers`` are as ``merge_headers`` returns them, and ``size`` is counted as in
-    ``check_fields``. ``has_repeated`` is set if a single-valued field is repeated.
+    ``headers`` are as ``message_head.merge_headers`` returns them, and ``size`` is counted as in
+    ``message_head.check_fields``. ``has_repeated`` is set if a single-valued field is repeated.
     """
 
     __slots__ = ("has_repeated", "headers", "lines", "size", "target")

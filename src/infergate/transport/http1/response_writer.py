@@ -90,11 +90,11 @@ def write_response(
     keep_alive: bool,
     is_http10: bool,
 ) -> None:
-    """Write ``response`` to a request of ``method``; ``write_more`` continues a streamed body.
+    """Write ``response`` to a request of ``method``; ``write_part`` continues a streamed body.
 
-    ``keep`` announces that the connection stays open, which an HTTP/1.0 client (``is_http10``)
-    does not assume. Raises ValueError, and writes nothing, if a header would break the message
-    framing.
+    ``keep_alive`` announces that the connection stays open, which an HTTP/1.0 client
+    (``is_http10``) does not assume. Raises ValueError, and writes nothing, if a header would break
+    the message framing.
     """
     connection = _CLOSE
     if keep_alive:

@@ -46,7 +46,7 @@ class H1Server(HttpAppListener):
     (docs/decisions/0009-content-length-with-chunked.md).
     """
 
-    def __init__(  # noqa: PLR0913 - as `ServeHttp` requires
+    def __init__(  # noqa: PLR0913 - as `MakeHttpServer` requires
         self,
         address: Address,
         app: HttpApp,
@@ -211,7 +211,7 @@ class H1Connection(Http1Connection[H1Request], asyncio.BufferedProtocol):
         self._start(request)
 
     def _set_watermark(self, missing: int, arrived: int) -> None:
-        """Set the receive watermark, with ``missing`` body bytes due after ``came`` bytes have
+        """Set the receive watermark, with ``missing`` body bytes due after ``arrived`` bytes have
         just arrived."""
         watermark = self._watermark
         if watermark is None:

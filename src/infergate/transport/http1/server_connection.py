@@ -58,8 +58,8 @@ class ConnectionState(enum.Enum):
 class IncomingRequest(Protocol):
     """A request that is arriving.
 
-    ``whole``: it has been received completely. ``since``: when its body began to arrive (loop
-    time), 0 before.
+    ``is_complete``: it has been received completely. ``body_started_at``: when its body began to
+    arrive (loop time), 0 before.
     """
 
     wire: HttpRequest

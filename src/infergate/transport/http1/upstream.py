@@ -115,7 +115,7 @@ class Http1Upstream:
 async def _decode_content(
     response: HttpResponse, max_bytes: int, memory: MemoryAccount
 ) -> HttpResponse:
-    """Decode the gzip or deflate content encoding of ``answer``.
+    """Decode the gzip or deflate content encoding of ``response``.
 
     It is present only if an operator forwards Accept-Encoding.
     """

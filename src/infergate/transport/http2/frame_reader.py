@@ -121,7 +121,7 @@ class Http2FrameReader:
             self._unparsed = NOTHING
         position, end = 0, len(data)
         if self._expected_preface:
-            position = self._read_preface(data)  # `_rest` is empty until the preface is complete
+            position = self._read_preface(data)  # no data is left until the preface is complete
         view = memoryview(data)
         while position < end:
             if self._payload_left:

@@ -46,7 +46,7 @@ class Stream:
         self.send_queue: deque[Buffer] | None = None
         """Data that waits for the peer's windows."""
         self.trailers: bytes | None = None
-        """The trailers that follow `queue`. Empty: the last DATA frame ends the stream. None: more
-        data may follow."""
+        """The trailers that follow `send_queue`. Empty: the last DATA frame ends the stream. None:
+        more data may follow."""
         self.remaining_length: int | None = None
         """Body bytes still to come, if a content-length was announced."""

@@ -18,8 +18,8 @@ MAX_STREAMS: Final = 1024
 HTTP/2 limits each connection to ``limits.streams``.
 """
 RESERVED_PART: Final = 16
-"""One part in ``RESERVED`` of ``limits.in_flight_bytes`` is reserved for short bodies
-(``memory.SMALL``)."""
+"""One part in ``RESERVED_PART`` of ``limits.in_flight_bytes`` is reserved for short bodies
+(``MIN_ACCOUNTED_BYTES``)."""
 READER_GRACE: Final = 1.0
 """Seconds that a reader always gets when memory is short."""
 MAX_PAUSE: Final = 2.0
@@ -350,7 +350,7 @@ class IncomingBody(PendingTransfer):
         self._sender: BodySender | None = None
 
     def update(self, size: int, missing: int, now: float, sender: BodySender) -> None:
-        """Record that the body takes ``size`` bytes, of which ``left`` are missing (0 if its
+        """Record that the body takes ``size`` bytes, of which ``missing`` are missing (0 if its
         length is unknown)."""
         if self._sender is None:
             self._sender = sender

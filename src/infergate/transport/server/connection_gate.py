@@ -78,8 +78,8 @@ class ConnectionGate:
     """The connection gate of one listener.
 
     ``connections`` may be shared with other listeners; together they have at most
-    ``max_connections``, while ``open`` counts those of this listener. ``idle`` counts connections
-    closed for inactivity, which is how most connections end and is not logged.
+    ``max_connections``, while ``open`` counts those of this listener. ``closed_idle`` counts
+    connections closed for inactivity, which is how most connections end and is not logged.
     """
 
     __slots__ = (

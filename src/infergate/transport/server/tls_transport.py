@@ -228,7 +228,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._on_client_end()
 
     def _decrypt(self, buffer: memoryview) -> tuple[int, bool]:
-        """Decrypt into ``room``; return the number of bytes, and whether there may be more.
+        """Decrypt into ``buffer``; return the number of bytes, and whether there may be more.
 
         Raises SSLError.
         """

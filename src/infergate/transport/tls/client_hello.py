@@ -45,7 +45,7 @@ class AlpnOffer:
         return offered is not None and not self._protocols & offered
 
     def _is_complete(self, received: bytearray) -> bool:
-        """Move whole records from ``begun``; return whether the ClientHello is complete.
+        """Move whole records from ``received``; return whether the ClientHello is complete.
 
         Raises ValueError if it is not a ClientHello.
         """
