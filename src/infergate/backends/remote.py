@@ -187,7 +187,7 @@ class RemoteBackend(Generic[Req, Resp]):
         copied = copy.copy(self)
         upstream = wrap(self._upstream)
         sending = self._sender.with_upstream(upstream)
-        vars(copied).update(_upstream=upstream, _sending=sending, infer=sending.infer)
+        vars(copied).update(_upstream=upstream, _sender=sending, infer=sending.infer)
         return copied
 
     @property

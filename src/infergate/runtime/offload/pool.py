@@ -303,7 +303,7 @@ class _JobBuffers:
         self.size += len(buffer)
         offset = self._memory.mapped.offset_of(buffer)
         if offset is None:
-            copy = self._memory.allocate(len(buffer))
+            copy = self._memory.allocate_resident(len(buffer))
             offset = self._memory.mapped.offset_of(copy)
             if offset is not None:
                 self.copies.append(copy)

@@ -55,8 +55,9 @@ class SharedBuffer(BufferPool):
             return allocate_plain(size)
         return view
 
-    def allocate(self, size: int) -> memoryview:
-        """Return ``size`` writable, allocated bytes. Raises OSError."""
+    def allocate_resident(self, size: int) -> memoryview:
+        """Return ``size`` writable bytes whose pages are allocated, unlike those of ``allocate``.
+        Raises OSError."""
         view = self.allocate(size)
         self._allocate_pages(view)
         return view
