@@ -22,9 +22,11 @@ def _public_classes() -> list[tuple[str, str]]:
         if "schema" in relative.parts[:-1]:
             continue
         module = ".".join(relative.parts).removesuffix(".__init__")
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                found.append((node.name, module))
+        found += [
+            (node.name, module)
+            for node in ast.parse(path.read_text(encoding="utf-8")).body
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        ]
     return found
 
 

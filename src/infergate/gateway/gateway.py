@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from infergate import __version__
 from infergate.backends.base import Backend, SupportsHealthWatch
@@ -19,7 +19,7 @@ from infergate.core.accounting import charge_tensors
 from infergate.core.call import Call
 from infergate.core.counters import RouteCounters
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB
+from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import (
     HealthStatus,
     InferRequest,
@@ -48,9 +48,10 @@ from infergate.core.messages import (
 )
 from infergate.core.sequences import SEQUENCE_ID as SEQUENCE
 from infergate.core.sequences import sequence_key
-from infergate.core.tensor import OpaqueParameters, Tensor
+from infergate.core.tensor import OpaqueParameters
 from infergate.gateway import cast
-from infergate.gateway.classification import add_classes, request_values, requests_classes
+from infergate.gateway.classification import request_values, requests_classes
+from infergate.gateway.datatypes import (cast_for_backend, cast_substitutes_back, fit_response, metadata_for_client)
 from infergate.gateway.model_catalogue import READY, ModelCatalogue, query_backend
 from infergate.gateway.model_configuration import config_from_metadata, is_numeric_version
 from infergate.gateway.readiness import Readiness
@@ -76,10 +77,6 @@ _SERVER_NAME: Final = "infergate"
 _STARTED_NS: Final = time.monotonic_ns()
 _DEFAULT_VERSION: Final = "1"
 """The version in statistics of a model that has no version, or none that is a number."""
-MAX_INLINE_CAST_BYTES: Final = 2 * MIB
-MAX_INLINE_CLASSIFY_BYTES: Final = 64 * KIB
-"""Bytes of tensors that the event loop casts, or classifies, within 15 ms."""
-T = TypeVar("T")
 
 
 class Gateway:
@@ -190,7 +187,7 @@ class Gateway:
                 return await self._server_status(model, call)
             case ModelMetadataRequest():
                 binding = self.bind(operation.model, operation.version, call)
-                return _metadata_for_client(
+                return metadata_for_client(
                     await self._model_metadata(operation, binding, call), binding, call
                 )
             case InferRequest():
@@ -255,7 +252,7 @@ class Gateway:
         assert isinstance(response, InferResponse)
         if model is None and not call.unsupported_datatypes:
             return response
-        return await _fit_response(response, request, model, binding, call)
+        return await fit_response(response, request, model, binding, call)
 
     def stream(
         self, request: InferRequest, binding: RouteBinding, call: Call
@@ -292,7 +289,7 @@ class Gateway:
             async for backend_response in backend_responses:
                 response = to_client(backend_response, request, binding.route)
                 assert isinstance(response, InferResponse)
-                yield await _fit_response(response, request, model, binding, call)
+                yield await fit_response(response, request, model, binding, call)
                 if binding.route.idle_timeout is not None:
                     call.route_timeout = binding.route.idle_timeout
                 call.renew_deadline()
@@ -310,7 +307,7 @@ class Gateway:
             request = request_values(request)
         self._declare_and_check(request, binding, call)
         if binding.unsupported_datatypes:
-            request = await _cast_for_backend(request, binding, call)
+            request = await cast_for_backend(request, binding, call)
         backend_request = to_backend(request, binding.route)
         assert isinstance(backend_request, InferRequest)
         return backend_request, model
@@ -325,12 +322,7 @@ class Gateway:
         if not cast.may_hold_substitute(request.inputs, casts):
             return request
         model = await self._describe_model(request.model, request.version, binding, call)
-        original = request.inputs
-        inputs = await _in_thread_if_large(
-            original, MAX_INLINE_CAST_BYTES, cast.cast_back, original, model, casts
-        )
-        charge_tensors(inputs, (tensor.data for tensor in request.inputs), call.memory)
-        return replace(request, inputs=inputs)
+        return await cast_substitutes_back(request, model, casts, call)
 
     def _declare_and_check(self, request: InferRequest, binding: RouteBinding, call: Call) -> None:
         """Note the model's declared metadata on ``call``. Raises UNSUPPORTED for a sequence if the
@@ -374,7 +366,7 @@ class Gateway:
             assert isinstance(config, ModelConfig)
             return config
         metadata = await self._describe_model(model, version, binding, call)
-        return config_from_metadata(_metadata_for_client(metadata, binding, call))
+        return config_from_metadata(metadata_for_client(metadata, binding, call))
 
     async def statistics(self, operation: ModelStatisticsRequest, call: Call) -> ModelStatistics:
         """Return the merged statistics of a model's servers, else the gateway's own."""
@@ -419,7 +411,7 @@ class Gateway:
         """Return the metadata of a model in the client's names, at most a minute old, or a second
         if ``newer``. Its route is noted on ``call``. Raises GatewayError."""
         binding = self.bind(model, version, call)
-        return _metadata_for_client(
+        return metadata_for_client(
             await self._describe_model(model, version, binding, call, newer=newer), binding, call
         )
 
@@ -475,76 +467,4 @@ async def _is_backend_ready(backend: Backend, call: Call) -> bool:
         await query_backend(backend, ServerReadyRequest(), call) == READY
         if checked is None
         else checked
-    )
-
-
-async def _cast_for_backend(
-    request: InferRequest, binding: RouteBinding, call: Call
-) -> InferRequest:
-    """Return ``request`` in datatypes that the backend's protocol carries. Raises UNSUPPORTED."""
-    inputs, casts, protocol = request.inputs, binding.route.cast, binding.backend.protocol
-    cast_inputs = await _in_thread_if_large(
-        inputs,
-        MAX_INLINE_CAST_BYTES,
-        cast.cast_unsupported,
-        inputs,
-        binding.unsupported_datatypes,
-        casts,
-        "input",
-        protocol,
-    )
-    if cast_inputs is inputs:
-        return request
-    charge_tensors(cast_inputs, (tensor.data for tensor in inputs), call.memory)
-    return replace(request, inputs=cast_inputs)
-
-
-async def _in_thread_if_large(
-    tensors: Sequence[Tensor], max_bytes: int, function: Callable[..., T], *arguments: Any
-) -> T:
-    """Run ``function``, numpy's work on ``tensors``, in a thread if they have over ``max_bytes``
-    bytes: numpy releases the interpreter lock meanwhile."""
-    if sum(len(tensor.data) for tensor in tensors) > max_bytes:
-        return await asyncio.to_thread(function, *arguments)
-    return function(*arguments)
-
-
-async def _fit_response(
-    response: InferResponse,
-    request: InferRequest,
-    model: ModelMetadata | None,
-    binding: RouteBinding,
-    call: Call,
-) -> InferResponse:
-    """Return ``response`` in datatypes that the client's protocol can carry, with the requested
-    classes if ``model`` is given (see ``_prepare_request``)."""
-    outputs, casts = response.outputs, binding.route.cast
-    if call.unsupported_datatypes:
-        cast_outputs = await _in_thread_if_large(
-            outputs,
-            MAX_INLINE_CAST_BYTES,
-            cast.cast_unsupported,
-            outputs,
-            call.unsupported_datatypes,
-            casts,
-            "output",
-            call.protocol,
-        )
-        if cast_outputs is not response.outputs:
-            charge_tensors(cast_outputs, (tensor.data for tensor in response.outputs), call.memory)
-            response = replace(response, outputs=cast_outputs)
-    if model is None:
-        return response
-    labels = binding.route.labels
-    return await _in_thread_if_large(
-        response.outputs, MAX_INLINE_CLASSIFY_BYTES, add_classes, response, request, model, labels
-    )
-
-
-def _metadata_for_client(model: ModelMetadata, binding: RouteBinding, call: Call) -> ModelMetadata:
-    """Return ``model`` with the datatypes that the client sees."""
-    if not (binding.route.cast and call.unsupported_datatypes):
-        return model
-    return cast.substitute_datatypes(
-        model, cast.casts_of(call.unsupported_datatypes, binding.route.cast)
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -22,19 +21,17 @@ from infergate.codecs.protos import SCHEMA
 from infergate.codecs.registry import plugins
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
-from infergate.core.call import Call
 from infergate.core.limits import Limits
 from infergate.core.offload import Offload
 from infergate.core.stats import ConcurrencyStats, EndpointStats
 from infergate.core.tracing import TRACEPARENT, Tracer
 from infergate.gateway.authorized import AuthorizedGateway, authorized_services
-from infergate.gateway.dispatch import CallObserver, HttpDispatch, RpcDispatch, assign_request_id
+from infergate.gateway.dispatch import HttpDispatch, RpcDispatch, assign_request_id
 from infergate.gateway.frontend import Frontend, PipelineFactory, RequestAuthorizer
 from infergate.gateway.gateway import Gateway
 from infergate.gateway.server_control import ControlPermissions
 from infergate.gateway.services import gateway_services
 from infergate.gateway.shared_memory import SharedMemory
-from infergate.gateway.statistics import GatewayStatistics
 from infergate.gateway.traced import (
     TracedAuthorizedGateway,
     TracedGateway,
@@ -54,6 +51,7 @@ from infergate.runtime.console.sources import ConsoleSource, SingleProcess
 from infergate.runtime.descriptors import count_open, max_client_connections
 from infergate.runtime.engines import load_engine
 from infergate.runtime.offload import HelperPool
+from infergate.runtime.request_recorder import make_request_recorder, request_tracing_starter
 from infergate.runtime.running import ADMIN, GatewayParts, ListenerSpec, RunningGateway
 from infergate.runtime.worker_group import WorkerGroup
 from infergate.transport.base import Address, HttpStreamingUpstream, Server
@@ -278,8 +276,8 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
 ) -> dict[str, ListenerSpec]:
     """Return the listeners and their applications, by configuration name."""
     group, limits = shared.group, compiled.limits(config)
-    record = _make_recorder(group, gateway.own_statistics, access_log, tracer)
-    name_call = assign_request_id if tracer is None else _tracing_call_namer(tracer)
+    record = make_request_recorder(group, gateway.own_statistics, access_log, tracer)
+    name_call = assign_request_id if tracer is None else request_tracing_starter(tracer)
     serving = _FrontendFactory(
         gateway,
         limits,
@@ -486,48 +484,3 @@ def _make_admin(
         make_console=console if listener.console else None,
         hosts=listener.hosts,
     )
-
-
-def _tracing_call_namer(tracer: Tracer) -> CallObserver:
-    def name(call: Call) -> None:
-        assign_request_id(call)
-        tracer.start_request(call)
-
-    return name
-
-
-def _make_recorder(
-    group: WorkerGroup,
-    statistics: GatewayStatistics,
-    access_log: AccessLog | None,
-    tracer: Tracer | None,
-) -> CallObserver:
-    metrics, pipelines, add_failure = (
-        group.metrics,
-        group.recent_requests.pipelines,
-        group.recent_requests.record_failure,
-    )
-    count = metrics.record if tracer is None else metrics.record_traced
-
-    def record(call: Call) -> None:
-        seconds, now = time.monotonic() - call.started_at, time.time()
-        count(call, seconds)
-        if call.pipeline:
-            pipeline = call.protocol, call.backend_protocol, call.pipeline
-            pipelines[pipeline] = pipelines.get(pipeline, 0) + 1
-        if call.outcome != "ok":
-            add_failure(call, seconds, now)
-        if call.exceeded_limit:
-            metrics.refused_requests.labels(call.exceeded_limit).inc()
-        statistics.record(call, seconds, now)
-        if access_log is not None:
-            access_log.record(call, seconds, now)
-
-    if tracer is None:
-        return record
-
-    def traced(call: Call) -> None:
-        record(call)
-        tracer.end_request(call)
-
-    return traced

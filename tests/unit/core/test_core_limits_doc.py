@@ -24,7 +24,7 @@ from infergate.codecs.v2_rest import json_document, tensors
 from infergate.codecs.v2_rest import metadata as rest_metadata
 from infergate.core import classification, inflation, name_rules, tensor
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MAX_ELEMENTS_ON_LOOP, MIB, Limits
-from infergate.gateway import gateway, mirror, shared_memory_region, streaming
+from infergate.gateway import datatypes, mirror, shared_memory_region, streaming
 from infergate.observe.metrics import Metrics
 from infergate.routing import latency
 from infergate.runtime import connection_gates
@@ -68,8 +68,8 @@ def test_bounds_that_are_not_configured() -> None:
         "codecs.v2_rest.json_document.MAX_CONTAINERS_ON_LOOP": json_document.MAX_CONTAINERS_ON_LOOP,
         "codecs.v2_rest.tensors.MAX_TENSORS_ON_LOOP": tensors.MAX_TENSORS_ON_LOOP,
         "codecs.trtis.text_format.MAX_ON_LOOP": text_format.MAX_ON_LOOP,
-        "gateway.gateway.MAX_INLINE_CAST_BYTES": gateway.MAX_INLINE_CAST_BYTES,
-        "gateway.gateway.MAX_INLINE_CLASSIFY_BYTES": gateway.MAX_INLINE_CLASSIFY_BYTES,
+        "gateway.datatypes.MAX_INLINE_CAST_BYTES": datatypes.MAX_INLINE_CAST_BYTES,
+        "gateway.datatypes.MAX_INLINE_CLASSIFY_BYTES": datatypes.MAX_INLINE_CLASSIFY_BYTES,
         "core.name_rules.MAX_NAME_BYTES": name_rules.MAX_NAME_BYTES,
         "codecs.protos.wire_scanner.MAX_NAME_BYTES": wire_scanner.MAX_NAME_BYTES,
         "codecs.protos.plain_values.MAX_VALUES": plain_values.MAX_VALUES,

@@ -21,7 +21,8 @@ from infergate.core.messages import (
 )
 from infergate.core.tensor import tensor_from_array
 from infergate.gateway.classification import add_classes, requests_classes
-from infergate.gateway.gateway import MAX_INLINE_CLASSIFY_BYTES, Gateway
+from infergate.gateway.datatypes import MAX_INLINE_CLASSIFY_BYTES
+from infergate.gateway.gateway import Gateway
 from infergate.routing.table import Rewrite, Route, RouteTable
 
 SCORES = np.array([[1, 3, 2], [9, 7, 8]], np.float32)

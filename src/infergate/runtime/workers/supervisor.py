@@ -16,7 +16,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any, Final
@@ -60,7 +59,6 @@ from infergate.runtime.workers.messages import (
     ServeConfig,
     Stop,
 )
-from infergate.runtime.workers.restart_backoff import RestartBackoff
 from infergate.runtime.workers.shared_files import SharedFiles
 from infergate.runtime.workers.sockets import (
     ListenerSockets,
@@ -71,14 +69,13 @@ from infergate.runtime.workers.sockets import (
     worker_config,
 )
 from infergate.runtime.workers.worker import Worker, describe_exit
+from infergate.runtime.workers.worker_slot import WorkerSlot, wait_for_exit
 from infergate.transport.base import Address
 from infergate.transport.net.bind import bind_sockets
 
 _log = logging.getLogger("infergate")
 _START_TIMEOUT_SECONDS: Final = 60.0
 """Seconds from a worker's process start until it accepts connections."""
-_PREPARE_TIMEOUT_SECONDS: Final = 30.0
-"""Seconds for preparing a configuration."""
 _STATUS_TIMEOUT_SECONDS: Final = 1.0
 """Seconds for a status request."""
 _COLLECT_TIMEOUT_SECONDS: Final = 5.0
@@ -92,17 +89,6 @@ _EXIT_TIMEOUT_SECONDS: Final = 5.0
 """Seconds that a worker has to end, besides the grace period of requests."""
 _STOPPING: Final = "the gateway is stopping"
 _READINESS_RULES: Final = {"strict": all, "lenient": any}
-
-
-@dataclass(slots=True)
-class _WorkerSlot:
-    """A slot for one worker at a time. ``last_metrics`` are those of its current worker."""
-
-    number: int
-    worker: Worker | None = None
-    is_serving: bool = False
-    last_metrics: list[Metric] = field(default_factory=list)
-    backoff: RestartBackoff = field(default_factory=RestartBackoff)
 
 
 class Supervisor:
@@ -119,7 +105,7 @@ class Supervisor:
             supervisor_config(config), history=history, group=group
         )
         self._admin_gateway.on_retired = freeze_objects
-        self._slots: Final = [_WorkerSlot(number) for number in range(config.workers)]
+        self._slots: Final = [WorkerSlot(number) for number in range(config.workers)]
         self._sockets: dict[str, ListenerSockets] = {}
         self._files: SharedFiles | None = SharedFiles.create()
         self._past_metrics: Final = AggregatedMetrics()
@@ -190,7 +176,7 @@ class Supervisor:
         }
         return listeners | dict(self._admin_gateway.listeners)
 
-    def _serving(self) -> list[tuple[_WorkerSlot, Worker]]:
+    def _serving(self) -> list[tuple[WorkerSlot, Worker]]:
         return [(slot, slot.worker) for slot in self._slots if slot.is_serving and slot.worker]
 
     # ---- startup
@@ -244,7 +230,7 @@ class Supervisor:
             if key not in kept:
                 sockets.close()
 
-    async def _start_worker(self, slot: _WorkerSlot) -> None:
+    async def _start_worker(self, slot: WorkerSlot) -> None:
         """Start a worker in ``slot``. Raises ProcessEndedError, OSError."""
         assert self._files is not None
         worker = slot.worker = Worker()
@@ -284,7 +270,7 @@ class Supervisor:
 
     # ---- running
 
-    async def _restart_loop(self, slot: _WorkerSlot) -> None:
+    async def _restart_loop(self, slot: WorkerSlot) -> None:
         """Restart the slot's worker whenever it ends."""
         while True:
             worker = slot.worker
@@ -313,7 +299,7 @@ class Supervisor:
                         extra=WORKER_SERVES,
                     )
 
-    def _clear_slot(self, slot: _WorkerSlot) -> None:
+    def _clear_slot(self, slot: WorkerSlot) -> None:
         """Add the ended worker's metrics to the totals, and clear its load."""
         slot.is_serving = False
         self._past_metrics.add(slot.last_metrics, has_exited=True)
@@ -361,7 +347,7 @@ class Supervisor:
         """Collect the metrics of all workers. A worker's previous snapshot is kept until a complete
         one has arrived."""
 
-        async def collect(slot: _WorkerSlot, worker: Worker) -> None:
+        async def collect(slot: WorkerSlot, worker: Worker) -> None:
             metrics: list[Metric] = []
             batch = await self._request(
                 worker, CollectMetrics(restart=True), _STATUS_TIMEOUT_SECONDS
@@ -447,24 +433,8 @@ class Supervisor:
             each for k, each in sockets.items() if k not in old_sockets
         )
         question = PrepareConfig(self._worker_config(config, sockets), layout)
-
-        async def prepare(slot: _WorkerSlot, worker: Worker) -> str:
-            """Return the problem, or an empty string."""
-            try:
-                worker.hand_over_sockets(descriptors)
-                async with asyncio.timeout(_PREPARE_TIMEOUT_SECONDS):
-                    await worker.channel.request(question)
-            except ChannelClosedError:
-                return ""  # its successor starts with the configuration active then
-            except TimeoutError:
-                worker.kill()
-                seconds = _PREPARE_TIMEOUT_SECONDS
-                return f"worker {slot.number} took longer than {seconds:g} s and was killed"
-            except (RequestFailedError, OSError) as error:
-                return str(error)
-            return ""
-
-        problems = await asyncio.gather(*(prepare(*each) for each in self._serving()))
+        preparations = (slot.prepare(question, descriptors) for slot, _ in self._serving())
+        problems = await asyncio.gather(*preparations)
         problem = next(filter(None, problems), "")
         if problem or self._is_stopping:
             await self._request_all(DiscardPrepared())
@@ -495,11 +465,11 @@ class Supervisor:
         running = [slot for slot in self._slots if slot.worker and slot.worker.is_running]
         for slot in running:
             if not slot.is_serving:
-                self._kill(slot)
-        await self._wait(running, grace + _EXIT_TIMEOUT_SECONDS)
+                slot.kill()
+        await wait_for_exit(running, grace + _EXIT_TIMEOUT_SECONDS)
         for slot in running:
-            self._kill(slot)
-        await self._wait(running, None)
+            slot.kill()
+        await wait_for_exit(running, None)
         await self._admin_gateway.stop(0)
         await self._cancel(
             self._tasks if self._collection is None else {*self._tasks, self._collection}
@@ -507,18 +477,6 @@ class Supervisor:
         files, self._files = self._files, None
         if files is not None:
             files.close()
-
-    @staticmethod
-    def _kill(slot: _WorkerSlot) -> None:
-        if slot.worker is not None:
-            slot.worker.kill()
-
-    @staticmethod
-    async def _wait(slots: Sequence[_WorkerSlot], seconds: float | None) -> None:
-        """Wait until the slots' workers have ended, for ``seconds`` at most."""
-        ended = [slot.worker.exited for slot in slots if slot.worker is not None]
-        if ended:
-            await asyncio.wait(ended, timeout=seconds)
 
     @staticmethod
     async def _cancel(tasks: Sequence[asyncio.Task[None]] | set[asyncio.Task[None]]) -> None:

@@ -1,0 +1,107 @@
+"""Datatypes and classes between client and backend: cast tensors where a protocol lacks a
+datatype, and classify outputs where the backend cannot."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from infergate.core.accounting import charge_tensors
+from infergate.core.call import Call
+from infergate.core.limits import KIB, MIB
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
+from infergate.core.tensor import Tensor
+from infergate.gateway import cast
+from infergate.gateway.classification import add_classes
+from infergate.gateway.route_binding import RouteBinding
+
+MAX_INLINE_CAST_BYTES: Final = 2 * MIB
+MAX_INLINE_CLASSIFY_BYTES: Final = 64 * KIB
+"""Bytes of tensors that the event loop casts, or classifies, within 15 ms."""
+
+T = TypeVar("T")
+
+
+async def cast_for_backend(
+    request: InferRequest, binding: RouteBinding, call: Call
+) -> InferRequest:
+    """Return ``request`` in datatypes that the backend's protocol carries. Raises UNSUPPORTED."""
+    inputs, casts, protocol = request.inputs, binding.route.cast, binding.backend.protocol
+    cast_inputs = await _in_thread_if_large(
+        inputs,
+        MAX_INLINE_CAST_BYTES,
+        cast.cast_unsupported,
+        inputs,
+        binding.unsupported_datatypes,
+        casts,
+        "input",
+        protocol,
+    )
+    if cast_inputs is inputs:
+        return request
+    charge_tensors(cast_inputs, (tensor.data for tensor in inputs), call.memory)
+    return replace(request, inputs=cast_inputs)
+
+
+async def cast_substitutes_back(
+    request: InferRequest, model: ModelMetadata, casts: cast.CastRules, call: Call
+) -> InferRequest:
+    """Return ``request`` with the inputs of ``casts`` in the datatypes of ``model``."""
+    inputs = await _in_thread_if_large(
+        request.inputs, MAX_INLINE_CAST_BYTES, cast.cast_back, request.inputs, model, casts
+    )
+    charge_tensors(inputs, (tensor.data for tensor in request.inputs), call.memory)
+    return replace(request, inputs=inputs)
+
+
+async def _in_thread_if_large(
+    tensors: Sequence[Tensor], max_bytes: int, function: Callable[..., T], *arguments: Any
+) -> T:
+    """Run ``function``, numpy's work on ``tensors``, in a thread if they have over ``max_bytes``
+    bytes: numpy releases the interpreter lock meanwhile."""
+    if sum(len(tensor.data) for tensor in tensors) > max_bytes:
+        return await asyncio.to_thread(function, *arguments)
+    return function(*arguments)
+
+
+async def fit_response(
+    response: InferResponse,
+    request: InferRequest,
+    model: ModelMetadata | None,
+    binding: RouteBinding,
+    call: Call,
+) -> InferResponse:
+    """Return ``response`` in datatypes that the client's protocol can carry, with the requested
+    classes if ``model`` is given (see ``_prepare_request``)."""
+    outputs, casts = response.outputs, binding.route.cast
+    if call.unsupported_datatypes:
+        cast_outputs = await _in_thread_if_large(
+            outputs,
+            MAX_INLINE_CAST_BYTES,
+            cast.cast_unsupported,
+            outputs,
+            call.unsupported_datatypes,
+            casts,
+            "output",
+            call.protocol,
+        )
+        if cast_outputs is not response.outputs:
+            charge_tensors(cast_outputs, (tensor.data for tensor in response.outputs), call.memory)
+            response = replace(response, outputs=cast_outputs)
+    if model is None:
+        return response
+    labels = binding.route.labels
+    return await _in_thread_if_large(
+        response.outputs, MAX_INLINE_CLASSIFY_BYTES, add_classes, response, request, model, labels
+    )
+
+
+def metadata_for_client(model: ModelMetadata, binding: RouteBinding, call: Call) -> ModelMetadata:
+    """Return ``model`` with the datatypes that the client sees."""
+    if not (binding.route.cast and call.unsupported_datatypes):
+        return model
+    return cast.substitute_datatypes(
+        model, cast.casts_of(call.unsupported_datatypes, binding.route.cast)
+    )
