@@ -61,7 +61,7 @@ def unnumbered(codec: Any, answer: Any) -> Any:
 
 def requests_agree(codec: Any, wire: Any, model: ModelMetadata | None) -> None:
     try:
-        peek = codec.peek(wire)
+        peek = codec.summarize(wire)
     except GatewayError:
         return  # refused before a way is chosen
     if peek.operation is not InferRequest:
@@ -103,7 +103,7 @@ def answers_agree(
     def translate(**names: str) -> Any:
         answer = codec.parse_response(wire, asks, DEFAULT_LIMITS, model)
         # as gateway.rename does
-        request = ParsedRequest(replace(parsed.operation, **names), parsed.reply)
+        request = ParsedRequest(replace(parsed.operation, **names), parsed.response_options)
         return codec.build_response(replace(answer, id=asks.id, **names), request)
 
     def forward(model: str = "", version: str = "") -> Any:

@@ -16,7 +16,7 @@ from infergate.gateway.dispatch import HttpDispatch, RpcDispatch
 class Named:
     """A frontend that answers its name."""
 
-    codec = SimpleNamespace(streams=frozenset({"/a.S/Turns"}))
+    codec = SimpleNamespace(streaming_methods=frozenset({"/a.S/Turns"}))
 
     def __init__(self, name: str, answer: Any) -> None:
         self.name = name

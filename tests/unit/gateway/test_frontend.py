@@ -121,7 +121,7 @@ async def test_a_backends_error_is_told_in_this_protocol() -> None:
 
 async def test_other_operations_need_no_way() -> None:
     answer = await frontend(Memory("b"), LineCodec()).respond(RpcRequest("ready m"), call())
-    assert answer.message == [b"Health(ok=True)"]
+    assert answer.message == [b"HealthStatus(ok=True)"]
 
 
 async def test_a_request_that_cannot_be_read_is_answered() -> None:

@@ -119,7 +119,7 @@ async def test_a_helper_inflates_what_is_long_and_memory_is_counted_meanwhile() 
     cost = len(gzip.decompress(join_parts(wire.body)))
     answer = await _frontend(aside, _answer(1)).respond(wire, call(memory=memory))
     assert answer.status == 200
-    assert aside.jobs == [("shield", ("", "test"), cost)]
+    assert aside.jobs == [("validate", ("", "test"), cost)]
     assert cost - total_size(wire.body) <= memory.peak < cost + 5 * MIB
     assert 4 * MIB < memory.held < 5 * MIB  # the body as it goes on
 
@@ -167,7 +167,7 @@ async def test_json_that_a_helper_inflates_is_counted_by_what_it_takes_to_read(
     assert memory.peak <= inflating + 20 * most
 
 
-@pytest.mark.parametrize(("elements", "jobs"), [(100 * KIB, []), (300 * KIB, ["relabel"])])
+@pytest.mark.parametrize(("elements", "jobs"), [(100 * KIB, []), (300 * KIB, ["rewrite_response"])])
 async def test_a_helper_compresses_long_answers_that_go_on(elements: int, jobs: list[str]) -> None:
     aside = _Aside()
     wire = replace(_compressed(1), headers={HEADER: "0", "accept-encoding": "gzip"}, body=(b"",))
@@ -184,7 +184,7 @@ async def test_a_helper_looks_for_the_sequence_of_what_is_not_checked() -> None:
     frontend = _frontend(aside, _answer(1), validate=False, retry=RetryPolicy(is_idempotent=True))
     answer = await frontend.respond(_compressed(MIB), call())
     assert answer.status == 200
-    assert [each[0] for each in aside.jobs] == ["sequence"]
+    assert [each[0] for each in aside.jobs] == ["sequence_of"]
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ async def test_answers_that_a_helper_writes_are_numbered_with_the_others(
     codec: Any = plugins()[protocol].create({})
     aside = _Helper()
     labour = CodecOffload(codec, DEFAULT_LIMITS, aside)
-    parsed = codec.parse_request(asked, labour.limits).finish(MODEL)
+    parsed = codec.parse_request(asked, labour.limits).complete(MODEL)
     numbers = []
     for length in (1, 40 * KIB, 1, 40 * KIB):
         label = pack_bytes([b"1.5:0:" + b"x" * length])
@@ -278,7 +278,7 @@ async def test_a_helper_relabels_a_legacy_answer_of_many_fields() -> None:
     header.output.add(name="O")
     message = pb.InferRequest(model_name="m", model_version=-1, meta_data=header, raw_input=[b"\0"])
     wire = RpcRequest(INFER, (message.SerializeToString(),))
-    asked = codec.validate(wire, labour.limits).finish(MODEL)
+    asked = codec.validate(wire, labour.limits).complete(MODEL)
     told = pb.InferResponse(raw_output=[bytes(4)])
     told.request_status.code = 1
     output = told.meta_data.output.add(name="O")
@@ -307,7 +307,7 @@ async def test_a_helper_writes_long_typed_contents(
     aside = _Helper()
     labour = CodecOffload(codec, DEFAULT_LIMITS, aside)
     request = v2.ModelInferRequest(model_name="m").SerializeToString()
-    parsed = codec.parse_request(RpcRequest(codec.stream, (request,)), labour.limits)
+    parsed = codec.parse_request(RpcRequest(codec.streaming_method, (request,)), labour.limits)
     data = Tensor("O", datatype, (elements,), bytes(datatype.itemsize * elements))
     answer = InferResponse("m", "1", outputs=(data,))
     for how in (codec.build_response, codec.build_stream_response):

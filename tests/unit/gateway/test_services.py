@@ -34,20 +34,20 @@ class Switch(Readiness):
 
     def __init__(self) -> None:
         super().__init__(self.told)
-        self.is_ready = True
+        self.serves = True
         self._turns: asyncio.Queue[None] = asyncio.Queue()
 
     async def told(self, call: Call) -> bool:
         raise NotImplementedError
 
     async def is_ready(self) -> bool:
-        return self.is_ready
+        return self.serves
 
     async def wait_for_change(self) -> None:
         await self._turns.get()
 
     def turn(self, is_ready: bool) -> None:
-        self.is_ready = is_ready
+        self.serves = is_ready
         self._turns.put_nowait(None)
 
 
@@ -113,7 +113,7 @@ async def test_check_tells_readiness_of_the_server_and_its_services() -> None:
     async with served(made(readiness)) as channel:
         for service in ("", V2, HEALTH_SERVICE, *REFLECTION_SERVICES):
             assert await check(channel, service) == SERVING
-        readiness.is_ready = False
+        readiness.serves = False
         assert await check(channel, "") == NOT_SERVING
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await check(channel, "nosuch.Service")

@@ -260,7 +260,7 @@ async def test_much_is_moved_by_a_thread(monkeypatch: pytest.MonkeyPatch) -> Non
     ) as loan:
         assert loan.request.inputs[0].data == bytes(range(65))
         await loan.write_outputs(answering(bytes(65)))
-    assert moved == ["_read", "_write"]
+    assert moved == ["_read_inputs", "_write_outputs"]
     assert FILE.read_bytes()[:66] == bytes(65) + b"\x41"
 
 
