@@ -22,11 +22,11 @@ APART = dict(re.findall(r"^\| `(faults/[^`]+)` \| (.+) \|$", _DOC, re.MULTILINE)
 def watched(request: pytest.FixtureRequest) -> Iterator[None]:
     """Each fault is tried while others are served and memory and descriptors are watched, or
     docs/faults.md says why not."""
-    begun = done.peek
+    begun = done.begun
     yield
     file = f"faults/{request.path.name}"
     if APART.keys().isdisjoint((file, f"{file}::{request.function.__name__}")):
-        assert done.open or done.peek > begun, "nobody watches: see faults.watch.unharmed"
+        assert done.open or done.begun > begun, "nobody watches: see faults.watch.unharmed"
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -29,7 +29,7 @@ _PAUSE = 0.1
 class Done:
     """What tests have done so far, by which conftest sees what each of them has."""
 
-    peek: int = 0
+    begun: int = 0
     """How often something was to be as before."""
     open: int = 0
     """How many of those times are not over."""
@@ -39,7 +39,7 @@ class Done:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """What the block does is held to what every fault is held to."""
-        self.peek += 1
+        self.begun += 1
         self.open += 1
         try:
             yield
