@@ -40,7 +40,7 @@ from infergate.core.messages import (
 )
 from infergate.core.tensor import tensor_from_array
 from infergate.core.wire import join_parts
-from infergate.matrix.clients import FRAMES, SPEAKERS, Speaker
+from infergate.matrix.client_kinds import CLIENT_KINDS, RAW_SOCKETS, ClientKind
 from infergate.transport.base import Endpoint
 from infergate.transport.compat.grpcio_client import GrpcioUpstream
 from infergate.transport.framed.client import HttpOrFrameUpstream
@@ -62,9 +62,11 @@ _STREAMED: Final = 10
 _MODELS: Final = ("identity", *(f"{each}.identity" for each in (*SURE, *ONCE)))
 _REPEATS: Final = ("repeat", "rpc.repeat")
 _SUMS: Final = ("rpc.accumulate", "rest.accumulate")
-_UNBOUND: Final = [each for each in SPEAKERS if each.listener != FRAMES]
-_SEQUENTIAL: Final = [each for each in SPEAKERS if each.protocol != "graphpipe"]
-_STREAMING: Final = [each for each in SPEAKERS if each.name in ("V2 REST, binary", "V2 gRPC, raw")]
+_UNBOUND: Final = [each for each in CLIENT_KINDS if each.listener != RAW_SOCKETS]
+_SEQUENTIAL: Final = [each for each in CLIENT_KINDS if each.protocol != "graphpipe"]
+_STREAMING: Final = [
+    each for each in CLIENT_KINDS if each.name in ("V2 REST, binary", "V2 gRPC, raw")
+]
 _BROKEN: Final = re.compile("Socket closed|Stream removed|reset by peer|failed to connect")
 """How grpc-core words that a connection is gone."""
 _IDENTITY: Final = re.compile("sequence [0-9]+")
@@ -120,9 +122,9 @@ class Traffic:
         """Each kind of call once, so that what is made once is made; and so many of the largest at
         once, for the memory that they need stays with the process."""
         for model in _MODELS:
-            for speaker in SPEAKERS:
+            for speaker in CLIENT_KINDS:
                 await self._infer(speaker, model, 16)
-        for speaker in SPEAKERS:
+        for speaker in CLIENT_KINDS:
             models = itertools.islice(itertools.cycle(_MODELS), at_once)
             await asyncio.gather(*(self._infer(speaker, each, _SIZES[-1]) for each in models))
         for speaker in _UNBOUND:
@@ -164,19 +166,19 @@ class Traffic:
 
     async def _one(self) -> None:
         size = random.choices(_SIZES, _LIKELY)[0]
-        await self._infer(random.choice(SPEAKERS), random.choice(_MODELS), size)
+        await self._infer(random.choice(CLIENT_KINDS), random.choice(_MODELS), size)
 
     async def _past(self) -> None:
         await self._ask_server(random.choice(_UNBOUND), random.choice(_SIZES))
 
-    async def _ask_server(self, speaker: Speaker, size: int) -> None:
+    async def _ask_server(self, speaker: ClientKind, size: int) -> None:
         """Past the gateway, a server whose listeners have TLS where the gateway's have none."""
         client = self._client(speaker, "identity", self._left)
         asking = _asked(client, "identity", size)
         await self._judged(f"{speaker.name} → a server", "identity", asking)
 
-    async def _infer(self, speaker: Speaker, model: str, size: int) -> None:
-        if speaker.listener == FRAMES:
+    async def _infer(self, speaker: ClientKind, model: str, size: int) -> None:
+        if speaker.listener == RAW_SOCKETS:
             model = "identity"  # what its listener is bound to
         client = self._client(speaker, model)
         await self._judged(f"{speaker.name} → {model}", model, _asked(client, model, size))
@@ -253,7 +255,7 @@ class Traffic:
     async def _legacy_stream(self) -> None:
         """Many requests on a stream of the legacy API."""
         model = random.choice(_MODELS)
-        speaker = next(each for each in SPEAKERS if each.protocol == "trtis-grpc")
+        speaker = next(each for each in CLIENT_KINDS if each.protocol == "trtis-grpc")
         codec = plugins()["trtis-grpc"].create({})
         wire = codec.build_request(_identity(model, 16), speaker.profile, described(model))
 
@@ -350,8 +352,8 @@ class Traffic:
 
     async def _give_up(self) -> None:
         """While it is under way, or by a deadline that is over before it can be met."""
-        speaker, model = random.choice(SPEAKERS), random.choice(_MODELS)
-        if speaker.listener == FRAMES:
+        speaker, model = random.choice(CLIENT_KINDS), random.choice(_MODELS)
+        if speaker.listener == RAW_SOCKETS:
             model = "identity"
         self.counts.faults["a client that gives up"] += 1
         client = self._client(speaker, model)
@@ -373,9 +375,9 @@ class Traffic:
     # ---- how it is asked
 
     def _client(
-        self, speaker: Speaker, model: str, place: Mapping[str, Listener] | None = None
+        self, speaker: ClientKind, model: str, place: Mapping[str, Listener] | None = None
     ) -> RemoteBackend[Any, Any]:
-        path = speaker.path(model, "") if speaker.bound else ""
+        path = speaker.path(model, "") if speaker.path_prefix else ""
         listener = (place or self._front)[speaker.listener.split()[0]]
         key = speaker, path, listener.address
         if key not in self._clients:
@@ -383,11 +385,11 @@ class Traffic:
         return self._clients[key]
 
 
-def _made(speaker: Speaker, listener: Listener, path: str) -> RemoteBackend[Any, Any]:
+def _made(speaker: ClientKind, listener: Listener, path: str) -> RemoteBackend[Any, Any]:
     host, _, port = listener.address.rpartition(":")
     plugin = plugins()[speaker.protocol]
     endpoint = Endpoint(
-        host, int(port), listener.tls is not None, path, framed=speaker.listener == FRAMES
+        host, int(port), listener.tls is not None, path, framed=speaker.listener == RAW_SOCKETS
     )
     server = BackendSettings(
         speaker.name,
@@ -433,7 +435,7 @@ async def _asked(client: RemoteBackend[Any, Any], model: str, size: int) -> None
 def _is_ours(error: Exception) -> bool:
     """Whether the connection to the gateway itself failed, which is nobody's fault but its own."""
     if isinstance(error, GatewayError):
-        return any(f"backend '{each.name}': " in error.public for each in SPEAKERS)
+        return any(f"backend '{each.name}': " in error.public for each in CLIENT_KINDS)
     if isinstance(error, grpc.aio.AioRpcError):
         return bool(_BROKEN.search(error.details() or ""))
     return True

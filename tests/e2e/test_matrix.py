@@ -19,10 +19,10 @@ from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpRequest
 from infergate.matrix import run
 from infergate.matrix.cases import CASES
-from infergate.matrix.clients import SPEAKERS
+from infergate.matrix.client_kinds import CLIENT_KINDS
 from infergate.matrix.findings import Mark
-from infergate.matrix.site import BACKENDS
-from infergate.matrix.witness import Echo
+from infergate.matrix.gateways import BACKENDS
+from infergate.matrix.recording_backend import EchoModel
 
 GRAPHPIPE = "GraphPipe, HTTP"
 PAGE = Path(__file__).parents[2] / "docs" / "fidelity.md"
@@ -39,11 +39,11 @@ def test_the_page_is_what_is_found_and_nothing_is_wrong(
 def test_the_page_has_every_pair_and_case() -> None:
     lines = PAGE.read_text().splitlines()
     headings = [line for line in lines if line.startswith("## From ")]
-    assert headings == [f"## From {speaker.name}" for speaker in SPEAKERS]
-    assert lines.count(f"| | {' | '.join(BACKENDS)} |") == len(SPEAKERS)
+    assert headings == [f"## From {speaker.name}" for speaker in CLIENT_KINDS]
+    assert lines.count(f"| | {' | '.join(BACKENDS)} |") == len(CLIENT_KINDS)
     for case in CASES:
         rows = [line for line in lines if line.startswith(f"| {case.name} |")]
-        assert len(rows) == len(SPEAKERS), case.name
+        assert len(rows) == len(CLIENT_KINDS), case.name
         assert {row.count("|") for row in rows} == {len(BACKENDS) + 2}
     assert len({case.name for case in CASES}) == len(CASES)
 
@@ -74,17 +74,19 @@ def test_a_frontend_that_misreads_spoils_every_pair_of_its_clients(
         return replace(unfinished, complete=finish)
 
     monkeypatch.setattr(GraphPipeCodec, "parse_request", misread)
-    monkeypatch.setattr(run, "SPEAKERS", [each for each in SPEAKERS if each.name == GRAPHPIPE])
-    marks = {pair.backend: findings_of(pair)["FP32"] for pair in asyncio.run(run.matrix())}
+    monkeypatch.setattr(
+        run, "CLIENT_KINDS", [each for each in CLIENT_KINDS if each.name == GRAPHPIPE]
+    )
+    marks = {pair.backend: findings_of(pair)["FP32"] for pair in asyncio.run(run.run_all())}
     assert marks == dict.fromkeys(BACKENDS, Mark.WRONG)
 
 
 def test_the_command_fails_where_a_model_is_misread(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    infer, asked = Echo.infer, Counter[str]()
+    infer, asked = EchoModel.infer, Counter[str]()
 
-    def other(self: Echo, request: InferRequest) -> InferResponse:
+    def other(self: EchoModel, request: InferRequest) -> InferResponse:
         answer = infer(self, request)
         asked[request.model] += 1
         # The first answer, the embedded backend's, is the one that others are compared with.
@@ -92,8 +94,10 @@ def test_the_command_fails_where_a_model_is_misread(
             return answer
         return replace(answer, outputs=flipped(answer.outputs))
 
-    monkeypatch.setattr(Echo, "infer", other)
-    monkeypatch.setattr(run, "SPEAKERS", [each for each in SPEAKERS if each.name == GRAPHPIPE])
+    monkeypatch.setattr(EchoModel, "infer", other)
+    monkeypatch.setattr(
+        run, "CLIENT_KINDS", [each for each in CLIENT_KINDS if each.name == GRAPHPIPE]
+    )
     assert main(["matrix"]) == 1
     told = capsys.readouterr().out
     assert all(name in told for name in (*BACKENDS, GRAPHPIPE))

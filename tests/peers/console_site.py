@@ -22,7 +22,7 @@ from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
 from infergate.core.messages import InferRequest
 from infergate.core.tensor import tensor_from_array
-from infergate.matrix.clients import SPEAKERS
+from infergate.matrix.client_kinds import CLIENT_KINDS
 from infergate.transport.base import Endpoint
 
 DEMO = "backends: {demo: {protocol: builtin}}\nroutes: [{model: '*', backend: demo}]\n"
@@ -106,7 +106,7 @@ def traffic(site: Site) -> Iterator[None]:
 
 
 async def _ask(site: Site, stop: threading.Event) -> None:
-    speakers = [each for each in SPEAKERS if each.listener in {"http", "grpc"}]
+    speakers = [each for each in CLIENT_KINDS if each.listener in {"http", "grpc"}]
     clients = {}
     tensor = tensor_from_array("INPUT0", Datatype.FP32, np.linspace(0, 1, 64, dtype="f4"))
     numbers = np.random.default_rng(7)
@@ -120,7 +120,7 @@ async def _ask(site: Site, stop: threading.Event) -> None:
         endpoint = Endpoint(host, int(port), path=speaker.path(model, ""))
         key = (speaker.name, endpoint)
         if key not in clients:
-            clients[key] = speaker.client(endpoint)
+            clients[key] = speaker.create_client(endpoint)
         request = InferRequest(model, inputs=(replace(tensor, name="INPUT0"),))
         with contextlib.suppress(GatewayError):
             await clients[key].perform(request, Call("traffic", time.monotonic()))

@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from infergate.matrix import table
-from infergate.matrix.clients import SPEAKERS
+from infergate.matrix.client_kinds import CLIENT_KINDS
 from infergate.matrix.findings import Mark
-from infergate.matrix.run import Pair, run
-from infergate.matrix.site import BACKENDS
+from infergate.matrix.gateways import BACKENDS
+from infergate.matrix.run import Pair, run_pairs
 from infergate.terminal import Progress
 
 
@@ -49,8 +49,8 @@ async def _print_rows() -> tuple[Pair, ...]:
 
 async def _results() -> AsyncGenerator[Pair, None]:
     """Yield the pairs as they finish, with a progress bar on a terminal."""
-    with Progress("all pairs of protocols", len(SPEAKERS) * len(BACKENDS)) as progress:
-        async with aclosing(run()) as results:
+    with Progress("all pairs of protocols", len(CLIENT_KINDS) * len(BACKENDS)) as progress:
+        async with aclosing(run_pairs()) as results:
             async for pair in results:
                 progress.step()
                 yield pair

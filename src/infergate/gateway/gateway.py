@@ -15,7 +15,6 @@ from typing import Final
 
 from infergate import __version__
 from infergate.backends.base import Backend, SupportsHealthWatch
-from infergate.core.accounting import charge_tensors
 from infergate.core.call import Call
 from infergate.core.counters import RouteCounters
 from infergate.core.errors import GatewayError, Kind
@@ -51,7 +50,12 @@ from infergate.core.sequences import sequence_key
 from infergate.core.tensor import OpaqueParameters
 from infergate.gateway import cast
 from infergate.gateway.classification import request_values, requests_classes
-from infergate.gateway.datatypes import (cast_for_backend, cast_substitutes_back, fit_response, metadata_for_client)
+from infergate.gateway.datatypes import (
+    cast_for_backend,
+    cast_substitutes_back,
+    fit_response,
+    metadata_for_client,
+)
 from infergate.gateway.model_catalogue import READY, ModelCatalogue, query_backend
 from infergate.gateway.model_configuration import config_from_metadata, is_numeric_version
 from infergate.gateway.readiness import Readiness

@@ -14,12 +14,17 @@ from infergate.core.datatypes import FLOATS, INTEGERS, NUMPY_DTYPES, Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest, RequestedOutput, TensorMetadata
 from infergate.core.tensor import Tensor, bf16_from_float32, pack_bytes, tensor_from_array
-from infergate.matrix.witness import Echo, Hanging, Refusing, Seen
+from infergate.matrix.recording_backend import (
+    EchoModel,
+    HangingModel,
+    ReceivedRequest,
+    RejectingModel,
+)
 
-HANGING: Final = "hanging"
+HANGING_MODEL: Final = "hanging"
 """A model that never responds. The timeout of its routes is ``PATIENCE``."""
-PATIENCE: Final = "50ms"
-UNKNOWN: Final = "unknown"
+HANGING_TIMEOUT: Final = "50ms"
+UNKNOWN_MODEL: Final = "unknown"
 """A model with a route, but on no server."""
 _DEADLINE: Final = 5.0
 _ROUNDING: Final = 1.0
@@ -35,14 +40,17 @@ class Case:
     group: str
     name: str
     requests: tuple[InferRequest, ...]
-    expects: GatewayError | None = None
+    expected_error: GatewayError | None = None
     deadline: float | None = None
 
-    def is_bounded(self, seen: Seen) -> bool:
+    def has_deadline(self, received: ReceivedRequest) -> bool:
         """Whether the model received the client's deadline, if there is one."""
         if self.deadline is None:
             return True
-        return seen.allowed is not None and seen.allowed < self.deadline + _ROUNDING
+        return (
+            received.remaining_seconds is not None
+            and received.remaining_seconds < self.deadline + _ROUNDING
+        )
 
 
 # ---- tensors ----------------------------------------------------------------------------------
@@ -89,35 +97,35 @@ def _echo(name: str, *tensors: tuple[str, tuple[int, ...]], batch: int = 0) -> S
 _REFUSED: Final = GatewayError(Kind.BAD_REQUEST, "the model rejects input 'IN0'")
 _BUSY: Final = GatewayError(Kind.OVERLOADED, "the model is busy", retry_after=3.0)
 _LATE: Final = GatewayError(Kind.TIMEOUT, "")
-_NOT_FOUND: Final = GatewayError(Kind.NOT_FOUND, UNKNOWN)
+_NOT_FOUND: Final = GatewayError(Kind.NOT_FOUND, UNKNOWN_MODEL)
 
 
-def models() -> Iterator[Model]:
+def create_models() -> Iterator[Model]:
     """Create the models of all cases."""
     for datatype in Datatype:
-        yield Echo(_echo(datatype.value, (datatype.value, (-1,))))
-    yield Echo(_echo("scalar", ("FP32", ())))
-    yield Echo(_echo("rows", ("FP32", (-1, 3))))
-    yield Echo(_echo("batches", ("FP32", (-1, 3)), batch=8))
-    yield Echo(_echo("rank5", ("FP32", (-1, -1, -1, -1, -1))))
-    yield Echo(_echo("several", ("FP32", (-1,)), ("INT32", (-1, -1)), ("BYTES", (-1,))))
+        yield EchoModel(_echo(datatype.value, (datatype.value, (-1,))))
+    yield EchoModel(_echo("scalar", ("FP32", ())))
+    yield EchoModel(_echo("rows", ("FP32", (-1, 3))))
+    yield EchoModel(_echo("batches", ("FP32", (-1, 3)), batch=8))
+    yield EchoModel(_echo("rank5", ("FP32", (-1, -1, -1, -1, -1))))
+    yield EchoModel(_echo("several", ("FP32", (-1,)), ("INT32", (-1, -1)), ("BYTES", (-1,))))
     scores = _echo("scores", ("FP32", (-1, 4)))
-    yield Echo(
+    yield EchoModel(
         Signature("scores", scores.inputs, scores.outputs, labels={"OUT0": ("a", "b", "c", "d")})
     )
-    yield Echo(
+    yield EchoModel(
         _echo("telling", ("FP32", (-1,))), {"flag": True, "count": -7, "text": "x", "real": 0.5}
     )
     yield Accumulate()
-    yield Refusing(_echo("refusing", ("FP32", (-1,))), _REFUSED)
-    yield Refusing(_echo("busy", ("FP32", (-1,))), _BUSY)
-    yield Hanging(_echo(HANGING, ("FP32", (-1,))))
+    yield RejectingModel(_echo("refusing", ("FP32", (-1,))), _REFUSED)
+    yield RejectingModel(_echo("busy", ("FP32", (-1,))), _BUSY)
+    yield HangingModel(_echo(HANGING_MODEL, ("FP32", (-1,))))
 
 
 # ---- cases ------------------------------------------------------------------------------------
 
 
-def _one(datatype: Datatype, shape: tuple[int, ...], data: bytes) -> tuple[Tensor, ...]:
+def _single_input(datatype: Datatype, shape: tuple[int, ...], data: bytes) -> tuple[Tensor, ...]:
     return (Tensor("IN0", datatype, shape, data),)
 
 
@@ -151,24 +159,24 @@ def _sequence(identity: int | str) -> tuple[InferRequest, ...]:
 
 
 def _strings(*elements: bytes) -> tuple[InferRequest, ...]:
-    inputs = _one(Datatype.BYTES, (len(elements),), pack_bytes(elements))
+    inputs = _single_input(Datatype.BYTES, (len(elements),), pack_bytes(elements))
     return (InferRequest("BYTES", inputs=inputs),)
 
 
 def _cases() -> Iterator[Case]:
     for datatype in Datatype:
-        inputs = _one(datatype, (4,), _elements(datatype))
+        inputs = _single_input(datatype, (4,), _elements(datatype))
         yield Case("datatype", datatype.value, (InferRequest(datatype.value, inputs=inputs),))
     special = _floats(Datatype.FP32, [np.inf, -np.inf, np.nan, 3.4028234663852886e38])
     yield Case(
         "values",
         "infinities, NaN",
-        (InferRequest("FP32", inputs=_one(Datatype.FP32, (4,), special)),),
+        (InferRequest("FP32", inputs=_single_input(Datatype.FP32, (4,), special)),),
     )
     yield Case(
         "values",
         "NaN payloads",
-        (InferRequest("FP32", inputs=_one(Datatype.FP32, (4,), _NAN_PAYLOADS)),),
+        (InferRequest("FP32", inputs=_single_input(Datatype.FP32, (4,), _NAN_PAYLOADS)),),
     )
     yield Case("values", "strings: UTF-8", _strings("größe".encode(), "日本".encode()))
     yield Case("values", "strings: any bytes", _strings(b"\xff\xfe", b"\x80"))
@@ -205,10 +213,10 @@ def _cases() -> Iterator[Case]:
     plain = (InferRequest("FP32", inputs=_PLAIN),)
     yield Case("request", "deadline", plain, deadline=_DEADLINE)
     for name, model, error in (
-        ("unknown model", UNKNOWN, _NOT_FOUND),
+        ("unknown model", UNKNOWN_MODEL, _NOT_FOUND),
         ("rejected by the model", "refusing", _REFUSED),
         ("busy, with a retry time", "busy", _BUSY),
-        ("timeout", HANGING, _LATE),
+        ("timeout", HANGING_MODEL, _LATE),
     ):
         yield Case("error", name, (InferRequest(model, inputs=_PLAIN),), error)
 

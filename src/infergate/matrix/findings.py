@@ -25,8 +25,8 @@ class Mark(enum.Enum):
 
     EXACT = "="
     CONVERTED = "≈"
-    REFUSED = "✗"
-    UNSAID = "-"
+    REJECTED = "✗"
+    NOT_EXPRESSIBLE = "-"
     """The client's protocol cannot express the request."""
     WRONG = "!"
     """A difference that this module cannot explain."""
@@ -41,14 +41,14 @@ class Finding:
 
 
 EXACT: Final = Finding(Mark.EXACT)
-REFUSALS: Final = frozenset({Kind.UNSUPPORTED, Kind.BAD_REQUEST})
+REJECTION_KINDS: Final = frozenset({Kind.UNSUPPORTED, Kind.BAD_REQUEST})
 """Errors for requests that a protocol cannot express."""
 
-_UNAVAILABLE: Final = frozenset({Kind.OVERLOADED, Kind.NO_BACKEND})
+_UNAVAILABLE_KINDS: Final = frozenset({Kind.OVERLOADED, Kind.NO_BACKEND})
 """Kinds that share a single status in some protocols."""
 
 
-def found(notes: Sequence[str]) -> Finding:
+def finding_of(notes: Sequence[str]) -> Finding:
     """Return the finding for a list of differences."""
     if not notes:
         return EXACT
@@ -58,69 +58,75 @@ def found(notes: Sequence[str]) -> Finding:
     return Finding(Mark.CONVERTED, "; ".join(dict.fromkeys(notes)))
 
 
-def refused(error: GatewayError, names: Mapping[str, str]) -> Finding:
+def rejection(error: GatewayError, replacements: Mapping[str, str]) -> Finding:
     """Return the finding for an unexpected error.
 
     In its text, ``names`` of this request are replaced by the values of the mapping, so that equal
     errors have equal notes.
     """
     text = error.public
-    for name, replacement in sorted(names.items(), key=lambda pair: -len(pair[0])):
+    for name, replacement in sorted(replacements.items(), key=lambda pair: -len(pair[0])):
         text = text.replace(f"'{name}'", replacement)
-    mark = Mark.REFUSED if error.kind in REFUSALS else Mark.WRONG
-    return Finding(mark, f"{_spoken(error.kind)}: {text}")
+    mark = Mark.REJECTED if error.kind in REJECTION_KINDS else Mark.WRONG
+    return Finding(mark, f"{_kind_text(error.kind)}: {text}")
 
 
-def _spoken(kind: Kind) -> str:
-    return "unavailable" if kind in _UNAVAILABLE else kind.value.replace("_", " ")
+def _kind_text(kind: Kind) -> str:
+    return "unavailable" if kind in _UNAVAILABLE_KINDS else kind.value.replace("_", " ")
 
 
-def of_error(expected: GatewayError, got: GatewayError | None) -> Iterator[str]:
+def error_differences(expected: GatewayError, received: GatewayError | None) -> Iterator[str]:
     """Yield the differences between the model's error and the client's."""
-    if got is None:
+    if received is None:
         yield _wrong("a response instead of an error")
         return
-    if got.kind is not expected.kind and {got.kind, expected.kind} - _UNAVAILABLE:
-        yield f"reported as {_spoken(got.kind)}"
-    if expected.public not in got.public:
+    if received.kind is not expected.kind and {received.kind, expected.kind} - _UNAVAILABLE_KINDS:
+        yield f"reported as {_kind_text(received.kind)}"
+    if expected.public not in received.public:
         yield "the reason is not passed on"
-    if expected.retry_after != got.retry_after:
+    if expected.retry_after != received.retry_after:
         yield "the retry time is not passed on"
 
 
-def of_request(meant: InferRequest, seen: InferRequest) -> Iterator[str]:
+def request_differences(expected: InferRequest, received: InferRequest) -> Iterator[str]:
     """Yield the differences between a request and the one that the model received, except for the
     model's name."""
-    if meant.version != seen.version:
-        yield _lost("the version is not sent to the server", seen.version)
-    if meant.id != seen.id:
-        yield _lost("the id is not sent to the server; the client gets its own id back", seen.id)
-    yield from _of_parameters("parameters not sent to the server:", meant, seen)
-    yield from _of_tensors(meant.inputs, seen.inputs)
-    yield from _of_outputs(meant.outputs, seen.outputs, meant.inputs)
+    if expected.version != received.version:
+        yield _missing("the version is not sent to the server", received.version)
+    if expected.id != received.id:
+        yield _missing(
+            "the id is not sent to the server; the client gets its own id back", received.id
+        )
+    yield from _parameter_differences("parameters not sent to the server:", expected, received)
+    yield from _tensors_differences(expected.inputs, received.inputs)
+    yield from _output_differences(expected.outputs, received.outputs, expected.inputs)
 
 
-def of_answer(given: InferResponse, got: InferResponse, asked: InferRequest) -> Iterator[str]:
+def response_differences(
+    given: InferResponse, got: InferResponse, request: InferRequest
+) -> Iterator[str]:
     """Yield the differences between the model's response and the client's."""
-    if got.model != asked.model:
+    if got.model != request.model:
         yield _wrong(f"the model's name is {got.model!r}")
-    if got.id != asked.id:
-        yield _lost("the id is not sent to the client", got.id)
-    if asked.version and given.version != got.version:
-        yield _lost("the version is not sent to the client", got.version)
-    yield from _of_parameters("parameters not sent to the client:", given, got)
-    expected = _as_asked(given.outputs, asked.outputs)
-    has_classes = any(class_count(output) for output in asked.outputs)
-    yield from (_of_classes if has_classes else _of_tensors)(expected, got.outputs)
+    if got.id != request.id:
+        yield _missing("the id is not sent to the client", got.id)
+    if request.version and given.version != got.version:
+        yield _missing("the version is not sent to the client", got.version)
+    yield from _parameter_differences("parameters not sent to the client:", given, got)
+    expected = _in_requested_order(given.outputs, request.outputs)
+    has_classes = any(class_count(output) for output in request.outputs)
+    yield from (_class_differences if has_classes else _tensors_differences)(expected, got.outputs)
 
 
-def _as_asked(outputs: Sequence[Tensor], asked: Sequence[RequestedOutput]) -> Sequence[Tensor]:
+def _in_requested_order(
+    outputs: Sequence[Tensor], asked: Sequence[RequestedOutput]
+) -> Sequence[Tensor]:
     """Return ``outputs`` in the requested order, if any were requested."""
     order = [output.name for output in asked]
     return sorted(outputs, key=lambda tensor: order.index(tensor.name)) if order else outputs
 
 
-def _of_classes(given: Sequence[Tensor], got: Sequence[Tensor]) -> Iterator[str]:
+def _class_differences(given: Sequence[Tensor], got: Sequence[Tensor]) -> Iterator[str]:
     try:
         expected, received = _classes(given), _classes(got)
     except ValueError:
@@ -142,17 +148,17 @@ def _classes(outputs: Sequence[Tensor]) -> list[tuple[float, str, str]]:
     return [(float(value), str(index), str(label)) for value, index, *label in parts]
 
 
-def _of_parameters(
+def _parameter_differences(
     lost: str, meant: InferRequest | InferResponse, seen: InferRequest | InferResponse
 ) -> Iterator[str]:
     missing = sorted(name for name in meant.parameters if name not in seen.parameters)
     if missing:
         yield f"{lost} {', '.join(missing)}"
     for name, value in seen.parameters.items():
-        yield from _of_parameter(name, value, meant.parameters)
+        yield from _value_difference(name, value, meant.parameters)
 
 
-def _of_parameter(name: str, value: object, meant: Parameters) -> Iterator[str]:
+def _value_difference(name: str, value: object, meant: Parameters) -> Iterator[str]:
     if name not in meant:
         yield f"the parameter {name} is added"
         return
@@ -160,16 +166,16 @@ def _of_parameter(name: str, value: object, meant: Parameters) -> Iterator[str]:
     if type(value) is type(original) and value == original:
         return
     if value == original or str(value) == str(original):
-        yield f"the parameter {name}, {_kind(original)}, arrives as {_kind(value)}"
+        yield f"the parameter {name}, {_type_text(original)}, arrives as {_type_text(value)}"
     else:
         yield _wrong(f"parameter {name} is {value!r}, expected {original!r}")
 
 
-def _kind(value: object) -> str:
+def _type_text(value: object) -> str:
     return {bool: "a bool", int: "an integer", float: "a float", str: "text"}[type(value)]
 
 
-def _of_tensors(meant: Sequence[Tensor], seen: Sequence[Tensor]) -> Iterator[str]:
+def _tensors_differences(meant: Sequence[Tensor], seen: Sequence[Tensor]) -> Iterator[str]:
     names, found_names = [t.name for t in meant], [t.name for t in seen]
     if names != found_names:
         if sorted(names) == sorted(found_names):
@@ -181,10 +187,10 @@ def _of_tensors(meant: Sequence[Tensor], seen: Sequence[Tensor]) -> Iterator[str
     by_name = {tensor.name: tensor for tensor in seen}
     for tensor in meant:
         if tensor.name in by_name:
-            yield from _of_tensor(tensor, by_name[tensor.name])
+            yield from _tensor_differences(tensor, by_name[tensor.name])
 
 
-def _of_tensor(meant: Tensor, seen: Tensor) -> Iterator[str]:
+def _tensor_differences(meant: Tensor, seen: Tensor) -> Iterator[str]:
     if meant.datatype is not seen.datatype:
         yield _wrong(f"'{meant.name}' is {seen.datatype.value}, expected {meant.datatype.value}")
     elif bytes(meant.data) != bytes(seen.data):
@@ -202,7 +208,7 @@ def _only_nans_differ(meant: Tensor, seen: Tensor) -> bool:
     return bool(np.array_equal(meant.numpy(), seen.numpy(), equal_nan=True))
 
 
-def _of_outputs(
+def _output_differences(
     meant: Sequence[RequestedOutput], seen: Sequence[RequestedOutput], inputs: Sequence[Tensor]
 ) -> Iterator[str]:
     if any(output.parameters for output in meant):
@@ -219,7 +225,7 @@ def _of_outputs(
         yield _wrong(f"the requested outputs are {sorted(received)}, expected {sorted(expected)}")
 
 
-def _lost(note: str, instead: str) -> str:
+def _missing(note: str, instead: str) -> str:
     return _wrong(f"{note}: {instead!r}") if instead else note
 
 

@@ -9,15 +9,15 @@ from typing import Final
 
 from infergate.matrix.cases import CASES
 from infergate.matrix.findings import Finding, Mark
+from infergate.matrix.gateways import BACKENDS
 from infergate.matrix.run import Pair
-from infergate.matrix.site import BACKENDS
 
-_NOTED: Final = (Mark.CONVERTED, Mark.REFUSED, Mark.WRONG)
+_MARKS_WITH_NOTE: Final = (Mark.CONVERTED, Mark.REJECTED, Mark.WRONG)
 _LEGEND: Final = {
     Mark.EXACT: "exact",
     Mark.CONVERTED: "converted",
-    Mark.REFUSED: "refused",
-    Mark.UNSAID: "not possible in the client's protocol",
+    Mark.REJECTED: "refused",
+    Mark.NOT_EXPRESSIBLE: "not possible in the client's protocol",
     Mark.WRONG: "wrong",
 }
 _COLUMN: Final = 13
@@ -36,8 +36,8 @@ def heading() -> str:
 
 def row(pairs: Sequence[Pair]) -> str:
     """Return one client's row: for each backend, the number of cases with each mark."""
-    cells = "".join(_counted(pair.findings).ljust(_COLUMN) for pair in pairs)
-    return f"{pairs[0].speaker.name:18}{cells.rstrip()}"
+    cells = "".join(_count_marks(pair.findings).ljust(_COLUMN) for pair in pairs)
+    return f"{pairs[0].client_kind.name:18}{cells.rstrip()}"
 
 
 def notes(pairs: Iterable[Pair]) -> str:
@@ -45,10 +45,10 @@ def notes(pairs: Iterable[Pair]) -> str:
     counts: Counter[tuple[Mark, str, str]] = Counter()
     for pair in pairs:
         for case, finding in zip(CASES, pair.findings, strict=True):
-            if finding.mark in _NOTED:
+            if finding.mark in _MARKS_WITH_NOTE:
                 counts[finding.mark, case.name, finding.note] += 1
     lines = []
-    for mark in _NOTED:
+    for mark in _MARKS_WITH_NOTE:
         marked = [(key[1:], count) for key, count in counts.items() if key[0] is mark]
         if marked:
             lines.append(f"\n{mark.value} {_LEGEND[mark]} (pairs)")
@@ -56,9 +56,9 @@ def notes(pairs: Iterable[Pair]) -> str:
     return "\n".join(lines)
 
 
-def _counted(findings: Iterable[Finding]) -> str:
+def _count_marks(findings: Iterable[Finding]) -> str:
     marks = Counter(finding.mark for finding in findings)
-    shown = (mark for mark in Mark if mark is not Mark.UNSAID and marks[mark])
+    shown = (mark for mark in Mark if mark is not Mark.NOT_EXPRESSIBLE and marks[mark])
     return " ".join(f"{marks[mark]}{mark.value}" for mark in shown)
 
 
@@ -86,15 +86,15 @@ servers and clients is described in detail for [V2](fidelity-v2.md),
 def page(pairs: Sequence[Pair]) -> str:
     """Return docs/fidelity.md."""
     numbers: dict[str, int] = {}
-    parts = [_OPENING, _listed()]
-    for speaker, row in groupby(pairs, key=lambda pair: pair.speaker.name):
+    parts = [_OPENING, _legend_list()]
+    for speaker, row in groupby(pairs, key=lambda pair: pair.client_kind.name):
         parts.append(f"## From {speaker}\n\n" + "\n".join(_table(tuple(row), numbers)) + "\n")
     notes = (f"{number}. {_escaped(note)}" for note, number in numbers.items())
     parts.append("## Notes\n\n" + "\n".join(notes) + "\n")
     return "\n".join(parts)
 
 
-def _listed() -> str:
+def _legend_list() -> str:
     shown = (mark for mark in Mark if mark is not Mark.WRONG)
     return "".join(f"- `{mark.value}` {_LEGEND[mark]}\n" for mark in shown)
 
@@ -109,7 +109,7 @@ def _table(row: Sequence[Pair], numbers: dict[str, int]) -> Iterator[str]:
 
 def _cell(finding: Finding, numbers: dict[str, int]) -> str:
     """Return the mark with the number of the note; a new note gets the next number."""
-    if finding.mark not in _NOTED:
+    if finding.mark not in _MARKS_WITH_NOTE:
         return str(finding.mark.value)
     number = numbers.setdefault(finding.note, len(numbers) + 1)
     return f"{finding.mark.value} {number}"

@@ -16,11 +16,11 @@ from infergate.matrix.findings import (
     EXACT,
     Finding,
     Mark,
-    found,
-    of_answer,
-    of_error,
-    of_request,
-    refused,
+    error_differences,
+    finding_of,
+    rejection,
+    request_differences,
+    response_differences,
 )
 
 
@@ -61,7 +61,7 @@ PLAIN = InferRequest("m", "1", "id", inputs=(ONE,))
     ],
 )
 def test_what_a_server_is_told(changed: dict[str, Any], note: str) -> None:
-    told = found([*of_request(ASKED, replace(ASKED, **changed))])
+    told = finding_of([*request_differences(ASKED, replace(ASKED, **changed))])
     assert told == (Finding(Mark.CONVERTED, note) if note else EXACT)
 
 
@@ -78,7 +78,7 @@ def test_what_a_server_is_told(changed: dict[str, Any], note: str) -> None:
     ],
 )
 def test_what_must_never_change(changed: dict[str, Any]) -> None:
-    assert found([*of_request(ASKED, replace(ASKED, **changed))]).mark is Mark.WRONG
+    assert finding_of([*request_differences(ASKED, replace(ASKED, **changed))]).mark is Mark.WRONG
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_what_must_never_change(changed: dict[str, Any]) -> None:
     ],
 )
 def test_what_a_client_gets(changed: dict[str, Any], note: str) -> None:
-    told = found([*of_answer(GIVEN, replace(GIVEN, **changed), PLAIN)])
+    told = finding_of([*response_differences(GIVEN, replace(GIVEN, **changed), PLAIN)])
     assert told == (Finding(Mark.CONVERTED, note) if note else EXACT)
 
 
@@ -102,21 +102,26 @@ def test_what_a_client_gets(changed: dict[str, Any], note: str) -> None:
     [{"model": "theirs"}, {"id": "other"}, {"version": "2"}, {"outputs": (TWO,)}],
 )
 def test_what_a_client_must_never_get(changed: dict[str, Any]) -> None:
-    assert found([*of_answer(GIVEN, replace(GIVEN, **changed), PLAIN)]).mark is Mark.WRONG
+    assert (
+        finding_of([*response_differences(GIVEN, replace(GIVEN, **changed), PLAIN)]).mark
+        is Mark.WRONG
+    )
 
 
 def test_payloads_of_nans_may_be_lost_and_nothing_else() -> None:
     meant = replace(PLAIN, inputs=(NAN,))
     note = "NaN payloads are lost"
     other = replace(PLAIN, inputs=(fp32("A", 0x7FC00000),))
-    assert found([*of_request(meant, other)]) == Finding(Mark.CONVERTED, note)
-    assert found([*of_request(meant, PLAIN)]).mark is Mark.WRONG
+    assert finding_of([*request_differences(meant, other)]) == Finding(Mark.CONVERTED, note)
+    assert finding_of([*request_differences(meant, PLAIN)]).mark is Mark.WRONG
 
 
 def test_outputs_are_due_in_the_order_they_were_asked_for() -> None:
     asked = replace(PLAIN, outputs=(RequestedOutput("B"), RequestedOutput("A")))
-    assert not [*of_answer(GIVEN, replace(GIVEN, outputs=(TWO, ONE)), asked)]
-    assert [*of_answer(GIVEN, GIVEN, asked)] == ["the tensors arrive in a different order"]
+    assert not [*response_differences(GIVEN, replace(GIVEN, outputs=(TWO, ONE)), asked)]
+    assert [*response_differences(GIVEN, GIVEN, asked)] == [
+        "the tensors arrive in a different order"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +139,7 @@ def test_classes(elements: tuple[bytes, ...], finding: Finding) -> None:
     asked = replace(PLAIN, outputs=(RequestedOutput("A", {"classification": 1}),))
     given = replace(GIVEN, outputs=(texts("A", b"1.000000:2:x"),))
     got = replace(given, outputs=(texts("A", *elements),))
-    assert found([*of_answer(given, got, asked)]) == finding
+    assert finding_of([*response_differences(given, got, asked)]) == finding
 
 
 @pytest.mark.parametrize(
@@ -144,13 +149,16 @@ def test_other_classes_are_wrong(elements: tuple[bytes, ...]) -> None:
     asked = replace(PLAIN, outputs=(RequestedOutput("A", {"classification": 1}),))
     given = replace(GIVEN, outputs=(texts("A", b"1.000000:2:x"),))
     got = replace(given, outputs=(texts("A", *elements),))
-    assert found([*of_answer(given, got, asked)]).mark is Mark.WRONG
+    assert finding_of([*response_differences(given, got, asked)]).mark is Mark.WRONG
 
 
 def test_values_where_classes_are_due_are_wrong() -> None:
     asked = replace(PLAIN, outputs=(RequestedOutput("A", {"classification": 1}),))
     given = replace(GIVEN, outputs=(texts("A", b"1.000000:2:x"),))
-    assert found([*of_answer(given, replace(GIVEN, outputs=(ONE,)), asked)]).mark is Mark.WRONG
+    assert (
+        finding_of([*response_differences(given, replace(GIVEN, outputs=(ONE,)), asked)]).mark
+        is Mark.WRONG
+    )
 
 
 BUSY = GatewayError(Kind.OVERLOADED, "busy", retry_after=3)
@@ -170,11 +178,11 @@ BUSY = GatewayError(Kind.OVERLOADED, "busy", retry_after=3)
     ],
 )
 def test_errors(got: GatewayError | None, notes: list[str]) -> None:
-    assert [*of_error(BUSY, got)] == notes
+    assert [*error_differences(BUSY, got)] == notes
 
 
 def test_a_refusal_is_told_without_the_names_of_this_request() -> None:
     error = GatewayError(Kind.UNSUPPORTED, "model 'a.m' cannot, 'm' neither")
-    told = refused(error, {"m": "asked", "a.m": "of the client"})
-    assert told == Finding(Mark.REFUSED, "unsupported: model of the client cannot, asked neither")
-    assert refused(GatewayError(Kind.INTERNAL, "bug"), {}).mark is Mark.WRONG
+    told = rejection(error, {"m": "asked", "a.m": "of the client"})
+    assert told == Finding(Mark.REJECTED, "unsupported: model of the client cannot, asked neither")
+    assert rejection(GatewayError(Kind.INTERNAL, "bug"), {}).mark is Mark.WRONG

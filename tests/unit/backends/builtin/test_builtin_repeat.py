@@ -24,10 +24,10 @@ class Naps:
     """A sleep that only notes how long it was asked to take."""
 
     def __init__(self) -> None:
-        self.taken: list[float] = []
+        self.take_requests: list[float] = []
 
     async def __call__(self, seconds: float) -> None:
-        self.taken.append(seconds)
+        self.take_requests.append(seconds)
 
 
 async def test_one_response_an_element_after_its_delay() -> None:
@@ -40,9 +40,9 @@ async def test_one_response_an_element_after_its_delay() -> None:
         assert (idx.name, idx.datatype, idx.shape) == ("IDX", Datatype.UINT32, (1,))
         assert (response.model, response.version, response.id) == ("repeat", "1", "r")
         got.append((*out.numpy().tolist(), *idx.numpy().tolist()))
-        assert len(naps.taken) == len(got)  # nothing is made ahead of the pull
+        assert len(naps.take_requests) == len(got)  # nothing is made ahead of the pull
     assert got == [(4, 0), (-2, 1), (0, 2)]
-    assert naps.taken == [0.0, 1.5, 0.007]
+    assert naps.take_requests == [0.0, 1.5, 0.007]
 
 
 async def test_no_elements_no_responses(backend: BuiltinBackend) -> None:

@@ -21,17 +21,17 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.tensor import NO_PARAMETERS, Parameters, Tensor
 
-_FOREVER: Final = 3600.0
-_LATER: Final = 0.2
+_FOREVER_SECONDS: Final = 3600.0
+_GRACE_SECONDS: Final = 0.2
 
 
-class Echo(UnaryModel):
+class EchoModel(UnaryModel):
     """Returns the nth input as the nth output, with the request's id and version and with ``tells``
     as the response's parameters."""
 
-    def __init__(self, signature: Signature, tells: Parameters = NO_PARAMETERS) -> None:
+    def __init__(self, signature: Signature, parameters: Parameters = NO_PARAMETERS) -> None:
         self.signature: Final = signature
-        self._tells: Final = tells
+        self._parameters: Final = parameters
         self._outputs: Final = {
             given.name: output.name
             for given, output in zip(signature.inputs, signature.outputs, strict=True)
@@ -52,11 +52,11 @@ class Echo(UnaryModel):
         )
         built = self.signature.build_response(request, returned.values())
         return InferResponse(
-            built.model, request.version, built.id, self._tells, built.outputs, is_last=True
+            built.model, request.version, built.id, self._parameters, built.outputs, is_last=True
         )
 
 
-class Refusing(Echo):
+class RejectingModel(EchoModel):
     """Fails every inference with ``error``."""
 
     def __init__(self, signature: Signature, error: GatewayError) -> None:
@@ -69,35 +69,35 @@ class Refusing(Echo):
         raise self.error
 
 
-class Hanging(Echo):
+class HangingModel(EchoModel):
     """Never responds (see :meth:`Witness.perform`)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ReceivedRequest:
     """A request that reached a model, the seconds until its deadline (``allowed``; None: no
     deadline), and the model's response, if any (``given``)."""
 
     request: InferRequest
-    allowed: float | None
-    given: InferResponse | None
+    remaining_seconds: float | None
+    response: InferResponse | None
 
 
-class Witness(BuiltinBackend):
+class RecordingBackend(BuiltinBackend):
     """Serves models and records the inference requests."""
 
     def __init__(self, models: Iterable[Model]) -> None:
         served = tuple(models)
         super().__init__("witness", served)
         self.models: Final = {model.metadata.name: model.metadata for model in served}
-        self._hanging: Final = {
-            model.metadata.name for model in served if isinstance(model, Hanging)
+        self._hanging_models: Final = {
+            model.metadata.name for model in served if isinstance(model, HangingModel)
         }
-        self._seen: list[Seen] = []
+        self._requests: list[ReceivedRequest] = []
 
-    def taken(self) -> list[Seen]:
+    def take_requests(self) -> list[ReceivedRequest]:
         """Return the requests since the last call."""
-        seen, self._seen = self._seen, []
+        seen, self._requests = self._requests, []
         return seen
 
     async def perform(self, operation: Operation, call: Call) -> Response:
@@ -107,13 +107,15 @@ class Witness(BuiltinBackend):
         allowed = None if call.deadline is None else call.deadline - time.monotonic()
         given: InferResponse | None = None
         try:
-            if operation.model in self._hanging:
+            if operation.model in self._hanging_models:
                 # Longer than the deadline, so that the caller times out first.
-                await asyncio.sleep(_FOREVER if allowed is None else allowed + _LATER)
+                await asyncio.sleep(
+                    _FOREVER_SECONDS if allowed is None else allowed + _GRACE_SECONDS
+                )
                 raise GatewayError(Kind.TIMEOUT, "the model did not respond in time")
             response = await super().perform(operation, call)
             assert isinstance(response, InferResponse)
             given = response
         finally:
-            self._seen.append(Seen(operation, allowed, given))
+            self._requests.append(ReceivedRequest(operation, allowed, given))
         return response

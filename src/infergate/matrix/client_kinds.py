@@ -22,7 +22,7 @@ from infergate.transport.compat.grpcio_client import GrpcioUpstream
 from infergate.transport.framed.client import HttpOrFrameUpstream
 
 
-class _Typed(V2Grpc):
+class _TypedContentsCodec(V2Grpc):
     """A client that writes typed contents."""
 
     def build_request(
@@ -40,12 +40,12 @@ class _Typed(V2Grpc):
         return RpcRequest(wire.method, (message.SerializeToString(),))
 
 
-FRAMES: Final = "frames"
+RAW_SOCKETS: Final = "frames"
 """Stands for the raw-socket listeners, of which each model has one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Speaker:
+class ClientKind:
     """A kind of client.
 
     ``listener`` is the listener to which it connects: ``http``, ``grpc``, ``grpc typed`` or
@@ -58,15 +58,15 @@ class Speaker:
     listener: str
     profile: Profile = GENERIC
     codec: Callable[[Mapping[str, Any]], Codec[Any, Any]] | None = None
-    bound: str = ""
+    path_prefix: str = ""
 
     def path(self, model: str, version: str) -> str:
         """Return the URL path of ``model``; empty if the protocol has none for each model."""
-        if not self.bound:
+        if not self.path_prefix:
             return ""
-        return f"{self.bound}{model}" + (f"/versions/{version}" if version else "")
+        return f"{self.path_prefix}{model}" + (f"/versions/{version}" if version else "")
 
-    def client(self, endpoint: Endpoint) -> RemoteBackend[Any, Any]:
+    def create_client(self, endpoint: Endpoint) -> RemoteBackend[Any, Any]:
         """Return a client for ``endpoint``."""
         plugin = plugins()[self.protocol]
         codec = (self.codec or plugin.create)({})
@@ -79,13 +79,15 @@ class Speaker:
         )
 
 
-SPEAKERS: Final = (
-    Speaker("V2 REST, JSON", "v2-rest", "http"),
-    Speaker("V2 REST, binary", "v2-rest", "http", TRITON),
-    Speaker("V2 gRPC, raw", "v2-grpc", "grpc"),
-    Speaker("V2 gRPC, typed", "v2-grpc", "grpc typed", codec=lambda _: _Typed("typed")),
-    Speaker("GraphPipe, HTTP", "graphpipe", "http", bound="/graphpipe/"),
-    Speaker("GraphPipe, TCP", "graphpipe", FRAMES),
-    Speaker("legacy TRT, HTTP", "trtis-http", "http", TRTSERVER),
-    Speaker("legacy TRT, gRPC", "trtis-grpc", "grpc", TRTSERVER),
+CLIENT_KINDS: Final = (
+    ClientKind("V2 REST, JSON", "v2-rest", "http"),
+    ClientKind("V2 REST, binary", "v2-rest", "http", TRITON),
+    ClientKind("V2 gRPC, raw", "v2-grpc", "grpc"),
+    ClientKind(
+        "V2 gRPC, typed", "v2-grpc", "grpc typed", codec=lambda _: _TypedContentsCodec("typed")
+    ),
+    ClientKind("GraphPipe, HTTP", "graphpipe", "http", path_prefix="/graphpipe/"),
+    ClientKind("GraphPipe, TCP", "graphpipe", RAW_SOCKETS),
+    ClientKind("legacy TRT, HTTP", "trtis-http", "http", TRTSERVER),
+    ClientKind("legacy TRT, gRPC", "trtis-grpc", "grpc", TRTSERVER),
 )
