@@ -26,6 +26,22 @@ def test_best_first_as_c_prints_them() -> None:
     assert texts(found) == [b"1000000000.000000:3", b"4.000000:1", b"0.100000:0"]
 
 
+@pytest.mark.parametrize(
+    ("value", "single", "double"),
+    [
+        (0.7, "0.700000", "0.700000"),
+        (0.27922037, "0.27922037", "0.27922037"),
+        (1 / 3, "0.33333334", "0.3333333333333333"),
+        (1e-20, "1e-20", "1e-20"),
+    ],
+)
+def test_values_are_in_full_precision(value: float, single: str, double: str) -> None:
+    """Six decimals as Triton writes them, unless these are another number."""
+    for datatype, text in ((Datatype.FP32, single), (Datatype.FP64, double)):
+        scores = tensor_from_array("S", datatype, np.array([value], NUMPY_DTYPES[datatype]))
+        assert texts(classify(scores, 1)) == [f"{text}:0".encode()]
+
+
 def test_a_batch_is_ranked_row_by_row() -> None:
     scores = floats([[[1, 2], [3, 4]], [[8, 7], [6, 5]]])
     assert texts(classify(scores, 1, batch_rank=1)) == [[b"4.000000:3"], [b"8.000000:0"]]

@@ -40,6 +40,17 @@ def test_it_is_a_configuration(path: Path) -> None:
     assert compiled.addresses(config)
 
 
+@pytest.mark.parametrize("name", ["sidecar-trt.yaml", "triton.yaml"])
+def test_the_environment_moves_listeners(name: str) -> None:
+    ports = {"http": 18100, "grpc": 18101, "admin": 18102}
+    environment = {f"INFERGATE_{name.upper()}_PORT": str(port) for name, port in ports.items()}
+    environment["INFERGATE_HOST"] = "0.0.0.0"
+    addresses = compiled.addresses(load(PROJECT / "config" / name, environment))
+    assert {key: str(addresses[key]) for key in ports} == {
+        key: f"0.0.0.0:{port}" for key, port in ports.items()
+    }
+
+
 def needed(config: Config) -> int:
     """Bytes of memory for all that may be under way: three times the tensors, at most."""
     processes = config.workers * (1 + config.helpers) + (config.workers > 1)
