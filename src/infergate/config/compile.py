@@ -150,7 +150,7 @@ def _model_listener(listener: GraphPipeListener) -> ModelListener:
 
 
 def frontend_options(config: schema.Config) -> dict[str, Mapping[str, Any]]:
-    """Return the options of each frontend's codec (``CodecPlugin.make``), by protocol."""
+    """Return the options of each frontend's codec (``CodecPlugin.create``), by protocol."""
     http, grpc = config.listeners.http, config.listeners.grpc
     options: dict[str, Mapping[str, Any]] = {}
     if http is not None:

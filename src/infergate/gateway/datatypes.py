@@ -74,7 +74,7 @@ async def fit_response(
     call: Call,
 ) -> InferResponse:
     """Return ``response`` in datatypes that the client's protocol can carry, with the requested
-    classes if ``model`` is given (see ``_prepare_request``)."""
+    classes if ``model`` is given (see ``Gateway._prepare_request``)."""
     outputs, casts = response.outputs, binding.route.cast
     if call.unsupported_datatypes:
         cast_outputs = await _in_thread_if_large(

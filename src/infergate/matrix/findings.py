@@ -119,10 +119,10 @@ def response_differences(
 
 
 def _in_requested_order(
-    outputs: Sequence[Tensor], asked: Sequence[RequestedOutput]
+    outputs: Sequence[Tensor], requested: Sequence[RequestedOutput]
 ) -> Sequence[Tensor]:
     """Return ``outputs`` in the requested order, if any were requested."""
-    order = [output.name for output in asked]
+    order = [output.name for output in requested]
     return sorted(outputs, key=lambda tensor: order.index(tensor.name)) if order else outputs
 
 

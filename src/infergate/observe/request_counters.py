@@ -28,8 +28,8 @@ MAX_FLOWS: Final = 2000
 class RequestFlow(NamedTuple):
     """A snapshot of the counters of one combination of labels.
 
-    ``counts`` are the requests in each bucket of ``REQUEST`` seconds, not cumulative. ``backend``
-    and ``own`` are counts and total seconds, spent at the backend and in the gateway.
+    ``counts`` are the requests in each of ``REQUEST_BUCKETS``, not cumulative. ``backend`` and
+    ``own`` are counts and total seconds, spent at the backend and in the gateway.
     """
 
     labels: tuple[str, ...]

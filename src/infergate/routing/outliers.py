@@ -4,12 +4,12 @@ detection).
 1. An endpoint is ejected after a number of consecutive failures, for a time that grows with the
    number of ejections: 30 s, 60 s, up to 300 s.
 2. An ejected endpoint that was unreachable comes back as soon as it passes as many checks as bring
-   a down endpoint up. One that failed in another way does not: its checks may have been good all
-   along.
+   a down endpoint up. An endpoint that failed in another way does not: its checks may have
+   succeeded all along.
 3. An endpoint may close connections because of one client's request. Unless enough consecutive
    failures are certainly its own, a check has to fail as well
    (docs/decisions/0041-failure-attribution.md).
-4. Each period of that length without an ejection makes the next ejection shorter again.
+4. Each 30 s (``base_seconds``) without an ejection make the next ejection 30 s shorter again.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class OutlierState:
         self.ejection_count = 0
         """The total number of ejections."""
         self.is_unreachable = False
-        """The last failure was that no connection could be made."""
+        """Whether the last failure was a connection that could not be made."""
         self.ejected_by_check = False
-        """A failed check has ejected it, so successful checks bring it back."""
+        """Whether a failed check ejected it: then successful checks bring it back."""
         self._successful_checks = 0
         """Consecutive successful checks since the last failure."""
         self._backoff_steps = 0
