@@ -175,7 +175,7 @@ async def test_long_outputs_are_classified_by_a_thread(monkeypatch: pytest.Monke
         threads.append(threading.get_ident())
         return add_classes(*arguments)
 
-    monkeypatch.setattr("infergate.gateway.gateway.add_classes", noted)
+    monkeypatch.setattr("infergate.gateway.datatypes.add_classes", noted)
     gateway, memory = behind(model((-1,)))
     for elements in (MAX_INLINE_CLASSIFY_BYTES // 4, MAX_INLINE_CLASSIFY_BYTES // 4 + 1):
         values = tensor_from_array("Y", Datatype.FP32, np.zeros(elements, np.float32))
