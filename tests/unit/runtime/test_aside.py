@@ -175,7 +175,12 @@ async def test_an_answer_that_is_longer_than_its_room_comes_all_the_same(pool: H
 async def test_without_room_in_the_file_all_is_sent(
     pool: HelperPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = {"_unused": [], "kept": 0, "_empty": defaultdict(list), "_end": FILE_BYTES}
+    full = {
+        "_unused": [],
+        "unused_bytes": 0,
+        "_free_offsets": defaultdict(list),
+        "_end": FILE_BYTES,
+    }
     for name, value in full.items():
         monkeypatch.setattr(get_shared_buffer(), name, value)
     long = os.urandom(MIB)
@@ -190,7 +195,7 @@ async def test_what_was_asked_stays_as_long_as_it_is_worked_on(pool: HelperPool)
     at_work = asyncio.create_task(
         pool.run(None, eval, "__import__('time').sleep(0.2) or len(body)", {"body": body})
     )
-    while process(pool)._answer is None:  # noqa: ASYNC110
+    while process(pool)._result is None:  # noqa: ASYNC110
         await asyncio.sleep(0)
     at_work.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -218,7 +223,7 @@ async def test_a_system_without_room_is_told(monkeypatch: pytest.MonkeyPatch) ->
         raise OSError(errno.ENOSPC, "no room")
 
     pool = HelperPool(1)
-    for name, value in (("_unused", []), ("kept", 0)):  # what is there was had before
+    for name, value in (("_unused", []), ("unused_bytes", 0)):  # what is there was had before
         monkeypatch.setattr(get_shared_buffer(), name, value)
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", full)
@@ -241,7 +246,7 @@ async def test_a_death_costs_one_job(pool: HelperPool) -> None:
     assert "ended with exit code 3" in caught.value.detail
     assert await pool.run(None, pow, 3, 2) == 9
     os.kill(process(pool)._transport.get_pid(), signal.SIGKILL)
-    await process(pool).lost
+    await process(pool).ended
     assert await pool.run(None, pow, 3, 3) == 27
 
 
@@ -249,7 +254,7 @@ async def test_long_buffers_are_copied_while_others_have_their_turn(
     pool: HelperPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await pool.run(None, os.getpid)
-    monkeypatch.setattr(HelperPool.__module__ + "._SLICE", MIN_SHARED_BYTES)
+    monkeypatch.setattr(HelperPool.__module__ + "._COPY_SLICE_BYTES", MIN_SHARED_BYTES)
     data, turns = os.urandom(8 * MIN_SHARED_BYTES + 1), 0
     job = asyncio.create_task(pool.run(None, zlib.crc32, data))
     while not job.done():
@@ -267,10 +272,10 @@ async def test_a_death_before_the_job_is_there_costs_it(
     async def copy(laid: Any) -> None:
         assert laid.held
         os.kill(pid, signal.SIGKILL)
-        await process(pool).lost
+        await process(pool).ended
 
     with monkeypatch.context() as patched:
-        patched.setattr(HelperPool.__module__ + "._Laid.copy", copy)
+        patched.setattr(HelperPool.__module__ + "._JobBuffers.copy", copy)
         with pytest.raises(GatewayError, match="internal error"):
             await pool.run(None, len, bytes(MIN_SHARED_BYTES))
     assert await pool.run(None, len, bytes(MIN_SHARED_BYTES)) == MIN_SHARED_BYTES
@@ -282,7 +287,7 @@ async def test_a_process_that_hangs_is_replaced(
     pid = await pool.run(None, os.getpid)
     os.kill(pid, signal.SIGSTOP)
     with monkeypatch.context() as patched:
-        patched.setattr(HelperPool.__module__ + "._LONGEST", 0.01)
+        patched.setattr(HelperPool.__module__ + "._MAX_JOB_SECONDS", 0.01)
         with pytest.raises(GatewayError, match="internal error"):
             await asyncio.wait_for(pool.run(None, os.getpid), 30)
     assert await pool.run(None, os.getpid) != pid
@@ -298,7 +303,7 @@ async def test_signals_to_the_group_are_not_for_it(pool: HelperPool) -> None:
 async def test_it_ends_with_the_process_that_asks(pool: HelperPool) -> None:
     await pool.run(None, os.getpid)
     process(pool)._transport.get_pipe_transport(0).close()
-    await asyncio.wait_for(process(pool).lost, 30)
+    await asyncio.wait_for(process(pool).ended, 30)
 
 
 async def test_the_deadline_holds_in_line_and_at_work(pool: HelperPool) -> None:
@@ -324,7 +329,7 @@ async def test_closing_ends_what_is_starting() -> None:
     with pytest.raises(GatewayError, match="deadline"):
         await pool.run(time.monotonic(), os.getpid)
     await pool.close()
-    assert process(pool).lost.done()
+    assert process(pool).ended.done()
     await pool.close()
 
 
@@ -366,7 +371,7 @@ def _cannot(*_: Any) -> Any:
 
 async def test_a_caller_that_goes_away_leaves_the_place_in_order(pool: HelperPool) -> None:
     first = asyncio.create_task(pool.run(None, time.sleep, 0.2))
-    while process(pool) is None or process(pool)._answer is None:  # noqa: ASYNC110
+    while process(pool) is None or process(pool)._result is None:  # noqa: ASYNC110
         await asyncio.sleep(0)
     first.cancel()
     in_line = asyncio.create_task(pool.run(None, pow, 2, 3))
@@ -466,7 +471,7 @@ async def test_a_job_that_is_replaced_is_refused(monkeypatch: pytest.MonkeyPatch
 async def test_a_long_job_without_a_caller_is_killed(
     pool: HelperPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(HelperPool.__module__ + "._ABANDONED", 0.01)
+    monkeypatch.setattr(HelperPool.__module__ + "._ABANDONED_JOB_SECONDS", 0.01)
     pid = await pool.run(None, os.getpid)
     with pytest.raises(GatewayError, match="deadline"):
         await pool.run(time.monotonic() + 0.1, time.sleep, 3600)

@@ -144,7 +144,7 @@ async def test_what_is_cut_off_is_told_so_in_every_protocol(engine: str) -> None
         metrics = await running._active.listeners["admin"].app._scrape("")
         outcomes = {
             line.partition('outcome="')[2].partition('"')[0]
-            for line in b"".join(metrics.pieces).decode().splitlines()
+            for line in b"".join(metrics.chunks).decode().splitlines()
             if line.startswith("infergate_requests_total{") and 'operation="infer"' in line
         }
         assert outcomes == {"overloaded"}

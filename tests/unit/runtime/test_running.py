@@ -319,7 +319,7 @@ async def test_the_log_may_be_switched_on_and_off() -> None:
         log = site.running._active.access_log
         assert log is not None
         await site.running.reload(configured(log={"access": True}, limits={"rank": 3}))
-        assert site.running._parts.log is log, "the same goes on"
+        assert site.running._active.access_log is log, "the same goes on"
         await site.running.reload(configured())
         await until(lambda: not log._writer.is_alive())
 

@@ -22,7 +22,7 @@ from infergate.runtime.console.explanations import MEANINGS, explain
 def call(**fields: Any) -> Call:
     asked = {
         "protocol": "v2-rest", "operation": "infer", "model": "m", "route": "m", "backend": "b",
-        "backend_protocol": "v2-grpc", "way": "translate", "request_id": "r1",
+        "backend_protocol": "v2-grpc", "pipeline": "translate", "request_id": "r1",
     }  # fmt: skip
     return Call("peer", 0.0, **(asked | fields))
 
