@@ -270,7 +270,7 @@ async def test_a_death_before_the_job_is_there_costs_it(
     pid = await pool.run(None, os.getpid)
 
     async def copy(laid: Any) -> None:
-        assert laid.held
+        assert laid.copies
         os.kill(pid, signal.SIGKILL)
         await process(pool).ended
 
