@@ -53,7 +53,7 @@ _CALM = 100.0
 _ROUNDS = 10
 _STEADY = 6
 """Samples, a second each: longer than idle connections to servers are kept."""
-_MISTAKEN = "the configuration is not taken"
+_MISTAKEN = "configuration rejected, the previous one stays active"
 """What the log complains of where a soak has made a mistake on purpose."""
 
 

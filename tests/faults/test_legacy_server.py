@@ -80,7 +80,7 @@ EXPECTED: dict[str, tuple[int, str, str]] = {
 GOOD = {"v2-rest": 200, "v2-grpc": "OK", "trtis-http": "SUCCESS", "trtis-grpc": "SUCCESS"}
 RELAYED = re.compile(
     "SHAPE|it broke|busy|not that|unknown model|and no message|the backend answered"
-    "|cannot read what was asked"
+    "|cannot parse the request"
 )
 """What the servers below say themselves: told as it is."""
 
