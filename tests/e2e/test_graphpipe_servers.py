@@ -146,7 +146,7 @@ def test_a_declared_model(asked: Client) -> None:
 
 
 def test_a_server_that_tells_nothing(asked: Client) -> None:
-    with pytest.raises(InferenceServerException, match="can be declared under 'models'"):
+    with pytest.raises(InferenceServerException, match="declare it under 'models'"):
         identity(asked, "untold", ONES, "FP32")
 
 
