@@ -64,7 +64,7 @@ from infergate.transport.server.connection_gate import ConnectionGate
 _CONNECTIONS: Final = "connections"
 _EXPORTED_LIMITS: Final = (_CONNECTIONS, "in_flight", "in_flight_bytes")
 """Limits whose values are exported as metrics, because other metrics report their use."""
-_READINESS_RULES: Final = {"strict": all, "lenient": any}
+READINESS_RULES: Final = {"strict": all, "lenient": any}
 _FIXED_HTTP: Final = {"the protocol": "http", "accept_both_lengths": False}
 _FIXED_FRAMES: Final = {"the protocol": "frames"}
 _FIXED_GRPC: Final = {"the protocol": "grpc"}
@@ -183,7 +183,7 @@ def _build_parts(
         compiled.routing_table(config),
         backends,
         compiled.declared_models(config),
-        _READINESS_RULES[config.readiness],
+        READINESS_RULES[config.readiness],
         SharedMemory(
             limits,
             [backends[name] for name in sharing],

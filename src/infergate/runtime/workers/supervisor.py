@@ -36,7 +36,7 @@ from infergate.observe.family import in_batches
 from infergate.observe.label_names import NO_NAME, MetricNames
 from infergate.observe.metrics import Metrics
 from infergate.observe.recent_requests import ProcessSnapshot
-from infergate.runtime.assemble import assemble
+from infergate.runtime.assemble import READINESS_RULES, assemble
 from infergate.runtime.banner import HasAddress
 from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.console.sources import WorkerCounts
@@ -88,7 +88,6 @@ _CONSOLE_TIMEOUT_SECONDS: Final = 75.0
 _EXIT_TIMEOUT_SECONDS: Final = 5.0
 """Seconds that a worker has to end, besides the grace period of requests."""
 _STOPPING: Final = "the gateway is stopping"
-_READINESS_RULES: Final = {"strict": all, "lenient": any}
 
 
 class Supervisor:
@@ -392,7 +391,7 @@ class Supervisor:
             return False
         responses = await self._request_all(CheckReady(), _READY_TIMEOUT_SECONDS)
         missing = [False] * (len(self._slots) - len(responses))
-        return _READINESS_RULES[self._config.readiness]([*responses, *missing])
+        return READINESS_RULES[self._config.readiness]([*responses, *missing])
 
     # ---- reload
 
