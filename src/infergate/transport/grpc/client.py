@@ -55,10 +55,10 @@ class H2Upstream:
         A status sent by the server, whatever its code, is an :class:`RpcResponse`.
         """
         self._check(wire)
-        site = self._pools.get(endpoint) or self._create_pool(endpoint)
-        deadline = site.loop.time() + timeout
+        pool = self._pools.get(endpoint) or self._create_pool(endpoint)
+        deadline = pool.loop.time() + timeout
         for _ in range(_MAX_ATTEMPTS):
-            link = site.find_free() or await site.acquire(deadline)
+            link = pool.find_free() or await pool.acquire(deadline)
             call = UnaryClientCall(link, wire, deadline)
             try:
                 return await call.wait_response()
@@ -76,10 +76,10 @@ class H2Upstream:
         the first message and, if there is any at the end, with a last response without a message.
         """
         self._check(wire)
-        site = self._pools.get(endpoint) or self._create_pool(endpoint)
-        deadline = None if timeout is None else site.loop.time() + timeout
+        pool = self._pools.get(endpoint) or self._create_pool(endpoint)
+        deadline = None if timeout is None else pool.loop.time() + timeout
         for _ in range(_MAX_ATTEMPTS):
-            link = site.find_free() or await site.acquire(deadline)
+            link = pool.find_free() or await pool.acquire(deadline)
             call = StreamingClientCall(link, wire, deadline)
             try:
                 while (response := await call.next_response()) is not None:
@@ -102,18 +102,18 @@ class H2Upstream:
         if endpoint.tls and self._trust is None:
             self._trust = ClientTlsContext(None, _PROTOCOL)
         trust = self._trust if endpoint.tls else None
-        site = self._pools[endpoint] = _EndpointPool(endpoint, self._limits, trust)
-        return site
+        pool = self._pools[endpoint] = _EndpointPool(endpoint, self._limits, trust)
+        return pool
 
     async def disconnect(self, endpoint: Endpoint) -> None:
         """Close the connections to `endpoint`."""
-        if (site := self._pools.pop(endpoint, None)) is not None:
-            await site.close()
+        if (pool := self._pools.pop(endpoint, None)) is not None:
+            await pool.close()
 
     async def close(self) -> None:
         """Close all connections."""
-        sites, self._pools = list(self._pools.values()), {}
-        await asyncio.gather(*(site.close() for site in sites))
+        pools, self._pools = list(self._pools.values()), {}
+        await asyncio.gather(*(pool.close() for pool in pools))
 
 
 def _connect_error(endpoint: Endpoint, reason: BaseException) -> GatewayError:
