@@ -27,7 +27,6 @@ from infergate.codecs.base import TransportKind
 from infergate.codecs.registry import plugins
 from infergate.codecs.trtis.grpc_methods import STREAM_INFER
 from infergate.codecs.trtis.messages import InferResponse as LegacyResponse
-from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
@@ -38,6 +37,7 @@ from infergate.core.messages import (
     ModelMetadataRequest,
     Operation,
 )
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import tensor_from_array
 from infergate.core.wire import join_parts
 from infergate.matrix.client_kinds import CLIENT_KINDS, RAW_SOCKETS, ClientKind
@@ -406,9 +406,9 @@ def _made(speaker: ClientKind, listener: Listener, path: str) -> RemoteBackend[A
     return RemoteBackend(server, codec, rpc, RPC_MESSAGES, _LIMITS)
 
 
-def _call(seconds: float = PATIENCE, headers: Mapping[str, str] = _ASKING) -> Call:
+def _call(seconds: float = PATIENCE, headers: Mapping[str, str] = _ASKING) -> RequestContext:
     now = time.monotonic()
-    return Call("soak", now, deadline=now + seconds, headers=headers)
+    return RequestContext("soak", now, deadline=now + seconds, headers=headers)
 
 
 async def _performed(

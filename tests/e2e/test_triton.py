@@ -23,9 +23,9 @@ from tritonclient.utils import InferenceServerException
 from e2e.clients import ARRAYS, FORMS, Client, client
 from e2e.running import LISTENERS, Infergate, started_infergate
 from infergate.config import load
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import ServerStatus, ServerStatusRequest
+from infergate.core.request_context import RequestContext
 from infergate.runtime.assemble import assemble
 from peers.models.triton.models import LABELS
 from peers.support.triton import Triton
@@ -252,8 +252,8 @@ async def test_descriptions_tell_the_largest_batch(triton: Triton, tmp_path: Pat
         await running.stop(0)
 
 
-def call() -> Call:
-    return Call(peer="test", started_at=time.monotonic())
+def call() -> RequestContext:
+    return RequestContext(peer="test", started_at=time.monotonic())
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

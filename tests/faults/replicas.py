@@ -22,10 +22,10 @@ from faults.watch import MIB, SECONDS, descriptors, done, growing_at_most, sampl
 from infergate.backends.base import Backend
 from infergate.backends.builtin import BuiltinBackend
 from infergate.config.schema import Config
-from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
 from infergate.core.messages import InferRequest, InferResponse, Operation, Response
+from infergate.core.request_context import RequestContext
 from infergate.core.stats import EndpointStats
 from infergate.core.tensor import tensor_from_array
 from infergate.runtime.assemble import RunningGateway, assemble
@@ -40,10 +40,10 @@ class Slowed(BuiltinBackend):
 
     seconds = 0.0
 
-    async def perform(self, operation: Operation, call: Call) -> Response:
+    async def perform(self, operation: Operation, context: RequestContext) -> Response:
         if isinstance(operation, InferRequest):
             await asyncio.sleep(self.seconds)
-        return await super().perform(operation, call)
+        return await super().perform(operation, context)
 
 
 @dataclass
@@ -122,14 +122,14 @@ class Load:
 
     async def ask(self, **headers: str) -> None:
         """One inference. Raises GatewayError."""
-        call = Call(peer="test", started_at=time.monotonic(), headers=headers)
+        context = RequestContext(peer="test", started_at=time.monotonic(), headers=headers)
         inputs = tuple(
             tensor_from_array(name, Datatype.INT32, np.arange(16, dtype=np.int32).reshape(1, 16))
             for name in ("INPUT0", "INPUT1")
         )
         gateway = self.gateway.gateway
         request = InferRequest("simple", inputs=inputs)
-        answer = await gateway.infer(request, gateway.bind("simple", "", call), call)
+        answer = await gateway.infer(request, gateway.bind("simple", "", context), context)
         assert isinstance(answer, InferResponse)
 
     async def _others(self) -> None:
@@ -137,9 +137,9 @@ class Load:
         gateway = self.gateway.gateway
         inputs = (tensor_from_array("INPUT0", Datatype.INT32, np.zeros(1, np.int32)),)
         while not self._over.is_set():
-            call = Call(peer="test", started_at=time.monotonic())
+            context = RequestContext(peer="test", started_at=time.monotonic())
             request = InferRequest("identity", inputs=inputs)
-            answer = await gateway.infer(request, gateway.bind("identity", "", call), call)
+            answer = await gateway.infer(request, gateway.bind("identity", "", context), context)
             assert isinstance(answer, InferResponse)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), 0.1)

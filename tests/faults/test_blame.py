@@ -12,9 +12,9 @@ import pytest
 
 from faults.replicas import Replica, gateway, replicas, until
 from faults.test_bursts_of_errors import burst
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import ModelReadyRequest, Operation
+from infergate.core.request_context import RequestContext
 
 LOCAL = "127.0.0.1"
 LONGEST_LINE = 8190
@@ -143,8 +143,8 @@ async def test_a_model_that_nobody_has_served_ejects_nobody() -> None:
             ours = load.gateway.gateway
             async with burst(two[0]), burst(two[1]):
                 for _ in range(times):
-                    call = Call(peer="test", started_at=0.0, operation="model_ready")
-                    asking = ours.perform(operation, call) if operation else load.ask()
+                    context = RequestContext(peer="test", started_at=0.0, operation="model_ready")
+                    asking = ours.perform(operation, context) if operation else load.ask()
                     with pytest.raises(GatewayError, match="the disk is full"):
                         await asking
             return sum(each.ejections for each in load.figures())

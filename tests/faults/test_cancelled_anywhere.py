@@ -20,8 +20,8 @@ from faults.load import STREAM, built, streamed
 from faults.replicas import QUIET, Replica, as_before, replicas, until
 from faults.watch import sample
 from infergate.config.schema import Config
-from infergate.core.call import Call
 from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest
 from infergate.observe.metrics import Metrics
 from infergate.runtime.assemble import RunningGateway, assemble
@@ -86,18 +86,18 @@ class Site:
 
     async def ask(self, route: str) -> str:
         """One request, to the end of its answer; how it ended."""
-        call = Call(peer="test", started_at=time.monotonic())
+        context = RequestContext(peer="test", started_at=time.monotonic())
         if route == "stream":
-            await (self._events(call) if self.frontend == "http" else self._stream(call))
-            return call.outcome
+            await (self._events(context) if self.frontend == "http" else self._stream(context))
+            return context.outcome
         wire = built({"http": "v2-rest", "grpc": "v2-grpc"}[self.frontend], route)
-        await self._app.respond(wire, call)
-        return call.outcome
+        await self._app.respond(wire, context)
+        return context.outcome
 
-    async def _events(self, call: Call) -> None:
+    async def _events(self, context: RequestContext) -> None:
         body = json.dumps({"IN": [1, 2, 3], "DELAY": [2] * 3}).encode()
         path = "/v2/models/stream/generate_stream"
-        answer = await self._app.respond(HttpRequest("POST", path, body=[body]), call)
+        answer = await self._app.respond(HttpRequest("POST", path, body=[body]), context)
         assert answer.body_stream is not None, answer
         try:
             while await answer.body_stream.next() is not None:
@@ -105,12 +105,12 @@ class Site:
         finally:
             await answer.body_stream.close()
 
-    async def _stream(self, call: Call) -> None:
+    async def _stream(self, context: RequestContext) -> None:
         async def messages() -> AsyncIterator[bytes]:
             for _ in range(2):
                 yield streamed("stream", 3, 2)
 
-        conversation = self._app.request_streams[STREAM](call)
+        conversation = self._app.request_streams[STREAM](context)
         answers = multiplex(conversation, messages(), Admission(DEFAULT_LIMITS))
         async with aclosing(answers):
             assert len([each async for each in answers]) >= 6

@@ -17,10 +17,10 @@ import numpy as np
 
 from e2e.running import Infergate, started_infergate
 from e2e.several import until
-from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
 from infergate.core.messages import InferRequest
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import tensor_from_array
 from infergate.matrix.client_kinds import CLIENT_KINDS
 from infergate.transport.base import Endpoint
@@ -123,7 +123,7 @@ async def _ask(site: Site, stop: threading.Event) -> None:
             clients[key] = speaker.create_client(endpoint)
         request = InferRequest(model, inputs=(replace(tensor, name="INPUT0"),))
         with contextlib.suppress(GatewayError):
-            await clients[key].perform(request, Call("traffic", time.monotonic()))
+            await clients[key].perform(request, RequestContext("traffic", time.monotonic()))
         await asyncio.sleep(_ASKED)
     for each in clients.values():
         await each.close()

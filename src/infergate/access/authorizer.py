@@ -31,10 +31,10 @@ from infergate.access.rules import (
 )
 from infergate.access.watched_file import WatchedFile
 from infergate.codecs.base import RequestSummary
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.messages import OPERATION_NAMES as NAMES
 from infergate.core.messages import SharedMemoryStatusRequest
+from infergate.core.request_context import RequestContext
 
 _MAX_CACHED_PERMITS: Final = 4096
 """Cached permits of keys and certificates."""
@@ -81,7 +81,7 @@ class Authorizer:
         local_store: LocalRateStore,
         route_label: RouteLabelLookup,
         on_rejected: Callable[[str], None],
-        on_change_denied: Callable[[type, Call, GatewayError], None],
+        on_change_denied: Callable[[type, RequestContext, GatewayError], None],
         close_callbacks: Sequence[Callable[[], Awaitable[None]]],
         open_health: bool,
         has_shared_memory: bool,
@@ -109,26 +109,26 @@ class Authorizer:
         opened under, but must not outlive a key that was revoked."""
         self._successor = successor
 
-    async def authorize(self, summary: RequestSummary, call: Call) -> RequestSummary:
+    async def authorize(self, summary: RequestSummary, context: RequestContext) -> RequestSummary:
         """Authorize the request described by ``summary``; return the summary to continue with and
-        set the permit of ``call``. Raises UNAUTHENTICATED, FORBIDDEN, RATE_LIMITED, OVERLOADED."""
+        set the context's permit. Raises UNAUTHENTICATED, FORBIDDEN, RATE_LIMITED, OVERLOADED."""
         if self._successor is not None:
-            return await self._successor.authorize(summary, call)
+            return await self._successor.authorize(summary, context)
         operation = summary.operation
         kind = OPERATION_NAMES[operation]
         if kind == HEALTH and self._open_health:
             return summary
         now = time.monotonic()
         try:
-            permit = call.permit = await self._identify(call, now)
+            permit = context.permit = await self._identify(context, now)
             if not permit.allows(operation, summary.model):
                 raise self._forbidden_rejection(permit, operation, summary.model)
             if self._rates is not None and kind != HEALTH:
-                await self._charge_rates(self._rates, permit, summary, call, now)
+                await self._charge_rates(self._rates, permit, summary, context, now)
         except AccessRejected as rejection:
             self._on_rejected(rejection.reason.value)
             if kind in STATE_CHANGING:
-                self._on_change_denied(operation, call, rejection.error)
+                self._on_change_denied(operation, context, rejection.error)
             raise rejection.error from None
         if self._has_shared_memory and not permit.allows(SharedMemoryStatusRequest, ""):
             return replace(
@@ -136,20 +136,20 @@ class Authorizer:
             )  # parse it, to see tensors in shared memory
         return summary
 
-    async def authenticate(self, call: Call) -> None:
-        """Set the permit of ``call``, which opens a stream; each request of the stream is
+    async def authenticate(self, context: RequestContext) -> None:
+        """Set the permit of ``context``, which opens a stream; each request of the stream is
         authorized separately. Raises UNAUTHENTICATED, OVERLOADED."""
         if self._successor is not None:
-            await self._successor.authenticate(call)
+            await self._successor.authenticate(context)
             return
         try:
-            call.permit = await self._identify(call, time.monotonic())
+            context.permit = await self._identify(context, time.monotonic())
         except AccessRejected as rejection:
             self._on_rejected(rejection.reason.value)
             raise rejection.error from None
 
-    async def _identify(self, call: Call, now: float) -> RulePermit:
-        credential = read_credential(call.headers)
+    async def _identify(self, context: RequestContext, now: float) -> RulePermit:
+        credential = read_credential(context.headers)
         if credential is not None:
             secret = credential.secret
             if credential.may_be_token and self._tokens is not None and secret.count(".") == 2:
@@ -158,8 +158,8 @@ class Authorizer:
             if name is None:
                 raise rejections.unknown_key()
             return self._permit_of(KEY_PREFIX + name)
-        if call.peer_identity:
-            return self._permit_of(CERTIFICATE_PREFIX + call.peer_identity[0])
+        if context.peer_identity:
+            return self._permit_of(CERTIFICATE_PREFIX + context.peer_identity[0])
         if self._anonymous is None:
             raise rejections.no_credentials()
         return self._anonymous
@@ -180,13 +180,20 @@ class Authorizer:
         return rejections.forbidden(_describe_action(operation, model))
 
     async def _charge_rates(
-        self, rates: RateLimits, permit: RulePermit, summary: RequestSummary, call: Call, now: float
+        self,
+        rates: RateLimits,
+        permit: RulePermit,
+        summary: RequestSummary,
+        context: RequestContext,
+        now: float,
     ) -> None:
         route = (
-            self.route_label(summary.model, summary.version, call.headers) if summary.model else ""
+            self.route_label(summary.model, summary.version, context.headers)
+            if summary.model
+            else ""
         )
         try:
-            exceeded = await rates.charge(permit, summary.model, route, call.bytes_in, now)
+            exceeded = await rates.charge(permit, summary.model, route, context.bytes_in, now)
         except RateStoreUnavailableError:
             raise rejections.rate_store_unavailable() from None
         if exceeded is not None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from infergate.core.call import ANONYMOUS
 from infergate.core.messages import (
     InferRequest,
     LogSettingsRequest,
@@ -34,6 +33,7 @@ from infergate.core.messages import (
     SharedMemoryUnregisterRequest,
     TraceSettingsRequest,
 )
+from infergate.core.request_context import ANONYMOUS
 from infergate.routing.table import compile_pattern, is_glob, is_regex, model_matcher
 
 KEY_PREFIX: Final = "key:"

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from infergate.backends.endpoints import AttemptOutcome, EndpointHandle
-from infergate.core.call import Call
 from infergate.core.counters import BackendCounters
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.request_context import RequestContext
 from infergate.routing.backoff import backoff
 from infergate.routing.budget import RetryBudget
 
@@ -35,7 +35,7 @@ ChooseEndpoint = Callable[[list[EndpointHandle]], EndpointHandle]
 
 
 class Attempts:
-    """The attempts of ``call``. ``may_resend`` allows executing the request twice. A caller of
+    """The attempts of ``context``. ``may_resend`` allows executing the request twice. A caller of
     ``begin`` or ``begin_after`` must call ``end``."""
 
     __slots__ = (
@@ -44,14 +44,14 @@ class Attempts:
         "_counters",
         "_error",
         "_holds_budget",
-        "call",
+        "context",
         "may_resend",
         "tried",
     )
 
     def __init__(
         self,
-        call: Call,
+        context: RequestContext,
         choose: ChooseEndpoint,
         budget: RetryBudget,
         counters: BackendCounters,
@@ -63,7 +63,7 @@ class Attempts:
         self._counters = counters
         self._holds_budget = False
         self._error: GatewayError | None = None
-        self.call = call
+        self.context = context
         self.may_resend = may_resend
         self.tried: list[EndpointHandle] = []
 
@@ -90,7 +90,7 @@ class Attempts:
         retry."""
         reason = DECLINED if self._error is None else self._retry_reason(self._error.kind)
         self._return_budget()
-        if not reason or len(self.tried) > self.call.retry_policy.max_retries:
+        if not reason or len(self.tried) > self.context.retry_policy.max_retries:
             return None
         handle = self._choose_other() if reason is NOT_SENT else None
         if handle is None:
@@ -120,7 +120,7 @@ class Attempts:
 
     async def _wait_backoff(self) -> bool:
         """Wait for the backoff; return whether there is another attempt."""
-        deadline = self.call.deadline
+        deadline = self.context.deadline
         assert deadline is not None
         seconds = backoff(len(self.tried))
         if time.monotonic() + seconds >= deadline:

@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol, runtime_checkable
 
 from infergate.codecs.base import Profile
-from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
+from infergate.core.request_context import RequestContext
 from infergate.core.stats import ConcurrencyStats, EndpointStats
 
 
@@ -36,35 +36,39 @@ class Backend(Protocol):
         """Whether it accepts requests that belong to a sequence."""
         ...
 
-    async def perform(self, operation: Operation, call: Call) -> Response:
+    async def perform(self, operation: Operation, context: RequestContext) -> Response:
         """Carry out ``operation`` before ``call.deadline`` and return the response. Metadata in
         ``call.declared_metadata`` is used without asking the server. Raises GatewayError."""
         ...
 
-    def stream(self, request: InferRequest, call: Call) -> AsyncGenerator[InferResponse, None]:
+    def stream(
+        self, request: InferRequest, context: RequestContext
+    ) -> AsyncGenerator[InferResponse, None]:
         """Yield all responses to ``request``, each produced on demand, before ``call.deadline``.
         Closing the generator abandons the remaining responses. Raises GatewayError."""
         ...
 
     async def describe(
-        self, model: str, version: str, call: Call, *, refresh: bool = False
+        self, model: str, version: str, context: RequestContext, *, refresh: bool = False
     ) -> ModelMetadata:
         """Return a model's metadata, including ``max_batch_size`` where it is known. The result may
         be up to a minute old, with ``refresh`` up to a second. Raises GatewayError."""
         ...
 
-    async def perform_on_all(self, operation: Operation, call: Call) -> Sequence[Response]:
+    async def perform_on_all(
+        self, operation: Operation, context: RequestContext
+    ) -> Sequence[Response]:
         """Carry out ``operation`` on every endpoint concurrently and return at least one response,
         in the endpoints' order. If any endpoint fails, wait for all of them and raise the first
         GatewayError, whose text gives the number of failures."""
         ...
 
-    async def server_profile(self, call: Call) -> Profile:
+    async def server_profile(self, context: RequestContext) -> Profile:
         """Return the profile of the backend's servers: their capabilities and known behavior.
         Raises GatewayError."""
         ...
 
-    async def supports_classification(self, call: Call) -> bool:
+    async def supports_classification(self, context: RequestContext) -> bool:
         """Return whether the backend answers an inference with classification labels on request.
         Raises GatewayError."""
         ...

@@ -19,12 +19,12 @@ from infergate.core.accounting import (
     estimate_read_bytes,
     needs_accounting,
 )
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits, NeedsOffloadError, event_loop_limits
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.offload import Offload, client_key
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import total_size
 
 Req = TypeVar("Req")
@@ -58,10 +58,14 @@ class BackendCodecOffload(Generic[Req, Resp]):
         return self._text_codec.backend_text_bytes(operation, profile) > self._limits.json_inline
 
     def write_inline(
-        self, operation: Operation, profile: Profile, call: Call, model: ModelMetadata | None = None
+        self,
+        operation: Operation,
+        profile: Profile,
+        context: RequestContext,
+        model: ModelMetadata | None = None,
     ) -> Req:
         """Run ``Codec.build_request`` on the event loop."""
-        allocation = self._reserve_memory(operation, profile, call)
+        allocation = self._reserve_memory(operation, profile, context)
         if allocation is None:
             return self._codec.build_request(operation, profile, model)
         try:
@@ -73,17 +77,21 @@ class BackendCodecOffload(Generic[Req, Resp]):
         return wire
 
     async def write_request(
-        self, operation: Operation, profile: Profile, call: Call, model: ModelMetadata | None = None
+        self,
+        operation: Operation,
+        profile: Profile,
+        context: RequestContext,
+        model: ModelMetadata | None = None,
     ) -> Req:
         """Run ``Codec.build_request``, in a helper process if it takes long."""
         if not self.needs_helper(operation, profile):
-            return self.write_inline(operation, profile, call, model)
-        allocation, cost = self._reserve_memory(operation, profile, call), 0
+            return self.write_inline(operation, profile, context, model)
+        allocation, cost = self._reserve_memory(operation, profile, context), 0
         if self._text_codec is not None and isinstance(operation, InferRequest):
             cost = self._text_codec.backend_text_bytes(operation, profile)
         build = self._codec.build_request
         try:
-            wire: Req = await self._run_in_helper(call, cost, build, operation, profile, model)
+            wire: Req = await self._run_in_helper(context, cost, build, operation, profile, model)
         except BaseException:
             if allocation is not None:
                 allocation.cancel()
@@ -93,14 +101,16 @@ class BackendCodecOffload(Generic[Req, Resp]):
         return wire
 
     def _reserve_memory(
-        self, operation: Operation, profile: Profile, call: Call
+        self, operation: Operation, profile: Profile, context: RequestContext
     ) -> WriteReservation | None:
         """Account for the memory of a request before it is written; None if it is small."""
         if self._text_codec is None or not isinstance(operation, InferRequest):
             return None
         max_bytes = self._text_codec.max_backend_text_bytes(operation, profile)
         return (
-            None if max_bytes <= MIN_ACCOUNTED_BYTES else WriteReservation(max_bytes, call.memory)
+            None
+            if max_bytes <= MIN_ACCOUNTED_BYTES
+            else WriteReservation(max_bytes, context.memory)
         )
 
     # ---- responses
@@ -109,7 +119,7 @@ class BackendCodecOffload(Generic[Req, Resp]):
         self,
         wire_response: Resp,
         operation: Operation,
-        call: Call,
+        context: RequestContext,
         model: ModelMetadata | None = None,
     ) -> Response:
         """Run ``Codec.parse_response`` on the event loop. Raises NeedsOffloadError if it would take
@@ -119,32 +129,38 @@ class BackendCodecOffload(Generic[Req, Resp]):
         except GatewayError as error:
             raise attribute_parse_error(error, self._name) from None
         if isinstance(response, InferResponse) and needs_accounting(response.outputs):
-            charge_tensors(response.outputs, body_parts(wire_response), call.memory)
+            charge_tensors(response.outputs, body_parts(wire_response), context.memory)
         return response
 
     async def read_in_helper(
         self,
         wire_response: Resp,
         operation: Operation,
-        call: Call,
+        context: RequestContext,
         model: ModelMetadata | None = None,
     ) -> Response:
         """Run ``Codec.parse_response`` in a helper process."""
         parse = self._codec.parse_response
-        response = await self._parse_in_helper(parse, wire_response, operation, call, model)
+        response = await self._parse_in_helper(parse, wire_response, operation, context, model)
         if isinstance(response, InferResponse) and needs_accounting(response.outputs):
-            charge_tensors(response.outputs, body_parts(wire_response), call.memory)
+            charge_tensors(response.outputs, body_parts(wire_response), context.memory)
         return response
 
-    async def read_response(self, response: Resp, operation: Operation, call: Call) -> Response:
+    async def read_response(
+        self, response: Resp, operation: Operation, context: RequestContext
+    ) -> Response:
         """Run ``Codec.parse_response``, in a helper process if it takes long."""
         try:
-            return self.read_inline(response, operation, call)
+            return self.read_inline(response, operation, context)
         except NeedsOffloadError:
-            return await self.read_in_helper(response, operation, call)
+            return await self.read_in_helper(response, operation, context)
 
     async def read_stream_response(
-        self, message: Resp, request: InferRequest, call: Call, model: ModelMetadata | None
+        self,
+        message: Resp,
+        request: InferRequest,
+        context: RequestContext,
+        model: ModelMetadata | None,
     ) -> InferResponse | None:
         """Run ``SupportsStreaming.parse_stream_response``, in a helper process if it takes long."""
         assert isinstance(self._codec, SupportsStreaming)
@@ -152,7 +168,7 @@ class BackendCodecOffload(Generic[Req, Resp]):
         try:
             response: InferResponse | None = parse(message, request, self._limits, model)
         except NeedsOffloadError:
-            response = await self._parse_in_helper(parse, message, request, call, model)
+            response = await self._parse_in_helper(parse, message, request, context, model)
         except GatewayError as error:
             raise attribute_parse_error(error, self._name) from None
         return response
@@ -162,7 +178,7 @@ class BackendCodecOffload(Generic[Req, Resp]):
         parse: Callable[..., T],
         response: Resp,
         operation: Operation,
-        call: Call,
+        context: RequestContext,
         model: ModelMetadata | None,
     ) -> T:
         cost = total_size(body_parts(response))
@@ -170,14 +186,21 @@ class BackendCodecOffload(Generic[Req, Resp]):
         json_bytes = 0 if textual is None else textual.json_bytes(response, self._limits.json)
         try:
             return await self._run_in_helper(
-                call, cost, parse, response, operation, self._limits, model, json_bytes=json_bytes
+                context,
+                cost,
+                parse,
+                response,
+                operation,
+                self._limits,
+                model,
+                json_bytes=json_bytes,
             )
         except GatewayError as error:
             raise attribute_parse_error(error, self._name) from None
 
     async def _run_in_helper(
         self,
-        call: Call,
+        context: RequestContext,
         cost: int,
         function: Callable[..., T],
         *arguments: Any,
@@ -185,11 +208,11 @@ class BackendCodecOffload(Generic[Req, Resp]):
     ) -> T:
         assert self._offload is not None
         return await self._offload.run(
-            call.deadline,
+            context.deadline,
             function,
             *arguments,
-            client=client_key(call),
+            client=client_key(context),
             cost=cost,
-            memory=call.memory,
+            memory=context.memory,
             size=estimate_read_bytes(cost, json_bytes),
         )

@@ -16,16 +16,16 @@ from functools import partial
 from typing import Final
 
 from infergate.backends.single_flight import SingleFlightCache
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.messages import ModelMetadata
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Parameters
 
 MAX_ENTRIES: Final = 1024
 LIFETIME_SECONDS: Final = 60.0
 """Seconds. A model may be replaced by another under the same name."""
 
-FetchMetadata = Callable[[str, str, Call], Awaitable[tuple[ModelMetadata, float]]]
+FetchMetadata = Callable[[str, str, RequestContext], Awaitable[tuple[ModelMetadata, float]]]
 """Fetches the metadata of a model and version, and returns it with its lifetime in seconds."""
 
 
@@ -40,9 +40,9 @@ class ModelMetadataCache:
         )
 
     async def get(
-        self, model: str, version: str, call: Call, *, refresh: bool = False
+        self, model: str, version: str, context: RequestContext, *, refresh: bool = False
     ) -> ModelMetadata:
-        """Return the metadata of a model. With ``refresh``, it is at most a second old. ``call``
+        """Return the metadata of a model. With ``refresh``, it is at most a second old. ``context``
         must have a deadline.
 
         Raises the errors of ``fetch``, and TimeoutError if another caller's fetch outlasts the
@@ -59,7 +59,7 @@ class ModelMetadataCache:
         else:
             self._entries.move_to_end(key)
         try:
-            return await entry.get(call, refresh=refresh)
+            return await entry.get(context, refresh=refresh)
         except GatewayError:
             if entry.is_empty and self._entries.get(key) is entry:
                 del self._entries[key]

@@ -16,8 +16,8 @@ from typing import Final
 from infergate.backends.single_flight import DOUBTFUL_SECONDS, SingleFlightCache
 from infergate.codecs.base import Profile
 from infergate.codecs.profiles import GENERIC
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.request_context import RequestContext
 
 _LIFETIME_SECONDS: Final = 60.0  # seconds; a different server may appear at the same address
 _DOUBTFUL_SECONDS: Final = DOUBTFUL_SECONDS
@@ -31,7 +31,7 @@ class ProfileDetection:
     never checked."""
 
     def __init__(
-        self, declared: Profile | None, fetch: Callable[[Call], Awaitable[Profile]]
+        self, declared: Profile | None, fetch: Callable[[RequestContext], Awaitable[Profile]]
     ) -> None:
         self._declared: Final = declared
         self._fetch: Final = fetch
@@ -43,22 +43,22 @@ class ProfileDetection:
         """The declared or cached profile, else the generic one; never contacts the server."""
         return self._declared or self._cache.cached or GENERIC
 
-    async def profile(self, call: Call) -> Profile:
-        """Return the profile, detecting it if needed. ``call`` must have a deadline. Raises
+    async def profile(self, context: RequestContext) -> Profile:
+        """Return the profile, detecting it if needed. ``context`` must have a deadline. Raises
         GatewayError if the server cannot be reached, TimeoutError if another caller's detection
         outlasts the deadline."""
-        return self._declared or await self._cache.get(call)
+        return self._declared or await self._cache.get(context)
 
-    async def _detect(self, call: Call) -> tuple[Profile, float]:
+    async def _detect(self, context: RequestContext) -> tuple[Profile, float]:
         """Return a profile and its lifetime in seconds."""
-        client_deadline = call.deadline
-        call.shorten_deadline(time.monotonic() + _DETECTION_TIMEOUT_SECONDS)
+        client_deadline = context.deadline
+        context.shorten_deadline(time.monotonic() + _DETECTION_TIMEOUT_SECONDS)
         try:
-            self._last_detected = await self._fetch(call)
+            self._last_detected = await self._fetch(context)
         except GatewayError as error:
             if self._last_detected is not None:
                 return self._last_detected, _LIFETIME_SECONDS
-            client_timed_out = error.kind is Kind.TIMEOUT and call.deadline == client_deadline
+            client_timed_out = error.kind is Kind.TIMEOUT and context.deadline == client_deadline
             if client_timed_out or error.kind in _UNREACHABLE:
                 raise
             return (

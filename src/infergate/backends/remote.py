@@ -42,7 +42,6 @@ from infergate.backends.single_flight import DOUBTFUL_SECONDS
 from infergate.codecs.base import Codec, Profile, SupportsServerVariants, SupportsStreaming
 from infergate.codecs.profiles import GENERIC, detect_profile
 from infergate.core.accounting import body_parts, charge_tensors
-from infergate.core.call import Call
 from infergate.core.counters import BackendCounters
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import FORWARDED_HEADER_BYTES, Limits, NeedsOffloadError
@@ -61,6 +60,7 @@ from infergate.core.messages import (
     ServerMetadataRequest,
 )
 from infergate.core.offload import Offload
+from infergate.core.request_context import RequestContext
 from infergate.core.sequences import SequenceKey, sequence_key
 from infergate.core.stats import ConcurrencyStats
 from infergate.routing.budget import DEFAULT_MIN_RETRIES, DEFAULT_SHARE, RetryBudget
@@ -105,7 +105,7 @@ class BackendSettings:
     return_headers: Sequence[str] = ()
     balancing: BalanceSettings = field(default_factory=BalanceSettings)
     monitoring: MonitoringSettings = field(default_factory=MonitoringSettings)
-    hash_key: Callable[[Call], str] | None = None
+    hash_key: Callable[[RequestContext], str] | None = None
     """Returns the key of requests that belong on the same endpoint; empty: no key."""
     max_requests: int = 0
     """Maximum concurrent inferences; 0: unlimited."""
@@ -206,42 +206,44 @@ class RemoteBackend(Generic[Req, Resp]):
         """The use of the concurrency limit; None if there is no limit."""
         return None if self._queue is None else self._queue.stats
 
-    async def perform(self, operation: Operation, call: Call) -> Response:
+    async def perform(self, operation: Operation, context: RequestContext) -> Response:
         """Build the request, exchange it, and parse the response."""
         if self.codec.needs_metadata and isinstance(operation, InferRequest):
-            return await self._infer_with_metadata(operation, call)
-        profile = await self.request_profile(call)
+            return await self._infer_with_metadata(operation, context)
+        profile = await self.request_profile(context)
         messages = self._codec_offload
         if messages.needs_helper(operation, profile):
-            wire = await messages.write_request(operation, profile, call)
+            wire = await messages.write_request(operation, profile, context)
         else:
-            wire = messages.write_inline(operation, profile, call)
+            wire = messages.write_inline(operation, profile, context)
         try:
-            response = await self._exchange(operation, wire, call)
+            response = await self._exchange(operation, wire, context)
             try:
-                return messages.read_inline(response, operation, call)
+                return messages.read_inline(response, operation, context)
             except NeedsOffloadError:
-                return await messages.read_in_helper(response, operation, call)
+                return await messages.read_in_helper(response, operation, context)
         except GatewayError as error:
             if error.kind not in _NOT_UNDERSTOOD:
                 raise
             alternative = self._build_alternative(operation, error.kind)
             if alternative is None:
                 raise
-            return await self._try_alternative(operation, alternative, error, call)
+            return await self._try_alternative(operation, alternative, error, context)
 
-    def _exchange(self, operation: Operation, wire: Req, call: Call) -> Awaitable[Resp]:
+    def _exchange(
+        self, operation: Operation, wire: Req, context: RequestContext
+    ) -> Awaitable[Resp]:
         if isinstance(operation, InferRequest):
-            return self.infer(wire, call, self._relevant_sequence(operation, call))
-        return self._sender.exchange(wire, call)
+            return self.infer(wire, context, self._relevant_sequence(operation, context))
+        return self._sender.exchange(wire, context)
 
     async def _try_alternative(
-        self, operation: Operation, wire: Req, first_error: GatewayError, call: Call
+        self, operation: Operation, wire: Req, first_error: GatewayError, context: RequestContext
     ) -> Response:
         """Send the alternative form of a request that the server did not understand."""
         try:
-            response = await self._sender.exchange(wire, call)
-            return await self._codec_offload.read_response(response, operation, call)
+            response = await self._sender.exchange(wire, context)
+            return await self._codec_offload.read_response(response, operation, context)
         except GatewayError as error:
             if error.kind not in _NOT_UNDERSTOOD:
                 raise
@@ -255,61 +257,63 @@ class RemoteBackend(Generic[Req, Resp]):
                 detail=f"{first_error.public} {first_error.detail}; {error.public} {error.detail}",
             ) from error
 
-    async def _infer_with_metadata(self, request: InferRequest, call: Call) -> Response:
+    async def _infer_with_metadata(
+        self, request: InferRequest, context: RequestContext
+    ) -> Response:
         """Send an inference whose messages depend on the model's metadata (Rule 1)."""
-        profile = await self.request_profile(call)
-        declared, messages = call.declared_metadata, self._codec_offload
-        model = declared or await self.describe(request.model, request.version, call)
+        profile = await self.request_profile(context)
+        declared, messages = context.declared_metadata, self._codec_offload
+        model = declared or await self.describe(request.model, request.version, context)
         try:
             wire = (
-                await messages.write_request(request, profile, call, model)
+                await messages.write_request(request, profile, context, model)
                 if messages.needs_helper(request, profile)
-                else messages.write_inline(request, profile, call, model)
+                else messages.write_inline(request, profile, context, model)
             )
         except GatewayError as error:
             if declared or error.kind not in _STALE_REQUEST_ERRORS:
                 raise
-            fresh = await self.describe(request.model, request.version, call, refresh=True)
+            fresh = await self.describe(request.model, request.version, context, refresh=True)
             if fresh == model:
                 raise
             model = fresh
-            wire = await messages.write_request(request, profile, call, model)
-        response = await self.infer(wire, call, self._relevant_sequence(request, call))
+            wire = await messages.write_request(request, profile, context, model)
+        response = await self.infer(wire, context, self._relevant_sequence(request, context))
         try:
             try:
-                return messages.read_inline(response, request, call, model)
+                return messages.read_inline(response, request, context, model)
             except NeedsOffloadError:
-                return await messages.read_in_helper(response, request, call, model)
+                return await messages.read_in_helper(response, request, context, model)
         except GatewayError as error:
             if error.kind in _STALE_METADATA_ERRORS:
                 self._metadata_cache.mark_doubtful(request.model, request.version)
             raise
 
     async def stream(
-        self, request: InferRequest, call: Call
+        self, request: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
         """Yield all responses to ``request``; a server without streams yields its one response.
         Errors after a response marked as the last are dropped: clients that match responses by
         order would take such an error for the response to their next request."""
         codec = self.codec
         has_message = has_last = False
-        wire, model = await self._build_stream_request(request, call)
+        wire, model = await self._build_stream_request(request, context)
         if wire is not None:
             assert isinstance(codec, SupportsStreaming)
-            sequence = self._relevant_sequence(request, call)
+            sequence = self._relevant_sequence(request, context)
             try:
-                async with aclosing(self._sender.stream(wire, call, sequence)) as messages:
+                async with aclosing(self._sender.stream(wire, context, sequence)) as messages:
                     async for message in messages:
                         response = await self._codec_offload.read_stream_response(
-                            message, request, call, model
+                            message, request, context, model
                         )
                         has_message = True
                         if response is not None:
                             counted_bytes = charge_tensors(
-                                response.outputs, body_parts(message), call.memory
+                                response.outputs, body_parts(message), context.memory
                             )
                             yield response
-                            call.memory.shrink(counted_bytes)
+                            context.memory.shrink(counted_bytes)
                             has_last = response.is_last
             except GatewayError as error:
                 if has_last:  # the responses are complete; only the end of the stream was due
@@ -319,7 +323,7 @@ class RemoteBackend(Generic[Req, Resp]):
             else:
                 return
         try:
-            response_message = await self.perform(request, call)
+            response_message = await self.perform(request, context)
         except GatewayError as error:
             if error.kind is Kind.UNSUPPORTED:  # the model may have become decoupled
                 self._metadata_cache.mark_doubtful(request.model, request.version)
@@ -328,7 +332,7 @@ class RemoteBackend(Generic[Req, Resp]):
         yield replace(response_message, is_last=True)
 
     async def _build_stream_request(
-        self, request: InferRequest, call: Call
+        self, request: InferRequest, context: RequestContext
     ) -> tuple[Req | None, ModelMetadata | None]:
         """Return the message that starts a stream, or None if streams are not supported; and the
         model's metadata, if that message depends on it."""
@@ -338,37 +342,41 @@ class RemoteBackend(Generic[Req, Resp]):
         ):
             return None, None
         await self.server_profile(
-            call
+            context
         )  # streams need a detected profile even if other requests do not
-        profile = await self.request_profile(call)
+        profile = await self.request_profile(context)
         model = None
         if codec.streams_need_metadata(profile):
-            model = await self.describe(request.model, request.version, call)
+            model = await self.describe(request.model, request.version, context)
         return codec.build_stream_request(request, profile, model), model
 
-    def _relevant_sequence(self, request: InferRequest, call: Call) -> SequenceKey | None:
+    def _relevant_sequence(
+        self, request: InferRequest, context: RequestContext
+    ) -> SequenceKey | None:
         """Return the sequence of ``request`` if it affects the choice of the endpoint or forbids
         resending."""
         is_relevant = self.supports_sequences and (
-            self.has_several_endpoints or call.retry_policy.is_idempotent
+            self.has_several_endpoints or context.retry_policy.is_idempotent
         )
         return sequence_key(request) if is_relevant else None
 
-    async def perform_on_all(self, operation: Operation, call: Call) -> Sequence[Response]:
+    async def perform_on_all(
+        self, operation: Operation, context: RequestContext
+    ) -> Sequence[Response]:
         """Carry out ``operation`` on every endpoint concurrently. Loading or unloading a model
         drops its cached metadata."""
-        wire = self.codec.build_request(operation, await self.server_profile(call))
-        self._sender.prepare_request(wire, call)
-        call.shorten_deadline(time.monotonic() + self._sender.timeout_for(call))
+        wire = self.codec.build_request(operation, await self.server_profile(context))
+        self._sender.prepare_request(wire, context)
+        context.shorten_deadline(time.monotonic() + self._sender.timeout_for(context))
         started = time.monotonic()
         try:
             exchanges = (
-                self._perform_on(wire, operation, item, call)
+                self._perform_on(wire, operation, item, context)
                 for item in self._endpoints.all_handles()
             )
             outcomes = await asyncio.gather(*exchanges)
         finally:
-            call.backend_seconds += time.monotonic() - started
+            context.backend_seconds += time.monotonic() - started
             if isinstance(operation, ModelLoadRequest | ModelUnloadRequest):
                 self._metadata_cache.invalidate_model(operation.model)
         errors = [item for item in outcomes if isinstance(item, GatewayError)]
@@ -380,27 +388,27 @@ class RemoteBackend(Generic[Req, Resp]):
         return [item for item in outcomes if not isinstance(item, GatewayError)]
 
     async def _perform_on(
-        self, wire: Req, operation: Operation, handle: EndpointHandle, call: Call
+        self, wire: Req, operation: Operation, handle: EndpointHandle, context: RequestContext
     ) -> Response | GatewayError:
         try:
-            response = await self._sender.exchange_with(handle, wire, call)
-            return await self._codec_offload.read_response(response, operation, call)
+            response = await self._sender.exchange_with(handle, wire, context)
+            return await self._codec_offload.read_response(response, operation, context)
         except GatewayError as error:
             return error
 
-    async def request_profile(self, call: Call) -> Profile:
+    async def request_profile(self, context: RequestContext) -> Profile:
         """Return the profile for building a request; it is detected only if the codec's requests
         depend on it."""
         if not self.codec.needs_profile:
             return self._profile_detection.cached_profile
-        return await self.server_profile(call)
+        return await self.server_profile(context)
 
-    async def server_profile(self, call: Call) -> Profile:
+    async def server_profile(self, context: RequestContext) -> Profile:
         """Return the declared or detected profile, plus what every server of the protocol
         supports."""
-        call.shorten_deadline(time.monotonic() + self._sender.timeout_for(call))
+        context.shorten_deadline(time.monotonic() + self._sender.timeout_for(context))
         try:
-            profile = await self._profile_detection.profile(call)
+            profile = await self._profile_detection.profile(context)
         except TimeoutError:
             raise deadline_error(self.name) from None
         capabilities = self.codec.capabilities
@@ -410,41 +418,43 @@ class RemoteBackend(Generic[Req, Resp]):
             reports_statistics=profile.reports_statistics or capabilities.reports_statistics,
         )
 
-    async def _fetch_profile(self, call: Call) -> Profile:
+    async def _fetch_profile(self, context: RequestContext) -> Profile:
         request = ServerMetadataRequest()
         wire = self.codec.build_request(request, GENERIC)
-        wire_response = await self._sender.exchange(wire, call)
-        response = await self._codec_offload.read_response(wire_response, request, call)
+        wire_response = await self._sender.exchange(wire, context)
+        response = await self._codec_offload.read_response(wire_response, request, context)
         assert isinstance(response, ServerMetadata)
         return detect_profile(response)
 
-    async def supports_classification(self, call: Call) -> bool:
+    async def supports_classification(self, context: RequestContext) -> bool:
         """Return whether the protocol or this kind of server supports classification."""
         return (
             self.codec.capabilities.supports_classification
-            or (await self.server_profile(call)).supports_classification
+            or (await self.server_profile(context)).supports_classification
         )
 
     async def describe(
-        self, model: str, version: str, call: Call, *, refresh: bool = False
+        self, model: str, version: str, context: RequestContext, *, refresh: bool = False
     ) -> ModelMetadata:
         """Return a model's metadata, at most a minute old, with ``refresh`` at most a second."""
-        call.shorten_deadline(time.monotonic() + self._sender.timeout_for(call))
+        context.shorten_deadline(time.monotonic() + self._sender.timeout_for(context))
         try:
-            return await self._metadata_cache.get(model, version, call, refresh=refresh)
+            return await self._metadata_cache.get(model, version, context, refresh=refresh)
         except TimeoutError:
             raise deadline_error(self.name) from None
 
     async def _fetch_metadata(
-        self, model: str, version: str, call: Call
+        self, model: str, version: str, context: RequestContext
     ) -> tuple[ModelMetadata, float]:
-        metadata = await self.perform(ModelMetadataRequest(model, version), call)
+        metadata = await self.perform(ModelMetadataRequest(model, version), context)
         assert isinstance(metadata, ModelMetadata)
         if metadata.max_batch_size is not None:
             return metadata, LIFETIME_SECONDS
-        call.shorten_deadline(time.monotonic() + _CONFIG_TIMEOUT_SECONDS)
+        context.shorten_deadline(time.monotonic() + _CONFIG_TIMEOUT_SECONDS)
         try:
-            return await self._add_configuration(metadata, model, version, call), LIFETIME_SECONDS
+            return await self._add_configuration(
+                metadata, model, version, context
+            ), LIFETIME_SECONDS
         except GatewayError as error:
             return (
                 metadata,
@@ -452,13 +462,13 @@ class RemoteBackend(Generic[Req, Resp]):
             )
 
     async def _add_configuration(
-        self, metadata: ModelMetadata, model: str, version: str, call: Call
+        self, metadata: ModelMetadata, model: str, version: str, context: RequestContext
     ) -> ModelMetadata:
         """Add the fields that only the model's configuration contains, if the server provides
         it."""
-        if not (await self.server_profile(call)).reports_config:
+        if not (await self.server_profile(context)).reports_config:
             return metadata
-        config = await self.perform(ModelConfigRequest(model, version), call)
+        config = await self.perform(ModelConfigRequest(model, version), context)
         assert isinstance(config, ModelConfig)
         return add_configuration(metadata, config.settings)
 

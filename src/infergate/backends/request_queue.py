@@ -6,9 +6,9 @@ import asyncio
 import time
 from typing import Final
 
-from infergate.core.call import Call
 from infergate.core.counters import BackendCounters
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.request_context import RequestContext
 from infergate.core.stats import ConcurrencyStats
 from infergate.routing.concurrency import ConcurrencyLimit
 
@@ -38,16 +38,16 @@ class RequestQueue:
         """Take a slot if one is free, without waiting; return whether it was taken."""
         return self._limit.try_acquire()
 
-    async def enter(self, call: Call) -> None:
-        """Take a slot, waiting until the deadline of ``call``. Raises OVERLOADED if the queue is
+    async def enter(self, context: RequestContext) -> None:
+        """Take a slot, waiting until the deadline of ``context``. Raises OVERLOADED if the queue is
         full, TIMEOUT at the deadline."""
         if not self._limit.try_acquire():
-            await self._wait(call)
+            await self._wait(context)
 
-    async def _wait(self, call: Call) -> None:
-        assert call.deadline is not None
+    async def _wait(self, context: RequestContext) -> None:
+        assert context.deadline is not None
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if not self._limit.enqueue(waiter, call.deadline):
+        if not self._limit.enqueue(waiter, context.deadline):
             self._counters.queue_rejected += 1
             raise GatewayError(
                 Kind.OVERLOADED,
@@ -58,7 +58,7 @@ class RequestQueue:
         self._counters.queued += 1
         began = time.monotonic()
         try:
-            async with asyncio.timeout(call.deadline - began):
+            async with asyncio.timeout(context.deadline - began):
                 await waiter
         except TimeoutError:
             self._cancel(waiter)

@@ -31,10 +31,10 @@ from infergate.backends.header_filter import HeaderFilter
 from infergate.backends.hedging import run_hedged
 from infergate.backends.message_access import MessageAccess
 from infergate.backends.request_queue import RequestQueue
-from infergate.core.call import CLOCK_TOLERANCE, Call
 from infergate.core.counters import BackendCounters
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.messages import OPERATION_NAMES, InferRequest
+from infergate.core.request_context import CLOCK_TOLERANCE, RequestContext
 from infergate.core.retry_policy import HedgePolicy
 from infergate.core.sequences import SequenceKey
 from infergate.routing.budget import RetryBudget
@@ -68,7 +68,7 @@ class RequestSender(Generic[Req, Resp]):
         retry_budget: RetryBudget,
         queue: RequestQueue | None,
         counters: BackendCounters,
-        hash_key: Callable[[Call], str] | None = None,
+        hash_key: Callable[[RequestContext], str] | None = None,
     ) -> None:
         """Without ``queue``, inferences are not limited. ``hash_key`` returns the key of requests
         that belong on the same endpoint; None disables hashing."""
@@ -92,36 +92,36 @@ class RequestSender(Generic[Req, Resp]):
         vars(copied)["_upstream"] = upstream
         return copied
 
-    def timeout_for(self, call: Call) -> float:
+    def timeout_for(self, context: RequestContext) -> float:
         """Return the route's timeout, else the backend's."""
-        return self._timeout if call.route_timeout is None else call.route_timeout
+        return self._timeout if context.route_timeout is None else context.route_timeout
 
-    def prepare_request(self, wire: Req, call: Call) -> None:
+    def prepare_request(self, wire: Req, context: RequestContext) -> None:
         """Add the client headers that are forwarded to ``wire``, and charge the response to the
         client's request."""
-        self._access.set_memory_account(wire, call.memory)
-        if forwarded := self._request_filter.select(call.headers):
+        self._access.set_memory_account(wire, context.memory)
+        if forwarded := self._request_filter.select(context.headers):
             self._access.add_request_headers(wire, forwarded)
 
     def exchange(
-        self, wire: Req, call: Call, sequence: SequenceKey | None = None
+        self, wire: Req, context: RequestContext, sequence: SequenceKey | None = None
     ) -> Awaitable[Resp]:
         """Send ``wire`` to an endpoint (the owner of ``sequence``, if given) and return its
         response, whatever its status."""
-        if sequence is None and self._hash_key is None and not call.retry_policy.is_idempotent:
-            return self._exchange_once(wire, call)
-        return self._exchange_with_retries(wire, call, sequence)
+        if sequence is None and self._hash_key is None and not context.retry_policy.is_idempotent:
+            return self._exchange_once(wire, context)
+        return self._exchange_with_retries(wire, context, sequence)
 
-    async def _exchange_once(self, wire: Req, call: Call) -> Resp:
+    async def _exchange_once(self, wire: Req, context: RequestContext) -> Resp:
         """Make the first attempt without the state that retries need, the fast path of almost every
         exchange."""
         started = time.monotonic()
-        call.shorten_deadline(started + self.timeout_for(call))
-        assert call.deadline is not None
-        seconds = call.deadline - started
+        context.shorten_deadline(started + self.timeout_for(context))
+        assert context.deadline is not None
+        seconds = context.deadline - started
         if seconds <= 0:
             raise deadline_error(self._backend)
-        self.prepare_request(wire, call)
+        self.prepare_request(wire, context)
         handle, budget, outcome = (
             self._endpoints.choose(),
             self._retry_budget,
@@ -130,28 +130,28 @@ class RequestSender(Generic[Req, Resp]):
         budget.active_requests += 1
         try:
             response = await self._upstream.exchange(wire, handle.endpoint, seconds)
-            outcome = self._response_outcome(response, call)
+            outcome = self._response_outcome(response, context)
         except GatewayError as error:
-            outcome = self._error_outcome(error, time.monotonic() - started, call)
+            outcome = self._error_outcome(error, time.monotonic() - started, context)
             if error.kind is not Kind.CONNECT:
                 raise add_backend_name(error, self._backend) from error
-            attempts = self._make_attempts(call, None)
+            attempts = self._make_attempts(context, None)
             attempts.begin_after(handle, add_backend_name(error, self._backend))
         else:
-            self._collect_headers(response, call)
+            self._collect_headers(response, context)
             return response
         finally:
             handle.finish_attempt(outcome)
             budget.active_requests -= 1
-            call.backend_seconds += time.monotonic() - started
+            context.backend_seconds += time.monotonic() - started
         return await self._measure(wire, attempts)
 
     async def _exchange_with_retries(
-        self, wire: Req, call: Call, sequence: SequenceKey | None
+        self, wire: Req, context: RequestContext, sequence: SequenceKey | None
     ) -> Resp:
-        call.shorten_deadline(time.monotonic() + self.timeout_for(call))
-        self.prepare_request(wire, call)
-        attempts = self._make_attempts(call, sequence)
+        context.shorten_deadline(time.monotonic() + self.timeout_for(context))
+        self.prepare_request(wire, context)
+        attempts = self._make_attempts(context, sequence)
         try:
             return await self._measure(wire, attempts)
         except GatewayError as error:
@@ -160,68 +160,76 @@ class RequestSender(Generic[Req, Resp]):
             raise self._sequence_error(error, sequence, attempts) from error
 
     async def _measure(self, wire: Req, attempts: Attempts) -> Resp:
-        call, started = attempts.call, time.monotonic()
+        context, started = attempts.context, time.monotonic()
         try:
             response = await self._run_attempts(wire, attempts)
         finally:
-            call.backend_seconds += time.monotonic() - started
-        self._collect_headers(response, call)
+            context.backend_seconds += time.monotonic() - started
+        self._collect_headers(response, context)
         return response
 
-    def _make_attempts(self, call: Call, sequence: SequenceKey | None) -> Attempts:
+    def _make_attempts(self, context: RequestContext, sequence: SequenceKey | None) -> Attempts:
         if sequence is not None:
-            return self._attempts_on(call, lambda: self._endpoints.sequence_owner(sequence))
+            return self._attempts_on(context, lambda: self._endpoints.sequence_owner(sequence))
         choose: ChooseEndpoint = self._endpoints.choose
         if self._hash_key is not None:
-            choose = functools.partial(self._endpoints.choose, key=self._hash_key(call))
+            choose = functools.partial(self._endpoints.choose, key=self._hash_key(context))
         return Attempts(
-            call,
+            context,
             choose,
             self._retry_budget,
             self._counters,
-            may_resend=call.retry_policy.is_idempotent,
+            may_resend=context.retry_policy.is_idempotent,
         )
 
-    def _attempts_on(self, call: Call, choose: Callable[[], EndpointHandle]) -> Attempts:
+    def _attempts_on(
+        self, context: RequestContext, choose: Callable[[], EndpointHandle]
+    ) -> Attempts:
         return Attempts(
-            call, lambda _: choose(), self._retry_budget, self._counters, may_resend=False
+            context, lambda _: choose(), self._retry_budget, self._counters, may_resend=False
         )
 
-    def infer(self, wire: Req, call: Call, sequence: SequenceKey | None = None) -> Awaitable[Resp]:
+    def infer(
+        self, wire: Req, context: RequestContext, sequence: SequenceKey | None = None
+    ) -> Awaitable[Resp]:
         """Send an inference, which, unlike ``exchange``, respects the concurrency limit and the
         route's hedging."""
-        if self._queue is None and call.retry_policy.hedge is None:
-            return self.exchange(wire, call, sequence)
-        return self._infer_queued(wire, call, sequence)
+        if self._queue is None and context.retry_policy.hedge is None:
+            return self.exchange(wire, context, sequence)
+        return self._infer_queued(wire, context, sequence)
 
-    async def _infer_queued(self, wire: Req, call: Call, sequence: SequenceKey | None) -> Resp:
+    async def _infer_queued(
+        self, wire: Req, context: RequestContext, sequence: SequenceKey | None
+    ) -> Resp:
         started = time.monotonic()
-        call.shorten_deadline(started + self.timeout_for(call))
+        context.shorten_deadline(started + self.timeout_for(context))
         queue = self._queue
         if queue is not None:
             try:
-                await queue.enter(call)
+                await queue.enter(context)
             finally:
-                call.backend_seconds += time.monotonic() - started
+                context.backend_seconds += time.monotonic() - started
         try:
-            if sequence is None and call.retry_policy.hedge is not None:
-                return await self._exchange_hedged(wire, call, call.retry_policy.hedge)
-            return await self.exchange(wire, call, sequence)
+            if sequence is None and context.retry_policy.hedge is not None:
+                return await self._exchange_hedged(wire, context, context.retry_policy.hedge)
+            return await self.exchange(wire, context, sequence)
         finally:
             if queue is not None:
                 queue.leave()
 
-    async def _exchange_hedged(self, wire: Req, call: Call, hedge: HedgePolicy) -> Resp:
+    async def _exchange_hedged(
+        self, wire: Req, context: RequestContext, hedge: HedgePolicy
+    ) -> Resp:
         """Run ``exchange`` with a hedge."""
         started = time.monotonic()
-        self.prepare_request(wire, call)
+        self.prepare_request(wire, context)
         latencies, delay = None, hedge.after_seconds
         if delay is None:
-            latencies = self._latencies.get(call.route)
+            latencies = self._latencies.get(context.route)
             if latencies is None:
-                latencies = self._latencies[call.route] = LatencyQuantile(hedge.percentile)
+                latencies = self._latencies[context.route] = LatencyQuantile(hedge.percentile)
             delay = latencies.percentile()
-        attempts = self._make_attempts(call, None)
+        attempts = self._make_attempts(context, None)
         first = self._run_attempts(wire, attempts)
         try:
             if delay is None:
@@ -233,10 +241,10 @@ class RequestSender(Generic[Req, Resp]):
                 self._counters.record_hedge(hedge_won)
         finally:
             duration = time.monotonic() - started
-            call.backend_seconds += duration
+            context.backend_seconds += duration
         if latencies is not None and self._can_serve(response):
             latencies.add(duration)
-        self._collect_headers(response, call)
+        self._collect_headers(response, context)
         return response
 
     def _start_hedge(self, wire: Req, attempts: Attempts) -> Coroutine[Any, Any, Resp] | None:
@@ -260,16 +268,18 @@ class RequestSender(Generic[Req, Resp]):
             if self._queue is not None:
                 self._queue.leave()
 
-    async def exchange_with(self, handle: EndpointHandle, wire: Req, call: Call) -> Resp:
+    async def exchange_with(
+        self, handle: EndpointHandle, wire: Req, context: RequestContext
+    ) -> Resp:
         """Send ``wire``, already prepared by ``prepare_request``, to one endpoint before the call's
         deadline."""
-        return await self._run_attempts(wire, self._attempts_on(call, handle.begin_attempt))
+        return await self._run_attempts(wire, self._attempts_on(context, handle.begin_attempt))
 
     async def _run_attempts(self, wire: Req, attempts: Attempts) -> Resp:
         """Run attempts until one gives a response or no retry is left."""
-        call = attempts.call
-        assert call.deadline is not None
-        if call.deadline <= time.monotonic():
+        context = attempts.context
+        assert context.deadline is not None
+        if context.deadline <= time.monotonic():
             raise deadline_error(self._backend)
         declined: Resp | None = None
         handle = None if attempts.tried else attempts.begin()
@@ -295,34 +305,34 @@ class RequestSender(Generic[Req, Resp]):
         raise attempts.take_error()
 
     async def _attempt(self, wire: Req, attempts: Attempts, handle: EndpointHandle) -> Resp:
-        call = attempts.call
+        context = attempts.context
         started = time.monotonic()
-        assert call.deadline is not None
-        seconds = call.deadline - started
-        if attempts.may_resend and call.retry_policy.per_try_timeout is not None:
-            seconds = min(seconds, call.retry_policy.per_try_timeout)
+        assert context.deadline is not None
+        seconds = context.deadline - started
+        if attempts.may_resend and context.retry_policy.per_try_timeout is not None:
+            seconds = min(seconds, context.retry_policy.per_try_timeout)
         outcome = AttemptOutcome.UNKNOWN
         try:
             response = await self._upstream.exchange(wire, handle.endpoint, seconds)
-            outcome = self._response_outcome(response, call)
+            outcome = self._response_outcome(response, context)
         except GatewayError as error:
-            outcome = self._error_outcome(error, time.monotonic() - started, call)
+            outcome = self._error_outcome(error, time.monotonic() - started, context)
             raise
         finally:
             handle.finish_attempt(outcome)
         return response
 
     async def stream(
-        self, wire: Req, call: Call, sequence: SequenceKey | None
+        self, wire: Req, context: RequestContext, sequence: SequenceKey | None
     ) -> AsyncGenerator[Resp, None]:
         """Send ``wire``, within the concurrency limit, and yield the messages of the response on
         demand. The upstream must support streams."""
         queue = self._queue
         if queue is not None:
-            call.shorten_deadline(time.monotonic() + self.timeout_for(call))
-            await queue.enter(call)
+            context.shorten_deadline(time.monotonic() + self.timeout_for(context))
+            await queue.enter(context)
         try:
-            async with aclosing(self._stream_with_retries(wire, call, sequence)) as messages:
+            async with aclosing(self._stream_with_retries(wire, context, sequence)) as messages:
                 async for message in messages:
                     yield message
         finally:
@@ -330,19 +340,23 @@ class RequestSender(Generic[Req, Resp]):
                 queue.leave()
 
     async def _stream_with_retries(
-        self, wire: Req, call: Call, sequence: SequenceKey | None
+        self, wire: Req, context: RequestContext, sequence: SequenceKey | None
     ) -> AsyncGenerator[Resp, None]:
         upstream = self._upstream
         assert isinstance(upstream, StreamingUpstream)
-        self.prepare_request(wire, call)
-        attempts = self._make_attempts(call, sequence)
+        self.prepare_request(wire, context)
+        attempts = self._make_attempts(context, sequence)
         handle: EndpointHandle | None = attempts.begin()
         try:
             while handle is not None:
                 declined: Resp | None = None
-                message_timeout = call.retry_policy.per_try_timeout if attempts.may_resend else None
+                message_timeout = (
+                    context.retry_policy.per_try_timeout if attempts.may_resend else None
+                )
                 started = time.monotonic()
-                remaining = None if call.stream_deadline is None else call.stream_deadline - started
+                remaining = (
+                    None if context.stream_deadline is None else context.stream_deadline - started
+                )
                 has_message = False
                 outcome = AttemptOutcome.UNKNOWN
                 try:
@@ -350,9 +364,9 @@ class RequestSender(Generic[Req, Resp]):
                         upstream.stream(wire, handle.endpoint, remaining)
                     ) as messages:
                         while (
-                            message := await self._next_message(messages, call, message_timeout)
+                            message := await self._next_message(messages, context, message_timeout)
                         ) is not None:
-                            outcome = self._response_outcome(message, call)
+                            outcome = self._response_outcome(message, context)
                             if (
                                 outcome is not AttemptOutcome.OK
                                 and attempts.may_resend
@@ -361,13 +375,13 @@ class RequestSender(Generic[Req, Resp]):
                                 declined = message
                                 break
                             has_message, message_timeout = True, None
-                            self._collect_headers(message, call)
+                            self._collect_headers(message, context)
                             yield message
                             started = time.monotonic()
                         else:
                             return
                 except GatewayError as error:
-                    outcome = self._error_outcome(error, time.monotonic() - started, call)
+                    outcome = self._error_outcome(error, time.monotonic() - started, context)
                     attempts.record_error(add_backend_name(error, self._backend))
                     if has_message:
                         raise attempts.take_error() from error
@@ -377,7 +391,7 @@ class RequestSender(Generic[Req, Resp]):
         finally:
             attempts.end()
         if declined is not None:
-            self._collect_headers(declined, call)
+            self._collect_headers(declined, context)
             yield declined
             return
         last = attempts.take_error()
@@ -389,14 +403,14 @@ class RequestSender(Generic[Req, Resp]):
             del last
 
     async def _next_message(
-        self, messages: AsyncGenerator[Resp, None], call: Call, max_wait: float | None
+        self, messages: AsyncGenerator[Resp, None], context: RequestContext, max_wait: float | None
     ) -> Resp | None:
         """Return the next message, or None after the last. ``max_wait`` shortens the wait, in
         seconds."""
         started = time.monotonic()
-        call.shorten_deadline(started + self.timeout_for(call))
-        assert call.deadline is not None
-        seconds = call.deadline - started
+        context.shorten_deadline(started + self.timeout_for(context))
+        assert context.deadline is not None
+        seconds = context.deadline - started
         try:
             async with asyncio.timeout(seconds if max_wait is None else min(seconds, max_wait)):
                 return await anext(messages, None)
@@ -405,25 +419,27 @@ class RequestSender(Generic[Req, Resp]):
                 Kind.TIMEOUT, "the backend did not answer in time", origin=Origin.BACKEND
             ) from None
         finally:
-            call.backend_seconds += time.monotonic() - started
+            context.backend_seconds += time.monotonic() - started
 
     def _can_serve(self, response: Resp) -> bool:
         """Return whether the endpoint that sent ``response`` can serve."""
         return not self._access.is_unavailable(response)
 
-    def _response_outcome(self, response: Resp, call: Call) -> AttemptOutcome:
+    def _response_outcome(self, response: Resp, context: RequestContext) -> AttemptOutcome:
         """Return what ``response`` implies about its endpoint. Being unavailable for a model counts
         as a failure only if some endpoint has served that model, because clients may ask for models
         that are not loaded, or whether they are."""
-        has_been_served = call.model in self._endpoints.served_models
+        has_been_served = context.model in self._endpoints.served_models
         if not self._access.is_unavailable(response):
             if not has_been_served and self._access.response_status(response) in _SUCCESS_STATUSES:
-                self._endpoints.record_served_model(call.model)
+                self._endpoints.record_served_model(context.model)
             return AttemptOutcome.OK
-        counts_as_failure = has_been_served and call.operation not in _STATUS_OPERATIONS
+        counts_as_failure = has_been_served and context.operation not in _STATUS_OPERATIONS
         return AttemptOutcome.FAILED if counts_as_failure else AttemptOutcome.UNKNOWN
 
-    def _error_outcome(self, error: GatewayError, seconds: float, call: Call) -> AttemptOutcome:
+    def _error_outcome(
+        self, error: GatewayError, seconds: float, context: RequestContext
+    ) -> AttemptOutcome:
         """Return what ``error``, after ``seconds``, implies about the endpoint. A timeout counts as
         a failure only if the endpoint had the full configured time; a shortage of local resources
         never does."""
@@ -435,16 +451,16 @@ class RequestSender(Generic[Req, Resp]):
             )
         if error.kind is Kind.BACKEND_GARBAGE:
             return AttemptOutcome.BROKEN
-        time_allowed = self.timeout_for(call)
-        if call.retry_policy.per_try_timeout is not None:
-            time_allowed = min(time_allowed, call.retry_policy.per_try_timeout)
+        time_allowed = self.timeout_for(context)
+        if context.retry_policy.per_try_timeout is not None:
+            time_allowed = min(time_allowed, context.retry_policy.per_try_timeout)
         used_full_time = error.kind is Kind.TIMEOUT and seconds >= time_allowed - CLOCK_TOLERANCE
         return AttemptOutcome.FAILED if used_full_time else AttemptOutcome.UNKNOWN
 
-    def _collect_headers(self, response: Resp, call: Call) -> None:
+    def _collect_headers(self, response: Resp, context: RequestContext) -> None:
         """Collect the response headers that are returned to the client."""
         if headers := self._access.response_headers(response):
-            call.response_headers.update(self._response_filter.select(headers))
+            context.response_headers.update(self._response_filter.select(headers))
 
     def _sequence_error(
         self, error: GatewayError, sequence: SequenceKey, attempts: Attempts

@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.request_context import RequestContext
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class SingleFlightCache(Generic[T]):
 
     def __init__(
         self,
-        fetch: Callable[[Call], Awaitable[tuple[T, float]]],
+        fetch: Callable[[RequestContext], Awaitable[tuple[T, float]]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fetch: Final = fetch
@@ -62,25 +62,25 @@ class SingleFlightCache(Generic[T]):
         """The cached value, or None if there is none or it has expired."""
         return self._value if self._clock() < self._valid_until else None
 
-    async def get(self, call: Call, *, refresh: bool = False) -> T:
+    async def get(self, context: RequestContext, *, refresh: bool = False) -> T:
         """Return the value, fetching it if needed. With ``refresh``, it is at most a second old.
 
-        ``call`` must have a deadline. Raises the errors of ``fetch``, and TimeoutError if another
-        caller's fetch outlasts the deadline.
+        ``context`` must have a deadline. Raises the errors of ``fetch``, and TimeoutError if
+        another caller's fetch outlasts the deadline.
         """
         came = self._clock()
         value = self._valid_value(came, refresh=refresh)
         if value is not None:
             return value
         current = self._current
-        assert call.deadline is not None
-        async with asyncio.timeout(call.deadline - time.monotonic()):
+        assert context.deadline is not None
+        async with asyncio.timeout(context.deadline - time.monotonic()):
             await self._lock.acquire()
         try:
             if current.error is not None:
                 raise current.error.with_traceback(None)
             value = self._valid_value(came, refresh=refresh)
-            return await self._fetch_value(current, call) if value is None else value
+            return await self._fetch_value(current, context) if value is None else value
         finally:
             self._lock.release()
             # It refers to the error, whose traceback refers to this frame and its callers: the
@@ -96,13 +96,13 @@ class SingleFlightCache(Generic[T]):
             return None
         return self.cached
 
-    async def _fetch_value(self, current: _Fetch, call: Call) -> T:
-        own_call = replace(call, response_headers={})
+    async def _fetch_value(self, current: _Fetch, context: RequestContext) -> T:
+        own_call = replace(context, response_headers={})
         started = self._clock()
         try:
             value, lifetime = await self._fetch(own_call)
         except GatewayError as error:
-            if not (error.kind is Kind.TIMEOUT and own_call.deadline == call.deadline):
+            if not (error.kind is Kind.TIMEOUT and own_call.deadline == context.deadline):
                 current.error = error
                 self._current = _Fetch()
             del current  # see get

@@ -36,7 +36,7 @@ from infergate.config.fields import (
 from infergate.config.mistakes import Finding, suggestion
 from infergate.config.section import Section
 from infergate.config.values import Url, describe_value, parse_size, parse_text, parse_url
-from infergate.core.call import ANONYMOUS
+from infergate.core.request_context import ANONYMOUS
 from infergate.routing.table import is_glob, is_regex
 
 _RATE: Final = re.compile(r"([^/]+)/ ?(s|m|h)")

@@ -1,11 +1,11 @@
 """The canonical types that every protocol, route and backend shares.
 
 Pure: numpy and the standard library only; no files, no sockets. A codec translates a protocol's
-messages (``wire``) into an operation of ``messages`` and back; a ``Call`` carries the rest of a
-request's state.
+messages (``wire``) into an operation of ``messages`` and back; a ``RequestContext`` carries the
+rest of a request's state.
 
-Read in this order: ``datatypes``, ``tensor``, ``messages``, ``errors``, ``wire``, ``call``,
-``limits``, ``memory``. The other modules are small and independent: shared rules (names, sequences,
-classification, conversion), the interfaces to tracing and to helper processes, and the counters and
-histograms behind the metrics.
+Read in this order: ``datatypes``, ``tensor``, ``messages``, ``errors``, ``wire``,
+``request_context``, ``limits``, ``memory``. The other modules are small and independent: shared
+rules (names, sequences, classification, conversion), the interfaces to tracing and to helper
+processes, and the counters and histograms behind the metrics.
 """

@@ -6,8 +6,8 @@ import ipaddress
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from infergate.core.call import ANONYMOUS, Call
 from infergate.core.memory import UNLIMITED, MemoryAccount
+from infergate.core.request_context import ANONYMOUS, RequestContext
 
 T = TypeVar("T")
 
@@ -38,13 +38,13 @@ class Offload(Protocol):
         ...
 
 
-def client_key(call: Call) -> tuple[str, str]:
+def client_key(context: RequestContext) -> tuple[str, str]:
     """Return the client among which helpers are shared, and its connection.
 
     The client is its identity if that distinguishes clients, else its address; of an IPv6 address
     the /64 network, all of which one host may own.
     """
-    peer, identity = call.peer, call.identity
+    peer, identity = context.peer, context.identity
     is_identified = identity and identity != ANONYMOUS
     return identity if is_identified else _client_network(peer.rpartition(":")[0]), peer
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
-from infergate.core.call import Call
+from infergate.core.request_context import RequestContext
 
 TRACEPARENT: Final = "traceparent"
 
@@ -39,10 +39,10 @@ class BackendSpan(Protocol):
 class Tracer(Protocol):
     """Records the spans of requests."""
 
-    def start_request(self, call: Call) -> None:
+    def start_request(self, context: RequestContext) -> None:
         """Start the span of a request; calling it again has no effect.
 
-        From then on the headers of ``call`` carry the trace, and the steps of the current task
+        From then on the headers of ``context`` carry the trace, and the steps of the current task
         belong to this request.
         """
         ...
@@ -60,12 +60,12 @@ class Tracer(Protocol):
         """
         ...
 
-    def record_response(self, call: Call) -> None:
+    def record_response(self, context: RequestContext) -> None:
         """Record one more response of a stream; ``call.response_count`` counts those before it."""
         ...
 
-    def end_request(self, call: Call) -> None:
-        """End the span of a request, with everything that ``call`` has recorded."""
+    def end_request(self, context: RequestContext) -> None:
+        """End the span of a request, with everything that ``context`` has recorded."""
         ...
 
     def close(self) -> None:

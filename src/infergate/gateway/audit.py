@@ -11,7 +11,6 @@ import logging
 from collections.abc import Awaitable
 from typing import Final, TypeVar
 
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.log_events import AUDIT, with_fields
 from infergate.core.messages import (
@@ -20,6 +19,7 @@ from infergate.core.messages import (
     SharedMemoryRegisterRequest,
     SharedMemoryUnregisterRequest,
 )
+from infergate.core.request_context import RequestContext
 
 T = TypeVar("T")
 _log = logging.getLogger("infergate.audit")
@@ -27,7 +27,7 @@ _MAX_TEXT_CHARS: Final = 256
 """Characters of a client's text in a log line."""
 
 
-async def audit(operation: Operation, call: Call, execution: Awaitable[T]) -> T:
+async def audit(operation: Operation, context: RequestContext, execution: Awaitable[T]) -> T:
     """Await ``execution``, which carries out ``operation``, then log the outcome; return its result
     or raise its error."""
     outcome = "ok"
@@ -43,41 +43,41 @@ async def audit(operation: Operation, call: Call, execution: Awaitable[T]) -> T:
         outcome = Kind.INTERNAL.value
         raise
     finally:
-        _log_operation(OPERATION_NAMES[type(operation)], _subject(operation), call, outcome)
+        _log_operation(OPERATION_NAMES[type(operation)], _subject(operation), context, outcome)
 
 
-def log_denied(operation: type[Operation], call: Call, error: GatewayError) -> None:
-    """Log that an ``operation`` was not authorized. Only ``call`` describes it: it was not
+def log_denied(operation: type[Operation], context: RequestContext, error: GatewayError) -> None:
+    """Log that an ``operation`` was not authorized. Only ``context`` describes it: it was not
     parsed."""
     _log_operation(
         OPERATION_NAMES[operation],
-        f"model={call.model[:_MAX_TEXT_CHARS]!r}",
-        call,
+        f"model={context.model[:_MAX_TEXT_CHARS]!r}",
+        context,
         error.kind.value,
     )
 
 
-def _log_operation(operation: str, subject: str, call: Call, outcome: str) -> None:
+def _log_operation(operation: str, subject: str, context: RequestContext, outcome: str) -> None:
     _log.info(
         "%s %s route=%r backend=%r peer=%s request_id=%r outcome=%s%s",
         operation,
         subject,
-        call.route,
-        call.backend,
-        call.peer,
-        call.request_id,
+        context.route,
+        context.backend,
+        context.peer,
+        context.request_id,
         outcome,
-        f" identity={call.identity!r}" if call.identity else "",
+        f" identity={context.identity!r}" if context.identity else "",
         extra=with_fields(
             AUDIT,
             operation=operation,
             subject=subject,
-            route=call.route,
-            backend=call.backend,
-            peer=call.peer,
-            request_id=call.request_id,
+            route=context.route,
+            backend=context.backend,
+            peer=context.peer,
+            request_id=context.request_id,
             outcome=outcome,
-            identity=call.identity,
+            identity=context.identity,
         ),
     )
 

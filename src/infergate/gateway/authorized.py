@@ -18,7 +18,6 @@ from dataclasses import replace
 from typing import Final
 
 from infergate.codecs.base import RequestSummary
-from infergate.core.call import Call, Permit
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import (
     OPERATION_NAMES,
@@ -39,6 +38,7 @@ from infergate.core.messages import (
     SharedMemoryStatusRequest,
 )
 from infergate.core.repository import unloads_dependents
+from infergate.core.request_context import Permit, RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.gateway.audit import log_denied
@@ -55,31 +55,31 @@ _HEALTH_OPERATIONS: Final = frozenset({ServerLiveRequest, ServerReadyRequest})
 class AuthorizedGateway(Gateway):
     """A gateway that checks each operation against the client's permit."""
 
-    async def perform(self, operation: Operation, call: Call) -> Response:
+    async def perform(self, operation: Operation, context: RequestContext) -> Response:
         """Carry out ``operation``. Raises GatewayError."""
-        permit = call.permit
+        permit = context.permit
         if permit is None:
             if type(operation) not in _HEALTH_OPERATIONS:
                 raise _forbidden_error(operation)
-            return await super().perform(operation, call)
+            return await super().perform(operation, context)
         _check_operation(operation, permit)
         if isinstance(operation, ModelUnloadRequest) and unloads_dependents(operation):
-            _check_unload_all(operation, permit, call)
-        return _visible_part(await super().perform(operation, call), permit)
+            _check_unload_all(operation, permit, context)
+        return _visible_part(await super().perform(operation, context), permit)
 
     def infer(
-        self, request: InferRequest, binding: RouteBinding, call: Call
+        self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> Awaitable[InferResponse]:
         """Run ``request`` on ``binding``, its route, if the client may."""
-        _check_inference(request, call)
-        return super().infer(request, binding, call)
+        _check_inference(request, context)
+        return super().infer(request, binding, context)
 
     async def stream(
-        self, request: InferRequest, binding: RouteBinding, call: Call
+        self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
         """Yield all responses to ``request`` on demand, if the client may run it."""
-        _check_inference(request, call)
-        async with aclosing(super().stream(request, binding, call)) as responses:
+        _check_inference(request, context)
+        async with aclosing(super().stream(request, binding, context)) as responses:
             async for response in responses:
                 yield response
 
@@ -94,18 +94,20 @@ def _check_operation(operation: Operation, permit: Permit) -> None:
         raise _forbidden_error(operation)
 
 
-def _check_unload_all(operation: ModelUnloadRequest, permit: Permit, call: Call) -> None:
+def _check_unload_all(
+    operation: ModelUnloadRequest, permit: Permit, context: RequestContext
+) -> None:
     """Enforce rule 3."""
     kind = type(operation)
     if not permit.allows(kind, ""):
         text = "unloading a model with those that it depends on is not allowed to this client"
         error = GatewayError(Kind.FORBIDDEN, text)
-        log_denied(kind, call, error)
+        log_denied(kind, context, error)
         raise error
 
 
-def _check_inference(request: InferRequest, call: Call) -> None:
-    permit = call.permit
+def _check_inference(request: InferRequest, context: RequestContext) -> None:
+    permit = context.permit
     if permit is None:
         raise _forbidden_error(request)
     _check_operation(request, permit)
@@ -171,12 +173,12 @@ _METADATA_SUMMARY: Final = RequestSummary(ServerMetadataRequest)
 def _authorized_unary(
     serve: UnaryHandler, authorizer: RequestAuthorizer, build_error: BuildRpcError
 ) -> UnaryHandler:
-    async def answer(wire: RpcRequest, call: Call) -> RpcResponse:
+    async def answer(wire: RpcRequest, context: RequestContext) -> RpcResponse:
         try:
-            await authorizer.authorize(_HEALTH_SUMMARY, call)
+            await authorizer.authorize(_HEALTH_SUMMARY, context)
         except GatewayError as error:
             return build_error(error)
-        return await serve(wire, call)
+        return await serve(wire, context)
 
     return answer
 
@@ -186,12 +188,14 @@ def _authorized_stream(
 ) -> StreamHandler:
     summary = _HEALTH_SUMMARY if method.startswith(f"/{HEALTH_SERVICE}/") else _METADATA_SUMMARY
 
-    async def answer(messages: AsyncIterator[Buffer], call: Call) -> AsyncIterator[RpcResponse]:
+    async def answer(
+        messages: AsyncIterator[Buffer], context: RequestContext
+    ) -> AsyncIterator[RpcResponse]:
         await authorizer.authorize(
-            summary, call
+            summary, context
         )  # the transport turns its error into a gRPC status
         async for response in handler(
-            _authorize_messages(messages, authorizer, summary, call), call
+            _authorize_messages(messages, authorizer, summary, context), context
         ):
             yield response
 
@@ -202,13 +206,13 @@ async def _authorize_messages(
     messages: AsyncIterator[Buffer],
     authorizer: RequestAuthorizer,
     summary: RequestSummary,
-    call: Call,
+    context: RequestContext,
 ) -> AsyncIterator[Buffer]:
     """Yield ``messages``, each authorized like any other request. The first one was authorized when
     the stream was opened."""
     is_first = True
     async for message in messages:
         if not is_first:
-            await authorizer.authorize(summary, call)
+            await authorizer.authorize(summary, context)
         is_first = False
         yield message

@@ -30,11 +30,11 @@ from infergate.core.accounting import (
     check_response_size,
     estimate_read_bytes,
 )
-from infergate.core.call import Call
 from infergate.core.limits import Limits, event_loop_limits
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.messages import InferResponse, ModelMetadata, Response
 from infergate.core.offload import Offload, client_key
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse, total_size
 
 Req = TypeVar("Req")
@@ -83,7 +83,7 @@ class CodecOffload(Generic[Req, Resp]):
 
     async def write_response(
         self,
-        call: Call,
+        context: RequestContext,
         build: Callable[[Any, ParsedRequest], Any],
         response: Response,
         parsed: ParsedRequest,
@@ -94,15 +94,15 @@ class CodecOffload(Generic[Req, Resp]):
         if not isinstance(response, InferResponse):
             if self.can_write_inline(response, parsed):
                 return build(response, parsed), 0
-            return await self.build_in_helper(call, build, response, parsed), 0
+            return await self.build_in_helper(context, build, response, parsed), 0
         min_bytes, max_bytes = self._text_codec.response_size(response, parsed)
         check_response_size(min_bytes, self.limits)
-        writing = WriteReservation(max_bytes, call.memory)
+        writing = WriteReservation(max_bytes, context.memory)
         try:
             if self.can_write_inline(response, parsed):
                 wire = build(response, parsed)
             else:
-                wire = await self.build_in_helper(call, build, response, parsed)
+                wire = await self.build_in_helper(context, build, response, parsed)
         except BaseException:
             writing.cancel()
             raise
@@ -111,26 +111,28 @@ class CodecOffload(Generic[Req, Resp]):
         return wire, length
 
     async def build_in_helper(
-        self, call: Call, build: Callable[..., Resp], *arguments: Any
+        self, context: RequestContext, build: Callable[..., Resp], *arguments: Any
     ) -> Resp:
         """Run ``build``, a codec method that builds a response, in a helper."""
-        wire = await self.run_in_helper(call, build, *arguments)
+        wire = await self.run_in_helper(context, build, *arguments)
         return (
             wire if self._numbering_codec is None else self._numbering_codec.number_response(wire)
         )
 
-    async def run_in_helper(self, call: Call, method: Callable[..., T], *arguments: Any) -> T:
+    async def run_in_helper(
+        self, context: RequestContext, method: Callable[..., T], *arguments: Any
+    ) -> T:
         """Run ``method(*arguments)``, a method of the codec, in a helper for the client of
-        ``call``."""
+        ``context``."""
         assert self._offload is not None
         cost = self._processed_bytes(*arguments)
         return await self._offload.run(
-            call.deadline,
+            context.deadline,
             method,
             *arguments,
-            client=client_key(call),
+            client=client_key(context),
             cost=cost,
-            memory=call.memory,
+            memory=context.memory,
             size=self._allocated_bytes(arguments[0], cost),
         )
 
@@ -172,13 +174,18 @@ class CodecOffload(Generic[Req, Resp]):
         )
 
     async def complete(
-        self, partial: PartialInferRequest[T], model: ModelMetadata, call: Call, *, inline: bool
+        self,
+        partial: PartialInferRequest[T],
+        model: ModelMetadata,
+        context: RequestContext,
+        *,
+        inline: bool,
     ) -> T:
         """Complete ``partial`` with ``model``. ``inline``: the event loop made ``partial`` and
         tries to complete it, or raises NeedsOffloadError."""
         if self._offload is None or (inline and partial.text_bytes <= self.limits.json_inline):
             return partial.complete(model)
-        return await self.run_in_helper(call, _complete, partial, model)
+        return await self.run_in_helper(context, _complete, partial, model)
 
 
 def _complete(partial: PartialInferRequest[T], model: ModelMetadata) -> T:

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from infergate.core.accounting import charge_tensors
-from infergate.core.call import Call
 from infergate.core.limits import KIB, MIB
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor
 from infergate.gateway import cast
 from infergate.gateway.classification import add_classes
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 async def cast_for_backend(
-    request: InferRequest, binding: RouteBinding, call: Call
+    request: InferRequest, binding: RouteBinding, context: RequestContext
 ) -> InferRequest:
     """Return ``request`` in datatypes that the backend's protocol carries. Raises UNSUPPORTED."""
     inputs, casts, protocol = request.inputs, binding.route.cast, binding.backend.protocol
@@ -41,18 +41,18 @@ async def cast_for_backend(
     )
     if cast_inputs is inputs:
         return request
-    charge_tensors(cast_inputs, (tensor.data for tensor in inputs), call.memory)
+    charge_tensors(cast_inputs, (tensor.data for tensor in inputs), context.memory)
     return replace(request, inputs=cast_inputs)
 
 
 async def cast_substitutes_back(
-    request: InferRequest, model: ModelMetadata, casts: cast.CastRules, call: Call
+    request: InferRequest, model: ModelMetadata, casts: cast.CastRules, context: RequestContext
 ) -> InferRequest:
     """Return ``request`` with the inputs of ``casts`` in the datatypes of ``model``."""
     inputs = await _in_thread_if_large(
         request.inputs, MAX_INLINE_CAST_BYTES, cast.cast_back, request.inputs, model, casts
     )
-    charge_tensors(inputs, (tensor.data for tensor in request.inputs), call.memory)
+    charge_tensors(inputs, (tensor.data for tensor in request.inputs), context.memory)
     return replace(request, inputs=inputs)
 
 
@@ -71,24 +71,26 @@ async def fit_response(
     request: InferRequest,
     model: ModelMetadata | None,
     binding: RouteBinding,
-    call: Call,
+    context: RequestContext,
 ) -> InferResponse:
     """Return ``response`` in datatypes that the client's protocol can carry, with the requested
     classes if ``model`` is given (see ``Gateway._prepare_request``)."""
     outputs, casts = response.outputs, binding.route.cast
-    if call.unsupported_datatypes:
+    if context.unsupported_datatypes:
         cast_outputs = await _in_thread_if_large(
             outputs,
             MAX_INLINE_CAST_BYTES,
             cast.cast_unsupported,
             outputs,
-            call.unsupported_datatypes,
+            context.unsupported_datatypes,
             casts,
             "output",
-            call.protocol,
+            context.protocol,
         )
         if cast_outputs is not response.outputs:
-            charge_tensors(cast_outputs, (tensor.data for tensor in response.outputs), call.memory)
+            charge_tensors(
+                cast_outputs, (tensor.data for tensor in response.outputs), context.memory
+            )
             response = replace(response, outputs=cast_outputs)
     if model is None:
         return response
@@ -98,10 +100,12 @@ async def fit_response(
     )
 
 
-def metadata_for_client(model: ModelMetadata, binding: RouteBinding, call: Call) -> ModelMetadata:
+def metadata_for_client(
+    model: ModelMetadata, binding: RouteBinding, context: RequestContext
+) -> ModelMetadata:
     """Return ``model`` with the datatypes that the client sees."""
-    if not (binding.route.cast and call.unsupported_datatypes):
+    if not (binding.route.cast and context.unsupported_datatypes):
         return model
     return cast.substitute_datatypes(
-        model, cast.casts_of(call.unsupported_datatypes, binding.route.cast)
+        model, cast.casts_of(context.unsupported_datatypes, binding.route.cast)
     )

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
 from infergate.codecs.base import Codec, SupportsStreaming
-from infergate.core.call import REQUEST_ID_HEADER, Call
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.request_context import REQUEST_ID_HEADER, RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import (
     BodyStream,
@@ -29,9 +29,9 @@ from infergate.transport.base import RequestStream, StreamHandler
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 
-CallObserver = Callable[[Call], None]
-"""Called with the ``Call`` of a request."""
-UnaryService = Callable[[RpcRequest, Call], Awaitable[RpcResponse]]
+CallObserver = Callable[[RequestContext], None]
+"""Called with the ``RequestContext`` of a request."""
+UnaryService = Callable[[RpcRequest, RequestContext], Awaitable[RpcResponse]]
 """A unary gRPC method that the gateway serves itself."""
 _KIND_OF_CODE: Final = {
     5: Kind.NOT_FOUND,
@@ -59,7 +59,7 @@ class Dispatch(Generic[Req, Resp]):
         self,
         frontends: Mapping[str, Frontend[Req, Resp]],
         path: Callable[[Req], str],
-        finish: Callable[[Resp, Call], int],
+        finish: Callable[[Resp, RequestContext], int],
         record: CallObserver,
         assign_id: CallObserver,
     ) -> None:
@@ -76,36 +76,36 @@ class Dispatch(Generic[Req, Resp]):
         claim = self._path(wire)[1:].partition("/")[0]
         return self._frontends.get(claim, self._default_frontend)
 
-    def _serve(self, wire: Req, call: Call) -> Awaitable[Resp]:
+    def _serve(self, wire: Req, context: RequestContext) -> Awaitable[Resp]:
         """Serve ``wire`` with the frontend that claims its path."""
-        return self._frontend_of(wire).respond(wire, call)
+        return self._frontend_of(wire).respond(wire, context)
 
-    async def respond(self, wire: Req, call: Call) -> Resp:
+    async def respond(self, wire: Req, context: RequestContext) -> Resp:
         """Answer ``wire`` and record the request."""
-        self._assign_id(call)
-        call.received_at = time.monotonic()
+        self._assign_id(context)
+        context.received_at = time.monotonic()
         try:
-            response = await self._serve(wire, call)
+            response = await self._serve(wire, context)
         except BaseException:  # the client disconnected: only log and metrics are left to update
-            if call.abort_error is None:  # else the transport calls ``refuse``
-                call.outcome = Kind.CANCELLED.value
-                self._record(call)
+            if context.abort_error is None:  # else the transport calls ``refuse``
+                context.outcome = Kind.CANCELLED.value
+                self._record(context)
             raise
-        call.bytes_out = self._finish(response, call)
-        self._record_response(response, call)
+        context.bytes_out = self._finish(response, context)
+        self._record_response(response, context)
         return response
 
-    def _record_response(self, response: Resp, call: Call) -> None:  # noqa: ARG002 - overrides use it
+    def _record_response(self, response: Resp, context: RequestContext) -> None:  # noqa: ARG002 - overrides use it
         """Record the request, whose response is complete. Overridden where a body may follow."""
-        self._record(call)
+        self._record(context)
 
-    def refuse(self, error: GatewayError, wire: Req, call: Call) -> Resp:
+    def refuse(self, error: GatewayError, wire: Req, context: RequestContext) -> Resp:
         """Build the transport's refusal in the protocol that the request addressed, and record
         it."""
-        self._assign_id(call)
-        response = self._frontend_of(wire).refuse(error, wire, call)
-        call.bytes_out = self._finish(response, call)
-        self._record(call)
+        self._assign_id(context)
+        response = self._frontend_of(wire).refuse(error, wire, context)
+        context.bytes_out = self._finish(response, context)
+        self._record(context)
         return response
 
 
@@ -126,27 +126,27 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
             assign_id or assign_request_id,
         )
 
-    def _record_response(self, response: HttpResponse, call: Call) -> None:
+    def _record_response(self, response: HttpResponse, context: RequestContext) -> None:
         if response.body_stream is None:
-            self._record(call)
+            self._record(context)
         else:
-            response.body_stream = _RecordedBody(response.body_stream, self._record, call)
+            response.body_stream = _RecordedBody(response.body_stream, self._record, context)
 
 
 class _RecordedBody:
     """Counts the bytes of ``rest``, the remainder of a body, and records the request when it is
     closed."""
 
-    def __init__(self, rest: BodyStream, record: CallObserver, call: Call) -> None:
+    def __init__(self, rest: BodyStream, record: CallObserver, context: RequestContext) -> None:
         self._rest: Final = rest
         self._record: Final = record
-        self._call: Final = call
+        self._context: Final = context
 
     async def next(self) -> Sequence[Buffer] | None:
         """Return the next part of the body, or None at its end."""
         body = await self._rest.next()
         if body is not None:
-            self._call.bytes_out += total_size(body)
+            self._context.bytes_out += total_size(body)
         return body
 
     async def close(self) -> None:
@@ -154,7 +154,7 @@ class _RecordedBody:
         try:
             await self._rest.close()
         finally:
-            self._record(self._call)
+            self._record(self._context)
 
 
 class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
@@ -175,7 +175,7 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
         super().__init__(frontends, operator.attrgetter("method"), _finish_rpc, record, assign_id)
         self._services: Final = services
         self.streams: Mapping[str, StreamHandler] = streams
-        self.request_streams: Mapping[str, Callable[[Call], RequestStream]] = {
+        self.request_streams: Mapping[str, Callable[[RequestContext], RequestStream]] = {
             codec.streaming_method: functools.partial(
                 InferenceStream, frontend, codec, assign_id, record
             )
@@ -183,12 +183,12 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
             for codec in _stream_codecs(frontend.codec)
         }
 
-    def _serve(self, wire: RpcRequest, call: Call) -> Awaitable[RpcResponse]:
+    def _serve(self, wire: RpcRequest, context: RequestContext) -> Awaitable[RpcResponse]:
         """Serve ``wire`` with the gateway's own service if its method is one of them."""
         service = self._services.get(wire.method)
         if service is not None:
-            return _call_service(service, wire, call)
-        return self._frontend_of(wire).respond(wire, call, wire.deferred)
+            return _call_service(service, wire, context)
+        return self._frontend_of(wire).respond(wire, context, wire.deferred)
 
 
 def _stream_codecs(
@@ -201,41 +201,43 @@ def _stream_codecs(
         yield UnaryStreamCodec(codec, method)
 
 
-async def _call_service(service: UnaryService, wire: RpcRequest, call: Call) -> RpcResponse:
-    call.protocol, call.operation = "grpc", wire.method[1:]
+async def _call_service(
+    service: UnaryService, wire: RpcRequest, context: RequestContext
+) -> RpcResponse:
+    context.protocol, context.operation = "grpc", wire.method[1:]
     if wire.deferred is not None:  # only long messages are deferred; these services take short ones
-        call.record_error(GatewayError(Kind.TOO_LARGE, "the message is too long"))
-        return RpcResponse(code=_RESOURCE_EXHAUSTED, details=call.error)
-    response = await service(wire, call)
+        context.record_error(GatewayError(Kind.TOO_LARGE, "the message is too long"))
+        return RpcResponse(code=_RESOURCE_EXHAUSTED, details=context.error)
+    response = await service(wire, context)
     if response.code:
-        call.outcome = _KIND_OF_CODE.get(response.code, Kind.BAD_REQUEST).value
-        call.error = response.details
+        context.outcome = _KIND_OF_CODE.get(response.code, Kind.BAD_REQUEST).value
+        context.error = response.details
     return response
 
 
-def _finish_http(response: HttpResponse, call: Call) -> int:
-    if call.response_headers:
-        response.headers = {**call.response_headers, **response.headers}
+def _finish_http(response: HttpResponse, context: RequestContext) -> int:
+    if context.response_headers:
+        response.headers = {**context.response_headers, **response.headers}
     return total_size(response.body)
 
 
-def _finish_rpc(response: RpcResponse, call: Call) -> int:
-    if call.response_headers:
-        response.metadata = {**call.response_headers, **response.metadata}
+def _finish_rpc(response: RpcResponse, context: RequestContext) -> int:
+    if context.response_headers:
+        response.metadata = {**context.response_headers, **response.metadata}
     return total_size(response.message)
 
 
-def assign_request_id(call: Call) -> None:
-    """Set the id of ``call``: the client's ``x-request-id``, or a generated one, which is then sent
-    to the backend."""
-    client_id = call.headers.get(REQUEST_ID_HEADER, "")
+def assign_request_id(context: RequestContext) -> None:
+    """Set the id of ``context``: the client's ``x-request-id``, or a generated one, which is then
+    sent to the backend."""
+    client_id = context.headers.get(REQUEST_ID_HEADER, "")
     if (
         client_id
         and len(client_id) <= _MAX_ID_CHARS
         and client_id.isascii()
         and client_id.isprintable()
     ):
-        call.request_id = client_id
+        context.request_id = client_id
     else:
-        call.request_id = f"{_id_prefix}-{next(_id_numbers):x}"
-        call.headers = {**call.headers, REQUEST_ID_HEADER: call.request_id}
+        context.request_id = f"{_id_prefix}-{next(_id_numbers):x}"
+        context.headers = {**context.headers, REQUEST_ID_HEADER: context.request_id}

@@ -32,7 +32,6 @@ from infergate.core.accounting import (
     charge_tensors,
     needs_accounting,
 )
-from infergate.core.call import REQUEST_ID_HEADER, Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits, NeedsOffloadError
@@ -40,6 +39,7 @@ from infergate.core.log_events import BUG
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.messages import OPERATION_NAMES, InferRequest, Response
 from infergate.core.offload import Offload
+from infergate.core.request_context import REQUEST_ID_HEADER, RequestContext
 from infergate.core.sequences import SequenceKey
 from infergate.core.wire import DeferredMessage, HttpRequest, total_size
 from infergate.gateway.codec_offload import CodecOffload
@@ -68,12 +68,14 @@ class SupportsRawMessages(Protocol):
         """Whether it has several endpoints, so that each sequence must keep to one of them."""
         ...
 
-    def infer(self, wire: Any, call: Call, sequence: SequenceKey | None = None) -> Awaitable[Any]:
+    def infer(
+        self, wire: Any, context: RequestContext, sequence: SequenceKey | None = None
+    ) -> Awaitable[Any]:
         """Send the inference ``wire`` and return the wire response. ``sequence`` is in the
         backend's names."""
         ...
 
-    async def request_profile(self, call: Call) -> Profile:
+    async def request_profile(self, context: RequestContext) -> Profile:
         """Return the backend's kind of server."""
         ...
 
@@ -87,7 +89,11 @@ class Pipeline(Protocol[Req_contra, Resp_co]):
         ...
 
     async def infer(
-        self, wire: Req_contra, summary: RequestSummary, binding: RouteBinding, call: Call
+        self,
+        wire: Req_contra,
+        summary: RequestSummary,
+        binding: RouteBinding,
+        context: RequestContext,
     ) -> Resp_co:
         """Return the response to the inference in ``wire``, whose route is ``binding``."""
         ...
@@ -96,12 +102,12 @@ class Pipeline(Protocol[Req_contra, Resp_co]):
 class RequestAuthorizer(Protocol):
     """Decides which client may request what, and how often."""
 
-    async def authorize(self, summary: RequestSummary, call: Call) -> RequestSummary:
+    async def authorize(self, summary: RequestSummary, context: RequestContext) -> RequestSummary:
         """Authorize the request described by ``summary`` and return the summary to continue with.
         Raises GatewayError."""
         ...
 
-    async def authenticate(self, call: Call) -> None:
+    async def authenticate(self, context: RequestContext) -> None:
         """Authenticate the client, whatever it is going to request. Raises GatewayError."""
         ...
 
@@ -116,32 +122,32 @@ class Translation(Generic[Req, Resp]):
         self._gateway: Final = gateway
 
     async def infer(
-        self, wire: Req, summary: RequestSummary, binding: RouteBinding, call: Call
+        self, wire: Req, summary: RequestSummary, binding: RouteBinding, context: RequestContext
     ) -> Resp:
         """Parse the request, run the inference, build the response."""
         del summary
-        parsed = await self.parse(wire, call)
+        parsed = await self.parse(wire, context)
         if parsed.wants_stream:
             response: Resp = await open_http_stream(
-                self._gateway, self._codec_offload, parsed, wire, call
+                self._gateway, self._codec_offload, parsed, wire, context
             )
             return response
         if parsed.single_response_error:
-            result: Response = await single_response(self._gateway, parsed, call)
+            result: Response = await single_response(self._gateway, parsed, context)
         else:
             assert isinstance(parsed.operation, InferRequest)
-            result = await self._gateway.infer(parsed.operation, binding, call)
-        return await self._build_response(result, parsed, call)
+            result = await self._gateway.infer(parsed.operation, binding, context)
+        return await self._build_response(result, parsed, context)
 
-    async def perform(self, wire: Req, call: Call) -> Resp:
+    async def perform(self, wire: Req, context: RequestContext) -> Resp:
         """Return the response to any operation other than an inference."""
-        parsed = await self.parse(wire, call)
+        parsed = await self.parse(wire, context)
         self._gateway.name_rule.check_operation(parsed.operation)
         return await self._build_response(
-            await self._gateway.perform(parsed.operation, call), parsed, call
+            await self._gateway.perform(parsed.operation, context), parsed, context
         )
 
-    async def parse(self, wire: Req, call: Call) -> ParsedRequest:
+    async def parse(self, wire: Req, context: RequestContext) -> ParsedRequest:
         """Return the operation in ``wire``, with the model's metadata filled in where it is
         needed."""
         offload = self._codec_offload
@@ -152,38 +158,42 @@ class Translation(Generic[Req, Resp]):
             except NeedsOffloadError:
                 inline = False
         if not inline:
-            parsed = await offload.run_in_helper(call, offload.parse_request, wire)
+            parsed = await offload.run_in_helper(context, offload.parse_request, wire)
         if isinstance(parsed, PartialInferRequest):
             partial = parsed
             try:
-                parsed = await self.complete(partial, call, inline=inline)
+                parsed = await self.complete(partial, context, inline=inline)
             except NeedsOffloadError:
-                parsed = await self.complete(partial, call, inline=False)
+                parsed = await self.complete(partial, context, inline=False)
         operation = parsed.operation
         if isinstance(operation, InferRequest) and needs_accounting(operation.inputs):
-            charge_tensors(operation.inputs, body_parts(wire), call.memory)
+            charge_tensors(operation.inputs, body_parts(wire), context.memory)
         return parsed
 
-    async def _build_response(self, response: Response, parsed: ParsedRequest, call: Call) -> Resp:
+    async def _build_response(
+        self, response: Response, parsed: ParsedRequest, context: RequestContext
+    ) -> Resp:
         offload = self._codec_offload
         build = offload.codec.build_response
         if offload.is_short_response(response, parsed):
             return build(response, parsed)
-        wire: Resp = (await offload.write_response(call, build, response, parsed))[0]
+        wire: Resp = (await offload.write_response(context, build, response, parsed))[0]
         return wire
 
-    async def complete(self, partial: PartialInferRequest[T], call: Call, *, inline: bool) -> T:
+    async def complete(
+        self, partial: PartialInferRequest[T], context: RequestContext, *, inline: bool
+    ) -> T:
         """Complete ``partial`` with the model's metadata. A request that contradicts cached
         metadata is checked once more against fresh metadata before it is refused."""
         model, version = partial.model, partial.version
-        metadata = await self._gateway.describe(model, version, call)
+        metadata = await self._gateway.describe(model, version, context)
         try:
-            return await self._codec_offload.complete(partial, metadata, call, inline=inline)
+            return await self._codec_offload.complete(partial, metadata, context, inline=inline)
         except GatewayError:
-            fresh = await self._gateway.describe(model, version, call, newer=True)
+            fresh = await self._gateway.describe(model, version, context, newer=True)
             if fresh == metadata:
                 raise
-        return await self._codec_offload.complete(partial, fresh, call, inline=inline)
+        return await self._codec_offload.complete(partial, fresh, context, inline=inline)
 
 
 class PassThrough(Generic[Req, Resp]):
@@ -208,7 +218,7 @@ class PassThrough(Generic[Req, Resp]):
         """The backend's models that cannot give outputs in the form that clients request."""
 
     async def infer(  # noqa: C901 - one path; an error raised in a helper would keep the message alive
-        self, wire: Req, summary: RequestSummary, binding: RouteBinding, call: Call
+        self, wire: Req, summary: RequestSummary, binding: RouteBinding, context: RequestContext
     ) -> Resp:
         """Check, rewrite, exchange, rewrite back. A message that is too costly to check is
         translated."""
@@ -223,31 +233,31 @@ class PassThrough(Generic[Req, Resp]):
                     validated = self._validate(wire, limits)
                 else:
                     validated = await self._codec_offload.run_in_helper(
-                        call, self._codec.validate, wire, limits
+                        context, self._codec.validate, wire, limits
                     )
                 if isinstance(validated, PartialInferRequest):
-                    validated = await self._translation.complete(validated, call, inline=inline)
+                    validated = await self._translation.complete(validated, context, inline=inline)
             except NeedsOffloadError:
-                return await self._translate(wire, summary, binding, call)
+                return await self._translate(wire, summary, binding, context)
         checked: Req = validated
         if checked is not wire:
-            _count_inflated(checked, wire, call)
+            _count_inflated(checked, wire, context)
         model = route.backend_model(summary.model)
         needs_sequence = self._backend.has_several_endpoints or route.retry.is_idempotent
         sequence = (
-            await self._sequence_name(checked, binding, model, call) if needs_sequence else None
+            await self._sequence_name(checked, binding, model, context) if needs_sequence else None
         )
         request = self._codec.rewrite_request(
             checked,
             model,
             route.backend_version(summary.version),
-            await self._backend.request_profile(call),
+            await self._backend.request_profile(context),
         )
         if (
             request is None or model in self._translated_models
         ):  # the server does not accept this form
-            return await self._translate(checked, summary, binding, call)
-        response = await self._backend.infer(request, call, sequence)
+            return await self._translate(checked, summary, binding, context)
+        response = await self._backend.infer(request, context, sequence)
         names = (
             summary.model if route.rewrite.model else "",
             (summary.version or route.version) if route.rewrite.version else "",
@@ -255,24 +265,24 @@ class PassThrough(Generic[Req, Resp]):
         offload = self._codec_offload
         try:
             if not offload.can_rewrite_inline(response, checked):
-                return await self._rewrite_in_helper(response, checked, names, call)
+                return await self._rewrite_in_helper(response, checked, names, context)
             try:
                 return self._rewrite_response(response, checked, *names, limits)
             except NeedsOffloadError:
                 rewrite = self._codec.rewrite_response
                 return await offload.build_in_helper(
-                    call, rewrite, response, checked, *names, limits
+                    context, rewrite, response, checked, *names, limits
                 )
         except GatewayError as error:
-            if not await self._should_translate(error, checked, summary, binding, call):
+            if not await self._should_translate(error, checked, summary, binding, context):
                 raise attribute_parse_error(error, binding.backend.name) from None
-        return await self._translate(checked, summary, binding, call)
+        return await self._translate(checked, summary, binding, context)
 
     def _translate(
-        self, wire: Req, summary: RequestSummary, binding: RouteBinding, call: Call
+        self, wire: Req, summary: RequestSummary, binding: RouteBinding, context: RequestContext
     ) -> Awaitable[Resp]:
-        call.pipeline = self._translation.name
-        return self._translation.infer(wire, summary, binding, call)
+        context.pipeline = self._translation.name
+        return self._translation.infer(wire, summary, binding, context)
 
     async def _should_translate(
         self,
@@ -280,7 +290,7 @@ class PassThrough(Generic[Req, Resp]):
         checked: Req,
         summary: RequestSummary,
         binding: RouteBinding,
-        call: Call,
+        context: RequestContext,
     ) -> bool:
         """Return whether to translate after ``error``: the server cannot give outputs in the
         requested form.
@@ -294,38 +304,40 @@ class PassThrough(Generic[Req, Resp]):
         if len(self._translated_models) >= _MAX_TRANSLATED_MODELS:
             self._translated_models.clear()
         self._translated_models.add(model)
-        return await self._sequence_name(checked, binding, model, call) is None
+        return await self._sequence_name(checked, binding, model, context) is None
 
     async def _rewrite_in_helper(
-        self, response: Resp, request: Any, names: tuple[str, str], call: Call
+        self, response: Resp, request: Any, names: tuple[str, str], context: RequestContext
     ) -> Resp:
         """Rewrite the response in a helper process, which needs no tensors of the request."""
         if isinstance(request, HttpRequest):
             request = replace(request, body=())
         offload = self._codec_offload
         rewrite, limits = self._codec.rewrite_response, offload.limits
-        return await offload.build_in_helper(call, rewrite, response, request, *names, limits)
+        return await offload.build_in_helper(context, rewrite, response, request, *names, limits)
 
     async def _sequence_name(
-        self, wire: Req, binding: RouteBinding, model: str, call: Call
+        self, wire: Req, binding: RouteBinding, model: str, context: RequestContext
     ) -> SequenceKey | None:
         offload, read_sequence = self._codec_offload, self._codec.sequence_of
         try:
             if binding.route.validate or offload.can_read_inline(wire):
                 sequence_id = read_sequence(wire, offload.limits)
             else:
-                sequence_id = await offload.run_in_helper(call, read_sequence, wire, offload.limits)
+                sequence_id = await offload.run_in_helper(
+                    context, read_sequence, wire, offload.limits
+                )
         except NeedsOffloadError:
-            sequence_id = await offload.run_in_helper(call, read_sequence, wire, offload.limits)
+            sequence_id = await offload.run_in_helper(context, read_sequence, wire, offload.limits)
         return None if sequence_id is None else SequenceKey(model, sequence_id)
 
 
-def _count_inflated(checked: Any, wire: Any, call: Call) -> None:
+def _count_inflated(checked: Any, wire: Any, context: RequestContext) -> None:
     """Count the body of ``checked`` as new memory if it is not that of ``wire``, whose encoding was
     undone."""
     body = body_parts(checked)
     if total_size(body) > MIN_ACCOUNTED_BYTES:
-        charge_new_buffers(body, body_parts(wire), call.memory)
+        charge_new_buffers(body, body_parts(wire), context.memory)
 
 
 class PipelineFactory(Protocol):
@@ -411,33 +423,35 @@ class Frontend(Generic[Req, Resp]):
             )
         return self._translation
 
-    async def respond(self, wire: Req, call: Call, deferred: DeferredMessage | None = None) -> Resp:
-        """Answer ``wire``, with an error response if need be, and note the outcome on ``call``.
+    async def respond(
+        self, wire: Req, context: RequestContext, deferred: DeferredMessage | None = None
+    ) -> Resp:
+        """Answer ``wire``, with an error response if need be, and note the outcome on ``context``.
         ``deferred`` is the message of ``wire`` if it is not inflated yet."""
-        call.protocol = self.codec.name
-        call.unsupported_datatypes = self._unsupported_datatypes
+        context.protocol = self.codec.name
+        context.unsupported_datatypes = self._unsupported_datatypes
         try:
             summary = self.codec.summarize(
                 wire if deferred is None else _with_first_bytes(wire, deferred)
             )
-            call.operation = OPERATION_NAMES[summary.operation]
-            call.model = summary.model
+            context.operation = OPERATION_NAMES[summary.operation]
+            context.model = summary.model
             self._check_names(summary)
             if self._authorizer is not None:
-                summary = await self._authorizer.authorize(summary, call)
+                summary = await self._authorizer.authorize(summary, context)
             if deferred is not None:
-                await self._inflate(wire, deferred, summary, call)
+                await self._inflate(wire, deferred, summary, context)
             if summary.operation is not InferRequest:
-                return await self._translation.perform(wire, call)
-            binding = self.gateway.bind(summary.model, summary.version, call)
+                return await self._translation.perform(wire, context)
+            binding = self.gateway.bind(summary.model, summary.version, context)
             pipeline = self._pipelines[binding] if summary.can_pass_through else self._translation
-            call.pipeline = pipeline.name
-            return await pipeline.infer(wire, summary, binding, call)
+            context.pipeline = pipeline.name
+            return await pipeline.infer(wire, summary, binding, context)
         except GatewayError as error:
-            return self.refuse(error, wire, call)
+            return self.refuse(error, wire, context)
         except Exception:  # noqa: BLE001 - a bug must cost one request, not the process
-            _log.exception("internal error while serving %s", call.protocol, extra=BUG)
-            return self.refuse(GatewayError(Kind.INTERNAL, "internal error"), wire, call)
+            _log.exception("internal error while serving %s", context.protocol, extra=BUG)
+            return self.refuse(GatewayError(Kind.INTERNAL, "internal error"), wire, context)
 
     def _check_names(self, summary: RequestSummary) -> None:
         """Raise BAD_REQUEST for a name that is not accepted, before access rules and routes see
@@ -449,12 +463,16 @@ class Frontend(Generic[Req, Resp]):
             names.check(summary.version, "model version")
 
     async def _inflate(
-        self, wire: Any, deferred: DeferredMessage, authorized: RequestSummary, call: Call
+        self,
+        wire: Any,
+        deferred: DeferredMessage,
+        authorized: RequestSummary,
+        context: RequestContext,
     ) -> None:
         """Put the whole message into ``wire``. Raises GatewayError, also if its names differ from
         ``authorized``, the summary that was checked."""
-        message = await deferred.inflate(call.memory)
-        call.bytes_in = len(message)
+        message = await deferred.inflate(context.memory)
+        context.bytes_in = len(message)
         wire.deferred, wire.message = None, (message,)
         summary = self.codec.summarize(wire)
         if (summary.operation, summary.model, summary.version) != (
@@ -466,35 +484,35 @@ class Frontend(Generic[Req, Resp]):
                 f"the names in a compressed message must be in its first {PREFIX_BYTES} bytes"
             )
 
-    async def open_stream(self, call: Call) -> None:
+    async def open_stream(self, context: RequestContext) -> None:
         """Authenticate the client of a new stream. Raises GatewayError before the stream is opened:
         the number of streams is limited, and an open one may stay idle for hours."""
-        call.protocol = self.codec.name
+        context.protocol = self.codec.name
         if self._authorizer is not None:
-            await self._authorizer.authenticate(call)
+            await self._authorizer.authenticate(context)
 
     async def parse_stream_request(
-        self, wire: Req, call: Call
+        self, wire: Req, context: RequestContext
     ) -> tuple[InferRequest, ParsedRequest, RouteBinding]:
         """Parse ``wire``, one request of a stream; return its inference, how it was parsed and its
-        route, which is noted on ``call``. Raises GatewayError."""
-        call.protocol = self.codec.name
-        call.unsupported_datatypes = self._unsupported_datatypes
-        call.pipeline = self._translation.name
+        route, which is noted on ``context``. Raises GatewayError."""
+        context.protocol = self.codec.name
+        context.unsupported_datatypes = self._unsupported_datatypes
+        context.pipeline = self._translation.name
         summary = self.codec.summarize(wire)
-        call.model = summary.model
+        context.model = summary.model
         self._check_names(summary)
         if self._authorizer is not None:
-            await self._authorizer.authorize(summary, call)
-        binding = self.gateway.bind(summary.model, summary.version, call)
-        parsed = await self._translation.parse(wire, call)
+            await self._authorizer.authorize(summary, context)
+        binding = self.gateway.bind(summary.model, summary.version, context)
+        parsed = await self._translation.parse(wire, context)
         assert isinstance(parsed.operation, InferRequest)
         return parsed.operation, parsed, binding
 
-    def refuse(self, error: GatewayError, wire: Req, call: Call) -> Resp:
+    def refuse(self, error: GatewayError, wire: Req, context: RequestContext) -> Resp:
         """Return ``error`` in this protocol's form, with the request id that is logged."""
-        call.protocol = self.codec.name
-        call.record_error(error)
-        if call.request_id:
-            call.response_headers.setdefault(REQUEST_ID_HEADER, call.request_id)
+        context.protocol = self.codec.name
+        context.record_error(error)
+        if context.request_id:
+            context.response_headers.setdefault(REQUEST_ID_HEADER, context.request_id)
         return self.codec.build_error(error, wire)

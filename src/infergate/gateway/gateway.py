@@ -15,7 +15,6 @@ from typing import Final
 
 from infergate import __version__
 from infergate.backends.base import Backend, SupportsHealthWatch
-from infergate.core.call import Call
 from infergate.core.counters import RouteCounters
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
@@ -45,6 +44,7 @@ from infergate.core.messages import (
     SharedMemoryStatusRequest,
     SharedMemoryUnregisterRequest,
 )
+from infergate.core.request_context import RequestContext
 from infergate.core.sequences import SEQUENCE_ID as SEQUENCE
 from infergate.core.sequences import sequence_key
 from infergate.core.tensor import OpaqueParameters
@@ -153,9 +153,9 @@ class Gateway:
         route = self._table.find(model, version, headers)
         return "" if route is None else route.label
 
-    def bind(self, model: str, version: str, call: Call) -> RouteBinding:
-        """Return the route of ``model`` and note it on ``call``. Raises NOT_FOUND."""
-        route = self._table.find(model, version, call.headers)
+    def bind(self, model: str, version: str, context: RequestContext) -> RouteBinding:
+        """Return the route of ``model`` and note it on ``context``. Raises NOT_FOUND."""
+        route = self._table.find(model, version, context.headers)
         if route is None:
             candidates = self._table.candidates(model)
             if any(candidate.version in ("", version) for candidate in candidates):
@@ -168,15 +168,15 @@ class Gateway:
                 )
             raise GatewayError(Kind.NOT_FOUND, f"no route for model '{model}'")
         binding = self._binding_of[id(route)]
-        binding.apply_to(call)
+        binding.apply_to(context)
         return binding
 
-    def bind_any(self, model: str, call: Call) -> RouteBinding:
+    def bind_any(self, model: str, context: RequestContext) -> RouteBinding:
         """Return the first route of ``model``, whatever its version. Raises NOT_FOUND."""
         first = next(iter(self._table.candidates(model)), None)
-        return self.bind(model, first.version if first else "", call)
+        return self.bind(model, first.version if first else "", context)
 
-    async def perform(self, operation: Operation, call: Call) -> Response:
+    async def perform(self, operation: Operation, context: RequestContext) -> Response:
         """Carry out ``operation``. Raises GatewayError."""
         match operation:
             case ServerLiveRequest():
@@ -186,151 +186,153 @@ class Gateway:
             case ServerMetadataRequest():
                 return ServerMetadata(_SERVER_NAME, __version__, self._extensions)
             case ModelIndexRequest():
-                return await self._catalogue.index(operation, call)
+                return await self._catalogue.index(operation, context)
             case ServerStatusRequest(model):
-                return await self._server_status(model, call)
+                return await self._server_status(model, context)
             case ModelMetadataRequest():
-                binding = self.bind(operation.model, operation.version, call)
+                binding = self.bind(operation.model, operation.version, context)
                 return metadata_for_client(
-                    await self._model_metadata(operation, binding, call), binding, call
+                    await self._model_metadata(operation, binding, context), binding, context
                 )
             case InferRequest():
                 return await self.infer(
-                    operation, self.bind(operation.model, operation.version, call), call
+                    operation, self.bind(operation.model, operation.version, context), context
                 )
             case ModelReadyRequest():
-                binding = self.bind(operation.model, operation.version, call)
-                return await self._perform_on_backend(operation, binding, call)
+                binding = self.bind(operation.model, operation.version, context)
+                return await self._perform_on_backend(operation, binding, context)
             case _:
-                return await self._perform_extension(operation, call)
+                return await self._perform_extension(operation, context)
 
-    async def _perform_extension(self, operation: Operation, call: Call) -> Response:
+    async def _perform_extension(self, operation: Operation, context: RequestContext) -> Response:
         match operation:
             case ModelConfigRequest():
-                return await self.configuration(operation, call)
+                return await self.configuration(operation, context)
             case ModelStatisticsRequest(""):
-                return await self._catalogue.statistics(call)
+                return await self._catalogue.statistics(context)
             case ModelStatisticsRequest():
-                return await self.statistics(operation, call)
+                return await self.statistics(operation, context)
             case (
                 SharedMemoryStatusRequest()
                 | SharedMemoryRegisterRequest()
                 | SharedMemoryUnregisterRequest()
             ):
-                return await self.shared_memory.perform(operation, call)
+                return await self.shared_memory.perform(operation, context)
             case _:
-                return await self._control.perform(operation, call)
+                return await self._control.perform(operation, context)
 
     def infer(
-        self, request: InferRequest, binding: RouteBinding, call: Call
+        self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> Awaitable[InferResponse]:
         """Run ``request`` on ``binding``, its route, or one of the route's other targets."""
         split = self.traffic_splits.get(binding)
         if split is not None:
-            return split.infer(request, call)
-        return self.infer_on_route(request, binding, call)
+            return split.infer(request, context)
+        return self.infer_on_route(request, binding, context)
 
     def infer_on_route(
-        self, request: InferRequest, binding: RouteBinding, call: Call
+        self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> Awaitable[InferResponse]:
         """Run ``request`` on ``binding`` and nowhere else."""
         return (self._infer_staged if uses_shared_memory(request) else self._infer_on_backend)(
-            request, binding, call
+            request, binding, context
         )
 
     async def _infer_staged(
-        self, request: InferRequest, binding: RouteBinding, call: Call
+        self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> InferResponse:
         by_name = not binding.route.cast
         async with self.shared_memory.stage(request, binding.backend, by_name=by_name) as staged:
             return await staged.write_outputs(
-                await self._infer_on_backend(staged.request, binding, call)
+                await self._infer_on_backend(staged.request, binding, context)
             )
 
     async def _infer_on_backend(
-        self, request: InferRequest, binding: RouteBinding, call: Call
+        self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> InferResponse:
-        backend_request, model = await self._prepare_request(request, binding, call)
-        backend_response = await binding.backend.perform(backend_request, call)
+        backend_request, model = await self._prepare_request(request, binding, context)
+        backend_response = await binding.backend.perform(backend_request, context)
         response = to_client(backend_response, request, binding.route)
         assert isinstance(response, InferResponse)
-        if model is None and not call.unsupported_datatypes:
+        if model is None and not context.unsupported_datatypes:
             return response
-        return await fit_response(response, request, model, binding, call)
+        return await fit_response(response, request, model, binding, context)
 
     def stream(
-        self, request: InferRequest, binding: RouteBinding, call: Call
+        self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
         """Yield all responses to ``request``, on demand, from the route of ``binding`` or one of
         its other targets. Raises GatewayError."""
         split = self.traffic_splits.get(binding)
         if split is not None:
-            return split.stream(request, call)
-        return self.stream_on_route(request, binding, call)
+            return split.stream(request, context)
+        return self.stream_on_route(request, binding, context)
 
     async def stream_on_route(
-        self, request: InferRequest, binding: RouteBinding, call: Call
+        self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
         """Yield all responses from ``binding`` and nowhere else."""
         if not uses_shared_memory(request):
-            async with aclosing(self._stream_from_backend(request, binding, call)) as responses:
+            async with aclosing(self._stream_from_backend(request, binding, context)) as responses:
                 async for response in responses:
                     yield response
             return
         by_name = not binding.route.cast
         async with (
             self.shared_memory.stage(request, binding.backend, by_name=by_name) as staged,
-            aclosing(self._stream_from_backend(staged.request, binding, call)) as responses,
+            aclosing(self._stream_from_backend(staged.request, binding, context)) as responses,
         ):
             async for response in responses:
                 yield await staged.write_outputs(response)
 
     async def _stream_from_backend(
-        self, request: InferRequest, binding: RouteBinding, call: Call
+        self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
-        backend_request, model = await self._prepare_request(request, binding, call)
-        async with aclosing(binding.backend.stream(backend_request, call)) as backend_responses:
+        backend_request, model = await self._prepare_request(request, binding, context)
+        async with aclosing(binding.backend.stream(backend_request, context)) as backend_responses:
             async for backend_response in backend_responses:
                 response = to_client(backend_response, request, binding.route)
                 assert isinstance(response, InferResponse)
-                yield await fit_response(response, request, model, binding, call)
+                yield await fit_response(response, request, model, binding, context)
                 if binding.route.idle_timeout is not None:
-                    call.route_timeout = binding.route.idle_timeout
-                call.renew_deadline()
+                    context.route_timeout = binding.route.idle_timeout
+                context.renew_deadline()
 
     async def _prepare_request(
-        self, request: InferRequest, binding: RouteBinding, call: Call
+        self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> tuple[InferRequest, ModelMetadata | None]:
         """Return ``request`` as it is sent to the backend; and the model's metadata if the gateway
         is to make the requested classes from the response's values, else None."""
-        if binding.route.cast and call.unsupported_datatypes:
-            request = await self._cast_back(request, binding, call)
+        if binding.route.cast and context.unsupported_datatypes:
+            request = await self._cast_back(request, binding, context)
         model = None
-        if requests_classes(request) and not await binding.backend.supports_classification(call):
-            model = await self._describe_model(request.model, request.version, binding, call)
+        if requests_classes(request) and not await binding.backend.supports_classification(context):
+            model = await self._describe_model(request.model, request.version, binding, context)
             request = request_values(request)
-        self._declare_and_check(request, binding, call)
+        self._declare_and_check(request, binding, context)
         if binding.unsupported_datatypes:
-            request = await cast_for_backend(request, binding, call)
+            request = await cast_for_backend(request, binding, context)
         backend_request = to_backend(request, binding.route)
         assert isinstance(backend_request, InferRequest)
         return backend_request, model
 
     async def _cast_back(
-        self, request: InferRequest, binding: RouteBinding, call: Call
+        self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> InferRequest:
         """Cast back the inputs that hold a substitute for what the client's protocol lacks."""
         casts = cast.casts_of(
-            call.unsupported_datatypes - binding.unsupported_datatypes, binding.route.cast
+            context.unsupported_datatypes - binding.unsupported_datatypes, binding.route.cast
         )
         if not cast.may_hold_substitute(request.inputs, casts):
             return request
-        model = await self._describe_model(request.model, request.version, binding, call)
-        return await cast_substitutes_back(request, model, casts, call)
+        model = await self._describe_model(request.model, request.version, binding, context)
+        return await cast_substitutes_back(request, model, casts, context)
 
-    def _declare_and_check(self, request: InferRequest, binding: RouteBinding, call: Call) -> None:
-        """Note the model's declared metadata on ``call``. Raises UNSUPPORTED for a sequence if the
-        backend's protocol has none."""
+    def _declare_and_check(
+        self, request: InferRequest, binding: RouteBinding, context: RequestContext
+    ) -> None:
+        """Note the model's declared metadata on ``context``. Raises UNSUPPORTED for a sequence if
+        the backend's protocol has none."""
         parameters = request.parameters
         if (
             not (
@@ -346,42 +348,48 @@ class Gateway:
                 f"{binding.backend.protocol}, which has no sequences",
             )
         declared = self.declared.get(request.model)
-        call.declared_metadata = declared and metadata_to_backend(declared, request, binding.route)
+        context.declared_metadata = declared and metadata_to_backend(
+            declared, request, binding.route
+        )
 
     async def _model_metadata(
-        self, operation: ModelMetadataRequest, binding: RouteBinding, call: Call
+        self, operation: ModelMetadataRequest, binding: RouteBinding, context: RequestContext
     ) -> ModelMetadata:
         declared = self.declared.get(operation.model)
         if declared is not None:
             return replace(declared, name=operation.model)
-        metadata = await self._perform_on_backend(operation, binding, call)
+        metadata = await self._perform_on_backend(operation, binding, context)
         assert isinstance(metadata, ModelMetadata)
         return metadata
 
-    async def configuration(self, operation: ModelConfigRequest, call: Call) -> ModelConfig:
+    async def configuration(
+        self, operation: ModelConfigRequest, context: RequestContext
+    ) -> ModelConfig:
         """Return the server's own configuration of a model, or one derived from the metadata."""
         model, version = operation.model, operation.version
-        binding = self.bind(model, version, call)
+        binding = self.bind(model, version, context)
         if (
             model not in self.declared
-            and (await binding.backend.server_profile(call)).reports_config
+            and (await binding.backend.server_profile(context)).reports_config
         ):
-            config = await self._perform_on_backend(operation, binding, call)
+            config = await self._perform_on_backend(operation, binding, context)
             assert isinstance(config, ModelConfig)
             return config
-        metadata = await self._describe_model(model, version, binding, call)
-        return config_from_metadata(metadata_for_client(metadata, binding, call))
+        metadata = await self._describe_model(model, version, binding, context)
+        return config_from_metadata(metadata_for_client(metadata, binding, context))
 
-    async def statistics(self, operation: ModelStatisticsRequest, call: Call) -> ModelStatistics:
+    async def statistics(
+        self, operation: ModelStatisticsRequest, context: RequestContext
+    ) -> ModelStatistics:
         """Return the merged statistics of a model's servers, else the gateway's own."""
-        binding = self.bind(operation.model, operation.version, call)
-        if not (await binding.backend.server_profile(call)).reports_statistics:
-            version = await self._statistics_version(operation, binding, call)
+        binding = self.bind(operation.model, operation.version, context)
+        if not (await binding.backend.server_profile(context)).reports_statistics:
+            version = await self._statistics_version(operation, binding, context)
             if self._aggregate_statistics is not None:
                 return await self._aggregate_statistics(operation.model, version)
             return self.own_statistics.statistics_of(operation.model, version)
         backend_request = to_backend(operation, binding.route)
-        responses = await binding.backend.perform_on_all(backend_request, call)
+        responses = await binding.backend.perform_on_all(backend_request, context)
         merged = merge_statistics(
             [response for response in responses if isinstance(response, ModelStatistics)]
         )
@@ -390,12 +398,12 @@ class Gateway:
         return statistics
 
     async def _statistics_version(
-        self, operation: ModelStatisticsRequest, binding: RouteBinding, call: Call
+        self, operation: ModelStatisticsRequest, binding: RouteBinding, context: RequestContext
     ) -> str:
         """Return the version to report the gateway's own statistics for: the requested one, else
         the latest numeric one (perf_analyzer reads no others), else 1. Raises NOT_FOUND."""
         try:
-            model = await self._describe_model(operation.model, operation.version, binding, call)
+            model = await self._describe_model(operation.model, operation.version, binding, context)
         except GatewayError as error:
             if error.kind is Kind.NOT_FOUND:
                 raise
@@ -404,23 +412,31 @@ class Gateway:
         return operation.version or max(numeric, key=int, default=_DEFAULT_VERSION)
 
     async def _perform_on_backend(
-        self, operation: ModelOperation, binding: RouteBinding, call: Call
+        self, operation: ModelOperation, binding: RouteBinding, context: RequestContext
     ) -> Response:
-        response = await binding.backend.perform(to_backend(operation, binding.route), call)
+        response = await binding.backend.perform(to_backend(operation, binding.route), context)
         return to_client(response, operation, binding.route)
 
     async def describe(
-        self, model: str, version: str, call: Call, *, newer: bool = False
+        self, model: str, version: str, context: RequestContext, *, newer: bool = False
     ) -> ModelMetadata:
         """Return the metadata of a model in the client's names, at most a minute old, or a second
-        if ``newer``. Its route is noted on ``call``. Raises GatewayError."""
-        binding = self.bind(model, version, call)
+        if ``newer``. Its route is noted on ``context``. Raises GatewayError."""
+        binding = self.bind(model, version, context)
         return metadata_for_client(
-            await self._describe_model(model, version, binding, call, newer=newer), binding, call
+            await self._describe_model(model, version, binding, context, newer=newer),
+            binding,
+            context,
         )
 
     async def _describe_model(
-        self, model: str, version: str, binding: RouteBinding, call: Call, *, newer: bool = False
+        self,
+        model: str,
+        version: str,
+        binding: RouteBinding,
+        context: RequestContext,
+        *,
+        newer: bool = False,
     ) -> ModelMetadata:
         declared = self.declared.get(model)
         if declared is not None:
@@ -428,47 +444,47 @@ class Gateway:
         request = ModelMetadataRequest(model, version)
         backend_request = to_backend(request, binding.route)
         backend_metadata = await binding.backend.describe(
-            backend_request.model, backend_request.version, call, refresh=newer
+            backend_request.model, backend_request.version, context, refresh=newer
         )
         metadata = to_client(backend_metadata, request, binding.route)
         assert isinstance(metadata, ModelMetadata)
         return metadata
 
-    async def _server_status(self, model: str, call: Call) -> ServerStatus:
+    async def _server_status(self, model: str, context: RequestContext) -> ServerStatus:
         if model:
-            models: tuple[ModelStatus, ...] = (await self._catalogue.status(model, call),)
+            models: tuple[ModelStatus, ...] = (await self._catalogue.status(model, context),)
         else:
-            models = await self._catalogue.statuses(call)
-        server = await self._single_server_status(model, call)
+            models = await self._catalogue.statuses(context)
+        server = await self._single_server_status(model, context)
         version, uptime = __version__, time.monotonic_ns() - _STARTED_NS
         if isinstance(server, ServerStatus):
             version, uptime = server.version or version, server.uptime_ns or uptime
         return ServerStatus(_SERVER_NAME, version, await self.readiness.is_ready(), models, uptime)
 
-    async def _single_server_status(self, model: str, call: Call) -> Response | None:
+    async def _single_server_status(self, model: str, context: RequestContext) -> Response | None:
         """Return the status of the only backend, if there is just one and it has a status."""
         backends = {id(binding.backend): binding.backend for binding in self.bindings}
         if len(backends) != 1:
             return None
         (backend,) = backends.values()
-        name = self.bind_any(model, replace(call)).route.backend_model(model) if model else ""
-        return await query_backend(backend, ServerStatusRequest(name), call)
+        name = self.bind_any(model, replace(context)).route.backend_model(model) if model else ""
+        return await query_backend(backend, ServerStatusRequest(name), context)
 
-    async def _is_ready(self, call: Call) -> bool:
+    async def _is_ready(self, context: RequestContext) -> bool:
         """Return whether the backends can serve, without those that only get mirrored requests."""
         checks = (
-            _is_backend_ready(backend, call)
+            _is_backend_ready(backend, context)
             for backend in self.backends
             if backend.name not in self._mirror_only
         )
         return self._combine_readiness(await asyncio.gather(*checks))
 
 
-async def _is_backend_ready(backend: Backend, call: Call) -> bool:
+async def _is_backend_ready(backend: Backend, context: RequestContext) -> bool:
     """Return the result of the backend's health checks, or query it if there are none."""
     checked = backend.is_ready if isinstance(backend, SupportsHealthWatch) else None
     return (
-        await query_backend(backend, ServerReadyRequest(), call) == READY
+        await query_backend(backend, ServerReadyRequest(), context) == READY
         if checked is None
         else checked
     )

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from infergate.core.call import Call
 from infergate.core.limits import KIB
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 from infergate.gateway.readiness import Readiness
@@ -42,9 +42,9 @@ class HealthService:
         self._services: Final = ("", *services)
         self._readiness: Final = readiness
 
-    async def check(self, wire: RpcRequest, call: Call) -> RpcResponse:
+    async def check(self, wire: RpcRequest, context: RequestContext) -> RpcResponse:
         """Return the current status."""
-        del call
+        del context
         try:
             service = self._service_name(join_parts(wire.message))
         except DecodeError:
@@ -53,9 +53,9 @@ class HealthService:
             return RpcResponse(code=_NOT_FOUND, details=f"service '{service}' is not served here")
         return self._status_response(await self._status())
 
-    async def list(self, wire: RpcRequest, call: Call) -> RpcResponse:
+    async def list(self, wire: RpcRequest, context: RequestContext) -> RpcResponse:
         """Return the status of every service. The content of the request is ignored."""
-        del wire, call
+        del wire, context
         status = await self._status()
         response = self._list_response_type()
         for service in self._services:
@@ -63,7 +63,7 @@ class HealthService:
         return RpcResponse((response.SerializeToString(deterministic=True),))
 
     async def watch(
-        self, messages: AsyncIterator[Buffer], call: Call
+        self, messages: AsyncIterator[Buffer], context: RequestContext
     ) -> AsyncIterator[RpcResponse]:
         """Send the current status and every change of it, until the client disconnects or the
         gateway drains.
@@ -71,7 +71,7 @@ class HealthService:
         When the gateway drains, NOT_SERVING is the last message, and then the stream ends so that
         it does not delay the drain.
         """
-        del call
+        del context
         with self._readiness.watching():
             async for message in messages:
                 try:

@@ -14,10 +14,10 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from infergate.codecs.base import ParsedRequest, SupportsStreaming
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.log_events import BUG
 from infergate.core.messages import STREAM_OPERATION_NAME, InferRequest, InferResponse
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.gateway.codec_offload import CodecOffload
 from infergate.gateway.gateway import Gateway
@@ -26,19 +26,21 @@ _log = logging.getLogger(__name__)
 
 
 def _start_stream(
-    gateway: Gateway, parsed: ParsedRequest, call: Call
+    gateway: Gateway, parsed: ParsedRequest, context: RequestContext
 ) -> AsyncGenerator[InferResponse, None]:
     request = parsed.operation
     assert isinstance(request, InferRequest)
-    binding = gateway.bind(request.model, request.version, call)
-    call.renew_deadline()
-    return gateway.stream(request, binding, call)
+    binding = gateway.bind(request.model, request.version, context)
+    context.renew_deadline()
+    return gateway.stream(request, binding, context)
 
 
-async def single_response(gateway: Gateway, parsed: ParsedRequest, call: Call) -> InferResponse:
+async def single_response(
+    gateway: Gateway, parsed: ParsedRequest, context: RequestContext
+) -> InferResponse:
     """Return the single response to ``parsed``. Raises UNSUPPORTED, with the text of
     ``parsed.single_response_error``, if there are several responses or none."""
-    async with aclosing(_start_stream(gateway, parsed, call)) as responses:
+    async with aclosing(_start_stream(gateway, parsed, context)) as responses:
         first = await anext(responses, None)
         if first is None or not (first.is_last or await anext(responses, None) is None):
             raise GatewayError(Kind.UNSUPPORTED, parsed.single_response_error)
@@ -50,14 +52,14 @@ async def open_http_stream(
     codec_offload: CodecOffload[Any, Any],
     parsed: ParsedRequest,
     wire: Any,
-    call: Call,
+    context: RequestContext,
 ) -> Any:
     """Return the HTTP response to ``wire``, parsed as ``parsed``: the first response as its body,
     the others as its ``body_stream``. Raises the error that comes instead of the first response."""
-    call.operation = STREAM_OPERATION_NAME
-    call.response_count = 0
-    responses = _start_stream(gateway, parsed, call)
-    body = _ResponseBody(responses, codec_offload, parsed, wire, call)
+    context.operation = STREAM_OPERATION_NAME
+    context.response_count = 0
+    responses = _start_stream(gateway, parsed, context)
+    body = _ResponseBody(responses, codec_offload, parsed, wire, context)
     try:
         response = await body.next_response()
         if response is None:
@@ -78,7 +80,7 @@ class _ResponseBody:
         codec_offload: CodecOffload[Any, Any],
         parsed: ParsedRequest,
         wire: Any,
-        call: Call,
+        context: RequestContext,
     ) -> None:
         assert isinstance(codec_offload.codec, SupportsStreaming)
         self._codec: Final[SupportsStreaming[Any, Any]] = codec_offload.codec
@@ -86,7 +88,7 @@ class _ResponseBody:
         self._codec_offload: Final = codec_offload
         self._parsed: Final = parsed
         self._wire: Final = wire
-        self._call: Final = call
+        self._context: Final = context
         self._is_finished = False
         self._counted_bytes = 0  # bytes of the latest response that are counted as memory
 
@@ -96,17 +98,21 @@ class _ResponseBody:
         if result is None:
             self._is_finished = True
             return None
-        assert self._call.response_count is not None
-        build, offload, call = self._codec.build_stream_response, self._codec_offload, self._call
-        call.memory.shrink(self._counted_bytes)  # the previous response has been sent
+        assert self._context.response_count is not None
+        build, offload, context = (
+            self._codec.build_stream_response,
+            self._codec_offload,
+            self._context,
+        )
+        context.memory.shrink(self._counted_bytes)  # the previous response has been sent
         self._counted_bytes = 0
         if offload.is_short_response(result, self._parsed):
             response = build(result, self._parsed)
         else:
             response, self._counted_bytes = await offload.write_response(
-                call, build, result, self._parsed
+                context, build, result, self._parsed
             )
-        self._call.response_count += 1
+        self._context.response_count += 1
         return response
 
     def build_end(self) -> Any:
@@ -122,12 +128,12 @@ class _ResponseBody:
         except GatewayError as error:
             return self._error_body(error)
         except asyncio.CancelledError:
-            if self._call.abort_error is None:
+            if self._context.abort_error is None:
                 raise
-            return self._error_body(self._call.abort_error)
+            return self._error_body(self._context.abort_error)
         except Exception:  # noqa: BLE001 - logged; costs one request only
             _log.exception(
-                "internal error while serving a stream of %s", self._call.protocol, extra=BUG
+                "internal error while serving a stream of %s", self._context.protocol, extra=BUG
             )
             return self._error_body(GatewayError(Kind.INTERNAL, "internal error"))
         body: Sequence[Buffer] | None = None if response is None else response.body
@@ -135,12 +141,12 @@ class _ResponseBody:
 
     def _error_body(self, error: GatewayError) -> Sequence[Buffer]:
         self._is_finished = True
-        self._call.record_error(error)
+        self._context.record_error(error)
         body: Sequence[Buffer] = self._codec.build_stream_error(error, self._wire).body
         return body
 
     async def close(self) -> None:
         """Cancel the inference if the body has not been read to its end."""
         if not self._is_finished:  # the client disconnected
-            self._call.outcome = Kind.CANCELLED.value
+            self._context.outcome = Kind.CANCELLED.value
         await self._responses.aclose()

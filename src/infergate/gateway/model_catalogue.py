@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from infergate.backends.base import Backend
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import (
     HealthStatus,
@@ -31,6 +30,7 @@ from infergate.core.messages import (
     Response,
 )
 from infergate.core.name_rules import NameRule, are_accepted
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Parameters
 from infergate.gateway.rename import to_backend
 from infergate.gateway.route_binding import RouteBinding
@@ -47,25 +47,27 @@ _UNREACHABLE_KINDS: Final = frozenset({Kind.CONNECT, Kind.TIMEOUT})
 READY: Final = HealthStatus(ok=True)
 
 
-def _short_call(call: Call) -> Call:
-    """Return a copy of ``call`` for one short query by the gateway itself."""
-    copy = replace(call, response_headers={})
+def _short_call(context: RequestContext) -> RequestContext:
+    """Return a copy of ``context`` for one short query by the gateway itself."""
+    copy = replace(context, response_headers={})
     copy.shorten_deadline(time.monotonic() + QUERY_TIMEOUT_SECONDS)
     return copy
 
 
-def _shared_call(call: Call) -> tuple[Call, asyncio.Semaphore]:
-    """Return a copy of ``call`` for many queries, and the semaphore that limits how many run at
+def _shared_call(context: RequestContext) -> tuple[RequestContext, asyncio.Semaphore]:
+    """Return a copy of ``context`` for many queries, and the semaphore that limits how many run at
     once."""
-    shared = replace(call, response_headers={})
+    shared = replace(context, response_headers={})
     shared.shorten_deadline(time.monotonic() + _STATUS_TIMEOUT_SECONDS)
     return shared, asyncio.Semaphore(_MAX_CONCURRENT_QUERIES)
 
 
-async def query_backend(backend: Backend, operation: Operation, call: Call) -> Response | None:
+async def query_backend(
+    backend: Backend, operation: Operation, context: RequestContext
+) -> Response | None:
     """Return the response of ``backend`` to a short query; None if it fails or times out."""
     try:
-        return await backend.perform(operation, _short_call(call))
+        return await backend.perform(operation, _short_call(context))
     except GatewayError:
         return None
 
@@ -79,12 +81,12 @@ class _BackendIndex:
 
 
 async def _query_index(
-    backend: Backend, operation: ModelIndexRequest, names: NameRule, call: Call
+    backend: Backend, operation: ModelIndexRequest, names: NameRule, context: RequestContext
 ) -> _BackendIndex:
     """Query a backend's index. Entries whose names no client could use are left out: backends are
     not trusted to send valid names."""
     try:
-        response = await backend.perform(operation, _short_call(call))
+        response = await backend.perform(operation, _short_call(context))
     except GatewayError as error:
         state = "UNAVAILABLE" if error.kind in _UNREACHABLE_KINDS else ""
         return _BackendIndex((), ModelIndexEntry("", "", state, error.public if state else ""))
@@ -98,19 +100,23 @@ async def _query_index(
 class SupportsModelQueries(Protocol):
     """The part of the gateway that ``ModelCatalogue`` uses."""
 
-    def bind(self, model: str, version: str, call: Call) -> RouteBinding:
-        """Return the route of a model and note it on ``call``. Raises NOT_FOUND."""
+    def bind(self, model: str, version: str, context: RequestContext) -> RouteBinding:
+        """Return the route of a model and note it on ``context``. Raises NOT_FOUND."""
         ...
 
-    async def describe(self, model: str, version: str, call: Call) -> ModelMetadata:
+    async def describe(self, model: str, version: str, context: RequestContext) -> ModelMetadata:
         """Return the metadata of a model in the client's names. Raises GatewayError."""
         ...
 
-    async def statistics(self, operation: ModelStatisticsRequest, call: Call) -> ModelStatistics:
+    async def statistics(
+        self, operation: ModelStatisticsRequest, context: RequestContext
+    ) -> ModelStatistics:
         """Return the statistics of one model. Raises GatewayError."""
         ...
 
-    async def configuration(self, operation: ModelConfigRequest, call: Call) -> ModelConfig:
+    async def configuration(
+        self, operation: ModelConfigRequest, context: RequestContext
+    ) -> ModelConfig:
         """Return the configuration of one model. Raises GatewayError."""
         ...
 
@@ -125,7 +131,7 @@ class ModelCatalogue:
         self._bindings: Final = bindings
         self._gateway: Final = gateway
 
-    async def index(self, operation: ModelIndexRequest, call: Call) -> ModelIndex:
+    async def index(self, operation: ModelIndexRequest, context: RequestContext) -> ModelIndex:
         """Return the models that clients can name: every model with an exact route, whether its
         server lists it or not, and the models that servers list behind patterns.
 
@@ -133,8 +139,8 @@ class ModelCatalogue:
         model's readiness, provided the model has an exact route or ``ready_only`` is set: some
         servers have no index, list names only, or omit models that they serve.
         """
-        entries, _ = await self._listed_models(operation, call)
-        shared, semaphore = _shared_call(call)
+        entries, _ = await self._listed_models(operation, context)
+        shared, semaphore = _shared_call(context)
         queried = await asyncio.gather(
             *(
                 self._with_state(entry, binding, shared, semaphore)
@@ -149,14 +155,14 @@ class ModelCatalogue:
         )
 
     async def _listed_models(
-        self, operation: ModelIndexRequest, call: Call
+        self, operation: ModelIndexRequest, context: RequestContext
     ) -> tuple[list[tuple[ModelIndexEntry, RouteBinding]], list[str]]:
         """Return the listed models in the clients' names, each with its route, exact routes first;
         and the errors of backends that cannot be reached. Each backend is queried once."""
         backends = {binding.backend.name: binding.backend for binding in self._bindings}
         names = self._table.name_rule
         indexes = await asyncio.gather(
-            *(_query_index(source, operation, names, call) for source in backends.values())
+            *(_query_index(source, operation, names, context) for source in backends.values())
         )
         index_of = dict(zip(backends, indexes, strict=True))
         by_name: dict[tuple[str, str], list[ModelIndexEntry]] = {}
@@ -202,39 +208,39 @@ class ModelCatalogue:
         self,
         entry: ModelIndexEntry,
         binding: RouteBinding,
-        call: Call,
+        context: RequestContext,
         semaphore: asyncio.Semaphore,
     ) -> ModelIndexEntry:
         """Return ``entry`` with the state that the model itself reports."""
         query = to_backend(ModelReadyRequest(entry.name, entry.version), binding.route)
         async with semaphore:
             try:
-                ready = await binding.backend.perform(query, _short_call(call)) == READY
+                ready = await binding.backend.perform(query, _short_call(context)) == READY
             except GatewayError as error:
                 return replace(entry, state="UNAVAILABLE", reason=entry.reason or error.public)
         if ready:
             return replace(entry, state="READY", reason="")
         return replace(entry, state="UNAVAILABLE")
 
-    async def status(self, model: str, call: Call) -> ModelStatus:
+    async def status(self, model: str, context: RequestContext) -> ModelStatus:
         """Return the metadata of ``model``, the state of each version (those that routes name, else
         those in the metadata), and the available configuration and statistics. Raises the error
         that prevents reading the metadata."""
         routed_versions = [route.version for route in self._table.candidates(model)]
         any_version = "" if "" in routed_versions or not routed_versions else routed_versions[0]
-        metadata = await self._gateway.describe(model, any_version, call)
+        metadata = await self._gateway.describe(model, any_version, context)
         versions = [version for version in routed_versions if version]
         if not any_version:
             versions += metadata.versions or [""]
-        config = await self._configuration_or_empty(model, any_version, call)
+        config = await self._configuration_or_empty(model, any_version, context)
         states, counted = await asyncio.gather(
             asyncio.gather(
-                *(self._version_state(model, item, call) for item in dict.fromkeys(versions))
+                *(self._version_state(model, item, context) for item in dict.fromkeys(versions))
             ),
             # the empty version comes first, so that a version's own route overrides its results
             asyncio.gather(
                 *(
-                    self._statistics_or_empty(model, item, call)
+                    self._statistics_or_empty(model, item, context)
                     for item in sorted(set(routed_versions))
                 )
             ),
@@ -242,44 +248,48 @@ class ModelCatalogue:
         statistics = {str(item.get("version")): item for items in counted for item in items}
         return ModelStatus(metadata, tuple(states), tuple(statistics.values()), config)
 
-    async def _configuration_or_empty(self, model: str, version: str, call: Call) -> Parameters:
+    async def _configuration_or_empty(
+        self, model: str, version: str, context: RequestContext
+    ) -> Parameters:
         """Return the configuration's settings; empty if they are unavailable."""
         try:
             query = ModelConfigRequest(model, version)
-            return (await self._gateway.configuration(query, _short_call(call))).settings
+            return (await self._gateway.configuration(query, _short_call(context))).settings
         except GatewayError:
             return {}
 
-    async def _version_state(self, model: str, version: str, call: Call) -> ModelIndexEntry:
-        copy = _short_call(call)
+    async def _version_state(
+        self, model: str, version: str, context: RequestContext
+    ) -> ModelIndexEntry:
+        copy = _short_call(context)
         binding = self._gateway.bind(model, version, copy)
         query = to_backend(ModelReadyRequest(model, version), binding.route)
         ready = await query_backend(binding.backend, query, copy) == READY
         return ModelIndexEntry(model, version, "READY" if ready else "UNAVAILABLE")
 
     async def _statistics_or_empty(
-        self, model: str, version: str, call: Call
+        self, model: str, version: str, context: RequestContext
     ) -> tuple[Parameters, ...]:
         """Return the statistics; empty if they are unavailable, because a client needs the rest of
         the status."""
         try:
             query = ModelStatisticsRequest(model, version)
-            return (await self._gateway.statistics(query, _short_call(call))).models
+            return (await self._gateway.statistics(query, _short_call(context))).models
         except GatewayError:
             return ()
 
-    async def statuses(self, call: Call) -> tuple[ModelStatus, ...]:
+    async def statuses(self, context: RequestContext) -> tuple[ModelStatus, ...]:
         """Return the status of every model of the index."""
-        listed, shared, semaphore = await self._entries_by_model(call)
+        listed, shared, semaphore = await self._entries_by_model(context)
         statuses = (
             self._limited_status(name, entries, shared, semaphore)
             for name, entries in listed.items()
         )
         return tuple(await asyncio.gather(*statuses))
 
-    async def statistics(self, call: Call) -> ModelStatistics:
+    async def statistics(self, context: RequestContext) -> ModelStatistics:
         """Return the available statistics of every model of the index."""
-        listed, shared, semaphore = await self._entries_by_model(call)
+        listed, shared, semaphore = await self._entries_by_model(context)
         queries = (
             ModelStatisticsRequest(name, version)
             for name, entries in listed.items()
@@ -298,37 +308,37 @@ class ModelCatalogue:
         return list(dict.fromkeys(entry.version for entry in entries))
 
     async def _limited_statistics(
-        self, query: ModelStatisticsRequest, call: Call, semaphore: asyncio.Semaphore
+        self, query: ModelStatisticsRequest, context: RequestContext, semaphore: asyncio.Semaphore
     ) -> tuple[Parameters, ...]:
         async with semaphore:
-            return await self._statistics_or_empty(query.model, query.version, call)
+            return await self._statistics_or_empty(query.model, query.version, context)
 
     async def _entries_by_model(
-        self, call: Call
-    ) -> tuple[dict[str, list[ModelIndexEntry]], Call, asyncio.Semaphore]:
+        self, context: RequestContext
+    ) -> tuple[dict[str, list[ModelIndexEntry]], RequestContext, asyncio.Semaphore]:
         """Return the index entries by model name, the call for all queries about them, and the
         semaphore that limits how many run at once. Raises NO_BACKEND if there are none and a
         backend cannot be reached, because an empty list would mean that it has no models."""
         listed: dict[str, list[ModelIndexEntry]] = {}
-        entries, errors = await self._listed_models(ModelIndexRequest(), call)
+        entries, errors = await self._listed_models(ModelIndexRequest(), context)
         if errors and not entries:
             raise GatewayError(Kind.NO_BACKEND, errors[0])
         for entry, _ in entries:
             listed.setdefault(entry.name, []).append(entry)
-        return listed, *_shared_call(call)
+        return listed, *_shared_call(context)
 
     async def _limited_status(
         self,
         model: str,
         entries: Sequence[ModelIndexEntry],
-        call: Call,
+        context: RequestContext,
         semaphore: asyncio.Semaphore,
     ) -> ModelStatus:
         """Return the status of ``model``; if it cannot be queried, a status without metadata whose
         ``entries`` are UNAVAILABLE."""
         async with semaphore:
             try:
-                return await self.status(model, _short_call(call))
+                return await self.status(model, _short_call(context))
             except GatewayError as error:
                 unavailable = (
                     replace(entry, state="UNAVAILABLE", reason=error.public) for entry in entries

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from infergate.core.call import Call
+from infergate.core.request_context import RequestContext
 
 CACHE_SECONDS: Final = 0.5
 """Seconds for which a result is reused."""
@@ -29,7 +29,7 @@ class Readiness:
 
     def __init__(
         self,
-        check_backends: Callable[[Call], Awaitable[bool]],
+        check_backends: Callable[[RequestContext], Awaitable[bool]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._check_backends = check_backends
@@ -53,7 +53,7 @@ class Readiness:
             # The previous holder of the lock may have refreshed the result.
             if not self.is_draining and self._clock() >= self._valid_until:
                 check = self._check_backends
-                result = await check(Call(peer="", started_at=self._clock()))
+                result = await check(RequestContext(peer="", started_at=self._clock()))
                 if check is self._check_backends:
                     self._result, self._valid_until = result, self._clock() + CACHE_SECONDS
         return self._current()
@@ -81,7 +81,7 @@ class Readiness:
             self._timer = asyncio.get_running_loop().call_later(POLL_SECONDS, self._wake)
         await self._change_event.wait()
 
-    def replace_check(self, check_backends: Callable[[Call], Awaitable[bool]]) -> None:
+    def replace_check(self, check_backends: Callable[[RequestContext], Awaitable[bool]]) -> None:
         """Use ``check_backends`` of a new configuration from now on, and wake all waiters."""
         self._check_backends = check_backends
         self._valid_until = self._clock()

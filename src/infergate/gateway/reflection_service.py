@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 
 from google.protobuf.message import DecodeError
 
-from infergate.core.call import Call
 from infergate.core.limits import KIB
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcResponse
 
@@ -54,9 +54,11 @@ class ReflectionService:
             "file_containing_symbol": schema.files_by_symbol,
         }
 
-    async def info(self, messages: AsyncIterator[Buffer], call: Call) -> AsyncIterator[RpcResponse]:
+    async def info(
+        self, messages: AsyncIterator[Buffer], context: RequestContext
+    ) -> AsyncIterator[RpcResponse]:
         """Serve the method ServerReflectionInfo."""
-        del call
+        del context
         async for message in messages:
             try:
                 request = self._parse(message)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from infergate.backends.base import Backend
-from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
+from infergate.core.request_context import RequestContext
 from infergate.routing.table import Route
 
 _ALL_DATATYPES: Final = frozenset(Datatype)
@@ -29,14 +29,14 @@ class RouteBinding:
         object.__setattr__(self, "label", self.route.label)
         object.__setattr__(self, "unsupported_datatypes", _ALL_DATATYPES - self.backend.datatypes)
 
-    def apply_to(self, call: Call) -> None:
-        """Set the route, backend, timeout and retry policy of ``call``, and shorten its deadline to
-        the route's timeout."""
+    def apply_to(self, context: RequestContext) -> None:
+        """Set the route, backend, timeout and retry policy of ``context``, and shorten its
+        deadline to the route's timeout."""
         backend, timeout = self.backend, self.route.timeout
-        call.route = self.label
-        call.backend = backend.name
-        call.backend_protocol = backend.protocol
-        call.route_timeout = timeout
-        call.retry_policy = self.route.retry
+        context.route = self.label
+        context.backend = backend.name
+        context.backend_protocol = backend.protocol
+        context.route_timeout = timeout
+        context.retry_policy = self.route.retry
         if timeout is not None:
-            call.shorten_deadline(time.monotonic() + timeout)
+            context.shorten_deadline(time.monotonic() + timeout)

@@ -17,7 +17,6 @@ from typing import Final, Protocol
 
 from infergate.backends.base import Backend
 from infergate.codecs.base import Profile
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import (
     OPERATION_NAMES,
@@ -30,6 +29,7 @@ from infergate.core.messages import (
     SettingsOperation,
     TraceSettingsRequest,
 )
+from infergate.core.request_context import RequestContext
 from infergate.gateway.audit import audit
 from infergate.gateway.rename import model_to_backend
 from infergate.gateway.route_binding import RouteBinding
@@ -61,9 +61,9 @@ class SupportsModelRouting(Protocol):
         """All backends."""
         ...
 
-    def bind_any(self, model: str, call: Call) -> RouteBinding:
-        """Return the first route of a model, whatever its version, and note it on ``call``. Raises
-        NOT_FOUND."""
+    def bind_any(self, model: str, context: RequestContext) -> RouteBinding:
+        """Return the first route of a model, whatever its version, and note it on ``context``.
+        Raises NOT_FOUND."""
         ...
 
 
@@ -74,7 +74,7 @@ class ServerControl:
         self._permissions: Final = permissions
         self._gateway: Final = gateway
 
-    async def perform(self, operation: Operation, call: Call) -> Response:
+    async def perform(self, operation: Operation, context: RequestContext) -> Response:
         """Carry out ``operation``. Raises NO_BACKEND for loading and unloading while that is off
         (like a Triton that polls its repository), UNSUPPORTED, and the backend's errors."""
         match operation:
@@ -84,7 +84,7 @@ class ServerControl:
                         Kind.NO_BACKEND,
                         "explicit model load / unload is not allowed if polling is enabled",
                     )
-                return await audit(operation, call, self._perform_on_model(operation, call))
+                return await audit(operation, context, self._perform_on_model(operation, context))
             case TraceSettingsRequest() | LogSettingsRequest():
                 if not self._permissions.settings:
                     raise GatewayError(
@@ -92,27 +92,29 @@ class ServerControl:
                         f"{OPERATION_NAMES[type(operation)]} is off; it is switched on by "
                         "'control: {settings: true}' in the gateway's configuration",
                     )
-                return await audit(operation, call, self._perform_settings(operation, call))
+                return await audit(operation, context, self._perform_settings(operation, context))
         raise GatewayError(Kind.UNSUPPORTED, f"{OPERATION_NAMES[type(operation)]} is not served")
 
     async def _perform_on_model(
-        self, operation: RepositoryOperation | TraceSettingsRequest, call: Call
+        self, operation: RepositoryOperation | TraceSettingsRequest, context: RequestContext
     ) -> Response:
-        binding = self._gateway.bind_any(operation.model, call)
+        binding = self._gateway.bind_any(operation.model, context)
         backend_operation = model_to_backend(operation, binding.route)
-        return (await binding.backend.perform_on_all(backend_operation, call))[0]
+        return (await binding.backend.perform_on_all(backend_operation, context))[0]
 
-    async def _perform_settings(self, operation: SettingsOperation, call: Call) -> Response:
+    async def _perform_settings(
+        self, operation: SettingsOperation, context: RequestContext
+    ) -> Response:
         if isinstance(operation, TraceSettingsRequest) and operation.model:
-            binding = self._gateway.bind_any(operation.model, call)
-            if not (await binding.backend.server_profile(call)).has_trace_settings:
+            binding = self._gateway.bind_any(operation.model, context)
+            if not (await binding.backend.server_profile(context)).has_trace_settings:
                 raise GatewayError(
                     Kind.UNSUPPORTED, f"backend '{binding.backend.name}' has no trace settings"
                 )
-            return await self._perform_on_model(operation, call)
+            return await self._perform_on_model(operation, context)
         supports = _SUPPORTED_BY[type(operation)]
         kinds = await asyncio.gather(
-            *(backend.server_profile(call) for backend in self._gateway.backends)
+            *(backend.server_profile(context) for backend in self._gateway.backends)
         )
         supporting = [
             backend
@@ -123,9 +125,9 @@ class ServerControl:
             raise GatewayError(
                 Kind.UNSUPPORTED, f"no backend has what {OPERATION_NAMES[type(operation)]} asks for"
             )
-        call.backend = ",".join(backend.name for backend in supporting)
+        context.backend = ",".join(backend.name for backend in supporting)
         responses = await asyncio.gather(
-            *(backend.perform_on_all(operation, call) for backend in supporting),
+            *(backend.perform_on_all(operation, context) for backend in supporting),
             return_exceptions=True,
         )
         return _first_response(responses)

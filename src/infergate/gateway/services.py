@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from infergate.core.call import Call
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.gateway.health_service import HealthService
 from infergate.gateway.readiness import Readiness
 from infergate.gateway.reflection_service import ReflectionSchema, ReflectionService
 from infergate.transport.base import StreamHandler
 
-UnaryHandler = Callable[[RpcRequest, Call], Awaitable[RpcResponse]]
+UnaryHandler = Callable[[RpcRequest, RequestContext], Awaitable[RpcResponse]]
 HEALTH_SERVICE: Final = "grpc.health.v1.Health"
 REFLECTION_SERVICES: Final = (
     "grpc.reflection.v1.ServerReflection",

@@ -31,7 +31,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar, TypeVarTuple
 
 from infergate.backends.base import Backend
-from infergate.core.call import Call
 from infergate.core.classification import CLASSIFICATION
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, UnknownRegionError, bad_request
@@ -50,6 +49,7 @@ from infergate.core.messages import (
     SharedMemoryUnregisterRequest,
 )
 from infergate.core.region_ref import RegionRef
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor, check_data, check_size
 from infergate.gateway.audit import audit
 from infergate.gateway.shared_memory_region import RegisteredRegion, check_registration, open_region
@@ -163,7 +163,7 @@ class SharedMemory:
 
     # ---- registering
 
-    async def perform(self, operation: MemoryOperation, call: Call) -> Response:
+    async def perform(self, operation: MemoryOperation, context: RequestContext) -> Response:
         """Carry out ``operation``. Raises GatewayError."""
         match operation:
             case SharedMemoryStatusRequest():
@@ -175,16 +175,16 @@ class SharedMemory:
                     "is not supported",
                 )
         if self._is_enabled:
-            call.backend = ",".join(backend.name for backend in self._backends)
-            await audit(operation, call, self._change(operation, call))
+            context.backend = ",".join(backend.name for backend in self._backends)
+            await audit(operation, context, self._change(operation, context))
         return Acknowledgement()
 
-    async def _change(self, operation: MemoryOperation, call: Call) -> None:
+    async def _change(self, operation: MemoryOperation, context: RequestContext) -> None:
         async with self._change_lock:
             if isinstance(operation, SharedMemoryRegisterRequest):
-                await self._register(operation, call)
+                await self._register(operation, context)
             elif isinstance(operation, SharedMemoryUnregisterRequest):
-                await self._unregister(operation, call)
+                await self._unregister(operation, context)
 
     def _status(self, request: SharedMemoryStatusRequest) -> SharedMemoryStatus:
         regions = tuple(
@@ -206,7 +206,9 @@ class SharedMemory:
             if cuda is None or cuda == (self._regions[candidate].description.device is not None)
         ]
 
-    async def _register(self, request: SharedMemoryRegisterRequest, call: Call) -> None:
+    async def _register(
+        self, request: SharedMemoryRegisterRequest, context: RequestContext
+    ) -> None:
         check_registration(request)
         if request.device is not None and not self._backends:
             raise GatewayError(
@@ -226,34 +228,36 @@ class SharedMemory:
                 limit="regions",
             )
         region = open_region(request)
-        await self._register_with_backends(request, call)
+        await self._register_with_backends(request, context)
         self._regions[request.name] = region
 
     async def _register_with_backends(
-        self, request: SharedMemoryRegisterRequest, call: Call
+        self, request: SharedMemoryRegisterRequest, context: RequestContext
     ) -> None:
         """Register with every backend or with none."""
         unregister = SharedMemoryUnregisterRequest(request.name, cuda=request.device is not None)
         for index, backend in enumerate(self._backends):
             try:
-                await backend.perform(request, call)
+                await backend.perform(request, context)
             except GatewayError:
                 await asyncio.gather(
                     *(
-                        registered.perform(unregister, call)
+                        registered.perform(unregister, context)
                         for registered in self._backends[:index]
                     ),
                     return_exceptions=True,
                 )
                 raise
 
-    async def _unregister(self, request: SharedMemoryUnregisterRequest, call: Call) -> None:
+    async def _unregister(
+        self, request: SharedMemoryUnregisterRequest, context: RequestContext
+    ) -> None:
         for name in self._matching_names(request.name, request.cuda):
             del self._regions[name]
         # a backend may have regions that are unknown here, registered before this process started
         kinds = (False, True) if request.cuda is None else (request.cuda,)
         requests = (
-            backend.perform(replace(request, cuda=cuda), call)
+            backend.perform(replace(request, cuda=cuda), context)
             for backend in self._backends
             for cuda in kinds
         )
@@ -344,18 +348,18 @@ class SharedMemory:
 
 
 async def _replace_registration(
-    backend: Backend, request: SharedMemoryRegisterRequest, call: Call
+    backend: Backend, request: SharedMemoryRegisterRequest, context: RequestContext
 ) -> None:
     """Register a region, and replace one of that name that the server already has: it may have
     another size, and requests are checked against the size that is registered here."""
     try:
-        await backend.perform(request, call)
+        await backend.perform(request, context)
     except GatewayError as error:
         if error.kind is not Kind.ALREADY_EXISTS:
             raise
         unregister = SharedMemoryUnregisterRequest(request.name, cuda=request.device is not None)
-        await backend.perform(unregister, call)
-        await backend.perform(request, call)
+        await backend.perform(unregister, context)
+        await backend.perform(request, context)
 
 
 async def _register_all(backend: Backend, descriptions: Iterable[SharedMemoryRegion]) -> None:
@@ -366,9 +370,11 @@ async def _register_all(backend: Backend, descriptions: Iterable[SharedMemoryReg
         request = SharedMemoryRegisterRequest(
             region.name, region.key, region.offset, region.size, region.device
         )
-        call = Call(peer="", started_at=started, deadline=started + _REGISTER_TIMEOUT_SECONDS)
+        context = RequestContext(
+            peer="", started_at=started, deadline=started + _REGISTER_TIMEOUT_SECONDS
+        )
         try:
-            await _replace_registration(backend, request, call)
+            await _replace_registration(backend, request, context)
         except GatewayError as error:
             _log.warning(
                 "shared memory region %r: %s",

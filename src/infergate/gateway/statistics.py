@@ -17,13 +17,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from infergate.core.call import Call
 from infergate.core.messages import (
     OPERATION_NAMES,
     STREAM_OPERATION_NAME,
     InferRequest,
     ModelStatistics,
 )
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Parameters
 
 MAX_MODELS: Final = 1024
@@ -57,24 +57,24 @@ class GatewayStatistics:
         """Count these models from the start, from now on. Existing counters stay."""
         self._configured_models = frozenset(configured_models)
 
-    def record(self, call: Call, seconds: float, now: float) -> None:
+    def record(self, context: RequestContext, seconds: float, now: float) -> None:
         """Count a finished request, which took ``seconds``. ``now`` is the wall-clock time."""
-        if call.operation not in _INFERENCES or not call.route:
+        if context.operation not in _INFERENCES or not context.route:
             return
-        counters = self._counters.get(call.model)
+        counters = self._counters.get(context.model)
         if counters is None:
-            if call.outcome != _OK and call.model not in self._configured_models:
+            if context.outcome != _OK and context.model not in self._configured_models:
                 return
-            counters = self._counters[call.model] = _ModelCounters()
+            counters = self._counters[context.model] = _ModelCounters()
             if len(self._counters) > MAX_MODELS:
                 self._counters.popitem(last=False)
         else:
-            self._counters.move_to_end(call.model)
-        if call.outcome == _OK:
+            self._counters.move_to_end(context.model)
+        if context.outcome == _OK:
             counters.last_success_at = now
             counters.successes += 1
             counters.success_seconds += seconds
-            counters.backend_seconds += call.backend_seconds
+            counters.backend_seconds += context.backend_seconds
         else:
             counters.failures += 1
             counters.failure_seconds += seconds

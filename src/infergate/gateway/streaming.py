@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from infergate.codecs.base import Codec, ParsedRequest, SupportsStreaming
-from infergate.core.call import CLOCK_TOLERANCE, Call
 from infergate.core.errors import GatewayError, Kind, UnauthenticatedError
 from infergate.core.log_events import BUG
 from infergate.core.memory import UNLIMITED, MemoryAccount
 from infergate.core.messages import STREAM_OPERATION_NAME, InferRequest, InferResponse
+from infergate.core.request_context import CLOCK_TOLERANCE, RequestContext
 from infergate.core.sequences import SequenceKey, sequence_key
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, total_size
@@ -36,7 +36,7 @@ MAX_CONCURRENT_REQUESTS: Final = 16
 _log = logging.getLogger(__name__)
 
 ParsedStreamRequest = tuple[InferRequest, ParsedRequest, RouteBinding]
-StreamObserver = Callable[[Call], None]
+StreamObserver = Callable[[RequestContext], None]
 RpcStreaming = SupportsStreaming[RpcRequest, RpcResponse]
 
 
@@ -66,7 +66,7 @@ class _StreamRequest:
     the request before it in the same sequence."""
 
     wire: RpcRequest
-    call: Call
+    context: RequestContext
     parsed: ParsedStreamRequest | GatewayError
     previous: _StreamRequest | None = None
     may_respond: asyncio.Event = field(default_factory=asyncio.Event)
@@ -83,15 +83,15 @@ class InferenceStream:
         codec: RpcStreaming | UnaryStreamCodec,
         assign_id: StreamObserver,
         record: StreamObserver,
-        call: Call,
+        context: RequestContext,
     ) -> None:
         """``assign_id`` gives each request its id, ``record`` is called when a request ends;
-        ``call`` describes the stream."""
+        ``context`` describes the stream."""
         self._frontend: Final = frontend
         self._codec: Final = codec
         self._assign_id: Final = assign_id
         self._record: Final = record
-        self._call: Final = call
+        self._context: Final = context
         self._latest_of_sequence: Final[dict[SequenceKey, _StreamRequest]] = {}
         """The latest request of each sequence."""
         self._waiting: Final[dict[_StreamRequest, None]] = {}
@@ -104,18 +104,18 @@ class InferenceStream:
 
     async def open(self) -> None:
         """Authenticate the client. Raises GatewayError."""
-        self._call.operation = STREAM_OPERATION_NAME
-        await self._frontend.open_stream(self._call)
+        self._context.operation = STREAM_OPERATION_NAME
+        await self._frontend.open_stream(self._context)
 
     async def handle(
         self, message: Buffer, error: GatewayError | None, memory: MemoryAccount = UNLIMITED
     ) -> AsyncGenerator[RpcResponse, None]:
         """Start the request in ``message`` and return its responses. ``error`` is the transport's
         reason to refuse it."""
-        call = dataclasses.replace(
-            self._call,
+        context = dataclasses.replace(
+            self._context,
             started_at=time.monotonic(),
-            stream_deadline=self._call.deadline,
+            stream_deadline=self._context.deadline,
             operation=STREAM_OPERATION_NAME,
             protocol=self._frontend.codec.name,
             response_count=0,
@@ -123,9 +123,9 @@ class InferenceStream:
             memory=memory,
             response_headers={},
         )
-        self._assign_id(call)
-        wire = RpcRequest(self._codec.streaming_method, (message,), call.headers)
-        request = _StreamRequest(wire, call, error or await self._parse(wire, call))
+        self._assign_id(context)
+        wire = RpcRequest(self._codec.streaming_method, (message,), context.headers)
+        request = _StreamRequest(wire, context, error or await self._parse(wire, context))
         sequence = _sequence_of_request(request.parsed)
         if sequence is not None:
             request.previous = self._latest_of_sequence.get(sequence)
@@ -134,45 +134,47 @@ class InferenceStream:
         self._release_next()
         return self._recorded_responses(request, sequence)
 
-    async def _parse(self, wire: RpcRequest, call: Call) -> ParsedStreamRequest | GatewayError:
+    async def _parse(
+        self, wire: RpcRequest, context: RequestContext
+    ) -> ParsedStreamRequest | GatewayError:
         try:
-            return await self._frontend.parse_stream_request(wire, call)
+            return await self._frontend.parse_stream_request(wire, context)
         except GatewayError as error:
             return error
         except Exception:  # noqa: BLE001 - logged; costs one request only
-            return _internal_error(call)
+            return _internal_error(context)
 
     async def _recorded_responses(
         self, request: _StreamRequest, sequence: SequenceKey | None
     ) -> AsyncGenerator[RpcResponse, None]:
         """Yield all responses to ``request``, count them and record the request."""
-        call = request.call
+        context = request.context
         try:
             async with aclosing(self._responses_or_error(request)) as messages:
                 async for message in messages:
-                    assert call.response_count is not None
-                    call.response_count += 1
-                    call.bytes_out += total_size(message.message)
+                    assert context.response_count is not None
+                    context.response_count += 1
+                    context.bytes_out += total_size(message.message)
                     yield message
         except BaseException:  # the client disconnected, or the gateway aborts the stream
-            if self._call.abort_error is None:
-                call.outcome = Kind.CANCELLED.value
+            if self._context.abort_error is None:
+                context.outcome = Kind.CANCELLED.value
             else:
-                call.record_error(self._call.abort_error)
+                context.record_error(self._context.abort_error)
             raise
         finally:
             self._stop_waiting(request)
             request.finished.set()
             if sequence is not None and self._latest_of_sequence.get(sequence) is request:
                 del self._latest_of_sequence[sequence]
-            if call.response_headers:
-                self._call.response_headers = call.response_headers
-            self._record(call)
+            if context.response_headers:
+                self._context.response_headers = context.response_headers
+            self._record(context)
 
     async def _responses_or_error(
         self, request: _StreamRequest
     ) -> AsyncGenerator[RpcResponse, None]:
-        call = request.call
+        context = request.context
         if request.previous is not None:
             await request.previous.finished.wait()
             request.previous = None  # else each request would keep all earlier ones alive
@@ -186,13 +188,13 @@ class InferenceStream:
             # would keep both until the garbage collector runs.
             error = raised.with_traceback(None)
         except Exception:  # noqa: BLE001 - logged; costs one request only
-            error = _internal_error(call)
+            error = _internal_error(context)
         if error is None:
             return
-        call.record_error(error)
-        if not call.response_count:
+        context.record_error(error)
+        if not context.response_count:
             await request.may_respond.wait()
-        if _ends_stream(error, call):
+        if _ends_stream(error, context):
             yield self._frontend.codec.build_error(error, request.wire)
         else:
             yield self._codec.build_stream_error(error, request.wire)
@@ -203,13 +205,15 @@ class InferenceStream:
         if isinstance(request.parsed, GatewayError):
             raise request.parsed
         operation, parsed, binding = request.parsed
-        call = request.call
-        call.renew_deadline()
+        context = request.context
+        context.renew_deadline()
         ended = False
-        async with aclosing(self._frontend.gateway.stream(operation, binding, call)) as responses:
+        async with aclosing(
+            self._frontend.gateway.stream(operation, binding, context)
+        ) as responses:
             async for result in responses:
                 ended = result.is_last
-                if ended and not call.response_count:
+                if ended and not context.response_count:
                     await request.may_respond.wait()
                 else:
                     self._stop_waiting(request)
@@ -218,10 +222,10 @@ class InferenceStream:
                     yield build(result, parsed)
                 else:
                     message, counted_bytes = await offload.write_response(
-                        call, build, result, parsed
+                        context, build, result, parsed
                     )
                     yield message
-                    call.memory.shrink(counted_bytes)
+                    context.memory.shrink(counted_bytes)
         end_message = None if ended else self._codec.build_stream_end(parsed)
         if end_message is not None:
             yield end_message
@@ -237,14 +241,14 @@ class InferenceStream:
             return
 
 
-def _ends_stream(error: GatewayError, call: Call) -> bool:
+def _ends_stream(error: GatewayError, context: RequestContext) -> bool:
     """Return whether every later request of the stream would fail with ``error`` too: the stream's
     deadline has passed, or its credentials are not valid, or no longer."""
     if isinstance(error, UnauthenticatedError):
         return True
-    if error.kind is not Kind.TIMEOUT or call.stream_deadline is None:
+    if error.kind is not Kind.TIMEOUT or context.stream_deadline is None:
         return False
-    return time.monotonic() >= call.stream_deadline - CLOCK_TOLERANCE
+    return time.monotonic() >= context.stream_deadline - CLOCK_TOLERANCE
 
 
 def _sequence_of_request(parsed: ParsedStreamRequest | GatewayError) -> SequenceKey | None:
@@ -254,6 +258,6 @@ def _sequence_of_request(parsed: ParsedStreamRequest | GatewayError) -> Sequence
     return sequence_key(parsed[0])
 
 
-def _internal_error(call: Call) -> GatewayError:
-    _log.exception("internal error while serving a stream of %s", call.protocol, extra=BUG)
+def _internal_error(context: RequestContext) -> GatewayError:
+    _log.exception("internal error while serving a stream of %s", context.protocol, extra=BUG)
     return GatewayError(Kind.INTERNAL, "internal error")

@@ -10,9 +10,9 @@ from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
 from infergate.codecs.base import ParsedRequest, SupportsPassThrough
-from infergate.core.call import Call
 from infergate.core.messages import InferRequest, InferResponse, Response
 from infergate.core.offload import Offload
+from infergate.core.request_context import RequestContext
 from infergate.core.tracing import Tracer
 from infergate.gateway.authorized import AuthorizedGateway
 from infergate.gateway.codec_offload import CodecOffload
@@ -37,18 +37,18 @@ class TracedGateway(Gateway):
         super().__init__(*arguments, **named)
         self._tracer: Final = tracer
 
-    def bind(self, model: str, version: str, call: Call) -> RouteBinding:
+    def bind(self, model: str, version: str, context: RequestContext) -> RouteBinding:
         """Find the route within a span."""
         with self._tracer.start_step(ROUTE):
-            return super().bind(model, version, call)
+            return super().bind(model, version, context)
 
     async def stream(
-        self, request: InferRequest, binding: RouteBinding, call: Call
+        self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
         """Yield all responses and record an event for each."""
-        async with aclosing(super().stream(request, binding, call)) as responses:
+        async with aclosing(super().stream(request, binding, context)) as responses:
             async for result in responses:
-                self._tracer.record_response(call)
+                self._tracer.record_response(context)
                 yield result
 
 
@@ -65,14 +65,16 @@ class TracedTranslation(Translation[Req, Resp]):
         super().__init__(codec_offload, gateway)
         self._tracer: Final = tracer
 
-    async def parse(self, wire: Req, call: Call) -> ParsedRequest:
+    async def parse(self, wire: Req, context: RequestContext) -> ParsedRequest:
         """Parse the request within a span."""
         with self._tracer.start_step(PARSE):
-            return await super().parse(wire, call)
+            return await super().parse(wire, context)
 
-    async def _build_response(self, response: Response, parsed: ParsedRequest, call: Call) -> Resp:
+    async def _build_response(
+        self, response: Response, parsed: ParsedRequest, context: RequestContext
+    ) -> Resp:
         with self._tracer.start_step(RENDER):
-            return await super()._build_response(response, parsed, call)
+            return await super()._build_response(response, parsed, context)
 
 
 class TracedPassThrough(PassThrough[Req, Resp]):

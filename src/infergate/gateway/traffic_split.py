@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from infergate.backends.base import Backend
-from infergate.core.call import Call
 from infergate.core.counters import RouteCounters
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.request_context import RequestContext
 from infergate.core.sequences import sequence_key
 from infergate.gateway.mirror import MirrorSender
 from infergate.gateway.route_binding import RouteBinding
@@ -30,13 +30,13 @@ class SupportsRouteInference(Protocol):
     """The part of the gateway that ``TrafficSplit`` uses."""
 
     def infer_on_route(
-        self, request: InferRequest, binding: RouteBinding, call: Call
+        self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> Awaitable[InferResponse]:
-        """Return the response on ``binding``, which is noted on ``call``. Raises GatewayError."""
+        """Return the response on ``binding``, noted on ``context``. Raises GatewayError."""
         ...
 
     def stream_on_route(
-        self, request: InferRequest, binding: RouteBinding, call: Call
+        self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
         """Yield all responses. Raises GatewayError."""
         ...
@@ -70,105 +70,105 @@ class TrafficSplit:
         self._counters: Final = counters
         self._gateway: Final = gateway
 
-    async def infer(self, request: InferRequest, call: Call) -> InferResponse:
+    async def infer(self, request: InferRequest, context: RequestContext) -> InferResponse:
         """Return the response to ``request``. Raises GatewayError."""
         try:
             try:
                 return await self._gateway.infer_on_route(
-                    request, self._choose_target(request, call), call
+                    request, self._choose_target(request, context), context
                 )
             except GatewayError as error:
-                fallback = self._fallback_after(error, request, call)
+                fallback = self._fallback_after(error, request, context)
                 if fallback is None:
                     raise
-            return await self._gateway.infer_on_route(request, fallback, call)
+            return await self._gateway.infer_on_route(request, fallback, context)
         finally:
-            self._send_mirror(request, call, self._gateway.infer_on_route)
+            self._send_mirror(request, context, self._gateway.infer_on_route)
 
     async def stream(
-        self, request: InferRequest, call: Call
+        self, request: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
         """Yield all responses to ``request``. Raises GatewayError."""
         has_response = False
         try:
-            binding = self._choose_target(request, call)
+            binding = self._choose_target(request, context)
             try:
                 async with aclosing(
-                    self._gateway.stream_on_route(request, binding, call)
+                    self._gateway.stream_on_route(request, binding, context)
                 ) as responses:
                     async for response in responses:
                         has_response = True
                         yield response
             except GatewayError as error:
-                fallback = None if has_response else self._fallback_after(error, request, call)
+                fallback = None if has_response else self._fallback_after(error, request, context)
                 if fallback is None:
                     raise
             else:
                 return
             async with aclosing(
-                self._gateway.stream_on_route(request, fallback, call)
+                self._gateway.stream_on_route(request, fallback, context)
             ) as responses:
                 async for response in responses:
                     yield response
         finally:
-            self._send_mirror(request, call, self._discard_stream)
+            self._send_mirror(request, context, self._discard_stream)
 
-    def _choose_target(self, request: InferRequest, call: Call) -> RouteBinding:
-        """Return the target of ``request`` and note it on ``call``."""
+    def _choose_target(self, request: InferRequest, context: RequestContext) -> RouteBinding:
+        """Return the target of ``request`` and note it on ``context``."""
         if not self._targets:
             return self._own
         index = pick_target(
-            self._percentages, f"{self._own.label}\0{self._split_key(request, call)}"
+            self._percentages, f"{self._own.label}\0{self._split_key(request, context)}"
         )
         if index is None:
             return self._own
-        self._targets[index].apply_to(call)
+        self._targets[index].apply_to(context)
         return self._targets[index]
 
-    def _split_key(self, request: InferRequest, call: Call) -> str:
+    def _split_key(self, request: InferRequest, context: RequestContext) -> str:
         sequence = sequence_key(request)
         if sequence is not None:
             return f"{sequence.model}\0{sequence.id}"
-        return call.headers.get(self._split_header) or call.request_id
+        return context.headers.get(self._split_header) or context.request_id
 
     def _fallback_after(
-        self, error: GatewayError, request: InferRequest, call: Call
+        self, error: GatewayError, request: InferRequest, context: RequestContext
     ) -> RouteBinding | None:
-        """Return the fallback for ``request`` after ``error`` and note it on ``call``; None if
+        """Return the fallback for ``request`` after ``error`` and note it on ``context``; None if
         there is none."""
         binding = self._fallback
         if binding is None or error.kind is not Kind.CONNECT or sequence_key(request) is not None:
             return None
         self._counters.fallbacks += 1
-        binding.apply_to(call)
+        binding.apply_to(context)
         return binding
 
     def _send_mirror(
         self,
         request: InferRequest,
-        call: Call,
-        send: Callable[[InferRequest, RouteBinding, Call], Awaitable[object]],
+        context: RequestContext,
+        send: Callable[[InferRequest, RouteBinding, RequestContext], Awaitable[object]],
     ) -> None:
         """Send a copy of ``request`` if the route mirrors it. Requests in shared memory are not
         mirrored: the client may reuse the memory before the copy is sent."""
         binding = self._mirror_binding
         if binding is None or uses_shared_memory(request):
             return
-        key = f"{self._own.label}\0mirror\0{self._split_key(request, call)}"
+        key = f"{self._own.label}\0mirror\0{self._split_key(request, context)}"
         if pick_target(self._mirror_percentages, key) is None:
             return
-        memory = self._mirror_sender.admit(request, call.memory)
+        memory = self._mirror_sender.admit(request, context.memory)
         if memory is not None:
             copy = replace(
-                call, deadline=None, stream_deadline=None, response_headers={}, memory=memory
+                context, deadline=None, stream_deadline=None, response_headers={}, memory=memory
             )
             binding.apply_to(copy)
             self._mirror_sender.send(request, send(request, binding, copy), memory)
 
     async def _discard_stream(
-        self, request: InferRequest, binding: RouteBinding, call: Call
+        self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> None:
-        async with aclosing(self._gateway.stream_on_route(request, binding, call)) as responses:
+        async with aclosing(self._gateway.stream_on_route(request, binding, context)) as responses:
             async for _ in responses:
                 pass
 

@@ -16,9 +16,9 @@ from infergate.backends.builtin.model import (
     check_outputs,
     tensors_by_name,
 )
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import NO_PARAMETERS, Parameters, Tensor
 
 _FOREVER_SECONDS: Final = 3600.0
@@ -100,11 +100,11 @@ class RecordingBackend(BuiltinBackend):
         seen, self._requests = self._requests, []
         return seen
 
-    async def perform(self, operation: Operation, call: Call) -> Response:
+    async def perform(self, operation: Operation, context: RequestContext) -> Response:
         """Perform ``operation``; if it is an inference, record it."""
         if not isinstance(operation, InferRequest):
-            return await super().perform(operation, call)
-        allowed = None if call.deadline is None else call.deadline - time.monotonic()
+            return await super().perform(operation, context)
+        allowed = None if context.deadline is None else context.deadline - time.monotonic()
         given: InferResponse | None = None
         try:
             if operation.model in self._hanging_models:
@@ -113,7 +113,7 @@ class RecordingBackend(BuiltinBackend):
                     _FOREVER_SECONDS if allowed is None else allowed + _GRACE_SECONDS
                 )
                 raise GatewayError(Kind.TIMEOUT, "the model did not respond in time")
-            response = await super().perform(operation, call)
+            response = await super().perform(operation, context)
             assert isinstance(response, InferResponse)
             given = response
         finally:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Final
 
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.messages import InferResponse
+from infergate.core.request_context import RequestContext
 from infergate.matrix import findings
 from infergate.matrix.cases import CASES, Case
 from infergate.matrix.client_kinds import CLIENT_KINDS, ClientKind
@@ -86,8 +86,8 @@ async def _finding(
         client = running.client(speaker, named.model, named.version)
         known_models = running.witness.models
         declared = known_models.get(request.model, known_models["FP32"])
-        call = Call("matrix", time.monotonic())
-        call.shorten_deadline(call.started_at + (case.deadline or _TIMEOUT_SECONDS))
+        context = RequestContext("matrix", time.monotonic())
+        context.shorten_deadline(context.started_at + (case.deadline or _TIMEOUT_SECONDS))
         try:
             client.codec.build_request(named, speaker.profile, declared)
         except GatewayError as error:
@@ -96,7 +96,7 @@ async def _finding(
             return finding
         running.witness.take_requests()
         try:
-            got = await client.perform(named, call)
+            got = await client.perform(named, context)
             assert isinstance(got, InferResponse)
             outcome: InferResponse | GatewayError = got
         except GatewayError as error:

@@ -23,9 +23,9 @@ from typing import BinaryIO, Final, NamedTuple
 
 import orjson
 
-from infergate.core.call import Call
 from infergate.core.log_events import ADVICE, REQUEST_EVENT
 from infergate.core.name_rules import escape_unsafe
+from infergate.core.request_context import RequestContext
 
 _MAX_WAITING: Final = 10_000
 """Maximum number of lines that wait to be written; further ones are dropped."""
@@ -85,30 +85,30 @@ _LABELS: Final = (
 )  # fmt: skip
 
 
-def log_fields(call: Call, seconds: float, now: float, left_out: int = 0) -> LogFields:
+def log_fields(context: RequestContext, seconds: float, now: float, left_out: int = 0) -> LogFields:
     """Return the log fields of a finished request."""
     return LogFields(
         now,
-        (call.request_id[:_MAX_TEXT], call.peer),
+        (context.request_id[:_MAX_TEXT], context.peer),
         (
-            call.protocol,
-            call.operation,
-            call.model[:_MAX_TEXT],
-            call.route,
-            call.backend,
-            call.backend_protocol,
-            call.pipeline,
-            call.outcome,
+            context.protocol,
+            context.operation,
+            context.model[:_MAX_TEXT],
+            context.route,
+            context.backend,
+            context.backend_protocol,
+            context.pipeline,
+            context.outcome,
         ),
         seconds,
-        call.backend_seconds,
-        call.bytes_in,
-        call.bytes_out,
-        call.response_count,
-        call.error[:_MAX_ERROR_TEXT],
-        call.detail[:_MAX_ERROR_TEXT],
-        call.identity[:_MAX_TEXT],
-        "" if call.trace is None else call.trace.id,
+        context.backend_seconds,
+        context.bytes_in,
+        context.bytes_out,
+        context.response_count,
+        context.error[:_MAX_ERROR_TEXT],
+        context.detail[:_MAX_ERROR_TEXT],
+        context.identity[:_MAX_TEXT],
+        "" if context.trace is None else context.trace.id,
         left_out,
     )
 
@@ -246,9 +246,9 @@ class AccessLog:
         )
         self._writer.start()
 
-    def record(self, call: Call, seconds: float, now: float) -> None:
+    def record(self, context: RequestContext, seconds: float, now: float) -> None:
         """Log a finished request. Never blocks."""
-        self._enqueue(log_fields(call, seconds, now))
+        self._enqueue(log_fields(context, seconds, now))
 
     def _enqueue(self, entry: LogFields) -> None:
         if len(self._waiting) >= _MAX_WAITING:

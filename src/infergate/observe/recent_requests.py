@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from prometheus_client.core import Metric
 
-from infergate.core.call import Call
+from infergate.core.request_context import RequestContext
 from infergate.observe.metrics import Metrics
 from infergate.observe.request_counters import RequestFlow
 
@@ -52,21 +52,21 @@ class RecentRequests:
         self.pipelines: Final[PipelineCounts] = {}
         self.failures: Final[deque[Failure]] = deque(maxlen=MAX_FAILURES)
 
-    def record_failure(self, call: Call, seconds: float, now: float) -> None:
+    def record_failure(self, context: RequestContext, seconds: float, now: float) -> None:
         """Record a request that failed after ``seconds``, at wall clock time ``now``."""
         self.failures.append(
             Failure(
                 now,
-                call.outcome,
-                call.error[:_MAX_ERROR_TEXT],
-                call.detail[:_MAX_ERROR_TEXT],
-                call.protocol,
-                call.operation,
-                call.model[:_MAX_TEXT],
-                call.route,
-                call.backend,
-                call.backend_protocol,
-                call.request_id,
+                context.outcome,
+                context.error[:_MAX_ERROR_TEXT],
+                context.detail[:_MAX_ERROR_TEXT],
+                context.protocol,
+                context.operation,
+                context.model[:_MAX_TEXT],
+                context.route,
+                context.backend,
+                context.backend_protocol,
+                context.request_id,
                 seconds,
             )
         )

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from prometheus_client.core import Exemplar, Metric
 from prometheus_client.registry import Collector
 
-from infergate.core.call import Call
 from infergate.core.duration_histogram import GATEWAY_BUCKETS, REQUEST_BUCKETS, DurationHistogram
+from infergate.core.request_context import RequestContext
 from infergate.observe.family import Labels, MetricFamily, histogram_value
 from infergate.observe.label_names import MetricNames
 
@@ -70,37 +70,43 @@ class RequestCounters(Collector):
         self.names: Callable[[], MetricNames | None] = lambda: None
         self._series: Final[dict[tuple[str, ...], _Series]] = {}
 
-    def record(self, call: Call, seconds: float) -> None:
+    def record(self, context: RequestContext, seconds: float) -> None:
         """Count a finished request."""
         labels = (
-            call.route,
-            call.protocol,
-            call.backend,
-            call.backend_protocol,
-            call.operation,
+            context.route,
+            context.protocol,
+            context.backend,
+            context.backend_protocol,
+            context.operation,
         )
         series = self._series.get(labels)
         if series is None:
             series = self._series[labels] = _Series()
         series.seconds.observe(seconds)
-        series.bytes_in += call.bytes_in
-        series.bytes_out += call.bytes_out
-        waited = call.backend_seconds
+        series.bytes_in += context.bytes_in
+        series.bytes_out += context.bytes_out
+        waited = context.backend_seconds
         if waited:
             series.backend.observe(waited)
-        if call.received_at and call.response_count is None:
-            own = seconds - call.received_at + call.started_at - waited
+        if context.received_at and context.response_count is None:
+            own = seconds - context.received_at + context.started_at - waited
             series.own.observe(max(own, 0.0))  # several backends may be waited for at once
         outcomes = series.outcomes
-        outcomes[call.outcome] = outcomes.get(call.outcome, 0) + 1
+        outcomes[context.outcome] = outcomes.get(context.outcome, 0) + 1
 
-    def record_traced(self, call: Call, seconds: float) -> None:
+    def record_traced(self, context: RequestContext, seconds: float) -> None:
         """Count a finished request, with exemplars if it is traced."""
-        self.record(call, seconds)
-        trace = call.trace.id if call.trace is not None else ""
+        self.record(context, seconds)
+        trace = context.trace.id if context.trace is not None else ""
         if not trace:
             return
-        labels = call.route, call.protocol, call.backend, call.backend_protocol, call.operation
+        labels = (
+            context.route,
+            context.protocol,
+            context.backend,
+            context.backend_protocol,
+            context.operation,
+        )
         series, now = self._series[labels], time.time()
 
         def keep(name: str, times: DurationHistogram, value: float) -> None:
@@ -108,10 +114,10 @@ class RequestCounters(Collector):
             exemplars[times.bucket_index(value)] = Exemplar({"trace_id": trace}, value, now)
 
         keep("seconds", series.seconds, seconds)
-        if call.backend_seconds:
-            keep("backend", series.backend, call.backend_seconds)
-        if call.received_at and call.response_count is None:
-            own = seconds - call.received_at + call.started_at - call.backend_seconds
+        if context.backend_seconds:
+            keep("backend", series.backend, context.backend_seconds)
+        if context.received_at and context.response_count is None:
+            own = seconds - context.received_at + context.started_at - context.backend_seconds
             keep("own", series.own, max(own, 0.0))
 
     def flows(self) -> list[RequestFlow]:

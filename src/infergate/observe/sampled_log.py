@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import BinaryIO, Final
 
-from infergate.core.call import Call
+from infergate.core.request_context import RequestContext
 from infergate.observe.access_log import NO_LOCK, AccessLog, LineFormatter, log_fields
 
 _MAX_KINDS: Final = 65_536
@@ -63,8 +63,8 @@ class SampledLog(AccessLog):
         self._sampler: Final = sampler
         super().__init__(line, on_dropped, stream, lock)
 
-    def record(self, call: Call, seconds: float, now: float) -> None:
+    def record(self, context: RequestContext, seconds: float, now: float) -> None:
         """Log a finished request, or leave it out. Never blocks."""
-        left_out = self._sampler.count_left_out(call.route, call.outcome, now)
+        left_out = self._sampler.count_left_out(context.route, context.outcome, now)
         if left_out is not None:
-            self._enqueue(log_fields(call, seconds, now, left_out))
+            self._enqueue(log_fields(context, seconds, now, left_out))

@@ -38,8 +38,8 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from infergate import __version__
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.request_context import RequestContext
 from infergate.core.tracing import TRACEPARENT, BackendSpan
 
 _NAME: Final = "infergate"
@@ -99,15 +99,15 @@ class OpenTelemetry:
         self._current: Final[ContextVar[Span]] = ContextVar("span", default=INVALID_SPAN)
         """The span of the request that the current task handles."""
 
-    def start_request(self, call: Call) -> None:
+    def start_request(self, context: RequestContext) -> None:
         """Start the request's span, as a child of its ``traceparent`` header if it has one."""
-        if call.trace is not None:
+        if context.trace is not None:
             return
-        parent = self._propagator.extract(call.headers, _EMPTY_CONTEXT)
-        started = time.time_ns() - round((time.monotonic() - call.started_at) * 1e9)
+        parent = self._propagator.extract(context.headers, _EMPTY_CONTEXT)
+        started = time.time_ns() - round((time.monotonic() - context.started_at) * 1e9)
         span = self._tracer.start_span("request", parent, SpanKind.SERVER, start_time=started)
-        call.trace = _RequestSpan(span)
-        call.headers = {**call.headers, TRACEPARENT: _traceparent(span.get_span_context())}
+        context.trace = _RequestSpan(span)
+        context.headers = {**context.headers, TRACEPARENT: _traceparent(span.get_span_context())}
         self._current.set(span)
 
     def start_step(self, name: str) -> AbstractContextManager[None]:
@@ -132,22 +132,22 @@ class OpenTelemetry:
             self._tracer.start_span(f"upstream {backend}", within, SpanKind.CLIENT, attributes)
         )
 
-    def record_response(self, call: Call) -> None:
+    def record_response(self, context: RequestContext) -> None:
         """Record the next response of a stream."""
-        if isinstance(call.trace, _RequestSpan) and call.response_count is not None:
-            _add_message_event(call.trace.span, "SENT", call.response_count + 1)
+        if isinstance(context.trace, _RequestSpan) and context.response_count is not None:
+            _add_message_event(context.trace.span, "SENT", context.response_count + 1)
 
-    def end_request(self, call: Call) -> None:
+    def end_request(self, context: RequestContext) -> None:
         """End the request's span, with the fields of the access log as attributes."""
-        trace = call.trace
+        trace = context.trace
         if not isinstance(trace, _RequestSpan):
             return
         span = trace.span
         if span.is_recording():
-            span.update_name(f"{call.operation or 'request'} {call.route}".rstrip())
-            span.set_attributes(_attributes(call))
-            if call.outcome in _SERVER_ERRORS:
-                span.set_status(Status(StatusCode.ERROR, call.error[:_MAX_TEXT]))
+            span.update_name(f"{context.operation or 'request'} {context.route}".rstrip())
+            span.set_attributes(_attributes(context))
+            if context.outcome in _SERVER_ERRORS:
+                span.set_status(Status(StatusCode.ERROR, context.error[:_MAX_TEXT]))
         span.end()
 
     def close(self) -> None:
@@ -226,28 +226,28 @@ def _set_error(span: Span, error: BaseException) -> None:
         span.set_attribute("error.type", Kind.CANCELLED.value)
 
 
-def _attributes(call: Call) -> dict[str, str | int | float]:
+def _attributes(context: RequestContext) -> dict[str, str | int | float]:
     """Return the fields of the access log line as attributes, without empty text."""
     attributes: dict[str, str | int | float] = {
-        "infergate.request_id": call.request_id[:_MAX_TEXT],
-        "client.address": call.peer,
-        "infergate.protocol": call.protocol,
-        "infergate.operation": call.operation,
-        "infergate.model": call.model[:_MAX_TEXT],
-        "infergate.route": call.route,
-        "infergate.backend": call.backend,
-        "infergate.backend_protocol": call.backend_protocol,
-        "infergate.way": call.pipeline,
-        "infergate.outcome": call.outcome,
-        "infergate.identity": call.identity[:_MAX_TEXT],
-        "infergate.backend_seconds": call.backend_seconds,
-        "infergate.bytes_in": call.bytes_in,
-        "infergate.bytes_out": call.bytes_out,
+        "infergate.request_id": context.request_id[:_MAX_TEXT],
+        "client.address": context.peer,
+        "infergate.protocol": context.protocol,
+        "infergate.operation": context.operation,
+        "infergate.model": context.model[:_MAX_TEXT],
+        "infergate.route": context.route,
+        "infergate.backend": context.backend,
+        "infergate.backend_protocol": context.backend_protocol,
+        "infergate.way": context.pipeline,
+        "infergate.outcome": context.outcome,
+        "infergate.identity": context.identity[:_MAX_TEXT],
+        "infergate.backend_seconds": context.backend_seconds,
+        "infergate.bytes_in": context.bytes_in,
+        "infergate.bytes_out": context.bytes_out,
     }
-    if call.response_count is not None:
-        attributes["infergate.messages"] = call.response_count
-    if call.outcome in _SERVER_ERRORS:
-        attributes["error.type"] = call.outcome
+    if context.response_count is not None:
+        attributes["infergate.messages"] = context.response_count
+    if context.outcome in _SERVER_ERRORS:
+        attributes["error.type"] = context.outcome
     return {key: value for key, value in attributes.items() if value != ""}
 
 

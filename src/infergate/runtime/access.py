@@ -28,10 +28,10 @@ from infergate.config import compile as compiled
 from infergate.config.access import AccessConfig, ConfiguredRate, JwtConfig, RateConfig
 from infergate.config.schema import Config
 from infergate.config.values import Url
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, backend_garbage, error_headers
 from infergate.core.limits import MIB, Limits
 from infergate.core.log_events import AUDIT, with_fields
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.gateway.audit import log_denied
 from infergate.observe.metrics import Metrics
@@ -261,38 +261,38 @@ class _AuthorizedAdmin:
         self._keys: Final = keys
         self._metrics: Final = metrics
 
-    async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
+    async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
         """Respond to a read directly, and to any other method only with a valid key."""
         if wire.method in _READ_METHODS:
-            return await self._app.respond(wire, call)
+            return await self._app.respond(wire, context)
         try:
-            call.permit = self._authenticate(call)
+            context.permit = self._authenticate(context)
         except AccessRejected as rejection:
             self._metrics.access_refused.labels(rejection.reason.value).inc()
             response = _unauthorized(rejection.error)
         else:
-            response = await self._app.respond(wire, call)
+            response = await self._app.respond(wire, context)
         _audit.info(
             "admin %s %r peer=%s status=%d identity=%r",
             wire.method[:20],
             wire.path[:_MAX_LOGGED_PATH],
-            call.peer,
+            context.peer,
             response.status,
-            call.identity,
+            context.identity,
             extra=with_fields(
                 AUDIT,
                 operation="admin",
                 method=wire.method[:20],
                 path=wire.path[:_MAX_LOGGED_PATH],
-                peer=call.peer,
+                peer=context.peer,
                 status=response.status,
-                identity=call.identity,
+                identity=context.identity,
             ),
         )
         return response
 
-    def _authenticate(self, call: Call) -> RulePermit:
-        credential = read_credential(call.headers)
+    def _authenticate(self, context: RequestContext) -> RulePermit:
+        credential = read_credential(context.headers)
         if credential is None:
             raise rejections.no_credentials()
         name = self._keys.find_owner(credential.secret)
@@ -300,9 +300,11 @@ class _AuthorizedAdmin:
             raise rejections.unknown_key()
         return RulePermit(KEY_PREFIX + name, ())
 
-    def refuse(self, error: GatewayError, wire: HttpRequest, call: Call) -> HttpResponse:
+    def refuse(
+        self, error: GatewayError, wire: HttpRequest, context: RequestContext
+    ) -> HttpResponse:
         """Answer a request that the transport rejected."""
-        return self._app.refuse(error, wire, call)
+        return self._app.refuse(error, wire, context)
 
 
 def _unauthorized(error: GatewayError) -> HttpResponse:

@@ -12,9 +12,9 @@ from typing import Any, Final, Protocol
 import orjson
 
 from infergate import __version__
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind, retry_after_headers
 from infergate.core.log_events import AUDIT, with_fields
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.observe.exposition import Exposition
 from infergate.runtime.config_history import ConfigHistory
@@ -40,7 +40,7 @@ _audit = logging.getLogger("infergate.audit")
 class SubtreeApp(Protocol):
     """An application that serves all paths below a prefix."""
 
-    async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
+    async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
         """Answer one request."""
         ...
 
@@ -74,14 +74,14 @@ class AdminApp:
         self._hosts: Final = hosts
         self._paths: Final = (*_PATHS, _CONSOLE) if make_console else _PATHS
 
-    async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
+    async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
         """Answer one request."""
         if wire.path == _RELOAD:
-            return await self._respond_reload(wire, call)
+            return await self._respond_reload(wire, context)
         if self._make_console is not None and _is_console_path(wire.path):
             if self._console is None:
                 self._console = self._make_console()
-            return await self._console.respond(wire, call)
+            return await self._console.respond(wire, context)
         if wire.method not in {"GET", "HEAD"}:
             return _not_allowed("GET, HEAD")
         return await self._respond_read(wire)
@@ -124,7 +124,7 @@ class AdminApp:
             "config": self._history.as_json(),
         }
 
-    async def _respond_reload(self, wire: HttpRequest, call: Call) -> HttpResponse:
+    async def _respond_reload(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
         """Reload and respond with Prometheus' statuses: 403 if disabled, 500 if the configuration
         was rejected."""
         if wire.method != "POST":
@@ -145,13 +145,15 @@ class AdminApp:
             outcome = (
                 "cancelled" if reload_result is None else "failed" if reload_result.error else "ok"
             )
-            fields = with_fields(AUDIT, operation="reload", peer=call.peer, outcome=outcome)
-            _audit.info("reload peer=%s outcome=%s", call.peer, outcome, extra=fields)
+            fields = with_fields(AUDIT, operation="reload", peer=context.peer, outcome=outcome)
+            _audit.info("reload peer=%s outcome=%s", context.peer, outcome, extra=fields)
         return _json_response(500 if reload_result.error else 200, self._history.as_json())
 
-    def refuse(self, error: GatewayError, wire: HttpRequest, call: Call) -> HttpResponse:
+    def refuse(
+        self, error: GatewayError, wire: HttpRequest, context: RequestContext
+    ) -> HttpResponse:
         """Answer a request that the transport rejected, and count the limit that it exceeded."""
-        del wire, call
+        del wire, context
         if error.limit:
             self._count_limit(error.limit)
         headers = {**_TEXT, **retry_after_headers(error)}

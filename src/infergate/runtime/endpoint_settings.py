@@ -10,7 +10,7 @@ from infergate.backends.endpoints import BalanceSettings, ConfiguredEndpoint
 from infergate.config import compile as compiled
 from infergate.config.schema import BackendConfig
 from infergate.config.values import display_names
-from infergate.core.call import Call
+from infergate.core.request_context import RequestContext
 from infergate.routing.cluster import ClusterRule
 from infergate.routing.outliers import OutlierRule
 
@@ -58,10 +58,10 @@ def monitoring_settings(config: BackendConfig) -> MonitoringSettings:
     return MonitoringSettings(config.dns_refresh, checks, health.interval, health.timeout)
 
 
-def hash_key(config: BackendConfig) -> Callable[[Call], str] | None:
+def hash_key(config: BackendConfig) -> Callable[[RequestContext], str] | None:
     """Return a function that computes a request's hash key, if the backend uses consistent
     hashing."""
     if config.balance.policy != _CONSISTENT_HASH:
         return None
     header = config.balance.hash_header
-    return lambda call: call.headers.get(header, "")
+    return lambda context: context.headers.get(header, "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from infergate.core.call import Call
+from infergate.core.request_context import RequestContext
 from infergate.core.tracing import Tracer
 from infergate.gateway.dispatch import CallObserver, assign_request_id
 from infergate.gateway.statistics import GatewayStatistics
@@ -15,9 +15,9 @@ from infergate.runtime.worker_group import WorkerGroup
 def request_tracing_starter(tracer: Tracer) -> CallObserver:
     """Return an observer that gives a request its id and starts its trace."""
 
-    def name(call: Call) -> None:
-        assign_request_id(call)
-        tracer.start_request(call)
+    def name(context: RequestContext) -> None:
+        assign_request_id(context)
+        tracer.start_request(context)
 
     return name
 
@@ -36,25 +36,25 @@ def make_request_recorder(
     )
     count = metrics.record if tracer is None else metrics.record_traced
 
-    def record(call: Call) -> None:
-        seconds, now = time.monotonic() - call.started_at, time.time()
-        count(call, seconds)
-        if call.pipeline:
-            pipeline = call.protocol, call.backend_protocol, call.pipeline
+    def record(context: RequestContext) -> None:
+        seconds, now = time.monotonic() - context.started_at, time.time()
+        count(context, seconds)
+        if context.pipeline:
+            pipeline = context.protocol, context.backend_protocol, context.pipeline
             pipelines[pipeline] = pipelines.get(pipeline, 0) + 1
-        if call.outcome != "ok":
-            add_failure(call, seconds, now)
-        if call.exceeded_limit:
-            metrics.refused_requests.labels(call.exceeded_limit).inc()
-        statistics.record(call, seconds, now)
+        if context.outcome != "ok":
+            add_failure(context, seconds, now)
+        if context.exceeded_limit:
+            metrics.refused_requests.labels(context.exceeded_limit).inc()
+        statistics.record(context, seconds, now)
         if access_log is not None:
-            access_log.record(call, seconds, now)
+            access_log.record(context, seconds, now)
 
     if tracer is None:
         return record
 
-    def traced(call: Call) -> None:
-        record(call)
-        tracer.end_request(call)
+    def traced(context: RequestContext) -> None:
+        record(context)
+        tracer.end_request(context)
 
     return traced

@@ -20,10 +20,10 @@ from collections.abc import (
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
 from infergate.core.memory import MemoryAccount
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
 from infergate.transport.worker_loads import WorkerLoads
@@ -120,7 +120,7 @@ BindFunction = Callable[[Address], Awaitable[BoundSockets]]
 class HttpApp(Protocol):
     """The application behind an HTTP listener."""
 
-    async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
+    async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
         """Return the response to a request whose body is complete.
 
         The task is cancelled when the client disconnects. The caller always closes the response's
@@ -128,7 +128,9 @@ class HttpApp(Protocol):
         """
         ...
 
-    def refuse(self, error: GatewayError, wire: HttpRequest, call: Call) -> HttpResponse:
+    def refuse(
+        self, error: GatewayError, wire: HttpRequest, context: RequestContext
+    ) -> HttpResponse:
         """Return the response to a request that the transport itself rejects (too large,
         overloaded, too slow). ``wire`` has no body."""
         ...
@@ -137,11 +139,11 @@ class HttpApp(Protocol):
 class RpcApp(Protocol):
     """The application behind a gRPC listener."""
 
-    async def respond(self, wire: RpcRequest, call: Call) -> RpcResponse:
+    async def respond(self, wire: RpcRequest, context: RequestContext) -> RpcResponse:
         """Return the response to a unary call of any method that is not in ``streams``."""
         ...
 
-    def refuse(self, error: GatewayError, wire: RpcRequest, call: Call) -> RpcResponse:
+    def refuse(self, error: GatewayError, wire: RpcRequest, context: RequestContext) -> RpcResponse:
         """Return the response to a call that the transport itself rejects. ``wire`` has no
         message."""
         ...
@@ -152,12 +154,12 @@ class RpcApp(Protocol):
         ...
 
     @property
-    def request_streams(self) -> Mapping[str, Callable[[Call], RequestStream]]:
+    def request_streams(self) -> Mapping[str, Callable[[RequestContext], RequestStream]]:
         """Factories of ``RequestStream``, keyed by method."""
         ...
 
 
-StreamHandler = Callable[[AsyncIterator[Buffer], Call], AsyncIterator[RpcResponse]]
+StreamHandler = Callable[[AsyncIterator[Buffer], RequestContext], AsyncIterator[RpcResponse]]
 """Request messages in, responses out. An RpcResponse with a code other than 0 ends the stream."""
 
 

@@ -27,7 +27,6 @@ from infergate.access.rejection import RejectionReason
 from infergate.access.rules import AccessRule, AccessRules
 from infergate.access.tokens import Issuer, JwtVerifier
 from infergate.codecs.base import RequestSummary
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import (
     OPERATION_NAMES,
@@ -39,6 +38,7 @@ from infergate.core.messages import (
     ServerReadyRequest,
     SharedMemoryRegisterRequest,
 )
+from infergate.core.request_context import RequestContext
 
 SECRET = "infergate_the-key-of-a"
 BEARER = {"authorization": f"Bearer {SECRET}"}
@@ -72,8 +72,8 @@ class Door:
             "local_store": LocalRateStore(LocalBuckets()),
             "route_label": lambda model, version, headers: "route",
             "on_rejected": self.reasons.append,
-            "on_change_denied": lambda what, call, error: self.denied.append(
-                (what, call.identity, error.kind)
+            "on_change_denied": lambda what, context, error: self.denied.append(
+                (what, context.identity, error.kind)
             ),
             "close_callbacks": (),
             "open_health": True,
@@ -84,9 +84,9 @@ class Door:
 
     async def enter(self, peek: RequestSummary = INFER, **fields: Any) -> str:
         """Who came in."""
-        self.call = Call("test", time.monotonic(), **fields)
-        self.peek = await self.entrance.authorize(peek, self.call)
-        return self.call.identity
+        self.context = RequestContext("test", time.monotonic(), **fields)
+        self.peek = await self.entrance.authorize(peek, self.context)
+        return self.context.identity
 
     async def refusal(self, peek: RequestSummary = INFER, **fields: Any) -> GatewayError:
         with pytest.raises(GatewayError) as caught:
@@ -129,14 +129,18 @@ async def test_who_opens_a_stream_is_known_or_a_guest() -> None:
     door, guests = Door(), Door(AccessRule(("anonymous",)))
     for wrong in ({}, {"x-api-key": "wrong"}):
         with pytest.raises(GatewayError) as caught:
-            await door.entrance.authenticate(Call("test", time.monotonic(), headers=wrong))
+            await door.entrance.authenticate(
+                RequestContext("test", time.monotonic(), headers=wrong)
+            )
         assert caught.value.kind is Kind.UNAUTHENTICATED
     assert door.reasons == [RejectionReason.NO_CREDENTIALS.value, RejectionReason.UNKNOWN_KEY.value]
     for which, headers, identity in ((door, BEARER, "key:a"), (guests, {}, "anonymous")):
-        await which.entrance.authenticate(call := Call("test", time.monotonic(), headers=headers))
+        await which.entrance.authenticate(
+            call := RequestContext("test", time.monotonic(), headers=headers)
+        )
         assert call.identity == identity
     door.entrance.hand_over_to(guests.entrance)
-    await door.entrance.authenticate(call := Call("test", time.monotonic()))
+    await door.entrance.authenticate(call := RequestContext("test", time.monotonic()))
     assert call.identity == "anonymous"
 
 
@@ -179,7 +183,7 @@ async def test_what_is_forbidden_is_named() -> None:
     error = await door.refusal(RequestSummary(InferRequest, "gpt"), headers=BEARER)
     assert error.kind is Kind.FORBIDDEN
     assert error.public == "infer of model 'gpt' is not allowed to this client"
-    assert door.call.identity == "key:a"  # for the log
+    assert door.context.identity == "key:a"  # for the log
     assert door.reasons == ["forbidden"]
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from infergate.backends import metadata_cache
 from infergate.backends.metadata_cache import LIFETIME_SECONDS, ModelMetadataCache
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import ModelMetadata
+from infergate.core.request_context import RequestContext
 
 
-def call() -> Call:
+def call() -> RequestContext:
     now = time.monotonic()
-    return Call(peer="test", started_at=now, deadline=now + 60)
+    return RequestContext(peer="test", started_at=now, deadline=now + 60)
 
 
 class Server:
@@ -26,7 +26,9 @@ class Server:
         self.down = False
         self.descriptions = ModelMetadataCache(self.answer, lambda: self.now)
 
-    async def answer(self, model: str, version: str, call: Call) -> tuple[ModelMetadata, float]:
+    async def answer(
+        self, model: str, version: str, context: RequestContext
+    ) -> tuple[ModelMetadata, float]:
         self.asked.append((model, version))
         await asyncio.sleep(0)
         if self.down:

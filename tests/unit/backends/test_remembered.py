@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from infergate.backends.single_flight import SingleFlightCache
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.request_context import RequestContext
 
 
-def call(seconds: float = 60.0) -> Call:
+def call(seconds: float = 60.0) -> RequestContext:
     now = time.monotonic()
-    return Call(peer="test", started_at=now, deadline=now + seconds)
+    return RequestContext(peer="test", started_at=now, deadline=now + seconds)
 
 
 class Message:
@@ -32,16 +32,16 @@ class Server:
         self.now = 100.0
         self.lifetime = lifetime
         self.asked = 0
-        self.calls: list[Call] = []
+        self.calls: list[RequestContext] = []
         self.error: GatewayError | None = None
         self.open = asyncio.Event()
         self.open.set()
         self.remembered: SingleFlightCache[int] = SingleFlightCache(self.answer, lambda: self.now)
 
-    async def answer(self, call: Call) -> tuple[int, float]:
+    async def answer(self, context: RequestContext) -> tuple[int, float]:
         self.asked += 1
         number = self.asked
-        self.calls.append(call)
+        self.calls.append(context)
         await self.open.wait()
         if self.error is not None:
             raise self.error
@@ -105,7 +105,7 @@ async def test_an_error_keeps_nothing_of_those_who_are_told_it() -> None:
         kept.append(weakref.ref(message))
         await server.remembered.get(call())
 
-    async def away(call: Call) -> tuple[int, float]:
+    async def away(context: RequestContext) -> tuple[int, float]:
         await asyncio.sleep(0)
         raise GatewayError(Kind.CONNECT, "down")
 
@@ -177,9 +177,9 @@ async def test_who_runs_out_of_time_while_asking_has_learnt_nothing_for_others()
 
 async def test_a_question_that_has_less_time_than_its_call_is_lost_for_all() -> None:
     server = Server()
-    ask: Callable[[Call], Awaitable[tuple[int, float]]] = server.answer
+    ask: Callable[[RequestContext], Awaitable[tuple[int, float]]] = server.answer
 
-    async def impatient(own: Call) -> tuple[int, float]:
+    async def impatient(own: RequestContext) -> tuple[int, float]:
         own.shorten_deadline(time.monotonic() + 1)
         return await ask(own)
 

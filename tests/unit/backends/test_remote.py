@@ -14,7 +14,6 @@ from infergate.backends.endpoints import BalanceSettings
 from infergate.backends.remote import RPC_MESSAGES, BackendSettings, RemoteBackend
 from infergate.codecs.base import Capabilities, Profile
 from infergate.codecs.profiles import GENERIC, KSERVE
-from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS, Limits
@@ -26,6 +25,7 @@ from infergate.core.messages import (
     ServerMetadata,
     ServerMetadataRequest,
 )
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.transport.base import Endpoint
 
@@ -87,8 +87,8 @@ def backend(upstream: FakeUpstream, codec: Any = None, **server: Any) -> RemoteB
     )
 
 
-def call(**fields: Any) -> Call:
-    return Call(peer="test", started_at=time.monotonic(), **fields)
+def call(**fields: Any) -> RequestContext:
+    return RequestContext(peer="test", started_at=time.monotonic(), **fields)
 
 
 def refused(wire: RpcRequest, endpoint: Endpoint) -> RpcResponse:

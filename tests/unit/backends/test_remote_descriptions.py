@@ -13,7 +13,6 @@ from infergate.backends import remote
 from infergate.backends.remote import RPC_MESSAGES, BackendSettings, RemoteBackend
 from infergate.codecs.base import Capabilities, Profile
 from infergate.codecs.profiles import GENERIC, INFERGATE, KSERVE, MLSERVER, TRITON, detect_profile
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import (
@@ -28,15 +27,16 @@ from infergate.core.messages import (
     ServerMetadata,
     ServerMetadataRequest,
 )
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.transport.base import Endpoint
 
 MODEL = ModelMetadata("m", ("1",))
 
 
-def call(seconds: float = 60.0) -> Call:
+def call(seconds: float = 60.0) -> RequestContext:
     now = time.monotonic()
-    return Call(peer="test", started_at=now, deadline=now + seconds)
+    return RequestContext(peer="test", started_at=now, deadline=now + seconds)
 
 
 def refusal(kind: Kind) -> GatewayError:

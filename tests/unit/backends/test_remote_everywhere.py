@@ -13,7 +13,6 @@ import pytest
 from infergate.backends.remote import RPC_MESSAGES, BackendSettings, RemoteBackend
 from infergate.codecs.base import Capabilities, Profile
 from infergate.codecs.profiles import TRITON
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.memory import IN_FLIGHT_BYTES
@@ -28,6 +27,7 @@ from infergate.core.messages import (
     Settings,
     TraceSettingsRequest,
 )
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.transport.base import Endpoint
 
@@ -96,8 +96,8 @@ def backend(upstream: FakeUpstream, count: int = 3) -> RemoteBackend[Any, Any]:
     return RemoteBackend(server, codec, upstream, RPC_MESSAGES, DEFAULT_LIMITS)
 
 
-def call(**fields: Any) -> Call:
-    return Call(peer="test", started_at=time.monotonic(), **fields)
+def call(**fields: Any) -> RequestContext:
+    return RequestContext(peer="test", started_at=time.monotonic(), **fields)
 
 
 async def test_every_endpoint_is_asked_at_once() -> None:

@@ -13,10 +13,10 @@ from infergate.backends.remote import HTTP_MESSAGES, BackendSettings, RemoteBack
 from infergate.codecs.base import Profile
 from infergate.codecs.profiles import KSERVE, MLSERVER, TRITON
 from infergate.codecs.v2_rest.codec import V2RestCodec
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport.base import Endpoint
 
@@ -67,7 +67,7 @@ class Upstream:
 async def all_of(upstream: Upstream, profile: Profile = TRITON) -> list[InferResponse]:
     server = BackendSettings("b", (Endpoint("a", 1), Endpoint("b", 2)), 5, profile)
     backend = RemoteBackend(server, V2RestCodec(), upstream, HTTP_MESSAGES, DEFAULT_LIMITS)
-    return [each async for each in backend.stream(ASKED, Call("test", time.monotonic()))]
+    return [each async for each in backend.stream(ASKED, RequestContext("test", time.monotonic()))]
 
 
 def values(answers: list[InferResponse]) -> list[tuple[list[int], bool]]:

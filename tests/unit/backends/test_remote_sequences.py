@@ -12,10 +12,10 @@ from infergate.backends.remote import RPC_MESSAGES, BackendSettings, RemoteBacke
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.v2_grpc.codec import V2Grpc
 from infergate.codecs.v2_grpc.infer_response import write_raw
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
+from infergate.core.request_context import RequestContext
 from infergate.core.sequences import SequenceKey
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.transport.base import Endpoint
@@ -57,8 +57,8 @@ def backend(upstream: Upstream, endpoints: list[Endpoint]) -> RemoteBackend[Any,
     return RemoteBackend(server, V2Grpc(), upstream, RPC_MESSAGES, DEFAULT_LIMITS)
 
 
-def call() -> Call:
-    return Call(peer="test", started_at=time.monotonic())
+def call() -> RequestContext:
+    return RequestContext(peer="test", started_at=time.monotonic())
 
 
 def request(number: object = None, model: str = "m") -> InferRequest:

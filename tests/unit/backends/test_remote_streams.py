@@ -18,10 +18,10 @@ from infergate.codecs.profiles import GENERIC, INFERGATE, TRITON
 from infergate.codecs.v2_grpc.codec import V2Grpc
 from infergate.codecs.v2_grpc.infer_response import write_raw
 from infergate.codecs.v2_grpc.methods import INFER, STREAM
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.transport.base import Endpoint
 
@@ -85,11 +85,13 @@ def backend(
     return RemoteBackend(server, V2Grpc(), upstream, RPC_MESSAGES, DEFAULT_LIMITS)
 
 
-def call(**more: Any) -> Call:
-    return Call("peer", time.monotonic(), **more)
+def call(**more: Any) -> RequestContext:
+    return RequestContext("peer", time.monotonic(), **more)
 
 
-async def ids(upstream: Any, one: Call | None = None, **more: Any) -> list[tuple[str, bool]]:
+async def ids(
+    upstream: Any, one: RequestContext | None = None, **more: Any
+) -> list[tuple[str, bool]]:
     answers = backend(upstream, **more).stream(ASKED, one or call())
     return [(each.id, each.is_last) async for each in answers]
 

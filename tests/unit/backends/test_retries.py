@@ -18,9 +18,9 @@ from infergate.backends.header_filter import HeaderFilter
 from infergate.backends.message_access import RPC_MESSAGES
 from infergate.backends.request_queue import RequestQueue
 from infergate.backends.request_sender import RequestSender
-from infergate.core.call import Call
 from infergate.core.counters import BackendCounters
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.request_context import RequestContext
 from infergate.core.retry_policy import HedgePolicy, RetryPolicy
 from infergate.core.sequences import SequenceKey
 from infergate.core.wire import RpcRequest, RpcResponse
@@ -103,9 +103,9 @@ class Site:
         )
 
     async def ask(self, policy: RetryPolicy, sequence: Any = None, **fields: Any) -> RpcResponse:
-        call = Call(peer="test", started_at=0.0, retry_policy=policy, **fields)
+        context = RequestContext(peer="test", started_at=0.0, retry_policy=policy, **fields)
         try:
-            return await self.sending.infer(RpcRequest("/infer"), call, sequence)
+            return await self.sending.infer(RpcRequest("/infer"), context, sequence)
         finally:
             assert (self.budget.active_requests, self.budget.active_retries) == (0, 0)
 
@@ -222,7 +222,7 @@ async def test_a_sequence_goes_to_no_other_endpoint(waits: list[int]) -> None:
 async def test_an_outage_is_sent_the_budget_and_no_more() -> None:
     site = Site(*[Kind.BACKEND_GARBAGE] * 1000)
     policy = RetryPolicy(max_retries=3, is_idempotent=True)
-    calls = [Call(peer="test", started_at=0.0, retry_policy=policy) for _ in range(100)]
+    calls = [RequestContext(peer="test", started_at=0.0, retry_policy=policy) for _ in range(100)]
     told = await asyncio.gather(
         *(site.sending.infer(RpcRequest("/infer"), call) for call in calls),
         return_exceptions=True,
@@ -268,7 +268,9 @@ async def test_no_message_is_kept_once_it_has_failed() -> None:
     async def failing(site: Site, policy: RetryPolicy) -> weakref.ref[Wire]:
         wire = Wire("/infer")
         with pytest.raises(GatewayError):
-            await site.sending.infer(wire, Call(peer="test", started_at=0.0, retry_policy=policy))
+            await site.sending.infer(
+                wire, RequestContext(peer="test", started_at=0.0, retry_policy=policy)
+            )
         return weakref.ref(wire)
 
     gc.collect()
@@ -288,8 +290,8 @@ async def test_no_message_is_kept_once_it_has_failed() -> None:
 
 
 async def pulled(site: Site, policy: RetryPolicy) -> list[RpcResponse]:
-    call = Call(peer="test", started_at=0.0, retry_policy=policy)
-    return [each async for each in site.sending.stream(RpcRequest("/stream"), call, None)]
+    context = RequestContext(peer="test", started_at=0.0, retry_policy=policy)
+    return [each async for each in site.sending.stream(RpcRequest("/stream"), context, None)]
 
 
 @pytest.mark.parametrize("answer", [Kind.CONNECT, Kind.BACKEND_GARBAGE, Kind.TIMEOUT, DECLINES])
@@ -432,8 +434,8 @@ async def test_who_finds_no_place_waits_and_who_finds_no_room_is_refused() -> No
     assert site.queue.stats == ("b1", 0, 1)
 
 
-def call(**fields: Any) -> Call:
-    return Call(peer="test", started_at=0.0, **fields)
+def call(**fields: Any) -> RequestContext:
+    return RequestContext(peer="test", started_at=0.0, **fields)
 
 
 async def test_who_waits_too_long_is_told_so_and_leaves() -> None:

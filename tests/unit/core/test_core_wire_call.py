@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.memory import UNLIMITED
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import (
     NO_HEADERS,
     HttpRequest,
@@ -53,13 +53,15 @@ def test_a_call_goes_to_another_process_without_what_is_this_ones() -> None:
     ("before", "asked", "after"), [(None, 5.0, 5.0), (9.0, 5.0, 5.0), (3.0, 5.0, 3.0)]
 )
 def test_a_deadline_only_comes_forward(before: float | None, asked: float, after: float) -> None:
-    call = Call(peer="127.0.0.1", started_at=0.0, deadline=before)
-    call.shorten_deadline(asked)
-    assert call.deadline == after
+    context = RequestContext(peer="127.0.0.1", started_at=0.0, deadline=before)
+    context.shorten_deadline(asked)
+    assert context.deadline == after
 
 
 def test_a_failure_is_noted_for_log_and_metrics() -> None:
-    call = Call(peer="127.0.0.1", started_at=0.0)
-    call.record_error(GatewayError(Kind.CONNECT, "no endpoint answers", detail="10.0.0.7: refused"))
-    assert (call.outcome, call.error) == ("connect", "no endpoint answers")
-    assert call.detail == "10.0.0.7: refused"
+    context = RequestContext(peer="127.0.0.1", started_at=0.0)
+    context.record_error(
+        GatewayError(Kind.CONNECT, "no endpoint answers", detail="10.0.0.7: refused")
+    )
+    assert (context.outcome, context.error) == ("connect", "no endpoint answers")
+    assert context.detail == "10.0.0.7: refused"

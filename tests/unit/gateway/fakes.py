@@ -9,7 +9,6 @@ from typing import Any
 
 from infergate.codecs.base import Capabilities, ParsedRequest, Profile, RequestSummary
 from infergate.codecs.profiles import GENERIC
-from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
@@ -23,12 +22,13 @@ from infergate.core.messages import (
     Operation,
     Response,
 )
+from infergate.core.request_context import RequestContext
 from infergate.core.sequences import SequenceId, SequenceKey
 from infergate.core.wire import RpcRequest, RpcResponse
 
 
-def call(**fields: Any) -> Call:
-    return Call(peer="test", started_at=time.monotonic(), **fields)
+def call(**fields: Any) -> RequestContext:
+    return RequestContext(peer="test", started_at=time.monotonic(), **fields)
 
 
 class Budget:
@@ -132,7 +132,7 @@ class Memory:
         self.servers = 1
         self.profile_of_all = GENERIC
 
-    async def perform(self, operation: Operation, call: Call) -> Response:
+    async def perform(self, operation: Operation, context: RequestContext) -> Response:
         self.asked.append(operation)
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -145,27 +145,29 @@ class Memory:
         )
 
     async def stream(
-        self, request: InferRequest, call: Call
+        self, request: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
-        answer = await self.perform(request, call)
+        answer = await self.perform(request, context)
         assert isinstance(answer, InferResponse)
         yield replace(answer, is_last=True)
 
     async def describe(
-        self, model: str, version: str, call: Call, *, refresh: bool = False
+        self, model: str, version: str, context: RequestContext, *, refresh: bool = False
     ) -> ModelMetadata:
         self.described.append((model, version, refresh))
         if isinstance(self.description, Exception):
             raise self.description
         return self.description
 
-    async def perform_on_all(self, operation: Operation, call: Call) -> Sequence[Response]:
-        return [await self.perform(operation, call) for _ in range(self.servers)]
+    async def perform_on_all(
+        self, operation: Operation, context: RequestContext
+    ) -> Sequence[Response]:
+        return [await self.perform(operation, context) for _ in range(self.servers)]
 
-    async def server_profile(self, call: Call) -> Profile:
+    async def server_profile(self, context: RequestContext) -> Profile:
         return self.profile_of_all
 
-    async def supports_classification(self, call: Call) -> bool:
+    async def supports_classification(self, context: RequestContext) -> bool:
         return self.has_classes
 
     async def close(self) -> None:
@@ -185,11 +187,11 @@ class Wired(Memory):
         self.has_several_endpoints = True
         self.reply = RpcResponse([b"as it came"])
 
-    async def request_profile(self, call: Call) -> Profile:
+    async def request_profile(self, context: RequestContext) -> Profile:
         return GENERIC
 
     async def infer(
-        self, wire: RpcRequest, call: Call, sequence: SequenceKey | None = None
+        self, wire: RpcRequest, context: RequestContext, sequence: SequenceKey | None = None
     ) -> RpcResponse:
         self.wires.append(wire)
         self.supports_sequences.append(sequence)

@@ -12,10 +12,10 @@ import pytest
 from fakes import Memory, call
 
 from infergate.codecs.registry import plugins
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.gateway.dispatch import HttpDispatch
 from infergate.gateway.frontend import Frontend
@@ -35,12 +35,12 @@ class Acting(Memory):
         self.deadlines: list[float | None] = []
 
     async def stream(
-        self, request: InferRequest, call: Call
+        self, request: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
         self.asked.append(request)
         try:
             for step in request.parameters["do"].split():
-                self.deadlines.append(call.deadline)
+                self.deadlines.append(context.deadline)
                 match step:
                     case "fail":
                         raise bad_request("as told")
@@ -62,12 +62,12 @@ class Site:
         route = Route("m", "acting", rewrite=Rewrite("real"), timeout=timeout)
         self.gateway = Gateway(RouteTable([route]), {"acting": self.backend}, {})
         frontend: Any = Frontend(plugins()["v2-rest"].create({}), self.gateway, DEFAULT_LIMITS)
-        self.records: list[Call] = []
+        self.records: list[RequestContext] = []
         self.app = HttpDispatch({"v2": frontend}, self.record)
 
-    def record(self, call: Call) -> None:
-        self.records.append(call)
-        self.gateway.own_statistics.record(call, 0.5, 1)
+    def record(self, context: RequestContext) -> None:
+        self.records.append(context)
+        self.gateway.own_statistics.record(context, 0.5, 1)
 
     async def ask(self, do: str, verb: str = "generate_stream", **more: Any) -> HttpResponse:
         body = json.dumps({"id": "i", "do": do, **more}).encode()

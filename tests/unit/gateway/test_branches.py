@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from fakes import Budget, LineCodec, Memory, Wired, call
 
-from infergate.core.call import Call
 from infergate.core.counters import RouteCounters
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
@@ -24,6 +23,7 @@ from infergate.core.messages import (
     ServerReadyRequest,
 )
 from infergate.core.region_ref import RegionRef
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor
 from infergate.core.wire import RpcRequest
 from infergate.gateway.frontend import Frontend
@@ -41,7 +41,7 @@ class Site:
         self.tally = RouteCounters()
         self.gateway = Gateway(RouteTable(routes), known, {}, counters_of=lambda _: self.tally)
 
-    async def ask(self, request: InferRequest = REQUEST, **fields: Any) -> Call:
+    async def ask(self, request: InferRequest = REQUEST, **fields: Any) -> RequestContext:
         asked = call(**fields)
         answer = await self.gateway.perform(request, asked)
         assert isinstance(answer, InferResponse)
@@ -177,7 +177,7 @@ async def test_a_fallback_that_is_away_says_so() -> None:
 async def test_a_stream_that_has_begun_does_not_fall_back() -> None:
     class Breaking(Memory):
         async def stream(
-            self, request: InferRequest, call: Call
+            self, request: InferRequest, context: RequestContext
         ) -> AsyncGenerator[InferResponse, None]:
             yield InferResponse("m", "1", "", {}, ())
             raise AWAY
@@ -198,11 +198,11 @@ class Held(Memory):
         super().__init__(name)
         self.let = asyncio.Event()
 
-    async def perform(self, operation: Operation, call: Call) -> Any:
+    async def perform(self, operation: Operation, context: RequestContext) -> Any:
         self.asked.append(operation)
-        self.calls = call
+        self.calls = context
         await self.let.wait()
-        return await super().perform(operation, call)
+        return await super().perform(operation, context)
 
 
 def mirroring(percent: float = 100.0, most: int = 16) -> tuple[Site, Held]:

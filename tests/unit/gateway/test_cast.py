@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from fakes import Budget, Memory, call
 
-from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import (
@@ -17,6 +16,7 @@ from infergate.core.messages import (
     ModelMetadataRequest,
     TensorMetadata,
 )
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor
 from infergate.gateway.gateway import Gateway
 from infergate.routing.table import Rewrite, Route, RouteTable
@@ -45,14 +45,14 @@ def through(backend: Memory, casts: Any = CASTS, declared: Any = None, **rewrite
     return Gateway(RouteTable([route]), {"b": backend}, declared or {})
 
 
-def lacking() -> Call:
+def lacking() -> RequestContext:
     """Of a client whose protocol has neither."""
     made = call()
     made.unsupported_datatypes, made.protocol = LACKED, "pipe"
     return made
 
 
-async def infer(gateway: Gateway, asked: Call, *inputs: Tensor) -> InferResponse:
+async def infer(gateway: Gateway, asked: RequestContext, *inputs: Tensor) -> InferResponse:
     answer = await gateway.perform(InferRequest("m", inputs=inputs), asked)
     assert isinstance(answer, InferResponse)
     return answer
@@ -130,7 +130,7 @@ async def test_declared_metadata_casts_back_too() -> None:
 
 @pytest.mark.parametrize(("asked", "backend"), [(call(), Memory("b")), (lacking(), Lacking("b"))])
 async def test_nothing_is_cast_back_and_nobody_asked_where_both_sides_are_alike(
-    asked: Call, backend: Memory
+    asked: RequestContext, backend: Memory
 ) -> None:
     backend.description = MODEL
     await infer(through(backend), asked, UINT8, FP32)

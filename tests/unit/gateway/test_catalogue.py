@@ -13,7 +13,6 @@ from fakes import Memory, call
 import infergate
 from infergate.backends.builtin import BuiltinBackend
 from infergate.codecs.profiles import GENERIC, TRITON
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import (
     HealthStatus,
@@ -34,6 +33,7 @@ from infergate.core.messages import (
     ServerStatusRequest,
     TensorMetadata,
 )
+from infergate.core.request_context import RequestContext
 from infergate.gateway import model_catalogue
 from infergate.gateway.gateway import Gateway
 from infergate.routing.table import Rewrite, Route, RouteTable
@@ -49,7 +49,7 @@ class Repository(Memory):
         self.versions: dict[str, tuple[str, ...]] = {}
         self.at_once = self.most_at_once = 0
 
-    async def perform(self, operation: Operation, call: Call) -> Response:
+    async def perform(self, operation: Operation, context: RequestContext) -> Response:
         self.asked.append(operation)
         match operation:
             case ModelIndexRequest():
@@ -60,7 +60,7 @@ class Repository(Memory):
                 return HealthStatus(ok=True)
 
     async def describe(
-        self, model: str, version: str, call: Call, *, refresh: bool = False
+        self, model: str, version: str, context: RequestContext, *, refresh: bool = False
     ) -> ModelMetadata:
         self.described.append((model, version, refresh))
         self.at_once += 1
@@ -132,7 +132,7 @@ class Counting(Repository):
         self.broken = broken
         self.counted: list[Operation] = []
 
-    async def perform_on_all(self, operation: Operation, call: Call) -> list[Response]:
+    async def perform_on_all(self, operation: Operation, context: RequestContext) -> list[Response]:
         assert isinstance(operation, ModelStatisticsRequest)
         self.counted.append(operation)
         if self.broken:
@@ -174,7 +174,7 @@ async def test_a_status_does_without_figures_that_cannot_be_had() -> None:
 
 async def test_a_server_that_cannot_be_reached_is_not_one_without_models() -> None:
     class Away(Repository):
-        async def perform(self, operation: Operation, call: Call) -> Response:
+        async def perform(self, operation: Operation, context: RequestContext) -> Response:
             raise GatewayError(Kind.CONNECT, "backend 'b' cannot be reached")
 
     made = gateway(Route("*", "b"), backends=[Away()])
@@ -185,14 +185,14 @@ async def test_a_server_that_cannot_be_reached_is_not_one_without_models() -> No
 
 async def test_the_only_server_tells_its_version_and_configuration() -> None:
     class Telling(Repository):
-        async def perform(self, operation: Operation, call: Call) -> Response:
+        async def perform(self, operation: Operation, context: RequestContext) -> Response:
             match operation:
                 case ServerStatusRequest(name):
                     assert name in ("", "m")
                     return ServerStatus("s", "1.9.0", ready=True, uptime_ns=7)
                 case ModelConfigRequest(name):
                     return ModelConfig(name, {"instance_group": [{"count": 2}]})
-            return await super().perform(operation, call)
+            return await super().perform(operation, context)
 
     one, other = Telling("one"), Telling("other")
     one.profile_of_all = other.profile_of_all = replace(GENERIC, reports_config=True)
@@ -251,10 +251,10 @@ async def test_all_models() -> None:
 
 async def test_a_gateway_that_is_not_ready_says_so() -> None:
     class Starting(Repository):
-        async def perform(self, operation: Operation, call: Call) -> Response:
+        async def perform(self, operation: Operation, context: RequestContext) -> Response:
             if isinstance(operation, ServerReadyRequest):
                 return HealthStatus(ok=False)
-            return await super().perform(operation, call)
+            return await super().perform(operation, context)
 
     assert not (await status(gateway(Route("m", "b"), backends=[Starting()]))).ready
 
@@ -290,10 +290,10 @@ async def test_a_silent_backend_costs_a_short_time(monkeypatch: pytest.MonkeyPat
 
     class Silent(Repository):
         async def describe(
-            self, model: str, version: str, call: Call, *, refresh: bool = False
+            self, model: str, version: str, context: RequestContext, *, refresh: bool = False
         ) -> ModelMetadata:
-            assert call.deadline is not None
-            given.append(call.deadline - time.monotonic())
+            assert context.deadline is not None
+            given.append(context.deadline - time.monotonic())
             await asyncio.sleep(max(0.0, given[-1]))
             raise GatewayError(Kind.TIMEOUT, "late")
 
@@ -313,9 +313,9 @@ async def test_a_silent_backend_costs_a_short_time(monkeypatch: pytest.MonkeyPat
 async def test_a_clients_shorter_deadline_holds() -> None:
     class Remembering(Repository):
         async def describe(
-            self, model: str, version: str, call: Call, *, refresh: bool = False
+            self, model: str, version: str, context: RequestContext, *, refresh: bool = False
         ) -> ModelMetadata:
-            deadlines.append(call.deadline)
+            deadlines.append(context.deadline)
             return ModelMetadata(model, inputs=(TensorMetadata("X", "INT8", (1,)),))
 
     deadlines: list[float | None] = []
@@ -335,7 +335,7 @@ class Indexed(Memory):
         self.index = index
         self.is_ready = ready
 
-    async def perform(self, operation: Operation, call: Call) -> Response:
+    async def perform(self, operation: Operation, context: RequestContext) -> Response:
         self.asked.append(operation)
         match operation:
             case ModelReadyRequest(model, version):

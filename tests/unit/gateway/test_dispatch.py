@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from fakes import call
 
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
 from infergate.gateway.dispatch import HttpDispatch, RpcDispatch
 
@@ -23,21 +23,21 @@ class Named:
         self.answer = answer
         self.raises: BaseException | None = None
 
-    async def respond(self, wire: Any, call: Call, deferred: object = None) -> Any:
+    async def respond(self, wire: Any, context: RequestContext, deferred: object = None) -> Any:
         if self.raises:
             raise self.raises
-        call.protocol = self.name
-        call.response_headers = {"x-load": "1"}
+        context.protocol = self.name
+        context.response_headers = {"x-load": "1"}
         return self.answer()
 
-    def refuse(self, error: GatewayError, wire: Any, call: Call) -> Any:
-        call.protocol = self.name
-        call.record_error(error)
+    def refuse(self, error: GatewayError, wire: Any, context: RequestContext) -> Any:
+        context.protocol = self.name
+        context.record_error(error)
         return self.answer()
 
 
-def http() -> tuple[HttpDispatch, list[Call], dict[str, Any]]:
-    records: list[Call] = []
+def http() -> tuple[HttpDispatch, list[RequestContext], dict[str, Any]]:
+    records: list[RequestContext] = []
     frontends: dict[str, Any] = {
         name: Named(name, lambda: HttpResponse(200, {"a": "b"}, [b"12", b"345"]))
         for name in ("v2", "api")
@@ -87,9 +87,9 @@ def test_a_refusal_is_recorded() -> None:
 
 @pytest.mark.parametrize(("code", "outcome"), [(5, "not_found"), (3, "bad_request")])
 async def test_refusals_of_own_services_are_recorded(code: int, outcome: str) -> None:
-    records: list[Call] = []
+    records: list[RequestContext] = []
 
-    async def check(wire: RpcRequest, call: Call) -> RpcResponse:
+    async def check(wire: RpcRequest, context: RequestContext) -> RpcResponse:
         return RpcResponse(code=code, details="no")
 
     frontends: dict[str, Any] = {"a.S": Named("a", lambda: RpcResponse([b""]))}
@@ -100,9 +100,9 @@ async def test_refusals_of_own_services_are_recorded(code: int, outcome: str) ->
 
 
 async def test_a_check_that_is_cancelled_is_recorded() -> None:
-    records: list[Call] = []
+    records: list[RequestContext] = []
 
-    async def check(wire: RpcRequest, call: Call) -> RpcResponse:
+    async def check(wire: RpcRequest, context: RequestContext) -> RpcResponse:
         raise asyncio.CancelledError
 
     frontends: dict[str, Any] = {"a.S": Named("a", lambda: RpcResponse([b""]))}
@@ -113,9 +113,9 @@ async def test_a_check_that_is_cancelled_is_recorded() -> None:
 
 
 async def test_rpc_services_of_the_gateway_come_first() -> None:
-    records: list[Call] = []
+    records: list[RequestContext] = []
 
-    async def check(wire: RpcRequest, call: Call) -> RpcResponse:
+    async def check(wire: RpcRequest, context: RequestContext) -> RpcResponse:
         return RpcResponse([b"healthy"])
 
     frontends: dict[str, Any] = {"a.S": Named("a", lambda: RpcResponse([b"123"]))}

@@ -12,7 +12,6 @@ from fakes import LineCodec, Memory, call
 from infergate.access.rules import OPERATION_NAMES, AccessRule, AccessRules
 from infergate.backends.builtin import BuiltinBackend
 from infergate.codecs.base import RequestSummary
-from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
@@ -36,6 +35,7 @@ from infergate.core.messages import (
     TraceSettingsRequest,
 )
 from infergate.core.region_ref import RegionRef
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer, Tensor
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.gateway.authorized import AuthorizedGateway, authorized_services
@@ -58,7 +58,7 @@ def gateway(backend: Any, *patterns: str) -> AuthorizedGateway:
     )
 
 
-def caller(*rules: AccessRule) -> Call:
+def caller(*rules: AccessRule) -> RequestContext:
     return call(permit=AccessRules(rules).permit_for("key:a"))
 
 
@@ -209,14 +209,14 @@ class Gate:
         self.forwards = forwards
         self.asked: list[RequestSummary] = []
 
-    async def authenticate(self, call: Call) -> None:
+    async def authenticate(self, context: RequestContext) -> None:
         raise AssertionError
 
-    async def authorize(self, summary: RequestSummary, call: Call) -> RequestSummary:
+    async def authorize(self, summary: RequestSummary, context: RequestContext) -> RequestSummary:
         self.asked.append(summary)
         if self.error is not None:
             raise self.error
-        call.permit = AccessRules([of("*")]).permit_for("key:a")
+        context.permit = AccessRules([of("*")]).permit_for("key:a")
         return RequestSummary(
             summary.operation,
             summary.model,
@@ -252,11 +252,11 @@ async def test_a_frontend_goes_on_as_its_gate_says() -> None:
         assert not answer.code
 
 
-async def _serve(wire: RpcRequest, asked: Call) -> RpcResponse:
+async def _serve(wire: RpcRequest, asked: RequestContext) -> RpcResponse:
     return RpcResponse((b"served",))
 
 
-async def _stream(messages: Any, asked: Call) -> Any:
+async def _stream(messages: Any, asked: RequestContext) -> Any:
     yield RpcResponse((b"streamed",))
 
 
@@ -288,7 +288,7 @@ async def test_own_services_refuse_as_grpc_does() -> None:
     outcomes: list[str] = []
     frontends = {"": Frontend(LineCodec(), gateway(Memory("b")), DEFAULT_LIMITS)}
     dispatch = RpcDispatch(
-        frontends, guarded.unary, guarded.streams, lambda call: outcomes.append(call.outcome)
+        frontends, guarded.unary, guarded.streams, lambda context: outcomes.append(context.outcome)
     )
     answer = await dispatch.respond(RpcRequest(f"{HEALTH}Check"), call())
     assert (answer.code, answer.details) == (7, "no")
@@ -300,7 +300,9 @@ async def test_own_services_refuse_as_grpc_does() -> None:
 async def test_each_message_to_reflection_is_looked_at() -> None:
     """A token may have expired, or a key been taken back, since the stream was opened."""
 
-    async def echo(messages: AsyncIterator[Buffer], call: Call) -> AsyncIterator[RpcResponse]:
+    async def echo(
+        messages: AsyncIterator[Buffer], context: RequestContext
+    ) -> AsyncIterator[RpcResponse]:
         async for message in messages:
             yield RpcResponse((message,))
 

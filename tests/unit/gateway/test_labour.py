@@ -20,12 +20,12 @@ from infergate.codecs.trtis import messages as pb
 from infergate.codecs.trtis.grpc_methods import INFER
 from infergate.codecs.trtis.text_format import to_line
 from infergate.codecs.v2_grpc import messages as v2
-from infergate.core.call import ANONYMOUS, Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits, NeedsOffloadError
 from infergate.core.memory import MemoryAccount
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
+from infergate.core.request_context import ANONYMOUS, RequestContext
 from infergate.core.retry_policy import RetryPolicy
 from infergate.core.tensor import Tensor, pack_bytes
 from infergate.core.wire import (
@@ -89,7 +89,7 @@ class _Rest(Wired):
         super().__init__("b", plugins()["v2-rest"].create({}))
         self.reply = reply  # type: ignore[assignment]
 
-    async def request_profile(self, call: Call) -> Profile:
+    async def request_profile(self, context: RequestContext) -> Profile:
         return Profile("any", supports_binary=True)
 
 

@@ -10,11 +10,11 @@ from tritonclient.grpc import service_pb2 as pb
 
 from infergate.codecs.base import RequestSummary
 from infergate.codecs.registry import plugins
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.memory import MemoryAccount
 from infergate.core.messages import InferRequest
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.gateway.deferred_message import PREFIX_BYTES, leading_fields
 from infergate.gateway.dispatch import RpcDispatch
@@ -42,13 +42,13 @@ class _Gate:
         self.error = error
         self.asked: list[RequestSummary] = []
 
-    async def authorize(self, summary: RequestSummary, call: Call) -> RequestSummary:
+    async def authorize(self, summary: RequestSummary, context: RequestContext) -> RequestSummary:
         self.asked.append(summary)
         if self.error is not None:
             raise self.error
         return summary
 
-    async def authenticate(self, call: Call) -> None:
+    async def authenticate(self, context: RequestContext) -> None:
         raise NotImplementedError
 
 
@@ -66,13 +66,15 @@ def _dispatch(memory: Memory, gate: _Gate) -> RpcDispatch:
     return RpcDispatch({"": frontend}, {"/own/Method": _own}, {}, lambda _: None)
 
 
-async def _respond(message: bytes, gate: _Gate) -> tuple[RpcResponse, _Late, Memory, Call]:
+async def _respond(
+    message: bytes, gate: _Gate
+) -> tuple[RpcResponse, _Late, Memory, RequestContext]:
     memory, late, asked = Memory("b"), _Late(message), call()
     answer = await _dispatch(memory, gate).respond(RpcRequest(METHOD, deferred=late), asked)
     return answer, late, memory, asked
 
 
-async def _own(wire: RpcRequest, call: Call) -> RpcResponse:
+async def _own(wire: RpcRequest, context: RequestContext) -> RpcResponse:
     raise NotImplementedError
 
 

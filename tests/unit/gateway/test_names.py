@@ -15,7 +15,6 @@ from infergate.codecs.base import RequestSummary
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.registry import plugins
 from infergate.codecs.trtis import messages as pb
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import (
@@ -31,6 +30,7 @@ from infergate.core.messages import (
     TensorMetadata,
 )
 from infergate.core.name_rules import NameRule
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, RpcRequest
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Gateway
@@ -126,18 +126,18 @@ ASKED = {
 class Nobody:
     """A gate that no request is to reach."""
 
-    async def authorize(self, summary: RequestSummary, call: Call) -> RequestSummary:
+    async def authorize(self, summary: RequestSummary, context: RequestContext) -> RequestSummary:
         raise AssertionError(summary)
 
-    async def authenticate(self, call: Call) -> None:
+    async def authenticate(self, context: RequestContext) -> None:
         raise AssertionError
 
 
 class Everybody:
-    async def authorize(self, summary: RequestSummary, call: Call) -> RequestSummary:
+    async def authorize(self, summary: RequestSummary, context: RequestContext) -> RequestSummary:
         return summary
 
-    async def authenticate(self, call: Call) -> None: ...
+    async def authenticate(self, context: RequestContext) -> None: ...
 
 
 def frontend(

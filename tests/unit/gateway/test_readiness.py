@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infergate.core.call import Call
+from infergate.core.request_context import RequestContext
 from infergate.gateway import readiness as module
 from infergate.gateway.readiness import CACHE_SECONDS, POLL_SECONDS, Readiness
 
@@ -20,7 +20,7 @@ class Backends:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def ask(self, call: Call) -> bool:
+    async def ask(self, context: RequestContext) -> bool:
         self.asked += 1
         await self.gate.wait()
         return self.is_ready

@@ -11,7 +11,7 @@ from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 
 from infergate.codecs.protos import SCHEMA
-from infergate.core.call import Call
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 from infergate.gateway.readiness import Readiness
 from infergate.gateway.services import (
@@ -22,7 +22,7 @@ from infergate.gateway.services import (
 )
 
 V2 = "inference.GRPCInferenceService"
-CALL = Call(peer="test", started_at=0.0)
+CALL = RequestContext(peer="test", started_at=0.0)
 CheckRequest = SCHEMA.message_class("grpc.health.v1.HealthCheckRequest")
 CheckResponse = SCHEMA.message_class("grpc.health.v1.HealthCheckResponse")
 ListResponse = SCHEMA.message_class("grpc.health.v1.HealthListResponse")
@@ -37,7 +37,7 @@ class Switch(Readiness):
         self.serves = True
         self._turns: asyncio.Queue[None] = asyncio.Queue()
 
-    async def told(self, call: Call) -> bool:
+    async def told(self, context: RequestContext) -> bool:
         raise NotImplementedError
 
     async def is_ready(self) -> bool:
@@ -161,8 +161,8 @@ async def test_draining_is_told_to_every_watcher_and_ends_its_stream(
     monkeypatch.setattr("infergate.gateway.readiness.POLL_SECONDS", 3600.0)
     asked = []
 
-    async def ask(call: Call) -> bool:
-        asked.append(call)
+    async def ask(context: RequestContext) -> bool:
+        asked.append(context)
         return True
 
     readiness = Readiness(ask, lambda: 0.0)
@@ -187,7 +187,7 @@ async def test_draining_is_told_to_every_watcher_and_ends_its_stream(
 
 
 async def test_draining_while_a_status_is_on_its_way_is_told_after_it() -> None:
-    async def ask(call: Call) -> bool:
+    async def ask(context: RequestContext) -> bool:
         return True
 
     readiness = Readiness(ask)

@@ -19,7 +19,6 @@ from fakes import Memory, call
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, UnknownRegionError
 from infergate.core.limits import Limits
@@ -37,6 +36,7 @@ from infergate.core.messages import (
     SharedMemoryUnregisterRequest,
 )
 from infergate.core.region_ref import RegionRef
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor
 from infergate.gateway import shared_memory
 from infergate.gateway.gateway import Gateway
@@ -522,8 +522,8 @@ class Sharing(Memory):
         super().__init__(name)
         self.refuses = refuses
 
-    async def perform(self, operation: Operation, call: Call) -> Response:
-        await super().perform(operation, call)
+    async def perform(self, operation: Operation, context: RequestContext) -> Response:
+        await super().perform(operation, context)
         if self.refuses is type(operation):
             raise GatewayError(Kind.BACKEND_ERROR, f"{self.name} says no")
         return Acknowledgement()
@@ -643,12 +643,12 @@ async def test_a_region_that_a_new_backend_has_already_is_replaced() -> None:
     """It may be of another size there than what requests are compared with."""
 
     class Knowing(Sharing):
-        async def perform(self, operation: Operation, call: Call) -> Response:
+        async def perform(self, operation: Operation, context: RequestContext) -> Response:
             known = any(isinstance(each, SharedMemoryUnregisterRequest) for each in self.asked)
             if isinstance(operation, SharedMemoryRegisterRequest) and not known:
                 self.asked.append(operation)
                 raise GatewayError(Kind.ALREADY_EXISTS, "already in manager")
-            return await super().perform(operation, call)
+            return await super().perform(operation, context)
 
     memory, new = await on(LIMITS, Sharing("a")), Knowing("b")
     other = SharedMemory(LIMITS, (new,), enabled=True, predecessor=memory)

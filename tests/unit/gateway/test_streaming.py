@@ -13,11 +13,11 @@ import pytest
 from fakes import LineCodec, Memory, call
 
 from infergate.codecs.base import ParsedRequest, Profile
-from infergate.core.call import CLOCK_TOLERANCE, Call
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import DEFAULT_LIMITS, MIB, Limits
 from infergate.core.messages import InferRequest, InferResponse, Response
 from infergate.core.offload import Offload
+from infergate.core.request_context import CLOCK_TOLERANCE, RequestContext
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Gateway
@@ -121,10 +121,10 @@ class Acting(Memory):
         self.returned: dict[str, str] = {}
 
     async def stream(
-        self, request: InferRequest, call: Call
+        self, request: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
         self.started.append(request.id)
-        call.response_headers.update(self.returned)
+        context.response_headers.update(self.returned)
         try:
             if request.model == "held":
                 await self.let_go.wait()
@@ -139,7 +139,7 @@ class Acting(Memory):
                 yield replace(answer, is_last=True)
                 return
             for _ in range(int(request.version)):
-                self.deadlines.append(call.deadline)
+                self.deadlines.append(context.deadline)
                 yield answer
         finally:
             self.closed.append(request.id)
@@ -159,17 +159,17 @@ class Site:
         self.gateway = gateway = Gateway(RouteTable([route]), {"acting": self.backend}, {})
         self.codec = codec or StreamCodec()
         frontend = Frontend(self.codec, gateway, DEFAULT_LIMITS, aside)
-        self.records: list[Call] = []
+        self.records: list[RequestContext] = []
         writes: Any = UnaryStreamCodec(self.codec, "/t.T/Stream") if in_turn else self.codec
         self.names = 0
-        self.call = call(deadline=None)
-        self.stream = InferenceStream(frontend, writes, self.name, self.record, self.call)
+        self.context = call(deadline=None)
+        self.stream = InferenceStream(frontend, writes, self.name, self.record, self.context)
 
-    def record(self, call: Call) -> None:
-        self.records.append(call)
-        self.gateway.own_statistics.record(call, 0.5, 1)
+    def record(self, context: RequestContext) -> None:
+        self.records.append(context)
+        self.gateway.own_statistics.record(context, 0.5, 1)
 
-    def name(self, call: Call) -> None:
+    def name(self, context: RequestContext) -> None:
         self.names += 1
 
     async def ask(self, text: str, refused: GatewayError | None = None) -> list[str]:
@@ -333,7 +333,7 @@ async def test_headers_that_go_back_are_those_of_the_last_request_that_has_any()
     for name in ("a", "b", "c"):
         site.backend.returned = returned.get(name, {})
         await site.ask(f"infer m one {name}")
-    assert site.call.response_headers == {"x": "2"}
+    assert site.context.response_headers == {"x": "2"}
     assert [each.response_headers for each in site.records] == [returned["a"], returned["b"], {}]
 
 
@@ -360,7 +360,7 @@ async def test_each_answer_has_the_time_of_the_route() -> None:
 
 async def test_a_clients_deadline_is_never_pushed_back() -> None:
     site = Site(timeout=10)
-    site.stream._call.deadline = soon = time.monotonic() + 3
+    site.stream._context.deadline = soon = time.monotonic() + 3
     await site.ask("infer m 2 a")
     assert site.backend.deadlines == [soon, soon]
 
@@ -369,7 +369,7 @@ async def test_what_is_late_ends_the_stream_only_at_the_clients_deadline() -> No
     site = Site()
     codes = []
     for seconds in (30, CLOCK_TOLERANCE / 2, 0):
-        site.stream._call.deadline = time.monotonic() + seconds
+        site.stream._context.deadline = time.monotonic() + seconds
         [answer] = [answer async for answer in await site.stream.handle(b"infer m late a", None)]
         codes.append(answer.code)
     assert codes == [0, 3, 3]  # 3 is how the codec tells any error outside the stream

@@ -16,7 +16,7 @@ from prometheus_client.core import Exemplar, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
 
-from infergate.core.call import Call
+from infergate.core.request_context import RequestContext
 from infergate.core.stats import EndpointStats
 from infergate.core.wire import HttpRequest
 from infergate.observe.aggregation import AggregatedMetrics
@@ -96,16 +96,24 @@ def busy(routes: int) -> Metrics:
     """``routes`` of them were asked something, each of its own backend."""
     metrics = Metrics()
     for number in range(routes):
-        call = Call(peer="", started_at=10.0, received_at=10.001)
-        call.route = call.backend = f'some "model" {number}'
-        call.protocol, call.operation, call.backend_protocol = "v2-rest", "infer", "v2-grpc"
-        call.backend_seconds, call.bytes_in, call.bytes_out = 0.01 * number + 0.001, 10, 2_000_000
-        metrics.record(call, 0.02 * number + 0.001)
-        tally = metrics.backends.backend_counters(call.backend)
+        context = RequestContext(peer="", started_at=10.0, received_at=10.001)
+        context.route = context.backend = f'some "model" {number}'
+        context.protocol, context.operation, context.backend_protocol = (
+            "v2-rest",
+            "infer",
+            "v2-grpc",
+        )
+        context.backend_seconds, context.bytes_in, context.bytes_out = (
+            0.01 * number + 0.001,
+            10,
+            2_000_000,
+        )
+        metrics.record(context, 0.02 * number + 0.001)
+        tally = metrics.backends.backend_counters(context.backend)
         tally.hedges_won += number
         tally.retries["broken"] = number
         tally.queue_wait.observe(0.1)
-        metrics.backends.route_counters(call.route).fallbacks += number
+        metrics.backends.route_counters(context.route).fallbacks += number
     figures = [EndpointStats(f"b{number}", "http://x", ok=number) for number in range(routes)]
     metrics.endpoints.source = lambda: iter(figures)
     metrics.reloads.labels("ok").inc()
@@ -186,7 +194,10 @@ async def scraped(metrics: Metrics, method: str = "GET") -> tuple[list[bytes], l
         return True
 
     beat = Beat()
-    wire, call = HttpRequest(method, "/metrics"), Call(peer="", started_at=time.monotonic())
+    wire, call = (
+        HttpRequest(method, "/metrics"),
+        RequestContext(peer="", started_at=time.monotonic()),
+    )
     answer = await AdminApp(metrics.scrape, ready, ConfigHistory()).respond(wire, call)
     pieces, turns = [bytes(part) for part in answer.body], [beat.turns]
     if answer.body_stream is not None:

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from infergate.core.call import Call
 from infergate.core.log_events import ADVICE
+from infergate.core.request_context import RequestContext
 from infergate.observe.access_log import FORMATS, AccessLog, iso_time, log_fields
 from infergate.observe.label_names import MetricNames
 from infergate.observe.metrics import Metrics
@@ -18,18 +18,18 @@ def never() -> None:
     raise AssertionError("no line is dropped")
 
 
-def finished(**told: object) -> Call:
-    call = Call(peer="127.0.0.1:5", started_at=0.0)
-    call.protocol, call.operation, call.route = "v2-rest", "infer", "res*"
-    call.backend, call.backend_protocol, call.model = "triton", "v2-grpc", "resnet"
-    call.bytes_in, call.bytes_out, call.backend_seconds = 10, 20, 0.25
+def finished(**told: object) -> RequestContext:
+    context = RequestContext(peer="127.0.0.1:5", started_at=0.0)
+    context.protocol, context.operation, context.route = "v2-rest", "infer", "res*"
+    context.backend, context.backend_protocol, context.model = "triton", "v2-grpc", "resnet"
+    context.bytes_in, context.bytes_out, context.backend_seconds = 10, 20, 0.25
     for name, value in told.items():
-        setattr(call, name, value)
-    return call
+        setattr(context, name, value)
+    return context
 
 
-def line_of(form: str, call: Call, seconds: float, now: float) -> bytes:
-    return FORMATS[form](log_fields(call, seconds, now))
+def line_of(form: str, context: RequestContext, seconds: float, now: float) -> bytes:
+    return FORMATS[form](log_fields(context, seconds, now))
 
 
 LABELS = {

@@ -20,11 +20,11 @@ from infergate.codecs.base import TransportKind
 from infergate.codecs.profiles import GENERIC, TRITON
 from infergate.codecs.registry import plugins
 from infergate.config.schema import Config
-from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import tensor_from_array
 from infergate.observe import tracing
 from infergate.observe.tracing import OpenTelemetry
@@ -151,9 +151,11 @@ def asked(model: str) -> InferRequest:
 
 
 async def infer(gateway: RunningGateway, protocol: str, model: str, **headers: str) -> Any:
-    call = Call(peer="test", started_at=time.monotonic(), headers={**HEADERS, **headers})
+    context = RequestContext(
+        peer="test", started_at=time.monotonic(), headers={**HEADERS, **headers}
+    )
     async with client(gateway, protocol, model) as asking:
-        return await asking.perform(asked(model), call)
+        return await asking.perform(asked(model), context)
 
 
 async def request_of(spans: Spans, operation: str, parent: str = PARENT) -> ReadableSpan:
@@ -203,10 +205,10 @@ async def test_each_request_of_a_stream_is_a_span(spans: Spans, engine: str) -> 
             tensor_from_array("IN", Datatype.INT32, np.array([1, 2, 3], np.int32)),
             tensor_from_array("DELAY", Datatype.UINT32, np.array([0, 0, 0], np.uint32)),
         )
-        call = Call(peer="test", started_at=time.monotonic(), headers=HEADERS)
+        context = RequestContext(peer="test", started_at=time.monotonic(), headers=HEADERS)
         async with client(gateway, "v2-grpc", "repeat") as asking:
             answers: AsyncGenerator[Any, None] = asking.stream(
-                InferRequest("repeat", inputs=numbers), call
+                InferRequest("repeat", inputs=numbers), context
             )
             async with aclosing(answers):
                 assert len([each async for each in answers]) == 3
@@ -230,10 +232,12 @@ async def repeated(gateway: RunningGateway, protocol: str, times: int, **headers
         tensor_from_array("IN", Datatype.INT32, np.arange(times, dtype=np.int32)),
         tensor_from_array("DELAY", Datatype.UINT32, np.zeros(times, np.uint32)),
     )
-    call = Call(peer="test", started_at=time.monotonic(), headers={**HEADERS, **headers})
+    context = RequestContext(
+        peer="test", started_at=time.monotonic(), headers={**HEADERS, **headers}
+    )
     async with client(gateway, protocol, "repeat") as asking:
         answers: AsyncGenerator[Any, None] = asking.stream(
-            InferRequest("repeat", inputs=numbers), call
+            InferRequest("repeat", inputs=numbers), context
         )
         async with aclosing(answers):
             return len([each async for each in answers])
@@ -429,17 +433,17 @@ def test_without_the_package_the_configuration_says_what_to_install(
 
 async def test_a_bug_and_a_cancelled_request_end_their_spans(spans: Spans) -> None:
     told = OpenTelemetry(spans.provider)
-    call = Call(peer="test", started_at=time.monotonic(), headers=HEADERS)
-    told.start_request(call)
-    before = call.headers
-    told.start_request(call)
-    assert call.headers is before, "it has begun"
+    context = RequestContext(peer="test", started_at=time.monotonic(), headers=HEADERS)
+    told.start_request(context)
+    before = context.headers
+    told.start_request(context)
+    assert context.headers is before, "it has begun"
     for raised in (ZeroDivisionError("secret"), asyncio.CancelledError()):
         with pytest.raises(type(raised)), told.start_step("parse"):
             raise raised
-    call.record_error(GatewayError(Kind.INTERNAL, "internal error"))
-    told.end_request(call)
-    told.end_request(Call(peer="test", started_at=0.0))
+    context.record_error(GatewayError(Kind.INTERNAL, "internal error"))
+    told.end_request(context)
+    told.end_request(RequestContext(peer="test", started_at=0.0))
     (request,) = spans.below(PARENT)
     types = [each.attributes for each in spans.below(id_of(request))]
     assert types == [{"error.type": "ZeroDivisionError"}, {"error.type": "cancelled"}]

@@ -17,10 +17,10 @@ from infergate.access.rate_limits import LocalBuckets
 from infergate.codecs.base import RequestSummary
 from infergate.config import Config
 from infergate.config.load import load
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.observe.metrics import Metrics
 from infergate.runtime.access import authorize_admin, make_authorizer
@@ -38,12 +38,12 @@ def read(folder: Path, text: str) -> Config:
     return load(folder / "routes.yaml", {})
 
 
-def call(**headers: str) -> Call:
+def call(**headers: str) -> RequestContext:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Call("peer", time.monotonic(), headers=named)
+    return RequestContext("peer", time.monotonic(), headers=named)
 
 
-async def who(config: Config, asking: Call, metrics: Metrics | None = None) -> str:
+async def who(config: Config, asking: RequestContext, metrics: Metrics | None = None) -> str:
     made = make_authorizer(
         config,
         lambda model, version, headers: "*",
@@ -194,11 +194,13 @@ class Page:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
-        self.asked.append(f"{wire.method} {call.identity}")
+    async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
+        self.asked.append(f"{wire.method} {context.identity}")
         return HttpResponse(200)
 
-    def refuse(self, error: GatewayError, wire: HttpRequest, call: Call) -> HttpResponse:
+    def refuse(
+        self, error: GatewayError, wire: HttpRequest, context: RequestContext
+    ) -> HttpResponse:
         return HttpResponse(400)
 
 

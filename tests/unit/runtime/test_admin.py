@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest
 from infergate.observe.metrics import Metrics
 from infergate.runtime.admin import AdminApp, SubtreeApp
@@ -27,8 +27,8 @@ def admin(
 async def told(
     served: AdminApp, path: str, method: str = "GET", headers: Mapping[str, str] | None = None
 ) -> tuple[int, bytes]:
-    call = Call(peer="test", started_at=time.monotonic())
-    answer = await served.respond(HttpRequest(method, path, headers=headers or {}), call)
+    context = RequestContext(peer="test", started_at=time.monotonic())
+    answer = await served.respond(HttpRequest(method, path, headers=headers or {}), context)
     return answer.status, b"".join(bytes(part) for part in answer.body)
 
 
@@ -39,11 +39,11 @@ async def test_metrics_are_prometheus_text() -> None:
 
 
 async def test_who_asks_for_openmetrics_gets_it() -> None:
-    call = Call(peer="test", started_at=time.monotonic())
+    context = RequestContext(peer="test", started_at=time.monotonic())
     wire = HttpRequest(
         "GET", "/metrics", headers={"accept": "application/openmetrics-text;version=1.0.0,*/*"}
     )
-    answer = await admin().respond(wire, call)
+    answer = await admin().respond(wire, context)
     body = b"".join(bytes(part) for part in answer.body)
     assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
     assert body.endswith(b"# EOF\n")
@@ -81,10 +81,10 @@ def test_what_the_transport_turns_away_is_plain_text_and_its_limit_counted(
 ) -> None:
     over: list[str] = []
     served = AdminApp(Metrics().scrape, _never, ConfigHistory(), count_limit=over.append)
-    call = Call(peer="test", started_at=time.monotonic())
+    context = RequestContext(peer="test", started_at=time.monotonic())
     for limit in ("", "body"):
         error = GatewayError(kind, "too much", retry_after=1.0, limit=limit)
-        answer = served.refuse(error, HttpRequest("", ""), call)
+        answer = served.refuse(error, HttpRequest("", ""), context)
         assert answer.status == status
         assert answer.headers["retry-after"] == "1"
         assert b"too much" in b"".join(bytes(part) for part in answer.body)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from infergate.config.schema import Config
-from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import KIB
 from infergate.core.messages import InferRequest
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import tensor_from_array
 from infergate.core.wire import HttpRequest
 from infergate.observe import access_log
@@ -35,9 +35,9 @@ async def test_a_builtin_backends_timeout() -> None:
         tensor_from_array("IN", Datatype.INT32, np.array([1])),
         tensor_from_array("DELAY", Datatype.UINT32, np.array([4_000_000_000])),
     )
-    call = Call(peer="test", started_at=time.monotonic())
+    context = RequestContext(peer="test", started_at=time.monotonic())
     answers = gateway.stream(
-        InferRequest("repeat", inputs=inputs), gateway.bind("repeat", "", call), call
+        InferRequest("repeat", inputs=inputs), gateway.bind("repeat", "", context), context
     )
     with pytest.raises(GatewayError) as caught:
         await anext(answers)
@@ -166,7 +166,7 @@ async def test_lines_of_the_access_log_that_are_dropped_are_counted(
         (parts,) = running.all_parts
         asked = HttpRequest("GET", "/v2/health/live")
         await parts.listeners["http"].app.respond(
-            asked, Call(peer="test", started_at=time.monotonic())
+            asked, RequestContext(peer="test", started_at=time.monotonic())
         )
     finally:
         await running.stop(0)

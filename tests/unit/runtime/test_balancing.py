@@ -9,7 +9,7 @@ import pytest
 
 from infergate.backends.endpoints import BalanceSettings
 from infergate.config.schema import BackendConfig
-from infergate.core.call import Call
+from infergate.core.request_context import RequestContext
 from infergate.routing.cluster import ClusterRule
 from infergate.routing.outliers import OutlierRule
 from infergate.runtime import endpoint_settings
@@ -97,7 +97,7 @@ def test_a_key_is_a_headers_value() -> None:
     config = backend(balance={"policy": "consistent-hash", "hash_header": "X-User"})
     key = endpoint_settings.hash_key(config)
     assert key is not None
-    assert key(Call("test", time.monotonic(), headers={"x-user": "me"})) == "me"
-    assert key(Call("test", time.monotonic())) == ""
+    assert key(RequestContext("test", time.monotonic(), headers={"x-user": "me"})) == "me"
+    assert key(RequestContext("test", time.monotonic())) == ""
     assert endpoint_settings.balance_settings(config).uses_hashing
     assert endpoint_settings.balance_settings(config).policy == "least-request"

@@ -15,10 +15,10 @@ from infergate.backends.builtin import BuiltinBackend
 from infergate.codecs.protos import SCHEMA
 from infergate.codecs.registry import plugins
 from infergate.config.load import parse
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, InferResponse, Operation
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import RpcResponse, join_parts
 from infergate.runtime.assemble import assemble
 
@@ -74,18 +74,18 @@ class Hanging(BuiltinBackend):
     """Never answers an inference, but for those of streams of ``repeat``."""
 
     async def stream(
-        self, operation: InferRequest, call: Call
+        self, operation: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
         if operation.model != "repeat":
             await asyncio.Event().wait()
-        async with aclosing(super().stream(operation, call)) as answers:
+        async with aclosing(super().stream(operation, context)) as answers:
             async for answer in answers:
                 yield answer
 
-    async def perform(self, operation: Operation, call: Call) -> Any:
+    async def perform(self, operation: Operation, context: RequestContext) -> Any:
         if isinstance(operation, InferRequest):
             await asyncio.Event().wait()
-        return await super().perform(operation, call)
+        return await super().perform(operation, context)
 
 
 def parsed(protocol: str, wire: Any, model: str = "identity") -> str:

@@ -22,7 +22,6 @@ from faults.load import STREAM, Connection, streamed, told
 from infergate.backends.base import Backend
 from infergate.backends.builtin import BuiltinBackend
 from infergate.config.schema import Config
-from infergate.core.call import Call
 from infergate.core.limits import MIB
 from infergate.core.messages import (
     ModelStatistics,
@@ -32,6 +31,7 @@ from infergate.core.messages import (
     SharedMemoryStatus,
     SharedMemoryStatusRequest,
 )
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, join_parts
 from infergate.runtime.assemble import assemble
 from infergate.runtime.config_history import ConfigHistory
@@ -76,10 +76,10 @@ class Embedded(BuiltinBackend):
         self.free = asyncio.Event()
         self.free.set()
 
-    async def perform(self, operation: Operation, call: Call) -> Any:
+    async def perform(self, operation: Operation, context: RequestContext) -> Any:
         self.asked.set()
         await self.free.wait()
-        return await super().perform(operation, call)
+        return await super().perform(operation, context)
 
     async def close(self) -> None:
         assert self.free.is_set() or not self.asked.is_set(), "closed under a call"
@@ -99,8 +99,8 @@ class Site:
     def connection(self, name: str = "http") -> Connection:
         return Connection(str(self.running.listeners[name].address))
 
-    def call(self) -> Call:
-        return Call(peer="test", started_at=time.monotonic())
+    def call(self) -> RequestContext:
+        return RequestContext(peer="test", started_at=time.monotonic())
 
 
 @asynccontextmanager

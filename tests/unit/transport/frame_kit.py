@@ -11,8 +11,8 @@ from pathlib import Path
 
 from transport_kit import LOCAL, HttpEcho, Peer
 
-from infergate.core.call import Call
 from infergate.core.limits import Limits
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.transport.base import Address, Endpoint
 from infergate.transport.framed.server import FrameServer
@@ -28,13 +28,13 @@ def framed(body: bytes) -> bytes:
 class FrameEcho(HttpEcho):
     """Does what a frame with one of the WORDS says; answers any other with itself."""
 
-    async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
+    async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
         body = bytes(join_parts(wire.body))
         if body == b"nothing":
             return HttpResponse(200)
         if body in WORDS:
             wire = dataclasses.replace(wire, path=f"/{body.decode()}")
-        return await super().respond(wire, call)
+        return await super().respond(wire, context)
 
 
 @dataclasses.dataclass

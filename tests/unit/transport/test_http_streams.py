@@ -22,9 +22,9 @@ from transport_kit import (
     until,
 )
 
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.transport.client.concurrency_limit import LimitedUpstream
@@ -46,9 +46,9 @@ class Counting(HttpEcho):
         self.pulled = 0
         self.closed = 0
 
-    async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
+    async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
         if wire.path == "/good":
-            return await super().respond(wire, call)
+            return await super().respond(wire, context)
         headers = {"x-bad": "a\r\nb"} if wire.query == "bad" else {"content-type": "a/b"}
         part = b"x" * int(wire.query) if wire.query.isdecimal() else b"part"
         rest = Parts(self, int(wire.path[1:]), part, wire.query)

@@ -9,10 +9,10 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.memory import DetachedMemoryAccount, MemoryAccount
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, join_parts
 from infergate.runtime.engines import MakeGrpcServer, MakeGrpcUpstream, MakeHttpServer
@@ -62,13 +62,13 @@ class HttpEcho:
         self.entered = asyncio.Event()
         self.release = asyncio.Event()
         self.cancelled = asyncio.Event()
-        self.calls: list[Call] = []
+        self.calls: list[RequestContext] = []
         self.wires: list[HttpRequest] = []
         self.refused: list[GatewayError] = []
 
-    async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
+    async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
         self.wires.append(wire)
-        self.calls.append(call)
+        self.calls.append(context)
         if wire.path == "/wait":
             self.entered.set()
             try:
@@ -87,7 +87,9 @@ class HttpEcho:
         headers = {"content-type": "text/plain", "connection": "upgrade", "x-name": "é"}
         return HttpResponse(200, headers, (wire.method.encode(), b" ", join_parts(wire.body)))
 
-    def refuse(self, error: GatewayError, wire: HttpRequest, call: Call) -> HttpResponse:
+    def refuse(
+        self, error: GatewayError, wire: HttpRequest, context: RequestContext
+    ) -> HttpResponse:
         assert wire.body == ()
         self.refused.append(error)
         statuses = {"TOO_LARGE": 413, "OVERLOADED": 503, "INTERNAL": 500, "METHOD_NOT_ALLOWED": 405}
@@ -248,14 +250,14 @@ class RpcEcho:
         self.cancelled = asyncio.Event()
         self.left = asyncio.Event()
         self.staying = asyncio.Event()
-        self.calls: list[Call] = []
+        self.calls: list[RequestContext] = []
         self.serving = 0
         self.pulled = 0
 
-    async def respond(self, wire: RpcRequest, call: Call) -> RpcResponse:
-        self.calls.append(call)
+    async def respond(self, wire: RpcRequest, context: RequestContext) -> RpcResponse:
+        self.calls.append(context)
         if wire.deferred is not None:
-            wire.message = (await wire.deferred.inflate(call.memory),)
+            wire.message = (await wire.deferred.inflate(context.memory),)
         match wire.method.rsplit("/", 1)[-1]:
             case "Wait":
                 self.entered.set()
@@ -281,15 +283,15 @@ class RpcEcho:
                 return RpcResponse(code=12, details="no such method")
         return RpcResponse(wire.message, metadata={"x-ok": "1"})
 
-    def refuse(self, error: GatewayError, wire: RpcRequest, call: Call) -> RpcResponse:
+    def refuse(self, error: GatewayError, wire: RpcRequest, context: RequestContext) -> RpcResponse:
         assert wire.message == ()
         return RpcResponse(code=13 if error.kind.name == "INTERNAL" else 14, details=error.public)
 
     @property
-    def request_streams(self) -> Mapping[str, Callable[[Call], RequestStream]]:
+    def request_streams(self) -> Mapping[str, Callable[[RequestContext], RequestStream]]:
         return {
-            "/t.T/Turns": lambda call: Repeating(self, call, 1),
-            "/t.T/Talk": lambda call: Repeating(self, call, 3),
+            "/t.T/Turns": lambda context: Repeating(self, context, 1),
+            "/t.T/Talk": lambda context: Repeating(self, context, 3),
         }
 
     @property
@@ -297,9 +299,9 @@ class RpcEcho:
         return {"/t.T/Stream": self.stream}
 
     async def stream(
-        self, messages: AsyncIterator[Buffer], call: Call
+        self, messages: AsyncIterator[Buffer], context: RequestContext
     ) -> AsyncIterator[RpcResponse]:
-        self.calls.append(call)
+        self.calls.append(context)
         try:
             async for message in messages:
                 if message == b"fail":
@@ -317,13 +319,13 @@ class RpcEcho:
 class Repeating:
     """Answers ``MESSAGE N`` by N times MESSAGE, or twice; ``wait`` waits; ``fail`` ends it."""
 
-    def __init__(self, app: RpcEcho, call: Call, at_once: int) -> None:
+    def __init__(self, app: RpcEcho, context: RequestContext, at_once: int) -> None:
         self.app = app
-        self.call = call
+        self.context = context
         self.max_concurrent = at_once
 
     async def open(self) -> None:
-        if "x-no-stream" in self.call.headers:
+        if "x-no-stream" in self.context.headers:
             raise GatewayError(Kind.OVERLOADED, "no stream")
 
     async def handle(
@@ -333,7 +335,7 @@ class Repeating:
         message = bytes(message)
         if message == b"badly":
             raise ZeroDivisionError("secret")
-        self.app.calls.append(self.call)
+        self.app.calls.append(self.context)
         return self.answers(message, error)
 
     async def answers(
@@ -346,7 +348,7 @@ class Repeating:
                 return
             word, _, number = message.partition(b" ")
             if word == b"told":
-                self.call.response_headers = {"x-told": str(number, "ascii"), "x-b-bin": "AP8"}
+                self.context.response_headers = {"x-told": str(number, "ascii"), "x-b-bin": "AP8"}
                 number = b"1"
             if word == b"fail":
                 yield RpcResponse(code=3, details="enough", metadata={"x-why": "because"})

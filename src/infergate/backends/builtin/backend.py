@@ -17,7 +17,6 @@ from infergate.backends.builtin.model import VERSION, Model
 from infergate.backends.builtin.repeat import Repeat
 from infergate.codecs.base import Profile
 from infergate.core.accounting import charge_tensors, needs_accounting
-from infergate.core.call import Call
 from infergate.core.classification import CLASSIFICATION as CLASSES
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
@@ -42,6 +41,7 @@ from infergate.core.messages import (
     ServerMetadataRequest,
     ServerReadyRequest,
 )
+from infergate.core.request_context import RequestContext
 
 _MAX_INLINE_CLASSIFY_BYTES: Final = 64 * KIB
 """Bytes of tensors that are classified on the event loop, within 15 ms."""
@@ -72,7 +72,7 @@ class BuiltinBackend:
         served = embedded_models() if models is None else models
         self._models: Final = {model.metadata.name: model for model in served}
 
-    async def perform(self, operation: Operation, call: Call) -> Response:
+    async def perform(self, operation: Operation, context: RequestContext) -> Response:
         """Carry out ``operation``. Raises NOT_FOUND, BAD_REQUEST, UNSUPPORTED, OVERLOADED,
         TIMEOUT."""
         match operation:
@@ -91,12 +91,12 @@ class BuiltinBackend:
                 return self._find(model, version).metadata
             case InferRequest():
                 if _classifies_large_inputs(operation):
-                    response = await asyncio.to_thread(self._infer, operation, call)
+                    response = await asyncio.to_thread(self._infer, operation, context)
                 else:
-                    response = self._infer(operation, call)
+                    response = self._infer(operation, context)
                 if needs_accounting(response.outputs):
                     input_data = (tensor.data for tensor in operation.inputs)
-                    charge_tensors(response.outputs, input_data, call.memory)
+                    charge_tensors(response.outputs, input_data, context.memory)
                 return response
             case ModelLoadRequest(model) | ModelUnloadRequest(model):
                 raise GatewayError(
@@ -111,46 +111,48 @@ class BuiltinBackend:
                     origin=Origin.BACKEND,
                 )
 
-    def _infer(self, request: InferRequest, call: Call) -> InferResponse:
+    def _infer(self, request: InferRequest, context: RequestContext) -> InferResponse:
         """Return the one response to ``request``. A model cannot be interrupted, but a late
         response is an error."""
-        deadline = self._deadline(call)
+        deadline = self._deadline(context)
         response = self._find(request.model, request.version).infer(request)
         if time.monotonic() >= deadline:
             raise _timeout_error(request)
         return response
 
-    def _deadline(self, call: Call) -> float:
+    def _deadline(self, context: RequestContext) -> float:
         """Return the time by which a response requested now must be there."""
-        allowed = self._timeout if call.route_timeout is None else call.route_timeout
+        allowed = self._timeout if context.route_timeout is None else context.route_timeout
         latest = time.monotonic() + allowed
-        return latest if call.deadline is None else min(latest, call.deadline)
+        return latest if context.deadline is None else min(latest, context.deadline)
 
     async def describe(
         self,
         model: str,
         version: str,
-        call: Call,  # noqa: ARG002 - instant
+        context: RequestContext,  # noqa: ARG002 - instant
         *,
         refresh: bool = False,  # noqa: ARG002 - nothing changes
     ) -> ModelMetadata:
         """Return the metadata of a model. Raises NOT_FOUND."""
         return self._find(model, version).metadata
 
-    async def perform_on_all(self, operation: Operation, call: Call) -> Sequence[Response]:
+    async def perform_on_all(
+        self, operation: Operation, context: RequestContext
+    ) -> Sequence[Response]:
         """Carry out ``operation`` once: this backend has no endpoints."""
-        return (await self.perform(operation, call),)
+        return (await self.perform(operation, context),)
 
-    async def server_profile(self, call: Call) -> Profile:  # noqa: ARG002 - instant
+    async def server_profile(self, context: RequestContext) -> Profile:  # noqa: ARG002 - instant
         """Return the profile of the embedded models."""
         return _PROFILE
 
-    async def supports_classification(self, call: Call) -> bool:  # noqa: ARG002 - instant
+    async def supports_classification(self, context: RequestContext) -> bool:  # noqa: ARG002 - instant
         """Return True: every model can classify."""
         return True
 
     async def stream(
-        self, operation: InferRequest, call: Call
+        self, operation: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
         """Yield all responses to ``operation``, each computed when it is pulled, within its own
         timeout.
@@ -163,7 +165,7 @@ class BuiltinBackend:
                 # The timeout is around each pull, not around the loop: between two pulls the
                 # caller's own code runs, which a timeout must not cancel.
                 try:
-                    async with asyncio.timeout(self._deadline(call) - time.monotonic()):
+                    async with asyncio.timeout(self._deadline(context) - time.monotonic()):
                         response = await anext(pulled, None)
                 except TimeoutError:
                     raise _timeout_error(operation) from None

@@ -15,11 +15,11 @@ from infergate.config import redacted
 from infergate.config.listeners import AdminListener
 from infergate.config.mistakes import ConfigError
 from infergate.config.schema import Config
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import MIB
 from infergate.core.log_events import AUDIT, with_fields
 from infergate.core.name_rules import escape_unsafe
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts, total_size
 from infergate.observe.access_log import printable
 from infergate.runtime.config_history import ConfigHistory
@@ -64,7 +64,7 @@ class Console:
         self._comparisons: Final[dict[bool, asyncio.Task[bytes]]] = {}
         self._config_texts: Final[dict[bool, tuple[Config, str]]] = {}
 
-    async def respond(self, wire: HttpRequest, call: Call) -> HttpResponse:
+    async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
         """Respond to a request whose path is ``PATH`` or below it."""
         if name := untrusted_host(wire.headers, self._listener.hosts):
             return _text_response(
@@ -74,7 +74,7 @@ class Console:
             )
         action = _ACTIONS.get(wire.path.removeprefix(PATH))
         if action is not None:
-            return await self._respond_to_action(action, wire, call)
+            return await self._respond_to_action(action, wire, context)
         if wire.method not in {"GET", "HEAD"}:
             return _text_response(405, "method not allowed; use GET", {"allow": "GET, HEAD"})
         match wire.path.removeprefix(PATH):
@@ -94,7 +94,9 @@ class Console:
             404, "not found; the paths are /console/state, /console/plan and /console/config"
         )
 
-    async def _respond_to_action(self, action: str, wire: HttpRequest, call: Call) -> HttpResponse:
+    async def _respond_to_action(
+        self, action: str, wire: HttpRequest, context: RequestContext
+    ) -> HttpResponse:
         """Perform an action of the console, and write it to the audit log."""
         if wire.method != "POST":
             return _text_response(405, "method not allowed; use POST", {"allow": "POST"})
@@ -133,14 +135,14 @@ class Console:
                 action,
                 protocol,
                 model,
-                call.peer,
+                context.peer,
                 outcome,
                 extra=with_fields(
                     AUDIT,
                     operation=f"console {action}",
                     protocol=protocol,
                     subject=f"model={model!r}",
-                    peer=call.peer,
+                    peer=context.peer,
                     outcome=outcome,
                 ),
             )

@@ -24,7 +24,6 @@ from infergate.codecs.profiles import GENERIC
 from infergate.codecs.registry import plugins
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
-from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, bad_request
 from infergate.core.limits import DEFAULT_LIMITS, Limits
@@ -40,6 +39,7 @@ from infergate.core.messages import (
     ServerMetadataRequest,
     ServerReadyRequest,
 )
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Gateway
@@ -121,22 +121,22 @@ async def _try_request(config: Config, gateway: Gateway, request: Json) -> Json:
     model, version = _string(request, "model"), _string(request, "version")
     operation = _operation(request, model, version, limits)
     recording = _Recording()
-    call = Call(_PEER, time.monotonic(), headers=_headers(request))
-    call.shorten_deadline(call.started_at + _TIMEOUT_SECONDS)
-    recording_gateway = _recording_gateway(gateway, model, version, call, recording)
+    context = RequestContext(_PEER, time.monotonic(), headers=_headers(request))
+    context.shorten_deadline(context.started_at + _TIMEOUT_SECONDS)
+    recording_gateway = _recording_gateway(gateway, model, version, context, recording)
     options = compiled.frontend_options(config)
     codec: Codec[Any, Any] = plugin.create(options.get(plugin.name, {}))
     frontend: Frontend[Any, Any] = Frontend(codec, recording_gateway, limits)
     try:
         metadata = None
         if codec.needs_metadata and isinstance(operation, InferRequest):
-            metadata = await _metadata(recording_gateway, model, version, call)
+            metadata = await _metadata(recording_gateway, model, version, context)
         profile = replace(GENERIC, supports_binary=bool(request.get("binary")))
         wire = _build_request(plugin, codec, operation, profile, metadata)
-        call.headers = {**wire_headers(wire), **call.headers, "x-request-id": f"{_PEER}-try"}
+        context.headers = {**wire_headers(wire), **context.headers, "x-request-id": f"{_PEER}-try"}
         request_shown = wire_format.describe_request(wire)
         began = time.monotonic()
-        response = await frontend.respond(wire, call)
+        response = await frontend.respond(wire, context)
         seconds = time.monotonic() - began
         if isinstance(response, HttpResponse) and response.body_stream is not None:
             await response.body_stream.close()
@@ -146,16 +146,16 @@ async def _try_request(config: Config, gateway: Gateway, request: Json) -> Json:
             "exchanges": recording.exchanges,
             "result": _format_result(codec, response, operation, limits, metadata),
             "seconds": seconds,
-            "backend_seconds": call.backend_seconds,
+            "backend_seconds": context.backend_seconds,
             "protocol": plugin.name,
-            "route": call.route,
-            "backend": call.backend,
-            "backend_protocol": call.backend_protocol,
-            "way": call.pipeline,
-            "outcome": call.outcome,
-            "error": call.error,
-            "detail": call.detail,
-            **explain(call.outcome),
+            "route": context.route,
+            "backend": context.backend,
+            "backend_protocol": context.backend_protocol,
+            "way": context.pipeline,
+            "outcome": context.outcome,
+            "error": context.error,
+            "detail": context.detail,
+            **explain(context.outcome),
         }
     finally:
         await recording_gateway.close()
@@ -164,20 +164,22 @@ async def _try_request(config: Config, gateway: Gateway, request: Json) -> Json:
 async def _example(config: Config, gateway: Gateway, request: Json) -> Json:
     del config
     model, version = _string(request, "model"), _string(request, "version")
-    call = Call(_PEER, time.monotonic(), headers=_headers(request))
-    call.shorten_deadline(call.started_at + _TIMEOUT_SECONDS)
-    recording_gateway = _recording_gateway(gateway, model, version, call, _Recording())
+    context = RequestContext(_PEER, time.monotonic(), headers=_headers(request))
+    context.shorten_deadline(context.started_at + _TIMEOUT_SECONDS)
+    recording_gateway = _recording_gateway(gateway, model, version, context, _Recording())
     try:
-        metadata = await recording_gateway.describe(model, version, call)
+        metadata = await recording_gateway.describe(model, version, context)
     finally:
         await recording_gateway.close()
     return {"inputs": tensor_format.example(metadata), "versions": list(metadata.versions)}
 
 
-async def _metadata(gateway: Gateway, model: str, version: str, call: Call) -> ModelMetadata:
+async def _metadata(
+    gateway: Gateway, model: str, version: str, context: RequestContext
+) -> ModelMetadata:
     """Return the metadata that a client needs whose protocol omits names or shapes."""
     try:
-        return await gateway.describe(model, version, _metadata_call(call))
+        return await gateway.describe(model, version, _metadata_call(context))
     except GatewayError as error:
         raise GatewayError(
             error.kind,
@@ -272,12 +274,12 @@ def wire_headers(wire: Any) -> Mapping[str, str]:
 
 
 def _recording_gateway(
-    gateway: Gateway, model: str, version: str, call: Call, recording: _Recording
+    gateway: Gateway, model: str, version: str, context: RequestContext, recording: _Recording
 ) -> Gateway:
     """Return a gateway with only the model's route, if any, whose backends record messages."""
     backends_by_name = {backend.name: backend for backend in gateway.backends}
     try:
-        route = gateway.bind(model, version, _metadata_call(call)).route
+        route = gateway.bind(model, version, _metadata_call(context)).route
     except GatewayError:
         return Gateway(RouteTable((), gateway.name_rule), {}, gateway.declared)
     route = replace(route, mirror=None)
@@ -294,9 +296,11 @@ def _recorded(backend: Backend, recording: _Recording) -> Backend:
     )
 
 
-def _metadata_call(call: Call) -> Call:
+def _metadata_call(context: RequestContext) -> RequestContext:
     """Return a call for a metadata request of the console itself."""
-    return Call(_PEER, time.monotonic(), deadline=call.deadline, headers=call.headers)
+    return RequestContext(
+        _PEER, time.monotonic(), deadline=context.deadline, headers=context.headers
+    )
 
 
 # ---- the result

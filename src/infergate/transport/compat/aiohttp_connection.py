@@ -13,8 +13,8 @@ import logging
 import time
 from typing import Final
 
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError
+from infergate.core.request_context import RequestContext
 from infergate.transport.compat.aiohttp_parser import (
     NOT_HTTP,
     RawRequestMessage,
@@ -122,8 +122,8 @@ class AiohttpConnection(Http1Connection[AiohttpRequest], asyncio.Protocol):
         """Start a request whose head is complete."""
         self._partial_head.clear()
         host = self._listener
-        call = Call(self._peer, time.monotonic(), peer_identity=self._identity)
-        request = AiohttpRequest(message, payload, call, host.limits, host.admission)
+        context = RequestContext(self._peer, time.monotonic(), peer_identity=self._identity)
+        request = AiohttpRequest(message, payload, context, host.limits, host.admission)
         self._request = request
         try:
             request.admit(message)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from infergate.core.call import Call
 from infergate.core.limits import Limits
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest
 from infergate.transport.compat.aiohttp_parser import HTTP_1_0, RawRequestMessage, StreamReader
@@ -21,7 +21,7 @@ _JOIN_BELOW: Final = 16 * 1024
 
 
 class AiohttpRequest:
-    """One request; ``wire`` and ``call`` describe its body once all of it was taken.
+    """One request; ``wire`` and ``context`` describe its body once all of it was taken.
 
     ``is_complete``: the parser has seen its end. ``body_started_at``: when the body began to
     arrive (loop time). ``received``: body bytes so far. ``missing``: announced bytes not yet
@@ -36,7 +36,7 @@ class AiohttpRequest:
         "_parts",
         "_payload",
         "body_started_at",
-        "call",
+        "context",
         "is_complete",
         "is_http10",
         "keep_alive",
@@ -49,11 +49,11 @@ class AiohttpRequest:
         self,
         message: RawRequestMessage,
         payload: StreamReader,
-        call: Call,
+        context: RequestContext,
         limits: Limits,
         admission: Admission,
     ) -> None:
-        headers = call.headers = message_head.merge_headers(message.headers.items())
+        headers = context.headers = message_head.merge_headers(message.headers.items())
         target = message.path
         if target.startswith("/"):
             path, _, query = target.partition("?")
@@ -62,7 +62,7 @@ class AiohttpRequest:
             if authority := message.url.raw_authority:
                 headers["host"] = authority  # the Host field is ignored (RFC 9112, 3.2.2)
         self.wire = HttpRequest(message.method, path, query, headers)
-        self.call = call
+        self.context = context
         self.keep_alive = not (
             message.should_close or message.upgrade or message.method == "CONNECT"
         )
@@ -75,7 +75,7 @@ class AiohttpRequest:
         self._parts: list[Buffer] = []
         self.received = self.missing = 0
         self._account = RequestAccount(admission)
-        call.memory = self._account
+        context.memory = self._account
 
     def admit(self, message: RawRequestMessage) -> None:
         """Check the head and admit the request. Raises GatewayError."""
@@ -113,7 +113,7 @@ class AiohttpRequest:
                 self._join(chunk)
         if self.is_complete:
             self.wire.body = self._parts
-            self.call.bytes_in = self.received
+            self.context.bytes_in = self.received
 
     def release(self) -> None:
         """Release the request if it was admitted, and drop the body."""

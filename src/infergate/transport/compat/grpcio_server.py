@@ -30,10 +30,10 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.log_events import BUG
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import NO_HEADERS, RpcRequest, RpcResponse, join_parts
 from infergate.transport.base import (
@@ -213,7 +213,7 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         self.app = app
         self.admission: Final = admission
         self._identify: Final = identify
-        self.active: Final[dict[asyncio.Task[None], Call]] = {}
+        self.active: Final[dict[asyncio.Task[None], RequestContext]] = {}
         self.stopped = asyncio.Event()
         self._unary = functools.lru_cache(_CACHED_METHODS)(self._make_unary)
 
@@ -231,99 +231,107 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def cancel_with(self, error: GatewayError) -> None:
         """End all active calls with `error`."""
-        for task, call in tuple(self.active.items()):
-            call.abort_error = error
+        for task, context in tuple(self.active.items()):
+            context.abort_error = error
             task.cancel()
 
     @contextmanager
-    def _registered(self, call: Call) -> Iterator[None]:
-        """Register `call` as served by the current task. Raises the error that ends it early."""
+    def _registered(self, context: RequestContext) -> Iterator[None]:
+        """Register `context` as handled by the current task. Raises its early error."""
         task: Any = asyncio.current_task()
-        self.active[task] = call
+        self.active[task] = context
         try:
             yield
         except asyncio.CancelledError:
-            if call.abort_error is None:
+            if context.abort_error is None:
                 raise
-            raise call.abort_error from None
+            raise context.abort_error from None
         finally:
             del self.active[task]
 
     def _make_unary(self, method: str) -> Any:
-        async def respond(message: bytes, context: Any) -> bytes:
-            return await self._answer(method, message, context)
+        async def respond(message: bytes, servicer_context: Any) -> bytes:
+            return await self._answer(method, message, servicer_context)
 
         return grpc.unary_unary_rpc_method_handler(respond)
 
-    def _make_conversation(self, open_stream: Callable[[Call], RequestStream]) -> StreamHandler:
-        def respond(messages: AsyncIterator[Buffer], call: Call) -> AsyncIterator[RpcResponse]:
-            return multiplex(open_stream(call), messages, self.admission)
+    def _make_conversation(
+        self, open_stream: Callable[[RequestContext], RequestStream]
+    ) -> StreamHandler:
+        def respond(
+            messages: AsyncIterator[Buffer], context: RequestContext
+        ) -> AsyncIterator[RpcResponse]:
+            return multiplex(open_stream(context), messages, self.admission)
 
         return respond
 
-    async def _respond(self, method: str, message: bytes, call: Call, context: Any) -> RpcResponse:
-        length = call.bytes_in = len(message)
-        wire = RpcRequest(method, (message,), call.headers)
-        share = call.memory = RequestAccount(self.admission)
+    async def _respond(
+        self, method: str, message: bytes, context: RequestContext, servicer_context: Any
+    ) -> RpcResponse:
+        length = context.bytes_in = len(message)
+        wire = RpcRequest(method, (message,), context.headers)
+        share = context.memory = RequestAccount(self.admission)
         try:
-            call.peer_identity = self._identify(context)
+            context.peer_identity = self._identify(servicer_context)
             share.admit(length)
-            with self._registered(call):
-                return await self.app.respond(wire, call)
+            with self._registered(context):
+                return await self.app.respond(wire, context)
         except GatewayError as error:
-            return self._refusal(error, method, call)
+            return self._refusal(error, method, context)
         except Exception:
             log.exception("answering %s failed", method, extra=BUG)
-            return self._refusal(_internal_error(), method, call)
+            return self._refusal(_internal_error(), method, context)
         finally:
             share.release()
 
-    async def _answer(self, method: str, message: bytes, context: Any) -> bytes:
-        response = await self._respond(method, message, _create_call(context), context)
+    async def _answer(self, method: str, message: bytes, servicer_context: Any) -> bytes:
+        response = await self._respond(
+            method, message, _create_call(servicer_context), servicer_context
+        )
         if response.code:
-            _set_status(context, response)
+            _set_status(servicer_context, response)
             return b""
         if response.metadata:
-            context.set_trailing_metadata(metadata.write(response.metadata))
+            servicer_context.set_trailing_metadata(metadata.write(response.metadata))
         return _message(response)
 
     def _make_stream(self, method: str) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
-        async def respond(messages: AsyncIterator[bytes], context: Any) -> None:
-            await self._answer_stream(method, messages, context)
+        async def respond(messages: AsyncIterator[bytes], servicer_context: Any) -> None:
+            await self._answer_stream(method, messages, servicer_context)
 
         return respond
 
     async def _answer_stream(
-        self, method: str, messages: AsyncIterator[bytes], context: Any
+        self, method: str, messages: AsyncIterator[bytes], servicer_context: Any
     ) -> None:
-        call = _create_call(context)
+        context = _create_call(servicer_context)
         handler = self._stream_handler(method)
         assert (
             handler is not None
         )  # the set of streaming methods does not depend on the configuration
         try:
-            call.peer_identity = self._identify(context)
+            context.peer_identity = self._identify(servicer_context)
             self.admission.admit_stream()
         except GatewayError as error:
-            await self._refuse_stream(error, method, call, context)
+            await self._refuse_stream(error, method, context, servicer_context)
             return
         requests = until_stopped(messages, self.stopped)
-        responses = handler(requests, call)
+        responses = handler(requests, context)
         try:
-            with self._registered(call):
+            with self._registered(context):
                 async for response in responses:
                     if response.code:
-                        _set_status(context, response, call.response_headers)
+                        _set_status(servicer_context, response, context.response_headers)
                         return
-                    await context.write(_message(response))
-            context.set_trailing_metadata(metadata.write(call.response_headers))
+                    await servicer_context.write(_message(response))
+            servicer_context.set_trailing_metadata(metadata.write(context.response_headers))
         except grpc.aio.InternalError:
             return  # the client has left
         except GatewayError as error:
-            await self._refuse_stream(error, method, call, context)
+            await self._refuse_stream(error, method, context, servicer_context)
         except Exception:
             log.exception("streaming %s failed", method, extra=BUG)
-            _set_status(context, self._refusal(_internal_error(), method, call))
+            _set_status(servicer_context, self._refusal(_internal_error(), method, context))
         finally:
             self.admission.release_stream()
             if isinstance(responses, AsyncGenerator):
@@ -331,18 +339,18 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
             await requests.aclose()
 
     async def _refuse_stream(
-        self, error: GatewayError, method: str, call: Call, context: Any
+        self, error: GatewayError, method: str, context: RequestContext, servicer_context: Any
     ) -> None:
         """End a stream with `error`."""
-        refusal = self._refusal(error, method, call)
+        refusal = self._refusal(error, method, context)
         if refusal.code:
-            _set_status(context, refusal)
+            _set_status(servicer_context, refusal)
         else:  # the protocol sends errors as messages
-            await context.write(_message(refusal))
+            await servicer_context.write(_message(refusal))
 
-    def _refusal(self, error: GatewayError, method: str, call: Call) -> RpcResponse:
+    def _refusal(self, error: GatewayError, method: str, context: RequestContext) -> RpcResponse:
         try:
-            return self.app.refuse(error, RpcRequest(method, metadata=call.headers), call)
+            return self.app.refuse(error, RpcRequest(method, metadata=context.headers), context)
         except Exception:
             log.exception("refusing %s failed", method, extra=BUG)
             return RpcResponse(code=grpc.StatusCode.INTERNAL.value[0], details="internal error")
@@ -352,24 +360,24 @@ def _internal_error() -> GatewayError:
     return GatewayError(Kind.INTERNAL, "internal error")
 
 
-def _create_call(context: Any) -> Call:
+def _create_call(servicer_context: Any) -> RequestContext:
     now = time.monotonic()
-    remaining: float | None = context.time_remaining()
-    return Call(
-        peer=metadata.parse_peer(context.peer()),
+    remaining: float | None = servicer_context.time_remaining()
+    return RequestContext(
+        peer=metadata.parse_peer(servicer_context.peer()),
         started_at=now,
         deadline=None if remaining is None else now + remaining,
-        headers=metadata.read(context.invocation_metadata() or ()),
+        headers=metadata.read(servicer_context.invocation_metadata() or ()),
     )
 
 
 def _set_status(
-    context: Any, response: RpcResponse, returned: Mapping[str, str] = NO_HEADERS
+    servicer_context: Any, response: RpcResponse, returned: Mapping[str, str] = NO_HEADERS
 ) -> None:
-    context.set_code(_CODES.get(response.code, grpc.StatusCode.UNKNOWN))
-    context.set_details(response.details)
+    servicer_context.set_code(_CODES.get(response.code, grpc.StatusCode.UNKNOWN))
+    servicer_context.set_details(response.details)
     if response.metadata or returned:
-        context.set_trailing_metadata(metadata.write({**returned, **response.metadata}))
+        servicer_context.set_trailing_metadata(metadata.write({**returned, **response.metadata}))
 
 
 def _message(response: RpcResponse) -> bytes:

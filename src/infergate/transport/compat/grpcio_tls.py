@@ -24,8 +24,8 @@ def bind_port(server: Any, address: str, certificates: ServerTlsContext | None) 
 
 
 def identity_reader(certificates: ServerTlsContext | None) -> Callable[[Any], tuple[str, ...]]:
-    """Return a function that reads the client's names (`Call.peer_identity`) from a call's context.
-    It raises UNAUTHENTICATED if none of them is allowed."""
+    """Return a function that reads the client's names (`RequestContext.peer_identity`) from a
+    servicer context. It raises UNAUTHENTICATED if none of them is allowed."""
     if certificates is None or certificates.settings.client_certificates == "none":
         return lambda _: ()
 

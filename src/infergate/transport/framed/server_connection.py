@@ -15,10 +15,10 @@ import logging
 import time
 from collections.abc import Sequence
 
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, bad_request
 from infergate.core.limits import Limits
 from infergate.core.log_events import BUG
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport.framed.frame_reader import PREFIX, FrameReader, encode_prefix
@@ -38,23 +38,23 @@ def _empty_request() -> HttpRequest:
 class FrameRequest:
     """A frame that is arriving, with ``length`` announced bytes."""
 
-    __slots__ = ("_account", "_length", "body_started_at", "call", "is_complete", "wire")
+    __slots__ = ("_account", "_length", "body_started_at", "context", "is_complete", "wire")
 
     def __init__(
         self,
-        call: Call,
+        context: RequestContext,
         length: int,
         admission: Admission,
         *,
         is_complete: bool,
     ) -> None:
         self.wire = _empty_request()
-        self.call = call
+        self.context = context
         self.is_complete = is_complete
         self.body_started_at = 0.0
         self._length = length
         self._account = RequestAccount(admission)
-        call.memory = self._account
+        context.memory = self._account
 
     def admit(self, limits: Limits) -> None:
         """Check the length and admit the request. Raises GatewayError."""
@@ -68,7 +68,7 @@ class FrameRequest:
         """Complete the request with its whole ``body``."""
         self.is_complete = True
         self.wire.body = [body]
-        self.call.bytes_in = self._length
+        self.context.bytes_in = self._length
 
     def release(self) -> None:
         """Release the request if it was admitted, and drop the body."""
@@ -137,8 +137,8 @@ class FrameConnection(HttpServerConnection[FrameRequest], asyncio.BufferedProtoc
             self._transport.abort()
             return
         whole = frames.has_whole(length)
-        call = Call(self._peer, time.monotonic(), peer_identity=self._identity)
-        request = self._request = FrameRequest(call, length, host.admission, is_complete=whole)
+        context = RequestContext(self._peer, time.monotonic(), peer_identity=self._identity)
+        request = self._request = FrameRequest(context, length, host.admission, is_complete=whole)
         self._state = ConnectionState.BODY
         try:
             request.admit(host.limits)

@@ -18,10 +18,10 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.log_events import BUG
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.transport.base import Address, RpcApp, StreamHandler
@@ -81,18 +81,20 @@ class H2Server(SocketListener):
         if begin is None:
             return self.app.streams.get(method)
 
-        def respond(messages: AsyncIterator[Buffer], call: Call) -> AsyncIterator[RpcResponse]:
-            return multiplex(begin(call), messages, self.admission)
+        def respond(
+            messages: AsyncIterator[Buffer], context: RequestContext
+        ) -> AsyncIterator[RpcResponse]:
+            return multiplex(begin(context), messages, self.admission)
 
         return respond
 
     def build_refusal(
-        self, error: GatewayError, request: RequestHeaders, call: Call
+        self, error: GatewayError, request: RequestHeaders, context: RequestContext
     ) -> RpcResponse:
         """Return the application's response to `error`, which the application records."""
         try:
             return self.app.refuse(
-                error, RpcRequest(request.method, metadata=request.headers), call
+                error, RpcRequest(request.method, metadata=request.headers), context
             )
         except Exception:
             log.exception("refusing %s failed", request.method, extra=BUG)
@@ -113,7 +115,7 @@ class GrpcServerConnection(Http2Protocol):
         self.engine: Final = core
         self.listener: Final = listener
         self.peer = ""
-        self.peer_identity: tuple[str, ...] = ()  # `Call.peer_identity`
+        self.peer_identity: tuple[str, ...] = ()  # `RequestContext.peer_identity`
         self._calls: set[ServerCall] = set()
         self._max_streams: Final = limits.streams
         self._early_header_bytes = 0  # counted header bytes of the calls beyond `_max_streams`
@@ -221,10 +223,10 @@ class GrpcServerConnection(Http2Protocol):
         self, stream: Stream, request: RequestHeaders, code: int, error: GatewayError
     ) -> None:
         """Refuse a call that cannot be started; the application records it like any other."""
-        call = Call(
+        context = RequestContext(
             self.peer, time.monotonic(), headers=request.headers, peer_identity=self.peer_identity
         )
-        self.listener.build_refusal(error, request, call)
+        self.listener.build_refusal(error, request, context)
         block = headers.encode_trailers_only(request.status, code, error.public, {})
         self.engine.send_headers(stream, block, end=True)
         stream.owner = NO_OWNER

@@ -9,11 +9,11 @@ import time
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.log_events import BUG
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcResponse, total_size
 from infergate.transport.base import RpcApp
@@ -56,7 +56,7 @@ class CallListener(Protocol):
         ...
 
     def build_refusal(
-        self, error: GatewayError, request: RequestHeaders, call: Call
+        self, error: GatewayError, request: RequestHeaders, context: RequestContext
     ) -> RpcResponse:
         """Return the application's response to ``error``, which the application records."""
         ...
@@ -104,7 +104,7 @@ class CallConnection(Protocol):
         ...
 
     def remove_call(self, call: ServerCall) -> None:
-        """Remove ``call``, which has ended."""
+        """Remove ``context``, which has ended."""
         ...
 
 
@@ -123,7 +123,7 @@ class ServerCall:
         "_stream",
         "_task",
         "_unsent_response",
-        "call",
+        "context",
     )
 
     def __init__(self, connection: CallConnection, stream: Stream, request: RequestHeaders) -> None:
@@ -139,7 +139,7 @@ class ServerCall:
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._unsent_response: UnsentResponse | None = None
         self._incoming_message: IncomingBody | None = None
-        self.call: Final = Call(
+        self.context: Final = RequestContext(
             connection.peer,
             now,
             None if timeout is None else now + timeout,
@@ -282,7 +282,7 @@ class ServerCall:
         """End the call with `error`, whatever its state."""
         link, stream = self._connection, self._stream
         if not self._has_ended:
-            self.call.abort_error = error
+            self.context.abort_error = error
             self._send_refusal(self.build_refusal(error))
             if stream.remote_open and stream.send_queue is None:
                 link.engine.reset(stream, Code.NO_ERROR)
@@ -305,7 +305,7 @@ class ServerCall:
 
     def build_refusal(self, error: GatewayError) -> RpcResponse:
         """Return the application's response to `error`."""
-        return self._connection.listener.build_refusal(error, self._request, self.call)
+        return self._connection.listener.build_refusal(error, self._request, self.context)
 
     def invalid_message_response(
         self, error: MessageTooLongError | InvalidMessageError

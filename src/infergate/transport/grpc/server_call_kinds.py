@@ -57,7 +57,7 @@ class UnaryCall(ServerCall):
         super().__init__(connection, stream, request)
         self._reader: Final = SingleMessageReader(self._max_message, request.encoding)
         self._account: Final = RequestAccount(connection.listener.admission)
-        self.call.memory = self._account
+        self.context.memory = self._account
         self._started_at = self._last_progress = connection.loop.time()
         self._received_bytes = 0
         self._is_admitted = False
@@ -118,7 +118,7 @@ class UnaryCall(ServerCall):
         if message is None:
             self._finish_with(self.invalid_message_response(InvalidMessageError(_TRUNCATED)))
             return
-        self.call.bytes_in = len(message)
+        self.context.bytes_in = len(message)
         wire = RpcRequest(self._request.method, (), self._request.headers)
         if isinstance(message, DeferredInflation):
             wire.deferred = message
@@ -129,7 +129,7 @@ class UnaryCall(ServerCall):
 
     async def _answer(self, wire: RpcRequest, app: RpcApp) -> None:
         try:
-            response = await app.respond(wire, self.call)
+            response = await app.respond(wire, self.context)
         except GatewayError as error:
             response = self.build_refusal(error)
         except Exception:  # noqa: BLE001 - a bug costs one call
@@ -347,14 +347,14 @@ class StreamCall(ServerCall):
         messages = self._read_messages()
         responses: AsyncIterator[RpcResponse] | None = None
         try:
-            responses = handler(messages, self.call)
+            responses = handler(messages, self.context)
             async for response in responses:
                 if response.code:
-                    response.metadata = {**self.call.response_headers, **response.metadata}
+                    response.metadata = {**self.context.response_headers, **response.metadata}
                     self.finish(response)
                     return
                 await self._write(response)
-            self.finish(RpcResponse(metadata=self.call.response_headers))
+            self.finish(RpcResponse(metadata=self.context.response_headers))
         except GatewayError as error:
             self._send_refusal(self.build_refusal(error))
         except Exception:  # noqa: BLE001 - a bug costs one stream

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from email.utils import formatdate
 from typing import Final
 
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.log_events import BUG
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, total_size
 from infergate.transport.base import HttpApp
@@ -51,7 +51,7 @@ _date_lines = _DateLines()
 
 
 def response_to_failure(
-    failure: BaseException, app: HttpApp, wire: HttpRequest, call: Call
+    failure: BaseException, app: HttpApp, wire: HttpRequest, context: RequestContext
 ) -> HttpResponse:
     """Return the response to use when the application raised ``failure``.
 
@@ -65,15 +65,17 @@ def response_to_failure(
             finally:
                 del failure, task  # they refer to this frame and to frames that hold messages
     if isinstance(failure, GatewayError):
-        return rejection(app, failure, wire, call)
+        return rejection(app, failure, wire, context)
     log.error("handling %s %s failed", wire.method, wire.path, exc_info=failure, extra=BUG)
-    return rejection(app, GatewayError(Kind.INTERNAL, "internal error"), wire, call)
+    return rejection(app, GatewayError(Kind.INTERNAL, "internal error"), wire, context)
 
 
-def rejection(app: HttpApp, error: GatewayError, wire: HttpRequest, call: Call) -> HttpResponse:
+def rejection(
+    app: HttpApp, error: GatewayError, wire: HttpRequest, context: RequestContext
+) -> HttpResponse:
     """Return the application's response to ``error``, with its HTTP-only status if it has one."""
     try:
-        response = app.refuse(error, dataclasses.replace(wire, body=()), call)
+        response = app.refuse(error, dataclasses.replace(wire, body=()), context)
     except Exception:
         log.exception("rejecting %s %s failed", wire.method, wire.path, extra=BUG)
         response = HttpResponse(500)

@@ -14,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.limits import KIB, Limits
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest
 from infergate.transport.base import Address, HttpApp
 from infergate.transport.http1.connection import Http1Connection
@@ -77,16 +77,18 @@ class H1Request:
         "_head",
         "_received",
         "body_started_at",
-        "call",
+        "context",
         "is_complete",
         "is_http10",
         "keep_alive",
         "wire",
     )
 
-    def __init__(self, head: HttpRequestHead, call: Call, admission: Admission) -> None:
+    def __init__(
+        self, head: HttpRequestHead, context: RequestContext, admission: Admission
+    ) -> None:
         self.wire = HttpRequest(head.method, head.path, head.query, head.headers)
-        self.call = call
+        self.context = context
         self.keep_alive = head.keep_alive
         self.is_http10 = head.is_http10
         self.body_started_at = 0.0
@@ -94,7 +96,7 @@ class H1Request:
         self._head = head
         self._received: int | None = None
         self._account = RequestAccount(admission)
-        call.memory = self._account
+        context.memory = self._account
 
     def record_body(self, received: int) -> None:
         """Account for the body bytes ``received`` so far.
@@ -180,10 +182,10 @@ class H1Connection(Http1Connection[H1Request], asyncio.BufferedProtocol):
 
     def _begin_request(self, head: HttpRequestHead) -> None:
         host = self._listener
-        call = Call(
+        context = RequestContext(
             self._peer, time.monotonic(), headers=head.headers, peer_identity=self._identity
         )
-        self._request = H1Request(head, call, host.admission)
+        self._request = H1Request(head, context, host.admission)
         if head.error is not None:
             self._reject(head.error)
             return
@@ -207,7 +209,7 @@ class H1Connection(Http1Connection[H1Request], asyncio.BufferedProtocol):
             self._await_body(reader.received, reader.missing)
             return
         request.wire.body = (body,) if body else ()
-        request.call.bytes_in = reader.received
+        request.context.bytes_in = reader.received
         self._start(request)
 
     def _set_watermark(self, missing: int, arrived: int) -> None:

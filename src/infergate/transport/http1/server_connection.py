@@ -24,10 +24,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final, Generic, Protocol, TypeVar, cast
 
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.log_events import BUG
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import BodyStream, HttpRequest, HttpResponse, total_size
 from infergate.transport.base import HttpApp
@@ -63,7 +63,7 @@ class IncomingRequest(Protocol):
     """
 
     wire: HttpRequest
-    call: Call
+    context: RequestContext
     body_started_at: float
     is_complete: bool
 
@@ -227,12 +227,14 @@ class HttpServerConnection(asyncio.BaseProtocol, Generic[AnyRequest]):
 
     async def _serve(self, request: AnyRequest, app: HttpApp) -> None:
         try:
-            response = await app.respond(request.wire, request.call)
+            response = await app.respond(request.wire, request.context)
         except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001
-            abort_error = request.call.abort_error
+            abort_error = request.context.abort_error
             if abort_error is not None and isinstance(failure, asyncio.CancelledError):
                 failure = abort_error
-            response = response_writer.response_to_failure(failure, app, request.wire, request.call)
+            response = response_writer.response_to_failure(
+                failure, app, request.wire, request.context
+            )
         if response.body_stream is not None:
             await self._stream_response(response, response.body_stream, request)
         elif self._state is not ConnectionState.CLOSED:
@@ -279,11 +281,11 @@ class HttpServerConnection(asyncio.BaseProtocol, Generic[AnyRequest]):
         request = self._request
         if request is None:  # the head is incomplete
             wire = self._placeholder_request()
-            call = Call(self._peer, time.monotonic(), peer_identity=self._identity)
+            context = RequestContext(self._peer, time.monotonic(), peer_identity=self._identity)
         else:
-            wire, call = request.wire, request.call
+            wire, context = request.wire, request.context
             request.release()
-        self._respond(response_writer.rejection(self._listener.app, error, wire, call))
+        self._respond(response_writer.rejection(self._listener.app, error, wire, context))
 
     def _respond(self, response: HttpResponse) -> None:
         if self._transport.is_closing():
@@ -394,7 +396,7 @@ class HttpServerConnection(asyncio.BaseProtocol, Generic[AnyRequest]):
         """Answer the request in progress with ``error``, and close."""
         request = self._request
         if self._task is not None and request is not None:
-            request.call.abort_error = error
+            request.context.abort_error = error
             self._task.cancel()
         elif self._state is ConnectionState.BODY or (
             self._state is ConnectionState.HEAD and self._has_partial_head

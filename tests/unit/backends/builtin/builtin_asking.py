@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from infergate.backends.builtin import BuiltinBackend
-from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest, InferResponse, RequestedOutput
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor, tensor_from_array
 
-CALL = Call(peer="test", started_at=0.0)
+CALL = RequestContext(peer="test", started_at=0.0)
 
 
 def int32(name: str, values: Any) -> Tensor:

@@ -11,7 +11,6 @@ from builtin_asking import CALL, ask, fp32, int32, refusal, strings, wanted
 import infergate
 from infergate.backends.base import Backend
 from infergate.backends.builtin import BuiltinBackend, Model
-from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.messages import (
@@ -30,6 +29,7 @@ from infergate.core.messages import (
     ServerReadyRequest,
     TensorMetadata,
 )
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor, tensor_from_array
 
 MODELS = ["simple", "simple_string", "identity", "repeat", "accumulate", "digits"]
@@ -251,12 +251,12 @@ async def test_a_late_answer_is_none(own: float, route: float | None) -> None:
     """As with other backends, a route's timeout stands for the backend's."""
     backend = BuiltinBackend("demo", timeout=own)
     request = InferRequest("simple", inputs=GOOD)
-    call = Call(peer="test", started_at=0.0, route_timeout=route)
+    context = RequestContext(peer="test", started_at=0.0, route_timeout=route)
     if (route or own) == 30.0:
-        assert isinstance(await backend.perform(request, call), InferResponse)
+        assert isinstance(await backend.perform(request, context), InferResponse)
         return
     with pytest.raises(GatewayError) as caught:
-        await backend.perform(request, call)
+        await backend.perform(request, context)
     assert caught.value.kind is Kind.TIMEOUT
 
 

@@ -8,10 +8,10 @@ from builtin_asking import CALL, int32, refusal, wanted
 
 from infergate.backends.builtin import BuiltinBackend
 from infergate.backends.builtin.repeat import Repeat
-from infergate.core.call import Call
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import tensor_from_array
 
 
@@ -67,10 +67,10 @@ async def test_lengths_must_agree(backend: BuiltinBackend) -> None:
 
 
 async def test_the_deadline_ends_a_stream(backend: BuiltinBackend) -> None:
-    call = Call(peer="test", started_at=0.0)
-    stream = backend.stream(asking([1, 2], [0, 4_000_000_000]), call)
+    context = RequestContext(peer="test", started_at=0.0)
+    stream = backend.stream(asking([1, 2], [0, 4_000_000_000]), context)
     await anext(stream)
-    call.deadline = time.monotonic()
+    context.deadline = time.monotonic()
     with pytest.raises(GatewayError) as caught:
         await anext(stream)
     assert caught.value.kind is Kind.TIMEOUT
@@ -79,8 +79,8 @@ async def test_the_deadline_ends_a_stream(backend: BuiltinBackend) -> None:
 @pytest.mark.parametrize(("own", "route"), [(0.05, None), (3600.0, 0.05)])
 async def test_an_answer_that_takes_too_long(own: float, route: float | None) -> None:
     backend = BuiltinBackend("demo", timeout=own)
-    call = Call(peer="test", started_at=0.0, route_timeout=route)
-    stream = backend.stream(asking([1], [4_000_000_000]), call)
+    context = RequestContext(peer="test", started_at=0.0, route_timeout=route)
+    stream = backend.stream(asking([1], [4_000_000_000]), context)
     with pytest.raises(GatewayError) as caught:
         await anext(stream)
     assert caught.value.kind is Kind.TIMEOUT

@@ -21,7 +21,6 @@ from infergate.codecs.profiles import GENERIC
 from infergate.codecs.trtis import GRPC as GRPC_PLUGIN
 from infergate.codecs.trtis import HTTP as HTTP_PLUGIN
 from infergate.codecs.trtis import messages as pb
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import (
@@ -32,13 +31,14 @@ from infergate.core.messages import (
     SharedMemoryRegisterRequest,
     SharedMemoryUnregisterRequest,
 )
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, join_parts
 from infergate.gateway.shared_memory import SharedMemory, uses_shared_memory
 
 CAPTURED = "trtisgold"
 KEY = f"ig{os.getpid():07d}"[-len(CAPTURED) :]
 """As long as the captured one."""
-CALL = Call("test", 0.0)
+CALL = RequestContext("test", 0.0)
 OF_MEMORY = re.compile(r"\d+_shm_")
 
 

@@ -6,9 +6,9 @@ from hypothesis import given, reject
 
 from infergate.codecs.base import ParsedRequest
 from infergate.codecs.registry import plugins
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor
 from infergate.core.wire import total_size
 from infergate.testing.strategies import tensors
@@ -30,7 +30,10 @@ def test_it_is_between_the_bounds(tensor: Tensor) -> None:
 
 
 def test_a_refusal_names_the_key_of_its_limit_once() -> None:
-    call, error = Call("", 0.0), GatewayError(Kind.TOO_LARGE, "it is too long", limit="body")
+    call, error = (
+        RequestContext("", 0.0),
+        GatewayError(Kind.TOO_LARGE, "it is too long", limit="body"),
+    )
     call.record_error(error)
     call.record_error(error)
     assert (error.public, call.error) == ("it is too long (limits.body)",) * 2

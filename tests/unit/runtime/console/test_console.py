@@ -17,7 +17,7 @@ from infergate.codecs.registry import plugins
 from infergate.config import Config
 from infergate.config.load import load
 from infergate.config.tracked_files import TrackedFiles
-from infergate.core.call import Call
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.runtime.assemble import assemble
 from infergate.runtime.config_history import ConfigHistory, ReloadResult
@@ -58,9 +58,9 @@ class Site:
         query: str = "",
     ) -> HttpResponse:
         app = self.running._active.listeners[ADMIN].app
-        call = Call(peer="test", started_at=time.monotonic())
+        context = RequestContext(peer="test", started_at=time.monotonic())
         answer: HttpResponse = await app.respond(
-            HttpRequest(method, path, query, headers or {}), call
+            HttpRequest(method, path, query, headers or {}), context
         )
         return answer
 
@@ -74,7 +74,7 @@ class Site:
         tensor = {"name": "INPUT0", "shape": [1], "datatype": "INT32", "data": [1]}
         body = json.dumps({"inputs": [tensor]}).encode()
         wire = HttpRequest("POST", f"/v2/models/{model}/infer", body=[body])
-        answer: HttpResponse = await app.respond(wire, Call("test", time.monotonic()))
+        answer: HttpResponse = await app.respond(wire, RequestContext("test", time.monotonic()))
         return answer.status
 
 
@@ -282,7 +282,9 @@ async def test_the_console_may_reload_where_actions_are_on(
 async def test_data_ports_know_no_console(site: Site) -> None:
     app = site.running._active.listeners["http"].app
     for path in ("/console", "/console/state"):
-        answer = await app.respond(HttpRequest("GET", path), Call("test", time.monotonic()))
+        answer = await app.respond(
+            HttpRequest("GET", path), RequestContext("test", time.monotonic())
+        )
         assert answer.status == 404
 
 

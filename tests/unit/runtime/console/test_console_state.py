@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.request_context import RequestContext
 from infergate.core.stats import EndpointStats
 from infergate.observe.aggregation import AggregatedMetrics
 from infergate.observe.metrics import Metrics
@@ -19,12 +19,12 @@ from infergate.runtime.console import state
 from infergate.runtime.console.explanations import MEANINGS, explain
 
 
-def call(**fields: Any) -> Call:
+def call(**fields: Any) -> RequestContext:
     asked = {
         "protocol": "v2-rest", "operation": "infer", "model": "m", "route": "m", "backend": "b",
         "backend_protocol": "v2-grpc", "pipeline": "translate", "request_id": "r1",
     }  # fmt: skip
-    return Call("peer", 0.0, **(asked | fields))
+    return RequestContext("peer", 0.0, **(asked | fields))
 
 
 def of_all(*told: Metrics) -> Any:

@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from infergate.codecs.registry import plugins
 from infergate.config import Config
-from infergate.core.call import Call
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.runtime.assemble import assemble
 from infergate.runtime.console.browser_checks import CONSOLE_HEADER
@@ -83,8 +83,8 @@ async def ask(
     wire = HttpRequest(
         "POST", f"/console/{path}", headers=headers or {CONSOLE_HEADER: "1"}, body=[data]
     )
-    call = Call("test", time.monotonic(), headers=wire.headers)
-    answer: HttpResponse = await app.respond(wire, call)
+    context = RequestContext("test", time.monotonic(), headers=wire.headers)
+    answer: HttpResponse = await app.respond(wire, context)
     text = b"".join(map(bytes, answer.body))
     is_json = answer.headers["content-type"] == "application/json"
     return answer.status, json.loads(text) if is_json else text.decode()
@@ -242,7 +242,9 @@ async def test_it_is_audited_and_no_clients_request(
 
 async def flows(running: RunningGateway) -> Any:
     app = running._active.listeners[ADMIN].app
-    answer = await app.respond(HttpRequest("GET", "/console/state"), Call("t", time.monotonic()))
+    answer = await app.respond(
+        HttpRequest("GET", "/console/state"), RequestContext("t", time.monotonic())
+    )
     return json.loads(bytes(answer.body[0]))["flows"]
 
 

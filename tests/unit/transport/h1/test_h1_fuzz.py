@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
+from infergate.core.request_context import RequestContext
 from infergate.transport.compat.aiohttp_parser import NOT_HTTP, request_parser
 from infergate.transport.compat.aiohttp_request import AiohttpRequest
 from infergate.transport.http1.request_reader import RequestReader
@@ -233,7 +233,9 @@ def theirs(data: bytes, limits: Limits) -> object:
         if not messages:
             return "incomplete"
         message, payload = messages[0]
-        request = AiohttpRequest(message, payload, Call("", 0.0), limits, Admission(limits))
+        request = AiohttpRequest(
+            message, payload, RequestContext("", 0.0), limits, Admission(limits)
+        )
         request.admit(message)
         request.read_body()
     except (*NOT_HTTP, GatewayError):

@@ -17,9 +17,9 @@ import pytest
 from frame_kit import FrameEcho, FramePeer
 from transport_kit import ENGINES, LOCAL, Engine, HttpEcho, Peer, RpcEcho, until
 
-from infergate.core.call import Call
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
+from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, RpcRequest, join_parts
 from infergate.transport.base import Endpoint, RpcUpstream, Server
 from infergate.transport.framed.server import FrameServer
@@ -61,7 +61,7 @@ class Site:
 
     server: Server
     door: ConnectionGate
-    calls: list[Call]
+    calls: list[RequestContext]
     refused: list[ConnectionRefusal]
     reloads: list[bool]
 

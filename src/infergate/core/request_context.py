@@ -37,7 +37,7 @@ class Permit(Protocol):
 
 
 @dataclass(slots=True)
-class Call:
+class RequestContext:
     """One request in progress. The transport creates it; the frontend and the gateway record on it
     what the access log and the metrics report.
 
