@@ -45,13 +45,13 @@ def test_shapes_taken(shape: Any) -> None:
     ],
 )
 def test_dimensions_refused(dimension: Any, spelled: str) -> None:
-    told = refused(check_shape, "image", [4, dimension], DEFAULT_LIMITS)
-    assert told.startswith(f"tensor 'image': shape has {spelled} where")
+    error = refused(check_shape, "image", [4, dimension], DEFAULT_LIMITS)
+    assert error.startswith(f"tensor 'image': shape has {spelled} where")
 
 
 def test_rank_is_limited() -> None:
-    told = refused(check_shape, "t", [1] * 3, Limits(rank=2))
-    assert told == "tensor 't': shape has 3 dimensions, the limit is 2"
+    error = refused(check_shape, "t", [1] * 3, Limits(rank=2))
+    assert error == "tensor 't': shape has 3 dimensions, the limit is 2"
 
 
 @given(st.sampled_from(Datatype), st.lists(st.integers(0, 3), max_size=4).map(tuple))
@@ -74,8 +74,8 @@ def test_data_of_any_other_size_is_refused(
     needed = math.prod(shape) * datatype.itemsize
     if size == needed:
         return
-    told = refused(check_data, "t", datatype, shape, bytes(size))
-    assert told == (
+    error = refused(check_data, "t", datatype, shape, bytes(size))
+    assert error == (
         f"tensor 't': shape {list(shape)} of {datatype.value} needs {needed} bytes, the data "
         f"holds {size}"
     )
@@ -108,8 +108,8 @@ def test_no_more_elements_are_walked_than_the_shape_announces() -> None:
 
 @pytest.mark.parametrize(("shape", "found"), [((2,), 3), ((4,), 3), ((), 3), ((0,), 3), ((), 0)])
 def test_bytes_of_another_count_are_refused(shape: tuple[int, ...], found: int) -> None:
-    told = refused(check_data, "t", Datatype.BYTES, shape, pack_bytes([b"x"] * found))
-    assert told == (
+    error = refused(check_data, "t", Datatype.BYTES, shape, pack_bytes([b"x"] * found))
+    assert error == (
         f"tensor 't': shape {list(shape)} announces {math.prod(shape)} BYTES elements, the data "
         f"holds {'more' if found > math.prod(shape) else found}"
     )
@@ -124,8 +124,8 @@ def test_elements_are_counted(elements: list[bytes]) -> None:
 
 @given(st.lists(st.binary(max_size=9), max_size=5), st.integers(1, 3))
 def test_bytes_left_over_are_refused(elements: list[bytes], left: int) -> None:
-    told = refused(count_bytes_elements, "t", pack_bytes(elements) + b"\x00" * left, 100)
-    assert told == (
+    error = refused(count_bytes_elements, "t", pack_bytes(elements) + b"\x00" * left, 100)
+    assert error == (
         f"tensor 't': {left} bytes are left where element {len(elements)} should begin with its "
         "4-byte length"
     )
@@ -135,10 +135,10 @@ def test_bytes_left_over_are_refused(elements: list[bytes], left: int) -> None:
     ("length", "past"), [(1, 1), (6, 6), (2**31, 2**31), (2**32 - 1, 2**32 - 1)]
 )
 def test_a_length_past_the_end_is_refused(length: int, past: int) -> None:
-    told = refused(
+    error = refused(
         count_bytes_elements, "t", pack_bytes([b"ok"]) + length.to_bytes(4, "little"), 100
     )
-    assert told == (
+    assert error == (
         f"tensor 't': the length of element 1 ({length}) runs {past} bytes past the end of the data"
     )
 

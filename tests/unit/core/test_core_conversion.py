@@ -57,9 +57,9 @@ def test_a_number_other_than_0_is_true(to: Datatype) -> None:
     array = np.array([0, 1, 2, 100], NUMPY_DTYPES[to])
     if to in FLOATS:
         array = np.concatenate([array, np.array([-0.0, np.nan, np.inf, 1e-7], NUMPY_DTYPES[to])])
-    told = convert(Tensor("x", to, (len(array),), array.tobytes()), Datatype.BOOL)
+    converted = convert(Tensor("x", to, (len(array),), array.tobytes()), Datatype.BOOL)
     expected = [0, 1, 1, 1] + ([0, 1, 1, 1] if to in FLOATS else [])
-    assert bytes(told.data) == bytes(expected)
+    assert bytes(converted.data) == bytes(expected)
 
 
 def test_any_byte_but_0_is_a_true_one() -> None:
@@ -69,16 +69,16 @@ def test_any_byte_but_0_is_a_true_one() -> None:
 
 def test_floats_are_rounded_to_the_nearest_bfloat16() -> None:
     array = np.array([1 + 2**-9, 1 + 3 * 2**-8, 1e300, -1e300], "<f8")
-    told = convert(Tensor("x", Datatype.FP64, (4,), array.tobytes()), Datatype.BF16)
-    assert values(told) == [1.0, 1 + 2 * 2**-7, np.inf, -np.inf]
+    converted = convert(Tensor("x", Datatype.FP64, (4,), array.tobytes()), Datatype.BF16)
+    assert values(converted) == [1.0, 1 + 2 * 2**-7, np.inf, -np.inf]
 
 
 def test_fp64_is_rounded_once() -> None:
     """By way of float32 these would be ties, which go to even."""
     tie = 1 + 2**-8
     array = np.array([tie - 1e-12, tie, tie + 1e-12, -tie - 1e-12, np.nan, -0.0, 1e-300], "<f8")
-    told = convert(Tensor("x", Datatype.FP64, (7,), array.tobytes()), Datatype.BF16)
-    bits = np.frombuffer(told.data, "<u2").tolist()
+    converted = convert(Tensor("x", Datatype.FP64, (7,), array.tobytes()), Datatype.BF16)
+    bits = np.frombuffer(converted.data, "<u2").tolist()
     assert bits == [0x3F80, 0x3F80, 0x3F81, 0xBF81, 0x7FC0, 0x8000, 0]
 
 

@@ -62,7 +62,7 @@ def test_when_to_try_again(after: float | None, headers: dict[str, str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("told", "after"),
+    ("expected", "after"),
     [
         ("0", 0.0),
         ("12", 12.0),
@@ -73,8 +73,8 @@ def test_when_to_try_again(after: float | None, headers: dict[str, str]) -> None
         ("\u0663", None),
     ],
 )
-def test_when_a_backend_wants_to_be_tried_again(told: str, after: float | None) -> None:
-    assert parse_retry_after({"retry-after": told}) == after
+def test_when_a_backend_wants_to_be_tried_again(expected: str, after: float | None) -> None:
+    assert parse_retry_after({"retry-after": expected}) == after
     assert parse_retry_after({}) is None
 
 

@@ -14,13 +14,13 @@ def test_every_operation_has_a_name_for_metrics_and_logs() -> None:
 
 @pytest.mark.parametrize("noun", [*get_args(messages.Operation), *get_args(messages.Response)])
 def test_nouns_are_records(noun: type) -> None:
-    told = {each.name: None for each in dataclasses.fields(noun)}
-    made = noun(**told)
-    for name in told:
+    values = {each.name: None for each in dataclasses.fields(noun)}
+    made = noun(**values)
+    for name in values:
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(made, name, None)
-    assert made == noun(**told)
-    assert hash(made) == hash(noun(**told))
+    assert made == noun(**values)
+    assert hash(made) == hash(noun(**values))
     assert hasattr(noun, "__slots__")
 
 

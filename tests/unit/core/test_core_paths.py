@@ -23,7 +23,7 @@ def test_a_name(segment: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("segment", "told"),
+    ("segment", "expected"),
     [
         ("%4", "the model name in the path has an invalid percent-escape"),
         ("%zz", "the model name in the path has an invalid percent-escape"),
@@ -33,8 +33,8 @@ def test_a_name(segment: str, name: str) -> None:
         ("%2e%2E", "the model name may not be '..'"),
     ],
 )
-def test_no_name(segment: str, told: str) -> None:
+def test_no_name(segment: str, expected: str) -> None:
     with pytest.raises(GatewayError) as refused:
         decode_segment(segment, "model name")
     assert refused.value.kind is Kind.BAD_REQUEST
-    assert refused.value.public == told
+    assert refused.value.public == expected

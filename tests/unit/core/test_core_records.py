@@ -7,7 +7,7 @@ import pytest
 from infergate.core.records import record
 from infergate.core.region_ref import RegionRef
 
-PLACE = RegionRef("region", 1, 2)
+REGION = RegionRef("region", 1, 2)
 
 
 @record
@@ -19,20 +19,20 @@ class Noted:
 
 
 def test_records_are_equal_by_what_they_hold() -> None:
-    assert RegionRef("region", 1, 2) == PLACE != RegionRef("region", 1, 3)
-    assert hash(RegionRef("region", 1, 2)) == hash(PLACE)
+    assert RegionRef("region", 1, 2) == REGION != RegionRef("region", 1, 3)
+    assert hash(RegionRef("region", 1, 2)) == hash(REGION)
     assert Noted("a").notes is not Noted("a").notes
 
 
 def test_a_record_has_no_room_for_more() -> None:
     with pytest.raises((AttributeError, TypeError)):
-        PLACE.other = 1  # type: ignore[attr-defined]
+        REGION.other = 1  # type: ignore[attr-defined]
 
 
 def test_a_record_is_replaced_copied_pickled_and_matched() -> None:
-    assert dataclasses.replace(PLACE, size=3) == RegionRef("region", 1, 3)
-    assert copy.copy(PLACE) == pickle.loads(pickle.dumps(PLACE)) == PLACE
-    match PLACE:
+    assert dataclasses.replace(REGION, size=3) == RegionRef("region", 1, 3)
+    assert copy.copy(REGION) == pickle.loads(pickle.dumps(REGION)) == REGION
+    match REGION:
         case RegionRef(region, offset, size):
             assert (region, offset, size) == ("region", 1, 2)
 
@@ -40,5 +40,5 @@ def test_a_record_is_replaced_copied_pickled_and_matched() -> None:
 @pytest.mark.parametrize("name", ["region", "offset", "size"])
 def test_tests_see_what_assigns_to_a_record(name: str) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(PLACE, name, getattr(PLACE, name))
-    assert RegionRef("region", 1, 2) == PLACE
+        setattr(REGION, name, getattr(REGION, name))
+    assert RegionRef("region", 1, 2) == REGION

@@ -50,11 +50,13 @@ def test_a_call_goes_to_another_process_without_what_is_this_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "asked", "after"), [(None, 5.0, 5.0), (9.0, 5.0, 5.0), (3.0, 5.0, 3.0)]
+    ("before", "requested", "after"), [(None, 5.0, 5.0), (9.0, 5.0, 5.0), (3.0, 5.0, 3.0)]
 )
-def test_a_deadline_only_comes_forward(before: float | None, asked: float, after: float) -> None:
+def test_a_deadline_only_comes_forward(
+    before: float | None, requested: float, after: float
+) -> None:
     context = RequestContext(peer="127.0.0.1", started_at=0.0, deadline=before)
-    context.shorten_deadline(asked)
+    context.shorten_deadline(requested)
     assert context.deadline == after
 
 

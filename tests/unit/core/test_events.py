@@ -30,9 +30,9 @@ LINES = st.sampled_from(
 ENDS = st.sampled_from([b"\n", b"\r", b"\r\n"])
 
 
-def cut(parts: list[bytes], most: int = 1000) -> tuple[list[bytes], bool]:
+def cut(parts: list[bytes], size: int = 1000) -> tuple[list[bytes], bool]:
     """The events of a body that comes in ``parts``, and whether it ends between two."""
-    events = EventStreamParser(most)
+    events = EventStreamParser(size)
     found = []
     for part in parts:
         events.feed(part)
@@ -55,9 +55,9 @@ def by_the_book(lines: list[bytes]) -> list[bytes]:
 
 
 @given(st.lists(st.tuples(LINES, ENDS), max_size=20), st.lists(st.integers(0, 200)))
-def test_however_it_is_cut(told: list[tuple[bytes, bytes]], places: list[int]) -> None:
-    body = b"".join(line + end for line, end in told)
-    marks = sorted({0, len(body), *(place for place in places if place < len(body))})
+def test_however_it_is_cut(expected: list[tuple[bytes, bytes]], cuts: list[int]) -> None:
+    body = b"".join(line + end for line, end in expected)
+    marks = sorted({0, len(body), *(at for at in cuts if at < len(body))})
     parts = [body[start:stop] for start, stop in itertools.pairwise(marks)]
     assert cut(parts)[0] == by_the_book(re.split(rb"\r\n|\n|\r", body)[:-1])
 
@@ -83,12 +83,12 @@ def test_a_mark_of_utf8_begins_no_event() -> None:
 @pytest.mark.parametrize("piece", [b"data: x\n", b"data: xxxxxxxx", b"x", b"data:\n"])
 def test_an_event_that_does_not_end(piece: bytes) -> None:
     with pytest.raises(GatewayError) as caught:
-        cut([piece] * 120, most=100)
+        cut([piece] * 120, size=100)
     assert caught.value.kind is Kind.TOO_LARGE
 
 
 def test_many_notes_are_no_event() -> None:
-    assert cut([b": note\n" * 1000, b"data: a\n\n"], most=100) == ([b"a"], True)
+    assert cut([b": note\n" * 1000, b"data: a\n\n"], size=100) == ([b"a"], True)
 
 
 @pytest.mark.parametrize("piece", [b"x" * 10, b"data: xx\n", b"\n", b"\r", b": n\n"])
@@ -104,5 +104,5 @@ def test_time_is_linear(piece: bytes) -> None:
                 pass
         return time.perf_counter() - began
 
-    few = min(seconds(3000) for _ in range(5))
-    assert min(seconds(24000) for _ in range(3)) < 40 * few
+    short = min(seconds(3000) for _ in range(5))
+    assert min(seconds(24000) for _ in range(3)) < 40 * short

@@ -125,7 +125,7 @@ class Memory:
     def __init__(self, name: str, answer: Response | GatewayError | None = None) -> None:
         self.name = name
         self.answer = answer
-        self.asked: list[Operation] = []
+        self.requests: list[Operation] = []
         self.description: ModelMetadata | GatewayError = ModelMetadata("m", ("1",))
         self.described: list[tuple[str, str, bool]] = []
         self.has_classes = True
@@ -133,7 +133,7 @@ class Memory:
         self.profile_of_all = GENERIC
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
-        self.asked.append(operation)
+        self.requests.append(operation)
         if isinstance(self.answer, Exception):
             raise self.answer
         if self.answer is not None:
@@ -182,7 +182,7 @@ class Wired(Memory):
     def __init__(self, name: str, codec: LineCodec) -> None:
         super().__init__(name)
         self.codec = codec
-        self.wires: list[RpcRequest] = []
+        self.sent: list[RpcRequest] = []
         self.supports_sequences: list[SequenceKey | None] = []
         self.has_several_endpoints = True
         self.reply = RpcResponse([b"as it came"])
@@ -193,6 +193,6 @@ class Wired(Memory):
     async def infer(
         self, wire: RpcRequest, context: RequestContext, sequence: SequenceKey | None = None
     ) -> RpcResponse:
-        self.wires.append(wire)
+        self.sent.append(wire)
         self.supports_sequences.append(sequence)
         return self.reply

@@ -31,13 +31,15 @@ Asks = Callable[[InferRequest, ModelMetadata], InferRequest]
 Tells = Callable[[InferResponse, InferRequest, ModelMetadata], InferResponse]
 
 
-def _asked_same(request: InferRequest, model: ModelMetadata) -> InferRequest:
+def _request_unchanged(request: InferRequest, model: ModelMetadata) -> InferRequest:
     del model
     return request
 
 
-def _told_same(response: InferResponse, asked: InferRequest, model: ModelMetadata) -> InferResponse:
-    del asked, model
+def _response_unchanged(
+    response: InferResponse, request: InferRequest, model: ModelMetadata
+) -> InferResponse:
+    del request, model
     return response
 
 
@@ -50,8 +52,8 @@ class Rule:
     forms: Sequence[str]
     row: tuple[str, str]
     example: InferRequest | InferResponse
-    asks: Asks = _asked_same
-    tells: Tells = _told_same
+    asks: Asks = _request_unchanged
+    tells: Tells = _response_unchanged
 
 
 class Refused(Exception):  # noqa: N818 - it is what is expected
@@ -75,16 +77,16 @@ def _through(form: str, message: Message, apply: Callable[[Rule, Message], Messa
     return message
 
 
-def asked_through(form: str, request: InferRequest, model: ModelMetadata) -> InferRequest:
+def request_after(form: str, request: InferRequest, model: ModelMetadata) -> InferRequest:
     """What is left of ``request`` after a trip over ``form``. Raises Refused."""
     return _through(form, request, lambda rule, each: rule.asks(each, model))
 
 
-def told_through(
-    form: str, response: InferResponse, asked: InferRequest, model: ModelMetadata
+def response_after(
+    form: str, response: InferResponse, request: InferRequest, model: ModelMetadata
 ) -> InferResponse:
     """What is left of ``response`` to ``asked``. Raises Refused."""
-    return _through(form, response, lambda rule, each: rule.tells(each, asked, model))
+    return _through(form, response, lambda rule, each: rule.tells(each, request, model))
 
 
 # ---- of all parameters, of all tensors -------------------------------------------------------
@@ -197,9 +199,11 @@ def _no_names(request: InferRequest, model: ModelMetadata) -> InferRequest:
     return replace(request, model="m", version="", id="")
 
 
-def _names_of(response: InferResponse, asked: InferRequest, model: ModelMetadata) -> InferResponse:
+def _names_of(
+    response: InferResponse, request: InferRequest, model: ModelMetadata
+) -> InferResponse:
     del model
-    return replace(response, model=asked.model, version=asked.version, id=asked.id)
+    return replace(response, model=request.model, version=request.version, id=request.id)
 
 
 def _json_config(request: InferRequest, model: ModelMetadata) -> InferRequest:
@@ -220,14 +224,14 @@ def _bare_tensors(request: InferRequest, model: ModelMetadata) -> InferRequest:
 
 
 def _bare_answer(
-    response: InferResponse, asked: InferRequest, model: ModelMetadata
+    response: InferResponse, request: InferRequest, model: ModelMetadata
 ) -> InferResponse:
-    del asked, model
+    del request, model
     outputs = tuple(replace(each, parameters={}) for each in response.outputs)
     return replace(response, parameters={}, outputs=outputs)
 
 
-def _lacks(lacking: frozenset[Datatype]) -> dict[str, Any]:
+def _without_datatypes(lacking: frozenset[Datatype]) -> dict[str, Any]:
     def check(tensor: Tensor) -> Tensor:
         if tensor.datatype in lacking:
             raise _refused(Kind.UNSUPPORTED)
@@ -237,18 +241,22 @@ def _lacks(lacking: frozenset[Datatype]) -> dict[str, Any]:
 
 
 def _by_metadata(request: InferRequest, model: ModelMetadata) -> InferRequest:
-    known = [told.name for told in model.outputs]
+    known = [metadata.name for metadata in model.outputs]
     if request.outputs:
         outputs = sorted(request.outputs, key=lambda output: known.index(output.name))
-    elif {told.name for told in model.inputs}.isdisjoint(known):
+    elif {metadata.name for metadata in model.inputs}.isdisjoint(known):
         outputs = list(map(RequestedOutput, known))
     else:
         outputs = []
     return replace(request, outputs=tuple(outputs))
 
 
-def _as_asked(response: InferResponse, asked: InferRequest, model: ModelMetadata) -> InferResponse:
-    wanted = [output.name for output in asked.outputs] or [told.name for told in model.outputs]
+def _outputs_as_requested(
+    response: InferResponse, request: InferRequest, model: ModelMetadata
+) -> InferResponse:
+    wanted = [output.name for output in request.outputs] or [
+        declared.name for declared in model.outputs
+    ]
     given = {tensor.name: tensor for tensor in response.outputs}
     return replace(response, outputs=tuple(given[name] for name in wanted))
 
@@ -259,7 +267,9 @@ def _as_asked(response: InferResponse, asked: InferRequest, model: ModelMetadata
 def _all_outputs(request: InferRequest, model: ModelMetadata) -> InferRequest:
     if request.outputs:
         return request
-    return replace(request, outputs=tuple(RequestedOutput(told.name) for told in model.outputs))
+    return replace(
+        request, outputs=tuple(RequestedOutput(declared.name) for declared in model.outputs)
+    )
 
 
 def _digits(text: str) -> bool:
@@ -281,10 +291,10 @@ def _version_number(request: InferRequest, model: ModelMetadata) -> InferRequest
     return replace(request, version=str(int(request.version)))
 
 
-def _version_told(
-    response: InferResponse, asked: InferRequest, model: ModelMetadata
+def _response_version(
+    response: InferResponse, request: InferRequest, model: ModelMetadata
 ) -> InferResponse:
-    del asked, model
+    del request, model
     number = int(response.version) if _digits(response.version) else 0
     return replace(response, version=str(number) if number else "")
 
@@ -300,9 +310,9 @@ def _own_parameters(request: InferRequest, model: ModelMetadata) -> InferRequest
 def _known_datatypes(request: InferRequest, model: ModelMetadata) -> InferRequest:
     wanted = {output.name for output in request.outputs}
     given = {tensor.name for tensor in request.inputs}
-    used = [told for told in model.inputs if told.name in given]
-    used += [told for told in model.outputs if not wanted or told.name in wanted]
-    if any(told.datatype == "BF16" for told in used):
+    used = [declared for declared in model.inputs if declared.name in given]
+    used += [declared for declared in model.outputs if not wanted or declared.name in wanted]
+    if any(declared.datatype == "BF16" for declared in used):
         raise _refused(Kind.UNSUPPORTED)
     return request
 
@@ -320,10 +330,10 @@ def _in_a_path(request: InferRequest, model: ModelMetadata) -> InferRequest:
 
 
 def _name_and_id_of(
-    response: InferResponse, asked: InferRequest, model: ModelMetadata
+    response: InferResponse, request: InferRequest, model: ModelMetadata
 ) -> InferResponse:
     del model
-    return replace(response, model=asked.model, id=asked.id)
+    return replace(response, model=request.model, id=request.id)
 
 
 # ---- the table -------------------------------------------------------------------------------
@@ -334,12 +344,12 @@ _Z = Tensor("Z", Datatype.UINT8, (1,), b"\x08")
 _V2, _PIPE, _TRT = "fidelity-v2.md", "fidelity-graphpipe.md", "fidelity-trtis.md"
 
 
-def asking(*inputs: Tensor, **told: Any) -> InferRequest:
-    return InferRequest("m", **{"inputs": inputs or (_X,), **told})
+def request_of(*inputs: Tensor, **fields: Any) -> InferRequest:
+    return InferRequest("m", **{"inputs": inputs or (_X,), **fields})
 
 
-def telling(*outputs: Tensor, **told: Any) -> InferResponse:
-    return InferResponse(**{"model": "m", "outputs": outputs or (_Y,), **told})
+def response_of(*outputs: Tensor, **fields: Any) -> InferResponse:
+    return InferResponse(**{"model": "m", "outputs": outputs or (_Y,), **fields})
 
 
 def _of(datatype: Datatype, data: bytes) -> Tensor:
@@ -351,176 +361,176 @@ RULES: tuple[Rule, ...] = (
         "no model or version is called '.'",
         REST,
         (_V2, "Names in paths"),
-        asking(version=".."),
+        request_of(version=".."),
         asks=_no_dots,
     ),
     Rule(
         "parameters that tell a form tell nothing any more",
         REST,
         (_V2, "`binary_data`, `binary_data_size`, `binary_data_output` as parameters"),
-        asking(parameters={"binary_data_size": 4}),
+        request_of(parameters={"binary_data_size": 4}),
         **_both(_without_form),
     ),
     Rule(
         "infinity is no parameter",
         REST,
         (_V2, "Parameters that are NaN or Infinity"),
-        asking(parameters={"p": math.inf}),
+        request_of(parameters={"p": math.inf}),
         **_both(_finite),
     ),
     Rule(
         "strings have to be text",
         [JSON],
         (_V2, "BYTES that are not UTF-8, in JSON requests"),
-        asking(_of(Datatype.BYTES, pack_bytes([b"\xff"]))),
+        request_of(_of(Datatype.BYTES, pack_bytes([b"\xff"]))),
         asks=_text_only,
     ),
     Rule(
         "NaN is one word",
         [JSON],
         (_V2, "Sign and payload of NaN in JSON"),
-        asking(_of(Datatype.FP32, b"\x01\x00\x80\xff")),
+        request_of(_of(Datatype.FP32, b"\x01\x00\x80\xff")),
         **_tensors(_one_nan),
     ),
     Rule(
         "null is no parameter",
         GRPC,
         (_V2, "Lists, objects and null, from REST to gRPC"),
-        asking(parameters={"p": None}),
+        request_of(parameters={"p": None}),
         **_both(_without_null),
     ),
     Rule(
         "lists and objects are text",
         GRPC,
         (_V2, "Lists, objects and null, from REST to gRPC"),
-        asking(parameters={"p": [1, {"a": None}]}),
+        request_of(parameters={"p": [1, {"a": None}]}),
         **_both(_as_text),
     ),
     Rule(
         "datatypes that GraphPipe lacks",
         [GRAPHPIPE],
         (_PIPE, "BOOL and BF16"),
-        asking(_of(Datatype.BOOL, b"\1")),
-        **_lacks(frozenset({Datatype.BOOL, Datatype.BF16})),
+        request_of(_of(Datatype.BOOL, b"\1")),
+        **_without_datatypes(frozenset({Datatype.BOOL, Datatype.BF16})),
     ),
     Rule(
         "a listener's model, no version, no id",
         [GRAPHPIPE],
         (_PIPE, "Ids, versions and model names"),
-        asking(id="1", version="3"),
+        request_of(id="1", version="3"),
         asks=_no_names,
     ),
     Rule(
         "what was asked for is what is answered",
         [GRAPHPIPE],
         (_PIPE, "Ids, versions and model names"),
-        telling(model="other", version="3", id="1"),
+        response_of(model="other", version="3", id="1"),
         tells=_names_of,
     ),
     Rule(
         "parameters are JSON",
         [GRAPHPIPE],
         (_PIPE, "Parameters towards GraphPipe servers"),
-        asking(parameters={"p": math.inf}),
+        request_of(parameters={"p": math.inf}),
         asks=_json_config,
     ),
     Rule(
         "tensors have no parameters",
         [GRAPHPIPE],
         (_PIPE, "Parameters of tensors and of responses"),
-        asking(replace(_X, parameters={"p": 1})),
+        request_of(replace(_X, parameters={"p": 1})),
         asks=_bare_tensors,
     ),
     Rule(
         "answers have no parameters",
         [GRAPHPIPE],
         (_PIPE, "Parameters of tensors and of responses"),
-        telling(parameters={"p": 1}),
+        response_of(parameters={"p": 1}),
         tells=_bare_answer,
     ),
     Rule(
         "outputs are asked for in the metadata's order, all where none were",
         [GRAPHPIPE],
         (_PIPE, "Order of requested outputs"),
-        asking(outputs=(RequestedOutput("Z"), RequestedOutput("Y"))),
+        request_of(outputs=(RequestedOutput("Z"), RequestedOutput("Y"))),
         asks=_by_metadata,
     ),
     Rule(
         "outputs are told as they were asked for",
         [GRAPHPIPE],
         (_PIPE, "Order of outputs, repeated outputs"),
-        telling(_Z, _Y),
-        tells=_as_asked,
+        response_of(_Z, _Y),
+        tells=_outputs_as_requested,
     ),
     Rule(
         "names that no path can hold",
         [OLD_HTTP],
         (_TRT, "Names in paths"),
-        replace(asking(), model="a b"),
+        replace(request_of(), model="a b"),
         asks=_in_a_path,
     ),
     Rule(
         "versions are numbers",
         OLD,
         (_TRT, "Versions"),
-        asking(version="v2"),
+        request_of(version="v2"),
         asks=_version_number,
     ),
     Rule(
         "datatypes that the legacy API lacks",
         OLD,
         (_TRT, "BF16 and datatypes without a legacy name"),
-        asking(_of(Datatype.BF16, b"\0\0")),
+        request_of(_of(Datatype.BF16, b"\0\0")),
         asks=_known_datatypes,
     ),
-    Rule("ids are numbers", OLD, (_TRT, "Ids"), asking(id="a-1"), asks=_numbered),
+    Rule("ids are numbers", OLD, (_TRT, "Ids"), request_of(id="a-1"), asks=_numbered),
     Rule(
         "parameters that the header has a field for",
         OLD,
         (_TRT, "Other parameters of requests and tensors"),
-        asking(parameters={"p": 1}),
+        request_of(parameters={"p": 1}),
         asks=_own_parameters,
     ),
     Rule(
         "tensors of the legacy API have no parameters",
         OLD,
         (_TRT, "Other parameters of requests and tensors"),
-        asking(replace(_X, parameters={"p": 1})),
+        request_of(replace(_X, parameters={"p": 1})),
         asks=_bare_tensors,
     ),
     Rule(
         "all outputs where none were asked for",
         OLD,
         (_TRT, "Outputs"),
-        asking(),
+        request_of(),
         asks=_all_outputs,
     ),
     Rule(
         "answers of the legacy API have no parameters",
         OLD,
         (_TRT, "Other parameters of requests and tensors"),
-        telling(parameters={"p": 1}),
+        response_of(parameters={"p": 1}),
         tells=_bare_answer,
     ),
     Rule(
         "outputs are given in the order asked",
         OLD,
         (_TRT, "Order of outputs"),
-        telling(_Z, _Y),
-        tells=_as_asked,
+        response_of(_Z, _Y),
+        tells=_outputs_as_requested,
     ),
     Rule(
         "the id and the model are the request's",
         OLD,
         (_TRT, "Ids"),
-        telling(model="other", id="2"),
+        response_of(model="other", id="2"),
         tells=_name_and_id_of,
     ),
     Rule(
         "versions that are no numbers are not told",
         OLD,
         (_TRT, "A model whose server reports no version"),
-        telling(version="v2"),
-        tells=_version_told,
+        response_of(version="v2"),
+        tells=_response_version,
     ),
 )

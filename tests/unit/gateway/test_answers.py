@@ -37,7 +37,7 @@ class Acting(Memory):
     async def stream(
         self, request: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
-        self.asked.append(request)
+        self.requests.append(request)
         try:
             for step in request.parameters["do"].split():
                 self.deadlines.append(context.deadline)
@@ -56,7 +56,7 @@ class Acting(Memory):
             self.closed += 1
 
 
-class Site:
+class Harness:
     def __init__(self, timeout: float | None = None) -> None:
         self.backend = Acting()
         route = Route("m", "acting", rewrite=Rewrite("real"), timeout=timeout)
@@ -76,7 +76,7 @@ class Site:
         )
 
     @property
-    def told(self) -> tuple[str, str, int | None]:
+    def reported(self) -> tuple[str, str, int | None]:
         (record,) = self.records
         assert record.pipeline == "translate"
         return record.operation, record.outcome, record.response_count
@@ -94,26 +94,26 @@ async def all_of(answer: HttpResponse) -> list[bytes]:
 
 @pytest.mark.parametrize("do", ["last", "more", "more more more"])
 async def test_each_answer_is_an_event(do: str) -> None:
-    site = Site()
-    answer = await site.ask(do)
+    harness = Harness()
+    answer = await harness.ask(do)
     count = len(do.split())
     assert (answer.status, answer.headers) == (
         200,
         {"content-type": "text/event-stream; charset=utf-8"},
     )
-    assert not site.records, "it is told when it is over"
+    assert not harness.records, "it is told when it is over"
     assert await all_of(answer) == [EVENT] * count
-    assert site.told == ("stream_infer", "ok", count)
-    assert site.records[0].bytes_out == count * len(EVENT)
-    assert site.backend.closed == 1
+    assert harness.reported == ("stream_infer", "ok", count)
+    assert harness.records[0].bytes_out == count * len(EVENT)
+    assert harness.backend.closed == 1
 
 
 async def test_no_answers_at_all() -> None:
-    site = Site()
-    answer = await site.ask("")
+    harness = Harness()
+    answer = await harness.ask("")
     assert answer.headers == {"content-type": "text/event-stream; charset=utf-8"}
     assert await all_of(answer) == [b""]
-    assert site.told == ("stream_infer", "ok", 0)
+    assert harness.reported == ("stream_infer", "ok", 0)
 
 
 @pytest.mark.parametrize(
@@ -121,30 +121,30 @@ async def test_no_answers_at_all() -> None:
     [("fail", 400, "bad_request"), ("bug", 500, "internal"), ("unspeakable", 501, "unsupported")],
 )
 async def test_what_comes_instead_of_the_first(do: str, status: int, kind: str) -> None:
-    site = Site()
-    answer = await site.ask(do)
+    harness = Harness()
+    answer = await harness.ask(do)
     assert (answer.status, answer.body_stream) == (status, None)
     assert answer.headers["content-type"] == "application/json"
-    assert site.told == ("stream_infer", kind, 0)
-    assert site.backend.closed == 1
+    assert harness.reported == ("stream_infer", kind, 0)
+    assert harness.backend.closed == 1
 
 
 @pytest.mark.parametrize(
     ("do", "kind"), [("fail", "bad_request"), ("bug", "internal"), ("unspeakable", "unsupported")]
 )
 async def test_what_comes_after_the_first(do: str, kind: str) -> None:
-    site = Site()
-    first, error = await all_of(await site.ask(f"more {do} more"))
+    harness = Harness()
+    first, error = await all_of(await harness.ask(f"more {do} more"))
     assert first == EVENT
     assert error.startswith(b'data: {"error":"')
     assert b"secret" not in error
-    assert site.told == ("stream_infer", kind, 1)
-    assert site.backend.closed == 1
+    assert harness.reported == ("stream_infer", kind, 1)
+    assert harness.backend.closed == 1
 
 
 async def test_a_client_that_leaves() -> None:
-    site = Site()
-    answer = await site.ask("more wait")
+    harness = Harness()
+    answer = await harness.ask("more wait")
     assert answer.body_stream is not None
     pulling = asyncio.create_task(answer.body_stream.next())  # type: ignore[arg-type]
     await asyncio.sleep(0)
@@ -152,36 +152,36 @@ async def test_a_client_that_leaves() -> None:
     with pytest.raises(asyncio.CancelledError):
         await pulling
     await answer.body_stream.close()
-    assert site.told == ("stream_infer", "cancelled", 1)
-    assert site.backend.closed == 1
+    assert harness.reported == ("stream_infer", "cancelled", 1)
+    assert harness.backend.closed == 1
 
 
 @pytest.mark.parametrize("do", ["wait", "more more"])
 async def test_a_client_that_leaves_before(do: str) -> None:
     """Before the first answer is there, or before it is taken."""
-    site = Site()
-    asking = asyncio.create_task(site.ask(do))
+    harness = Harness()
+    pending = asyncio.create_task(harness.ask(do))
     for _ in range(20):
         await asyncio.sleep(0)
-    if asking.done():
-        rest = asking.result().body_stream
+    if pending.done():
+        rest = pending.result().body_stream
         assert rest is not None
         await rest.close()
     else:
-        asking.cancel()
+        pending.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asking
-    assert site.told[:2] == ("stream_infer", "cancelled")
-    assert site.backend.closed == 1
+            await pending
+    assert harness.reported[:2] == ("stream_infer", "cancelled")
+    assert harness.backend.closed == 1
 
 
 async def test_a_route_gives_each_answer_its_time() -> None:
-    site = Site(timeout=5)
-    answer = await site.ask("more more more")
+    harness = Harness(timeout=5)
+    answer = await harness.ask("more more more")
     assert answer.body_stream is not None
     before = time.monotonic()
     await all_of(answer)
-    first, second, third = site.backend.deadlines
+    first, second, third = harness.backend.deadlines
     assert first is not None
     assert second is not None
     assert third is not None
@@ -190,57 +190,57 @@ async def test_a_route_gives_each_answer_its_time() -> None:
 
 @pytest.mark.parametrize("do", ["last", "more"])
 async def test_generate_gives_the_only_answer(do: str) -> None:
-    site = Site()
-    answer = await site.ask(do, "generate")
+    harness = Harness()
+    answer = await harness.ask(do, "generate")
     assert (answer.status, answer.body_stream) == (200, None)
     assert bytes(join_parts(answer.body)) == EVENT[6:-2]
-    assert site.told == ("infer", "ok", None)
-    assert site.backend.closed == 1
+    assert harness.reported == ("infer", "ok", None)
+    assert harness.backend.closed == 1
 
 
 @pytest.mark.parametrize("do", ["", "more more", "more last"])
 async def test_generate_of_a_model_with_other_numbers_of_answers(do: str) -> None:
-    site = Site()
-    answer = await site.ask(do, "generate")
+    harness = Harness()
+    answer = await harness.ask(do, "generate")
     assert answer.status == 501
     assert b"exactly 1 response" in join_parts(answer.body)
-    assert site.told[:2] == ("infer", Kind.UNSUPPORTED.value)
-    assert site.backend.closed == 1
+    assert harness.reported[:2] == ("infer", Kind.UNSUPPORTED.value)
+    assert harness.backend.closed == 1
 
 
 async def test_a_streamed_infer_is_translated() -> None:
-    site = Site()
+    harness = Harness()
     parameters = {"stream": True, "do": "more last"}
     body = json.dumps({"id": "i", "parameters": parameters, "inputs": []}).encode()
     wire = HttpRequest("POST", "/v2/models/m/infer", body=(body,))
-    parts = await all_of(await site.app.respond(wire, call()))
+    parts = await all_of(await harness.app.respond(wire, call()))
     assert [json.loads(part[6:]) for part in parts] == [
         {"id": "i", "model_name": "m", "model_version": "7", "outputs": []}
     ] * 2
-    (asked,) = site.backend.asked
-    assert isinstance(asked, InferRequest)
-    assert (asked.model, asked.parameters) == ("real", {"do": "more last"})
-    assert site.told == ("stream_infer", "ok", 2)
+    (requests,) = harness.backend.requests
+    assert isinstance(requests, InferRequest)
+    assert (requests.model, requests.parameters) == ("real", {"do": "more last"})
+    assert harness.reported == ("stream_infer", "ok", 2)
 
 
 @pytest.mark.parametrize("verb", ["generate", "generate_stream", "infer_stream", "infer"])
 async def test_the_models_figures_count_each_stream(verb: str) -> None:
-    site = Site()
+    harness = Harness()
     for do in ("last", "fail", "more"):
-        told = {"do": do} | ({"stream": True} if verb == "infer" else {})
-        more = {"parameters": told, "inputs": []} if verb.startswith("infer") else {}
-        body = json.dumps(more or told).encode()
+        fields = {"do": do} | ({"stream": True} if verb == "infer" else {})
+        more = {"parameters": fields, "inputs": []} if verb.startswith("infer") else {}
+        body = json.dumps(more or fields).encode()
         wire = HttpRequest("POST", f"/v2/models/m/{verb}", body=(body,))
-        answer = await site.app.respond(wire, call())
+        answer = await harness.app.respond(wire, call())
         if answer.body_stream is not None:
             await all_of(answer)
-    (figures,) = site.gateway.own_statistics.statistics_of("m", "").models
+    (figures,) = harness.gateway.own_statistics.statistics_of("m", "").models
     assert figures["inference_count"] == 2
     assert figures["inference_stats"]["fail"] == {"count": 1, "ns": 500_000_000}
 
 
 async def test_a_model_that_is_not_there() -> None:
-    site = Site()
-    site.backend.description = GatewayError(Kind.NOT_FOUND, "no such model")
-    answer = await site.ask("last")
+    harness = Harness()
+    harness.backend.description = GatewayError(Kind.NOT_FOUND, "no such model")
+    answer = await harness.ask("last")
     assert (answer.status, answer.body_stream) == (404, None)

@@ -34,23 +34,23 @@ AWAY = GatewayError(Kind.CONNECT, "nobody there")
 REQUEST = InferRequest("m", "", "id")
 
 
-class Site:
+class Harness:
     def __init__(self, *routes: Route, **backends: Memory) -> None:
         self.own, self.other = Memory("own"), Memory("other")
         known: dict[str, Any] = {"own": self.own, "other": self.other, **backends}
-        self.tally = RouteCounters()
-        self.gateway = Gateway(RouteTable(routes), known, {}, counters_of=lambda _: self.tally)
+        self.counters = RouteCounters()
+        self.gateway = Gateway(RouteTable(routes), known, {}, counters_of=lambda _: self.counters)
 
     async def ask(self, request: InferRequest = REQUEST, **fields: Any) -> RequestContext:
-        asked = call(**fields)
-        answer = await self.gateway.perform(request, asked)
+        context = call(**fields)
+        answer = await self.gateway.perform(request, context)
         assert isinstance(answer, InferResponse)
-        return asked
+        return context
 
     async def stream(self, **fields: Any) -> list[InferResponse]:
-        asked = call(**fields)
-        bound = self.gateway.bind("m", "", asked)
-        return [each async for each in self.gateway.stream(REQUEST, bound, asked)]
+        context = call(**fields)
+        bound = self.gateway.bind("m", "", context)
+        return [each async for each in self.gateway.stream(REQUEST, bound, context)]
 
 
 def split(percent: float, by: str = "", **rewrite: str) -> Route:
@@ -67,111 +67,113 @@ async def until(met: Callable[[], bool]) -> None:
 
 
 async def test_a_header_chooses_the_route() -> None:
-    site = Site(
+    harness = Harness(
         Route("m", "other", headers={"x-canary": "yes*", "x-team": "blue"}), Route("m", "own")
     )
     both = {"x-canary": "yes, please", "x-team": "blue"}
-    assert (await site.ask(headers=both)).backend == "other"
+    assert (await harness.ask(headers=both)).backend == "other"
     for less in ({}, {"x-canary": "yes"}, {"x-canary": "no", "x-team": "blue"}):
-        assert (await site.ask(headers=less)).backend == "own"
+        assert (await harness.ask(headers=less)).backend == "own"
 
 
 async def test_without_the_header_there_may_be_no_route() -> None:
-    site = Site(Route("m", "own", headers={"x-a": "1"}), Route("n", "own", version="2"))
+    harness = Harness(Route("m", "own", headers={"x-a": "1"}), Route("n", "own", version="2"))
     with pytest.raises(GatewayError, match="no route for requests with such headers") as caught:
-        await site.ask()
+        await harness.ask()
     assert caught.value.kind is Kind.NOT_FOUND
     with pytest.raises(GatewayError, match="no route for version '3'"):
-        await site.ask(InferRequest("n", "3"))
+        await harness.ask(InferRequest("n", "3"))
 
 
 # ---- a share -----------------------------------------------------------------------------------
 
 
 async def test_a_share_goes_elsewhere_under_its_own_name() -> None:
-    site = Site(split(25, model="new"))
-    told = Counter([(await site.ask(request_id=str(n))).backend for n in range(400)])
-    assert 60 < told["other"] < 140
-    assert {each.model for each in site.other.asked if isinstance(each, InferRequest)} == {"new"}
-    assert {each.model for each in site.own.asked if isinstance(each, InferRequest)} == {"m"}
+    harness = Harness(split(25, model="new"))
+    backends = Counter([(await harness.ask(request_id=str(n))).backend for n in range(400)])
+    assert 60 < backends["other"] < 140
+    assert {each.model for each in harness.other.requests if isinstance(each, InferRequest)} == {
+        "new"
+    }
+    assert {each.model for each in harness.own.requests if isinstance(each, InferRequest)} == {"m"}
 
 
 async def test_the_value_of_a_header_goes_one_way() -> None:
-    site = Site(split(50, by="x-user"))
+    harness = Harness(split(50, by="x-user"))
     for user in range(30):
         headers = {"x-user": str(user)}
-        told = {
-            (await site.ask(headers=headers, request_id=f"{user}-{n}")).backend for n in range(5)
+        backends = {
+            (await harness.ask(headers=headers, request_id=f"{user}-{n}")).backend for n in range(5)
         }
-        assert len(told) == 1
-    assert site.own.asked
-    assert site.other.asked
+        assert len(backends) == 1
+    assert harness.own.requests
+    assert harness.other.requests
 
 
 async def test_a_sequence_goes_one_way_whatever_the_header_says() -> None:
-    site = Site(split(50, by="x-user"))
+    harness = Harness(split(50, by="x-user"))
     for number in range(1, 30):
         request = InferRequest("m", "", "id", {"sequence_id": number})
-        told = {
-            (await site.ask(request, headers={"x-user": str(n)}, request_id=str(n))).backend
+        backends = {
+            (await harness.ask(request, headers={"x-user": str(n)}, request_id=str(n))).backend
             for n in range(5)
         }
-        assert len(told) == 1
-    assert site.own.asked
-    assert site.other.asked
+        assert len(backends) == 1
+    assert harness.own.requests
+    assert harness.other.requests
 
 
 async def test_streams_are_split_too() -> None:
-    site = Site(split(100))
-    (answer,) = await site.stream(request_id="1")
+    harness = Harness(split(100))
+    (answer,) = await harness.stream(request_id="1")
     assert answer.is_last
-    assert (len(site.own.asked), len(site.other.asked)) == (0, 1)
+    assert (len(harness.own.requests), len(harness.other.requests)) == (0, 1)
 
 
 async def test_questions_go_to_the_routes_own_backend() -> None:
-    site = Site(split(100))
-    await site.gateway.perform(ModelReadyRequest("m"), call())
-    assert site.own.asked == [ModelReadyRequest("m")]
+    harness = Harness(split(100))
+    await harness.gateway.perform(ModelReadyRequest("m"), call())
+    assert harness.own.requests == [ModelReadyRequest("m")]
 
 
 # ---- a fallback --------------------------------------------------------------------------------
 
 
 async def test_what_could_not_be_sent_goes_to_the_fallback() -> None:
-    site = Site(Route("m", "own", fallback="other"))
-    assert (await site.ask()).backend == "own"
-    site.own.answer = AWAY
-    asked = await site.ask()
-    assert (asked.backend, asked.outcome) == ("other", "ok")
-    assert len(await site.stream()) == 1
-    assert site.tally.fallbacks == 2
+    harness = Harness(Route("m", "own", fallback="other"))
+    assert (await harness.ask()).backend == "own"
+    harness.own.answer = AWAY
+    context = await harness.ask()
+    assert (context.backend, context.outcome) == ("other", "ok")
+    assert len(await harness.stream()) == 1
+    assert harness.counters.fallbacks == 2
 
 
 @pytest.mark.parametrize("kind", [Kind.TIMEOUT, Kind.BACKEND_GARBAGE, Kind.OVERLOADED])
 async def test_nothing_else_does(kind: Kind) -> None:
-    site = Site(Route("m", "own", fallback="other"))
-    site.own.answer = GatewayError(kind, "bad luck")
+    harness = Harness(Route("m", "own", fallback="other"))
+    harness.own.answer = GatewayError(kind, "bad luck")
     with pytest.raises(GatewayError, match="bad luck"):
-        await site.ask()
-    assert not site.other.asked
+        await harness.ask()
+    assert not harness.other.requests
 
 
 async def test_nor_does_a_sequence() -> None:
-    site = Site(Route("m", "own", fallback="other"))
-    site.own.answer = AWAY
+    harness = Harness(Route("m", "own", fallback="other"))
+    harness.own.answer = AWAY
     with pytest.raises(GatewayError, match="nobody there"):
-        await site.ask(InferRequest("m", "", "id", {"sequence_id": 7}))
-    assert not site.other.asked
+        await harness.ask(InferRequest("m", "", "id", {"sequence_id": 7}))
+    assert not harness.other.requests
 
 
 async def test_a_fallback_that_is_away_says_so() -> None:
-    site = Site(Route("m", "own", fallback="other"))
-    site.own.answer = AWAY
-    site.other.answer = GatewayError(Kind.CONNECT, "nobody here either")
+    harness = Harness(Route("m", "own", fallback="other"))
+    harness.own.answer = AWAY
+    harness.other.answer = GatewayError(Kind.CONNECT, "nobody here either")
     with pytest.raises(GatewayError, match="nobody here either"):
-        await site.ask()
+        await harness.ask()
     with pytest.raises(GatewayError, match="nobody here either"):
-        await site.stream()
+        await harness.stream()
 
 
 async def test_a_stream_that_has_begun_does_not_fall_back() -> None:
@@ -182,10 +184,10 @@ async def test_a_stream_that_has_begun_does_not_fall_back() -> None:
             yield InferResponse("m", "1", "", {}, ())
             raise AWAY
 
-    site = Site(Route("m", "first", fallback="other"), first=Breaking("first"))
+    harness = Harness(Route("m", "first", fallback="other"), first=Breaking("first"))
     with pytest.raises(GatewayError, match="nobody there"):
-        await site.stream()
-    assert not site.other.asked
+        await harness.stream()
+    assert not harness.other.requests
 
 
 # ---- a mirror ----------------------------------------------------------------------------------
@@ -199,147 +201,149 @@ class Held(Memory):
         self.let = asyncio.Event()
 
     async def perform(self, operation: Operation, context: RequestContext) -> Any:
-        self.asked.append(operation)
+        self.requests.append(operation)
         self.calls = context
         await self.let.wait()
         return await super().perform(operation, context)
 
 
-def mirroring(percent: float = 100.0, most: int = 16) -> tuple[Site, Held]:
+def mirroring(percent: float = 100.0, maximum: int = 16) -> tuple[Harness, Held]:
     held = Held("mirror")
-    return Site(Route("m", "own", mirror=MirrorTarget("mirror", percent, most)), mirror=held), held
+    return Harness(
+        Route("m", "own", mirror=MirrorTarget("mirror", percent, maximum)), mirror=held
+    ), held
 
 
 async def test_a_copy_is_sent_when_the_answer_is_there() -> None:
-    site, mirror = mirroring()
-    asked = await site.ask(deadline=None, request_id="r1")
-    assert asked.backend == "own"
-    assert not mirror.asked
-    await until(lambda: mirror.asked == [REQUEST])
+    harness, mirror = mirroring()
+    context = await harness.ask(deadline=None, request_id="r1")
+    assert context.backend == "own"
+    assert not mirror.requests
+    await until(lambda: mirror.requests == [REQUEST])
     assert mirror.calls.request_id == "r1"
     mirror.let.set()
-    await until(lambda: site.tally.mirrored == {"ok": 1})
-    assert asked.backend == "own"
+    await until(lambda: harness.counters.mirrored == {"ok": 1})
+    assert context.backend == "own"
 
 
 async def test_no_more_copies_than_there_may_be() -> None:
-    site, mirror = mirroring(most=2)
+    harness, mirror = mirroring(maximum=2)
     for _ in range(5):
-        await site.ask()
-    await until(lambda: len(mirror.asked) == 2)
-    assert site.tally.mirrored == {"dropped": 3}
-    assert len(site.own.asked) == 5
+        await harness.ask()
+    await until(lambda: len(mirror.requests) == 2)
+    assert harness.counters.mirrored == {"dropped": 3}
+    assert len(harness.own.requests) == 5
     mirror.let.set()
-    await until(lambda: site.tally.mirrored == {"dropped": 3, "ok": 2})
-    await site.ask()
-    await until(lambda: len(mirror.asked) == 4)  # each is noted twice by then
+    await until(lambda: harness.counters.mirrored == {"dropped": 3, "ok": 2})
+    await harness.ask()
+    await until(lambda: len(mirror.requests) == 4)  # each is noted twice by then
 
 
 async def test_copies_hold_no_more_memory_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infergate.gateway.mirror.MAX_BYTES", 10)
-    site, mirror = mirroring()
+    harness, mirror = mirroring()
     for size, whole, dropped in ((12, 1, 0), (0, 1, 1), (4, 1, 2)):
         tensor = Tensor("x", Datatype.UINT8, (size,), bytes(size))
-        await site.ask(InferRequest("m", "", "id", {}, (tensor,)))
-        await until(lambda: len(mirror.asked) == whole)  # noqa: B023
-        assert site.tally.mirrored["dropped"] == dropped
+        await harness.ask(InferRequest("m", "", "id", {}, (tensor,)))
+        await until(lambda: len(mirror.requests) == whole)  # noqa: B023
+        assert harness.counters.mirrored["dropped"] == dropped
     mirror.let.set()
-    own = site.gateway.traffic_splits[site.gateway.bindings[0]]._mirror_sender
+    own = harness.gateway.traffic_splits[harness.gateway.bindings[0]]._mirror_sender
     await until(lambda: not own._tasks)
-    assert site.tally.mirrored["ok"] == 1
+    assert harness.counters.mirrored["ok"] == 1
     mirror.let.clear()
     for size in (6, 4, 1):
         tensor = Tensor("x", Datatype.UINT8, (size,), bytes(size))
-        await site.ask(InferRequest("m", "", "id", {}, (tensor,)))
-    assert site.tally.mirrored["dropped"] == 3
-    await site.gateway.close()
+        await harness.ask(InferRequest("m", "", "id", {}, (tensor,)))
+    assert harness.counters.mirrored["dropped"] == 3
+    await harness.gateway.close()
 
 
 async def test_a_copy_has_a_memory_account_of_its_own() -> None:
     """It may outlast its request, so what its backend answers is not counted for that."""
-    site, mirror = mirroring()
+    harness, mirror = mirroring()
     tensor = Tensor("x", Datatype.UINT8, (4,), bytes(4))
     memory = Budget(4)
-    await site.ask(InferRequest("m", "", "id", {}, (tensor,)), memory=memory)
-    await until(lambda: len(mirror.asked) == 1)
+    await harness.ask(InferRequest("m", "", "id", {}, (tensor,)), memory=memory)
+    await until(lambda: len(mirror.requests) == 1)
     account: Any = mirror.calls.memory
     assert (memory.held, account.held) == (0, 4)
     mirror.let.set()
-    await until(lambda: site.tally.mirrored["ok"] == 1)
+    await until(lambda: harness.counters.mirrored["ok"] == 1)
     await until(lambda: account.held == 0)
-    await site.ask(InferRequest("m", "", "id", {}, (tensor,)), memory=Budget(3))
-    assert site.tally.mirrored["dropped"] == 1
+    await harness.ask(InferRequest("m", "", "id", {}, (tensor,)), memory=Budget(3))
+    assert harness.counters.mirrored["dropped"] == 1
 
 
 async def test_a_share_is_mirrored_sequences_as_a_whole() -> None:
-    site, mirror = mirroring(percent=30, most=10_000)
+    harness, mirror = mirroring(percent=30, maximum=10_000)
     mirror.let.set()
     for number in range(1, 101):
         for _ in range(3):
-            await site.ask(InferRequest("m", "", "id", {"sequence_id": number}))
+            await harness.ask(InferRequest("m", "", "id", {"sequence_id": number}))
     await until(lambda: len(asyncio.all_tasks()) == 1)
-    copies = Counter(str(each.parameters) for each in mirror.asked)  # type: ignore[attr-defined]
+    copies = Counter(str(each.parameters) for each in mirror.requests)  # type: ignore[attr-defined]
     assert set(copies.values()) == {6}
     assert 15 < len(copies) < 45
 
 
 async def test_a_mirror_that_fails_is_nobodys_matter(caplog: pytest.LogCaptureFixture) -> None:
-    site, mirror = mirroring()
+    harness, mirror = mirroring()
     mirror.let.set()
     mirror.answer = AWAY
-    await site.ask()
-    await until(lambda: site.tally.mirrored == {"failed": 1})
+    await harness.ask()
+    await until(lambda: harness.counters.mirrored == {"failed": 1})
     mirror.answer = ValueError("a bug")  # type: ignore[assignment]
-    await site.ask()
-    await until(lambda: site.tally.mirrored == {"failed": 2})
+    await harness.ask()
+    await until(lambda: harness.counters.mirrored == {"failed": 2})
     assert "internal error while mirroring a request" in caplog.text
 
 
 async def test_what_the_client_is_told_an_error_of_is_mirrored_too() -> None:
-    site, mirror = mirroring()
-    site.own.answer = GatewayError(Kind.BACKEND_ERROR, "it broke")
+    harness, mirror = mirroring()
+    harness.own.answer = GatewayError(Kind.BACKEND_ERROR, "it broke")
     with pytest.raises(GatewayError, match="it broke"):
-        await site.ask()
-    await until(lambda: mirror.asked == [REQUEST])
-    await site.gateway.close()
+        await harness.ask()
+    await until(lambda: mirror.requests == [REQUEST])
+    await harness.gateway.close()
 
 
 async def test_closing_gives_copies_up() -> None:
-    site, mirror = mirroring()
-    await site.ask()
-    await until(lambda: bool(mirror.asked))
+    harness, mirror = mirroring()
+    await harness.ask()
+    await until(lambda: bool(mirror.requests))
     before = len(asyncio.all_tasks())
-    await site.gateway.close()
+    await harness.gateway.close()
     assert len(asyncio.all_tasks()) == before - 1
-    assert not site.tally.mirrored
+    assert not harness.counters.mirrored
 
 
 async def test_streams_are_mirrored_as_streams() -> None:
-    site, mirror = mirroring()
+    harness, mirror = mirroring()
     mirror.let.set()
-    assert len(await site.stream()) == 1
-    await until(lambda: site.tally.mirrored == {"ok": 1})
+    assert len(await harness.stream()) == 1
+    await until(lambda: harness.counters.mirrored == {"ok": 1})
 
 
 async def test_what_lies_in_shared_memory_is_not_mirrored() -> None:
-    site, mirror = mirroring()
+    harness, mirror = mirroring()
     tensor = Tensor(
         "x", next(iter(mirror.datatypes)), (1,), b"", shared_memory=RegionRef("r", 0, 4)
     )
     with pytest.raises(GatewayError):
-        await site.ask(InferRequest("m", "", "id", {}, (tensor,)))
+        await harness.ask(InferRequest("m", "", "id", {}, (tensor,)))
     await asyncio.sleep(0)
-    assert not mirror.asked
+    assert not mirror.requests
 
 
 async def test_a_mirror_that_is_away_does_not_make_the_gateway_unready() -> None:
-    site, mirror = mirroring()
+    harness, mirror = mirroring()
     mirror.let.set()
     mirror.answer = AWAY
-    assert await site.gateway.perform(ServerReadyRequest(), call()) == HealthStatus(ok=True)
-    site = Site(Route("m", "own", fallback="other", mirror=MirrorTarget("other")))
-    site.other.answer = AWAY
-    assert await site.gateway.perform(ServerReadyRequest(), call()) == HealthStatus(ok=False)
+    assert await harness.gateway.perform(ServerReadyRequest(), call()) == HealthStatus(ok=True)
+    harness = Harness(Route("m", "own", fallback="other", mirror=MirrorTarget("other")))
+    harness.other.answer = AWAY
+    assert await harness.gateway.perform(ServerReadyRequest(), call()) == HealthStatus(ok=False)
 
 
 # ---- what it costs others ----------------------------------------------------------------------
@@ -352,7 +356,7 @@ async def test_only_routes_with_branches_are_translated_for_it() -> None:
     made = Frontend(LineCodec(), Gateway(RouteTable(routes), known, {}), DEFAULT_LIMITS)
     ways = []
     for model in ("m", "n"):
-        asked = call()
-        await made.respond(RpcRequest(f"infer {model} 1 id"), asked)
-        ways.append(asked.pipeline)
+        context = call()
+        await made.respond(RpcRequest(f"infer {model} 1 id"), context)
+        ways.append(context.pipeline)
     assert ways == ["translate", "forward"]

@@ -52,14 +52,14 @@ def lacking() -> RequestContext:
     return made
 
 
-async def infer(gateway: Gateway, asked: RequestContext, *inputs: Tensor) -> InferResponse:
-    answer = await gateway.perform(InferRequest("m", inputs=inputs), asked)
+async def infer(gateway: Gateway, context: RequestContext, *inputs: Tensor) -> InferResponse:
+    answer = await gateway.perform(InferRequest("m", inputs=inputs), context)
     assert isinstance(answer, InferResponse)
     return answer
 
 
 def sent(backend: Memory) -> tuple[Tensor, ...]:
-    request = backend.asked[-1]
+    request = backend.requests[-1]
     assert isinstance(request, InferRequest)
     return request.inputs
 
@@ -101,17 +101,17 @@ async def test_what_a_cast_makes_is_counted() -> None:
     to_client.answer = InferResponse("m", outputs=(half,))
     back.description = MODEL
     back.answer = InferResponse("m")
-    for backend, asked, given, made in (
+    for backend, context, given, made in (
         (to_backend, call(), half, 4 * elements),
         (to_client, lacking(), UINT8, 4 * elements),
         (back, lacking(), full, 2 * elements),
     ):
-        asked.memory = memory = Budget(made)
-        await infer(through(backend), asked, given)
+        context.memory = memory = Budget(made)
+        await infer(through(backend), context, given)
         assert memory.held == made
-        asked.memory = Budget(made - 1)
+        context.memory = Budget(made - 1)
         with pytest.raises(GatewayError, match="full"):
-            await infer(through(backend), asked, given)
+            await infer(through(backend), context, given)
 
 
 async def test_metadata_is_in_the_clients_names() -> None:
@@ -128,12 +128,12 @@ async def test_declared_metadata_casts_back_too() -> None:
     assert backend.described == []
 
 
-@pytest.mark.parametrize(("asked", "backend"), [(call(), Memory("b")), (lacking(), Lacking("b"))])
+@pytest.mark.parametrize(("context", "backend"), [(call(), Memory("b")), (lacking(), Lacking("b"))])
 async def test_nothing_is_cast_back_and_nobody_asked_where_both_sides_are_alike(
-    asked: RequestContext, backend: Memory
+    context: RequestContext, backend: Memory
 ) -> None:
     backend.description = MODEL
-    await infer(through(backend), asked, UINT8, FP32)
+    await infer(through(backend), context, UINT8, FP32)
     assert sent(backend) == (UINT8, FP32)
     assert backend.described == []
 
@@ -153,7 +153,7 @@ async def test_without_a_cast_an_input_is_unsupported(casts: Any) -> None:
     assert caught.value.public == (
         "input 'b' is BOOL, which the protocol memory cannot carry; its route may cast it"
     )
-    assert not backend.asked
+    assert not backend.requests
 
 
 async def test_without_a_cast_an_output_is_unsupported() -> None:
@@ -170,14 +170,14 @@ async def test_metadata_tells_the_client_what_it_gets() -> None:
     backend = Memory("b", MODEL)
     backend.description = MODEL
     gateway = through(backend)
-    for told in (
+    for metadata in (
         await gateway.perform(ModelMetadataRequest("m"), lacking()),
         await gateway.describe("m", "", lacking()),
         await through(backend, declared={"m": MODEL}).perform(ModelMetadataRequest("m"), lacking()),
     ):
-        assert isinstance(told, ModelMetadata)
-        assert [each.datatype for each in told.inputs] == ["UINT8", "FP32"]
-        assert [each.datatype for each in told.outputs] == ["UINT8", "TYPE_X"]
+        assert isinstance(metadata, ModelMetadata)
+        assert [each.datatype for each in metadata.inputs] == ["UINT8", "FP32"]
+        assert [each.datatype for each in metadata.outputs] == ["UINT8", "TYPE_X"]
     assert await gateway.perform(ModelMetadataRequest("m"), call()) == MODEL
     assert await through(backend, {}).perform(ModelMetadataRequest("m"), lacking()) == MODEL
 
@@ -191,9 +191,9 @@ async def test_a_declared_model_is_known_to_the_backend_in_its_own_names() -> No
         inputs={"b": "flags"},
         outputs={"odd": "even"},
     )
-    asked = call()
-    await infer(gateway, asked, BOOL)
-    assert asked.declared_metadata == ModelMetadata(
+    context = call()
+    await infer(gateway, context, BOOL)
+    assert context.declared_metadata == ModelMetadata(
         "theirs",
         inputs=(TensorMetadata("flags", "BOOL", (-1,)), TensorMetadata("f", "BF16", (-1,))),
         outputs=(TensorMetadata("b", "BOOL", (-1,)), TensorMetadata("even", "TYPE_X", (1,))),
@@ -201,7 +201,7 @@ async def test_a_declared_model_is_known_to_the_backend_in_its_own_names() -> No
 
 
 async def test_of_another_model_nothing_is_declared() -> None:
-    asked = call()
-    asked.declared_metadata = MODEL
-    await infer(through(Memory("b")), asked, BOOL)
-    assert asked.declared_metadata is None
+    context = call()
+    context.declared_metadata = MODEL
+    await infer(through(Memory("b")), context, BOOL)
+    assert context.declared_metadata is None

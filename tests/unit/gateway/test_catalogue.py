@@ -47,10 +47,10 @@ class Repository(Memory):
         self.listed = listed
         self.unready = set(unready)
         self.versions: dict[str, tuple[str, ...]] = {}
-        self.at_once = self.most_at_once = 0
+        self.concurrent = self.max_concurrent = 0
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
-        self.asked.append(operation)
+        self.requests.append(operation)
         match operation:
             case ModelIndexRequest():
                 return ModelIndex(tuple(ModelIndexEntry(name, "1") for name in self.listed))
@@ -63,10 +63,10 @@ class Repository(Memory):
         self, model: str, version: str, context: RequestContext, *, refresh: bool = False
     ) -> ModelMetadata:
         self.described.append((model, version, refresh))
-        self.at_once += 1
-        self.most_at_once = max(self.at_once, self.most_at_once)
+        self.concurrent += 1
+        self.max_concurrent = max(self.concurrent, self.max_concurrent)
         await asyncio.sleep(0)
-        self.at_once -= 1
+        self.concurrent -= 1
         return ModelMetadata(model, self.versions.get(model, ("1",)))
 
 
@@ -75,21 +75,25 @@ def gateway(*routes: Route, backends: Any) -> Gateway:
 
 
 async def status(made: Gateway, model: str = "", **fields: Any) -> ServerStatus:
-    told = await made.perform(ServerStatusRequest(model), call(**fields))
-    assert isinstance(told, ServerStatus)
-    return told
+    reported = await made.perform(ServerStatusRequest(model), call(**fields))
+    assert isinstance(reported, ServerStatus)
+    return reported
 
 
-def states(told: ModelStatus) -> dict[str, str]:
-    return {entry.version: entry.state for entry in told.versions}
+def states(reported: ModelStatus) -> dict[str, str]:
+    return {entry.version: entry.state for entry in reported.versions}
 
 
 async def test_one_model() -> None:
     repository = Repository(unready={("m", "3")})
     repository.versions["m"] = ("1", "3")
-    told = await status(gateway(Route("*", "b"), backends=[repository]), "m")
-    assert (told.name, told.version, told.ready) == ("infergate", infergate.__version__, True)
-    (one,) = told.models
+    reported = await status(gateway(Route("*", "b"), backends=[repository]), "m")
+    assert (reported.name, reported.version, reported.ready) == (
+        "infergate",
+        infergate.__version__,
+        True,
+    )
+    (one,) = reported.models
     assert one.metadata == ModelMetadata("m", ("1", "3"))
     assert one.versions == (
         ModelIndexEntry("m", "1", "READY"),
@@ -106,7 +110,7 @@ async def test_a_model_is_told_in_the_clients_names() -> None:
     assert one.metadata == ModelMetadata("m", ("1",))
     assert states(one) == {"1": "READY"}
     assert set(memory.described) == {("real", "4", False)}
-    assert ModelReadyRequest("real", "4") in memory.asked
+    assert ModelReadyRequest("real", "4") in memory.requests
 
 
 async def test_versions_of_several_routes_come_together() -> None:
@@ -115,12 +119,12 @@ async def test_versions_of_several_routes_come_together() -> None:
     made = gateway(
         Route("m", "other", "1"), Route("m", "other", "2"), Route("m", "one"), backends=[one, other]
     )
-    (told,) = (await status(made, "m")).models
-    assert states(told) == {"1": "READY", "2": "UNAVAILABLE", "5": "READY"}
+    (reported,) = (await status(made, "m")).models
+    assert states(reported) == {"1": "READY", "2": "UNAVAILABLE", "5": "READY"}
     assert set(one.described) == {("m", "", False)}
     only = gateway(Route("m", "other", "1"), Route("m", "other", "2"), backends=[other])
-    (told,) = (await status(only, "m")).models
-    assert states(told) == {"1": "READY", "2": "UNAVAILABLE"}
+    (reported,) = (await status(only, "m")).models
+    assert states(reported) == {"1": "READY", "2": "UNAVAILABLE"}
 
 
 class Counting(Repository):
@@ -150,26 +154,29 @@ class Counting(Repository):
 
 async def test_what_servers_have_counted_is_told_in_the_clients_names() -> None:
     backend = Counting()
-    (told,) = (
+    (reported,) = (
         await status(gateway(Route("m", "b", "", Rewrite("real")), backends=[backend]), "m")
     ).models
     assert backend.counted == [ModelStatisticsRequest("real", "")]
-    assert [each["name"] for each in told.statistics] == ["m", "m"]
-    assert [each["version"] for each in told.statistics] == ["1", "2"]
+    assert [each["name"] for each in reported.statistics] == ["m", "m"]
+    assert [each["version"] for each in reported.statistics] == ["1", "2"]
 
 
 async def test_what_a_versions_own_route_leads_to_is_that_versions() -> None:
     one, other = Counting("one"), Counting("other")
     made = gateway(Route("m", "other", "2"), Route("m", "one"), backends=[one, other])
-    (told,) = (await status(made, "m")).models
-    assert {each["version"]: each["by"] for each in told.statistics} == {"1": "one", "2": "other"}
+    (reported,) = (await status(made, "m")).models
+    assert {each["version"]: each["by"] for each in reported.statistics} == {
+        "1": "one",
+        "2": "other",
+    }
 
 
 async def test_a_status_does_without_figures_that_cannot_be_had() -> None:
     made = gateway(Route("m", "b"), backends=[Counting(broken=True)])
-    (told,) = (await status(made, "m")).models
-    assert told.statistics == ()
-    assert states(told) == {"1": "READY"}
+    (reported,) = (await status(made, "m")).models
+    assert reported.statistics == ()
+    assert states(reported) == {"1": "READY"}
 
 
 async def test_a_server_that_cannot_be_reached_is_not_one_without_models() -> None:
@@ -184,7 +191,7 @@ async def test_a_server_that_cannot_be_reached_is_not_one_without_models() -> No
 
 
 async def test_the_only_server_tells_its_version_and_configuration() -> None:
-    class Telling(Repository):
+    class Reporting(Repository):
         async def perform(self, operation: Operation, context: RequestContext) -> Response:
             match operation:
                 case ServerStatusRequest(name):
@@ -194,29 +201,31 @@ async def test_the_only_server_tells_its_version_and_configuration() -> None:
                     return ModelConfig(name, {"instance_group": [{"count": 2}]})
             return await super().perform(operation, context)
 
-    one, other = Telling("one"), Telling("other")
+    one, other = Reporting("one"), Reporting("other")
     one.profile_of_all = other.profile_of_all = replace(GENERIC, reports_config=True)
-    told = await status(gateway(Route("m", "one"), backends=[one]), "m")
-    assert (told.version, told.uptime_ns) == ("1.9.0", 7)
-    assert told.models[0].config["instance_group"] == [{"count": 2}]
-    told = await status(gateway(Route("m", "one"), Route("n", "other"), backends=[one, other]), "m")
-    assert told.version == infergate.__version__
-    assert told.uptime_ns > 7
+    reported = await status(gateway(Route("m", "one"), backends=[one]), "m")
+    assert (reported.version, reported.uptime_ns) == ("1.9.0", 7)
+    assert reported.models[0].config["instance_group"] == [{"count": 2}]
+    reported = await status(
+        gateway(Route("m", "one"), Route("n", "other"), backends=[one, other]), "m"
+    )
+    assert reported.version == infergate.__version__
+    assert reported.uptime_ns > 7
 
 
 async def test_servers_that_tell_none_leave_the_gateways_own() -> None:
     made = gateway(Route("m", "b"), backends=[Repository()])
     made.own_statistics.record(call(model="m", route="m", operation="infer"), 0.25, 1)
-    (told,) = (await status(made, "m")).models
-    (counted,) = told.statistics
+    (reported,) = (await status(made, "m")).models
+    (counted,) = reported.statistics
     assert counted["inference_stats"]["success"] == {"count": 1, "ns": 250_000_000}
 
 
 async def test_a_model_without_versions_has_one_without_a_name() -> None:
     repository = Repository()
     repository.versions["m"] = ()
-    (told,) = (await status(gateway(Route("*", "b"), backends=[repository]), "m")).models
-    assert told.versions == (ModelIndexEntry("m", "", "READY"),)
+    (reported,) = (await status(gateway(Route("*", "b"), backends=[repository]), "m")).models
+    assert reported.versions == (ModelIndexEntry("m", "", "READY"),)
 
 
 async def test_an_unknown_model_is_not_found() -> None:
@@ -240,13 +249,13 @@ async def test_all_models() -> None:
         Route("x-*", "b"),
         backends=[BuiltinBackend("demo"), Repository("b", "x-1", "x-2", "y")],
     )
-    asked = call()
-    told = await made.perform(ServerStatusRequest(), asked)
-    assert isinstance(told, ServerStatus)
-    assert [one.metadata.name for one in told.models] == ["simple", "x-1", "x-2"]
-    assert told.models[0].metadata.max_batch_size == 8
-    assert [states(one) for one in told.models] == [{"1": "READY"}] * 3
-    assert asked.route == ""  # it is no one route's
+    context = call()
+    reported = await made.perform(ServerStatusRequest(), context)
+    assert isinstance(reported, ServerStatus)
+    assert [one.metadata.name for one in reported.models] == ["simple", "x-1", "x-2"]
+    assert reported.models[0].metadata.max_batch_size == 8
+    assert [states(one) for one in reported.models] == [{"1": "READY"}] * 3
+    assert context.route == ""  # it is no one route's
 
 
 async def test_a_gateway_that_is_not_ready_says_so() -> None:
@@ -280,9 +289,9 @@ async def test_a_model_that_is_not_to_be_had_is_unavailable() -> None:
 async def test_so_many_models_are_asked_about_at_once() -> None:
     names = [f"m{number}" for number in range(100)]
     repository = Repository("b", *names)
-    told = await status(gateway(Route("*", "b"), backends=[repository]))
-    assert [one.metadata.name for one in told.models] == names
-    assert repository.most_at_once == 16
+    reported = await status(gateway(Route("*", "b"), backends=[repository]))
+    assert [one.metadata.name for one in reported.models] == names
+    assert repository.max_concurrent == 16
 
 
 async def test_a_silent_backend_costs_a_short_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,8 +311,8 @@ async def test_a_silent_backend_costs_a_short_time(monkeypatch: pytest.MonkeyPat
     given: list[float] = []
     silent = Silent("b", *(f"m{number}" for number in range(40)))
     began = time.monotonic()
-    told = await status(gateway(Route("*", "b"), backends=[silent]))
-    assert {entry.reason for one in told.models for entry in one.versions} == {"late"}
+    reported = await status(gateway(Route("*", "b"), backends=[silent]))
+    assert {entry.reason for one in reported.models for entry in one.versions} == {"late"}
     assert len(given) == 40
     assert max(given) <= 0.2
     assert max(given[16:]) <= 0.15  # after the first 16 had their 0.2
@@ -336,7 +345,7 @@ class Indexed(Memory):
         self.is_ready = ready
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
-        self.asked.append(operation)
+        self.requests.append(operation)
         match operation:
             case ModelReadyRequest(model, version):
                 if isinstance(self.is_ready, GatewayError):
@@ -349,9 +358,9 @@ class Indexed(Memory):
 
 
 async def index(made: Gateway, *, ready_only: bool = False) -> list[ModelIndexEntry]:
-    told = await made.perform(ModelIndexRequest(ready_only), call())
-    assert isinstance(told, ModelIndex)
-    return list(told.models)
+    index_response = await made.perform(ModelIndexRequest(ready_only), call())
+    assert isinstance(index_response, ModelIndex)
+    return list(index_response.models)
 
 
 async def test_a_route_to_one_model_is_told_of_as_its_server_does() -> None:
@@ -374,7 +383,7 @@ async def test_a_route_to_one_model_is_told_of_as_its_server_does() -> None:
         ModelIndexEntry("pinned", "9", "UNAVAILABLE", "unloaded"),
         ModelIndexEntry("other", "1", "READY"),
     ]
-    assert there.asked == [ModelIndexRequest()]
+    assert there.requests == [ModelIndexRequest()]
     assert [(e.name, e.version) for e in await index(made, ready_only=True)] == [
         ("mine", "1"),
         ("other", "1"),
@@ -417,7 +426,7 @@ async def test_where_names_alone_are_listed_a_model_is_asked_itself() -> None:
     made = gateway(Route("m", "b"), Route("*", "b"), backends=[names])
     states = [("m", "READY"), ("x", ""), ("y", "")]
     assert [(e.name, e.state) for e in await index(made)] == states
-    assert names.asked == [ModelIndexRequest(), ModelReadyRequest("m")]
+    assert names.requests == [ModelIndexRequest(), ModelReadyRequest("m")]
     ready = await index(made, ready_only=True)
     assert [(e.name, e.state) for e in ready] == [("m", "READY"), ("x", "READY")]
 
@@ -442,9 +451,9 @@ async def test_where_there_is_no_index_a_model_is_asked_itself() -> None:
 async def test_a_backend_that_is_away_is_asked_once() -> None:
     away = Indexed(GatewayError(Kind.CONNECT, "backend 'b': cannot connect"))
     made = gateway(Route("m", "b"), backends=[away])
-    told = ModelIndexEntry("m", "", "UNAVAILABLE", "backend 'b': cannot connect")
-    assert await index(made) == [told]
-    assert away.asked == [ModelIndexRequest()]
+    unavailable = ModelIndexEntry("m", "", "UNAVAILABLE", "backend 'b': cannot connect")
+    assert await index(made) == [unavailable]
+    assert away.requests == [ModelIndexRequest()]
 
 
 async def test_names_behind_a_rewriting_pattern_are_told_where_they_can_be() -> None:

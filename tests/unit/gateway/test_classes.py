@@ -57,7 +57,7 @@ def classes(count: int, name: str = "Y", **more: Any) -> RequestedOutput:
     return RequestedOutput(name, {"classification": count, **more})
 
 
-async def told(gateway: Gateway, *outputs: RequestedOutput) -> dict[str, Any]:
+async def response_json(gateway: Gateway, *outputs: RequestedOutput) -> dict[str, Any]:
     answer = await gateway.perform(InferRequest("m", outputs=outputs), call())
     assert isinstance(answer, InferResponse)
     return {t.name: t.numpy().tolist() for t in answer.outputs}
@@ -69,21 +69,21 @@ async def told(gateway: Gateway, *outputs: RequestedOutput) -> dict[str, Any]:
 async def test_values_are_the_backends(outputs: tuple[RequestedOutput, ...]) -> None:
     gateway, memory = behind(model((-1, 3)))
     assert not requests_classes(InferRequest("m", outputs=outputs))
-    assert (await told(gateway, *outputs))["Y"] == SCORES.tolist()
+    assert (await response_json(gateway, *outputs))["Y"] == SCORES.tolist()
     assert memory.described == []
 
 
 async def test_a_backend_that_has_classes_is_asked_for_them() -> None:
     gateway, memory = behind(model((-1, 3)))
     memory.has_classes = True
-    assert (await told(gateway, classes(2)))["Y"] == SCORES.tolist()  # as the backend said
-    assert memory.asked == [InferRequest("m", outputs=(classes(2),))]
+    assert (await response_json(gateway, classes(2)))["Y"] == SCORES.tolist()  # as the backend said
+    assert memory.requests == [InferRequest("m", outputs=(classes(2),))]
 
 
 async def test_the_backend_is_asked_for_values() -> None:
     gateway, memory = behind(model((-1, 3)))
-    found = await told(gateway, classes(2, other="kept"), RequestedOutput("Z"))
-    assert memory.asked == [
+    found = await response_json(gateway, classes(2, other="kept"), RequestedOutput("Z"))
+    assert memory.requests == [
         InferRequest("m", outputs=(RequestedOutput("Y", {"other": "kept"}), RequestedOutput("Z")))
     ]
     assert found == {
@@ -108,12 +108,12 @@ async def test_the_backend_is_asked_for_values() -> None:
 async def test_metadata_tells_what_is_a_batch(metadata: ModelMetadata, batched: bool) -> None:
     gateway, _ = behind(metadata)
     expected = [[b"3.000000:1"], [b"9.000000:0"]] if batched else [b"9.000000:3"]
-    assert (await told(gateway, classes(1)))["Y"] == expected
+    assert (await response_json(gateway, classes(1)))["Y"] == expected
 
 
 async def test_declared_metadata_stands_for_the_backends() -> None:
     gateway, memory = behind(model((2, 3)), {"m": model((2, 3), 8)})
-    assert (await told(gateway, classes(1)))["Y"] == [[b"3.000000:1"], [b"9.000000:0"]]
+    assert (await response_json(gateway, classes(1)))["Y"] == [[b"3.000000:1"], [b"9.000000:0"]]
     assert memory.described == []
 
 
@@ -123,17 +123,17 @@ async def test_labels_and_names_are_the_clients() -> None:
         rewrite=Rewrite("theirs", "7", outputs={"scores": "Y"}),
         labels={"scores": ("ant", "bee", "cat"), "Y": ("wrong",) * 3},
     )
-    assert await told(gateway, classes(1, "scores")) == {
+    assert await response_json(gateway, classes(1, "scores")) == {
         "scores": [[b"3.000000:1:bee"], [b"9.000000:0:ant"]],
         "Z": [[5], [6]],
     }
     assert memory.described == [("theirs", "7", False)]
-    assert memory.asked == [InferRequest("theirs", "7", outputs=(RequestedOutput("Y"),))]
+    assert memory.requests == [InferRequest("theirs", "7", outputs=(RequestedOutput("Y"),))]
 
 
 async def test_fewer_labels_than_classes() -> None:
     gateway, _ = behind(model((-1, 3)), labels={"Y": ("ant", "")})
-    assert (await told(gateway, classes(3)))["Y"][1] == [
+    assert (await response_json(gateway, classes(3)))["Y"][1] == [
         b"9.000000:0:ant",
         b"8.000000:2",
         b"7.000000:1",
@@ -143,8 +143,8 @@ async def test_fewer_labels_than_classes() -> None:
 async def test_without_metadata_nothing_is_computed() -> None:
     gateway, memory = behind(GatewayError(Kind.CONNECT, "down"))
     with pytest.raises(GatewayError, match="down"):
-        await told(gateway, classes(1))
-    assert memory.asked == []
+        await response_json(gateway, classes(1))
+    assert memory.requests == []
 
 
 async def test_an_output_without_an_order_is_refused() -> None:
@@ -154,7 +154,7 @@ async def test_an_output_without_an_order_is_refused() -> None:
     )
     assert isinstance(answer, InferResponse)
     with pytest.raises(GatewayError, match="'Y': class result not available") as caught:
-        await told(gateway, classes(1))
+        await response_json(gateway, classes(1))
     assert caught.value.kind is Kind.BAD_REQUEST
 
 
@@ -180,5 +180,5 @@ async def test_long_outputs_are_classified_by_a_thread(monkeypatch: pytest.Monke
     for elements in (MAX_INLINE_CLASSIFY_BYTES // 4, MAX_INLINE_CLASSIFY_BYTES // 4 + 1):
         values = tensor_from_array("Y", Datatype.FP32, np.zeros(elements, np.float32))
         memory.answer = InferResponse("theirs", "7", outputs=(values,))
-        await told(gateway, classes(1))
+        await response_json(gateway, classes(1))
     assert [each == threading.get_ident() for each in threads] == [True, False]

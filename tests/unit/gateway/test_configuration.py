@@ -89,12 +89,12 @@ async def test_a_servers_own_is_told_in_the_clients_names() -> None:
     memory = Memory("b", ModelConfig("real", settings, b"as sent"))
     memory.profile_of_all = TRITON
     gateway = made(memory, Rewrite("real", inputs={"image": "data"}))
-    told = await gateway.perform(ModelConfigRequest("m"), call())
+    response = await gateway.perform(ModelConfigRequest("m"), call())
     renamed = [{"name": "image", "dims": [3]}, {"name": ["odd"]}, "odd"]
-    assert told == ModelConfig(
+    assert response == ModelConfig(
         "m", {"name": "m", "input": renamed, "output": [], "x": 1}, b"as sent"
     )
-    assert memory.asked == [ModelConfigRequest("real")]
+    assert memory.requests == [ModelConfigRequest("real")]
 
 
 async def test_of_other_servers_it_is_made_of_metadata() -> None:
@@ -103,29 +103,33 @@ async def test_of_other_servers_it_is_made_of_metadata() -> None:
     assert await made(memory).perform(ModelConfigRequest("m"), call()) == config_from_metadata(
         MODEL
     )
-    assert not memory.asked
+    assert not memory.requests
 
 
 async def test_a_declared_model_is_as_declared() -> None:
     memory = Memory("b", ModelConfig("m", {}))
     memory.profile_of_all = TRITON
-    told = await made(memory, declared={"m": MODEL}).perform(ModelConfigRequest("m"), call())
-    assert told == config_from_metadata(MODEL)
-    assert not memory.asked
+    response = await made(memory, declared={"m": MODEL}).perform(ModelConfigRequest("m"), call())
+    assert response == config_from_metadata(MODEL)
+    assert not memory.requests
 
 
 async def test_embedded_models_have_one() -> None:
     gateway = Gateway(RouteTable([Route("*", "b")]), {"b": BuiltinBackend("b")}, {})
-    told = await gateway.perform(ModelConfigRequest("simple"), call())
-    assert isinstance(told, ModelConfig)
-    assert told.settings["max_batch_size"] == 8
-    assert told.settings["input"][0] == {"name": "INPUT0", "data_type": "TYPE_INT32", "dims": [16]}
-    told = await gateway.perform(ModelConfigRequest("repeat"), call())
-    assert isinstance(told, ModelConfig)
-    assert told.settings["model_transaction_policy"] == {"decoupled": True}
-    told = await gateway.perform(ModelConfigRequest("accumulate"), call())
-    assert isinstance(told, ModelConfig)
-    assert told.settings["sequence_batching"] == {
+    response = await gateway.perform(ModelConfigRequest("simple"), call())
+    assert isinstance(response, ModelConfig)
+    assert response.settings["max_batch_size"] == 8
+    assert response.settings["input"][0] == {
+        "name": "INPUT0",
+        "data_type": "TYPE_INT32",
+        "dims": [16],
+    }
+    response = await gateway.perform(ModelConfigRequest("repeat"), call())
+    assert isinstance(response, ModelConfig)
+    assert response.settings["model_transaction_policy"] == {"decoupled": True}
+    response = await gateway.perform(ModelConfigRequest("accumulate"), call())
+    assert isinstance(response, ModelConfig)
+    assert response.settings["sequence_batching"] == {
         "max_sequence_idle_microseconds": 60_000_000,
         "oldest": {"max_candidate_sequences": 1024},
     }

@@ -43,10 +43,10 @@ SETTINGS = (
 
 
 def gateway(*backends: Any, routes: Any = ROUTES, **allowed: bool) -> Gateway:
-    served = backends or (Memory("b", Acknowledgement()),)
+    every_backend = backends or (Memory("b", Acknowledgement()),)
     return Gateway(
         RouteTable(routes),
-        {each.name: each for each in served},
+        {each.name: each for each in every_backend},
         {},
         permissions=ControlPermissions(**allowed),
     )
@@ -64,7 +64,7 @@ async def test_models_are_not_loaded_unless_that_is_switched_on(operation: Opera
     refused = await refusal(gateway(memory, settings=True), operation)
     assert refused.kind is Kind.NO_BACKEND
     assert refused.public == "explicit model load / unload is not allowed if polling is enabled"
-    assert not memory.asked
+    assert not memory.requests
 
 
 @pytest.mark.parametrize("operation", SETTINGS)
@@ -74,7 +74,7 @@ async def test_settings_are_not_seen_unless_that_is_switched_on(operation: Opera
     refused = await refusal(gateway(memory, repository=True), operation)
     assert refused.kind is Kind.UNSUPPORTED
     assert "control: {settings: true}" in refused.public
-    assert not memory.asked
+    assert not memory.requests
 
 
 async def test_a_change_goes_along_the_models_route_to_every_server() -> None:
@@ -86,17 +86,17 @@ async def test_a_change_goes_along_the_models_route_to_every_server() -> None:
         Route("*", "c"),
     )
     made = gateway(here, there, routes=routes, repository=True)
-    asked = call()
+    context = call()
     load = ModelLoadRequest("m", "repo", {"config": "{}"})
-    assert await made.perform(load, asked) == Acknowledgement()
-    assert here.asked == [ModelLoadRequest("real", "repo", {"config": "{}"})] * 3
-    assert (asked.route, asked.backend) == ("m@2", "b")
+    assert await made.perform(load, context) == Acknowledgement()
+    assert here.requests == [ModelLoadRequest("real", "repo", {"config": "{}"})] * 3
+    assert (context.route, context.backend) == ("m@2", "b")
     assert await made.perform(ModelUnloadRequest("x-y"), call()) == Acknowledgement()
-    assert here.asked[3:] == [ModelUnloadRequest("y")] * 3
-    assert not there.asked
+    assert here.requests[3:] == [ModelUnloadRequest("y")] * 3
+    assert not there.requests
 
 
-TOLD = {
+CONFIG = {
     "name": "m",
     "input": [{"name": "A", "dims": [1]}, {"name": "B"}, {"name": ["A"]}, "A"],
     "output": [{"name": "A"}, {"name": "OUT"}],
@@ -113,7 +113,7 @@ THEIRS = {
 @pytest.mark.parametrize(
     ("config", "theirs"),
     [
-        (json.dumps(TOLD), THEIRS),
+        (json.dumps(CONFIG), THEIRS),
         ('{"input": [{"name": "A"}]}', {"input": [{"name": "INPUT0"}]}),
         ('{"name": "m", "input": "A"}', {"name": "real", "input": "A"}),
         # as it is, to the letter
@@ -135,7 +135,7 @@ async def test_a_configuration_to_load_has_the_backends_names(config: Any, their
     made = gateway(memory, routes=(Route("m", "b", rewrite=rewrite),), repository=True)
     files = {"file:1/model.py": b"x"}
     await made.perform(ModelLoadRequest("m", "", {"config": config, **files}), call())
-    (load,) = memory.asked
+    (load,) = memory.requests
     assert isinstance(load, ModelLoadRequest)
     sent = load.parameters["config"]
     assert (sent == config) if theirs is None else (json.loads(sent) == theirs)
@@ -159,10 +159,10 @@ async def test_the_trace_settings_of_a_model_go_to_its_backend() -> None:
     here.profile_of_all = there.profile_of_all = TRITON
     routes = (Route("m", "b", rewrite=Rewrite("real")), Route("*", "c"))
     made = gateway(here, there, routes=routes, settings=True)
-    told = await made.perform(TraceSettingsRequest("m", {"trace_rate": ["1"]}), call())
-    assert told == Settings({"trace_rate": ["1"]})
-    assert here.asked == [TraceSettingsRequest("real", {"trace_rate": ["1"]})]
-    assert not there.asked
+    settings = await made.perform(TraceSettingsRequest("m", {"trace_rate": ["1"]}), call())
+    assert settings == Settings({"trace_rate": ["1"]})
+    assert here.requests == [TraceSettingsRequest("real", {"trace_rate": ["1"]})]
+    assert not there.requests
     here.profile_of_all = MLSERVER
     refused = await refusal(made, TraceSettingsRequest("m"))
     assert refused.kind is Kind.UNSUPPORTED
@@ -175,10 +175,10 @@ async def test_a_servers_settings_go_to_every_backend_that_has_them(operation: O
     one.profile_of_all = third.profile_of_all = TRITON
     other.profile_of_all = MLSERVER
     made = gateway(one, other, third, routes=(Route("*", "a"),), settings=True)
-    asked = call()
-    assert await made.perform(operation, asked) == Settings({"x": "a"})
-    assert (one.asked, other.asked, third.asked) == ([operation], [], [operation])
-    assert asked.backend == "a,c"
+    context = call()
+    assert await made.perform(operation, context) == Settings({"x": "a"})
+    assert (one.requests, other.requests, third.requests) == ([operation], [], [operation])
+    assert context.backend == "a,c"
     third.answer = GatewayError(Kind.BAD_REQUEST, "no such setting")
     assert (await refusal(made, operation)).public == "no such setting"
     one.profile_of_all = third.profile_of_all = MLSERVER
@@ -209,17 +209,17 @@ async def test_only_what_is_switched_on_is_told_of() -> None:
         ({"repository": True}, {"model_repository"}),
         ({"settings": True}, {"trace", "logging"}),
     ):
-        told = await gateway(**allowed).perform(ServerMetadataRequest(), call())
-        assert isinstance(told, ServerMetadata)
-        assert {"model_repository", "trace", "logging"} & set(told.extensions) == more
-        assert {"model_configuration", "statistics"} <= set(told.extensions)
+        settings = await gateway(**allowed).perform(ServerMetadataRequest(), call())
+        assert isinstance(settings, ServerMetadata)
+        assert {"model_repository", "trace", "logging"} & set(settings.extensions) == more
+        assert {"model_configuration", "statistics"} <= set(settings.extensions)
 
 
 async def test_there_is_no_shared_memory() -> None:
     made = gateway()
     for name in ("", "r"):
-        told = await made.perform(SharedMemoryStatusRequest(name), call())
-        assert told == SharedMemoryStatus(())
+        settings = await made.perform(SharedMemoryStatusRequest(name), call())
+        assert settings == SharedMemoryStatus(())
         assert await made.perform(SharedMemoryUnregisterRequest(name), call()) == Acknowledgement()
     with pytest.raises(GatewayError, match="region 'r': shared memory is not supp") as caught:
         await made.perform(SharedMemoryRegisterRequest("r", "/k", 0, 64), call())
@@ -230,9 +230,9 @@ async def test_the_audit_log_tells_who_asked_and_who_was_not_let_in(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "infergate.audit")
-    asked = call(request_id="r1", permit=AccessRules(()).permit_for("jwt:idp:al'ice"))
+    context = call(request_id="r1", permit=AccessRules(()).permit_for("jwt:idp:al'ice"))
     await gateway(Memory("b", Acknowledgement()), repository=True).perform(
-        ModelLoadRequest("m"), asked
+        ModelLoadRequest("m"), context
     )
     refused = call(model="m\nforged" + "x" * 1000)
     log_denied(ModelLoadRequest, refused, GatewayError(Kind.UNAUTHENTICATED, "credentials"))

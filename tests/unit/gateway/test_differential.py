@@ -67,8 +67,8 @@ def requests_agree(codec: Any, wire: Any, model: ModelMetadata | None) -> None:
     if peek.operation is not InferRequest:
         return
 
-    def read(asked: Any) -> Any:
-        return completed(codec.parse_request(asked, DEFAULT_LIMITS), model).operation
+    def read(request: Any) -> Any:
+        return completed(codec.parse_request(request, DEFAULT_LIMITS), model).operation
 
     translated = outcome(lambda: read(wire))
     checked = outcome(lambda: completed(codec.validate(wire, DEFAULT_LIMITS), model))
@@ -94,11 +94,11 @@ def responses_agree(codec: Any, vector: Vector) -> None:
 
 
 def answers_agree(
-    codec: Any, wire: Any, asked: Any, asks: InferRequest, model: ModelMetadata | None
+    codec: Any, wire: Any, sent: Any, asks: InferRequest, model: ModelMetadata | None
 ) -> None:
     """What a client reads is the same whichever way its answer took."""
-    parsed = completed(codec.parse_request(asked, DEFAULT_LIMITS), model)
-    checked = completed(codec.validate(asked, DEFAULT_LIMITS), model)
+    parsed = completed(codec.parse_request(sent, DEFAULT_LIMITS), model)
+    checked = completed(codec.validate(sent, DEFAULT_LIMITS), model)
 
     def translate(**names: str) -> Any:
         answer = codec.parse_response(wire, asks, DEFAULT_LIMITS, model)
@@ -120,8 +120,8 @@ def answers_agree(
         assert forwarded[0] is translated[0]
         return
 
-    def read(told: Any) -> Any:
-        return codec.parse_response(told, asks, DEFAULT_LIMITS, model)
+    def read(response: Any) -> Any:
+        return codec.parse_response(response, asks, DEFAULT_LIMITS, model)
 
     assert isinstance(read(translated), InferResponse)
     assert read(forwarded) == read(translated)

@@ -121,8 +121,8 @@ async def test_rpc_services_of_the_gateway_come_first() -> None:
     frontends: dict[str, Any] = {"a.S": Named("a", lambda: RpcResponse([b"123"]))}
     dispatch = RpcDispatch(frontends, {"/h.Health/Check": check}, {}, records.append)
     assert (await dispatch.respond(RpcRequest("/h.Health/Check"), call())).message == [b"healthy"]
-    told = records.pop()
-    assert (told.protocol, told.operation, told.outcome) == ("grpc", "h.Health/Check", "ok")
+    record = records.pop()
+    assert (record.protocol, record.operation, record.outcome) == ("grpc", "h.Health/Check", "ok")
     answer = await dispatch.respond(RpcRequest("/a.S/M"), call())
     assert answer.metadata == {"x-load": "1"}
     assert (records[0].protocol, records[0].bytes_out) == ("a", 3)

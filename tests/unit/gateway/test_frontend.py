@@ -22,13 +22,13 @@ def frontend(backend: Any, codec: LineCodec, **route: Any) -> Frontend[RpcReques
 async def test_the_same_protocol_goes_on_undecoded() -> None:
     codec = LineCodec()
     backend = Wired("b", LineCodec())
-    asked = call()
-    answer = await frontend(backend, codec).respond(RpcRequest("infer m 1 id"), asked)
+    context = call()
+    answer = await frontend(backend, codec).respond(RpcRequest("infer m 1 id"), context)
     assert answer.message == [b"as it came"]
     assert answer.details == "as it said/it said"
-    assert [w.method for w in backend.wires] == ["infer m 1 x"]
+    assert [w.method for w in backend.sent] == ["infer m 1 x"]
     assert codec.decoded == 0
-    assert asked.pipeline == "forward"
+    assert context.pipeline == "forward"
 
 
 async def test_a_rewritten_model_is_still_not_decoded() -> None:
@@ -38,7 +38,7 @@ async def test_a_rewritten_model_is_still_not_decoded() -> None:
     answer = await frontend(backend, codec, rewrite=rewrite).respond(
         RpcRequest("infer m 2 id"), call()
     )
-    assert [w.method for w in backend.wires] == ["infer real 4 x"]
+    assert [w.method for w in backend.sent] == ["infer real 4 x"]
     assert answer.details == "as m/2"
     assert codec.decoded == 0
 
@@ -58,65 +58,65 @@ async def test_anything_else_is_translated(
     codec = LineCodec()
     codec.can_pass_through = codec_forwards
     backend = Wired("b", other)
-    asked = call()
+    context = call()
     answer = await frontend(backend, codec, rewrite=rewrite).respond(
-        RpcRequest("infer m 1 id"), asked
+        RpcRequest("infer m 1 id"), context
     )
     assert b"InferResponse" in bytes(answer.message[0])
-    assert not backend.wires
-    assert asked.pipeline == "translate"
+    assert not backend.sent
+    assert context.pipeline == "translate"
 
 
 async def test_a_form_the_server_does_not_take_is_translated() -> None:
     codec = LineCodec()
     backend = Wired("b", LineCodec())
-    asked = call()
-    await frontend(backend, codec).respond(RpcRequest("infer m 1 odd"), asked)
+    context = call()
+    await frontend(backend, codec).respond(RpcRequest("infer m 1 odd"), context)
     assert codec.decoded == 1
-    assert not backend.wires
-    assert asked.pipeline == "translate"
+    assert not backend.sent
+    assert context.pipeline == "translate"
 
 
 @pytest.mark.parametrize("backend", [Wired("b", LineCodec()), Memory("b")], ids=["wire", "other"])
 async def test_both_ways_refuse_what_is_wrong_and_send_nothing(backend: Any) -> None:
-    asked = call()
-    answer = await frontend(backend, LineCodec()).respond(RpcRequest("infer m 1 bad"), asked)
+    context = call()
+    answer = await frontend(backend, LineCodec()).respond(RpcRequest("infer m 1 bad"), context)
     assert answer.details == "bad_request: bad tensor"
-    assert asked.outcome == "bad_request"
-    assert not backend.asked
-    assert not getattr(backend, "wires", [])
+    assert context.outcome == "bad_request"
+    assert not backend.requests
+    assert not getattr(backend, "sent", [])
 
 
 async def test_a_trusted_routes_message_is_not_read() -> None:
     backend = Wired("b", LineCodec())
-    served = frontend(backend, LineCodec(), validate=False)
-    assert (await served.respond(RpcRequest("infer m 1 bad"), call())).code == 0
+    handler = frontend(backend, LineCodec(), validate=False)
+    assert (await handler.respond(RpcRequest("infer m 1 bad"), call())).code == 0
 
 
 @pytest.mark.parametrize("validate", [True, False])
 async def test_a_forwarded_request_tells_its_sequence_in_the_backends_names(validate: bool) -> None:
     backend = Wired("b", LineCodec())
-    served = frontend(backend, LineCodec(), rewrite=Rewrite(model="theirs"), validate=validate)
-    await served.respond(RpcRequest("infer m 1 id", metadata={"sequence": "s"}), call())
-    await served.respond(RpcRequest("infer m 1 id"), call())
+    handler = frontend(backend, LineCodec(), rewrite=Rewrite(model="theirs"), validate=validate)
+    await handler.respond(RpcRequest("infer m 1 id", metadata={"sequence": "s"}), call())
+    await handler.respond(RpcRequest("infer m 1 id"), call())
     assert backend.supports_sequences == [("theirs", "s"), None]
 
 
 async def test_where_there_is_one_endpoint_no_sequence_is_looked_for() -> None:
     backend = Wired("b", LineCodec())
     backend.has_several_endpoints = False
-    served = frontend(backend, LineCodec())
-    await served.respond(RpcRequest("infer m 1 id", metadata={"sequence": "s"}), call())
+    handler = frontend(backend, LineCodec())
+    await handler.respond(RpcRequest("infer m 1 id", metadata={"sequence": "s"}), call())
     assert backend.supports_sequences == [None]
 
 
 async def test_a_backends_error_is_told_in_this_protocol() -> None:
     backend = Wired("b", LineCodec())
     backend.reply = RpcResponse(code=13, details="it broke")
-    asked = call()
-    answer = await frontend(backend, LineCodec()).respond(RpcRequest("infer m 1 id"), asked)
+    context = call()
+    answer = await frontend(backend, LineCodec()).respond(RpcRequest("infer m 1 id"), context)
     assert answer.details == "backend_error: it broke"
-    assert asked.outcome == "backend_error"
+    assert context.outcome == "backend_error"
 
 
 async def test_other_operations_need_no_way() -> None:
@@ -125,29 +125,29 @@ async def test_other_operations_need_no_way() -> None:
 
 
 async def test_a_request_that_cannot_be_read_is_answered() -> None:
-    asked = call()
-    answer = await frontend(Memory("b"), LineCodec()).respond(RpcRequest("?"), asked)
+    context = call()
+    answer = await frontend(Memory("b"), LineCodec()).respond(RpcRequest("?"), context)
     assert answer.details == "bad_request: no such verb"
-    assert asked.protocol == "line"
+    assert context.protocol == "line"
 
 
 async def test_a_bug_costs_one_request(caplog: pytest.LogCaptureFixture) -> None:
     backend = Memory("b", RuntimeError("secret detail"))  # type: ignore[arg-type]
-    served = frontend(backend, LineCodec())
-    answer = await served.respond(RpcRequest("infer m 1 id"), call())
+    handler = frontend(backend, LineCodec())
+    answer = await handler.respond(RpcRequest("infer m 1 id"), call())
     assert answer.details == "internal: internal error"
     assert "secret detail" in caplog.text
     backend.answer = None
-    assert (await served.respond(RpcRequest("infer m 1 id"), call())).code == 0
+    assert (await handler.respond(RpcRequest("infer m 1 id"), call())).code == 0
 
 
 def test_a_refusal_of_the_transport_takes_this_form() -> None:
-    asked = call()
+    context = call()
     answer = frontend(Memory("b"), LineCodec()).refuse(
-        GatewayError(Kind.TOO_LARGE, "too large"), RpcRequest("infer m 1 id"), asked
+        GatewayError(Kind.TOO_LARGE, "too large"), RpcRequest("infer m 1 id"), context
     )
     assert answer.details == "too_large: too large"
-    assert asked.outcome == "too_large"
+    assert context.outcome == "too_large"
 
 
 async def test_outputs_that_cannot_be_had_in_that_form_are_translated() -> None:
@@ -162,15 +162,15 @@ async def test_outputs_that_cannot_be_had_in_that_form_are_translated() -> None:
     sequence = RpcRequest("infer m 1 id", metadata={"sequence": "s"})
     refused = await frontend(backend, Refusing()).respond(sequence, call())
     assert refused.details == "bad_request: not in JSON"
-    assert (len(backend.wires), len(backend.asked)) == (1, 0)
+    assert (len(backend.sent), len(backend.requests)) == (1, 0)
 
     codec = Refusing()
-    served = frontend(backend, codec)
+    handler = frontend(backend, codec)
     for times in (1, 2):
-        asked = call()
-        answer = await served.respond(RpcRequest("infer m 1 id"), asked)
+        context = call()
+        answer = await handler.respond(RpcRequest("infer m 1 id"), context)
         assert b"InferResponse" in bytes(answer.message[0])
-        assert asked.pipeline == "translate"
-        assert (len(backend.wires), codec.decoded) == (2, times)
-    await served.respond(sequence, call())
-    assert len(backend.wires) == 2
+        assert context.pipeline == "translate"
+        assert (len(backend.sent), codec.decoded) == (2, times)
+    await handler.respond(sequence, call())
+    assert len(backend.sent) == 2

@@ -48,18 +48,18 @@ TENSOR = Tensor("x", Datatype.INT8, (2,), b"\x01\x02")
 async def test_the_server_speaks_for_itself() -> None:
     made, memory = one()
     assert await made.perform(ServerLiveRequest(), call()) == HealthStatus(ok=True)
-    told = await made.perform(ServerMetadataRequest(), call())
-    assert isinstance(told, ServerMetadata)
-    assert told.name == "infergate"
-    assert not memory.asked
+    index = await made.perform(ServerMetadataRequest(), call())
+    assert isinstance(index, ServerMetadata)
+    assert index.name == "infergate"
+    assert not memory.requests
 
 
 async def test_an_operation_reaches_its_routes_backend_and_is_noted() -> None:
     made, memory = one()
-    asked = call()
-    assert await made.perform(ModelReadyRequest("m"), asked) == HealthStatus(ok=True)
-    assert memory.asked == [ModelReadyRequest("m")]
-    assert (asked.route, asked.backend, asked.backend_protocol) == ("m", "b", "memory")
+    context = call()
+    assert await made.perform(ModelReadyRequest("m"), context) == HealthStatus(ok=True)
+    assert memory.requests == [ModelReadyRequest("m")]
+    assert (context.route, context.backend, context.backend_protocol) == ("m", "b", "memory")
 
 
 @pytest.mark.parametrize("model", ["", "M", "m2", "../m"])
@@ -68,7 +68,7 @@ async def test_a_model_without_route_is_not_found(model: str) -> None:
     with pytest.raises(GatewayError, match="no route") as caught:
         await made.perform(InferRequest(model), call())
     assert caught.value.kind is Kind.NOT_FOUND
-    assert not memory.asked
+    assert not memory.requests
 
 
 async def test_a_version_without_route_is_not_found() -> None:
@@ -83,7 +83,7 @@ async def test_the_client_gets_its_own_names_and_id() -> None:
     answer = await made.perform(
         InferRequest("m", "2", "mine", {}, (image,), (RequestedOutput("probs"),)), call()
     )
-    sent = memory.asked[0]
+    sent = memory.requests[0]
     assert isinstance(sent, InferRequest)
     assert (sent.model, sent.version, sent.id) == ("real", "1", "mine")
     assert [t.name for t in sent.inputs] == ["data"]
@@ -105,7 +105,7 @@ async def test_a_route_that_renames_nothing_copies_nothing() -> None:
     made, memory = one()
     request = InferRequest("m", inputs=(TENSOR,))
     await made.perform(request, call())
-    assert memory.asked[0] is request
+    assert memory.requests[0] is request
 
 
 async def test_renaming_two_tensors_to_one_is_refused() -> None:
@@ -113,7 +113,7 @@ async def test_renaming_two_tensors_to_one_is_refused() -> None:
     both = (TENSOR, Tensor("y", Datatype.INT8, (2,), b"\x01\x02"))
     with pytest.raises(GatewayError, match="rewrite"):
         await made.perform(InferRequest("m", inputs=both), call())
-    assert not memory.asked
+    assert not memory.requests
 
 
 async def test_metadata_is_told_in_the_clients_names() -> None:
@@ -125,18 +125,18 @@ async def test_metadata_is_told_in_the_clients_names() -> None:
         (TensorMetadata("data", "FP32", (-1, 3)),),
         (TensorMetadata("prob", "FP32", (-1,)), TensorMetadata("other", "FP32", (1,))),
     )
-    told = await made.perform(ModelMetadataRequest("m", "2"), call())
-    assert isinstance(told, ModelMetadata)
-    assert (told.name, told.versions) == ("m", ("2",))
-    assert [t.name for t in told.inputs] == ["image"]
-    assert [t.name for t in told.outputs] == ["probs", "other"]
+    index = await made.perform(ModelMetadataRequest("m", "2"), call())
+    assert isinstance(index, ModelMetadata)
+    assert (index.name, index.versions) == ("m", ("2",))
+    assert [t.name for t in index.inputs] == ["image"]
+    assert [t.name for t in index.outputs] == ["probs", "other"]
 
 
 async def test_declared_metadata_stands_for_the_backends() -> None:
     memory = Memory("b")
     made = gateway(Route("*", "b"), backends=[memory], declared={"m": ModelMetadata("x", ("1",))})
     assert await made.perform(ModelMetadataRequest("m"), call()) == ModelMetadata("m", ("1",))
-    assert not memory.asked
+    assert not memory.requests
 
 
 async def test_a_model_is_described_in_the_clients_names() -> None:
@@ -144,14 +144,14 @@ async def test_a_model_is_described_in_the_clients_names() -> None:
     memory.description = ModelMetadata(
         "real", ("1",), inputs=(TensorMetadata("data", "FP32", (-1, 3)),), max_batch_size=4
     )
-    asked = call()
-    assert await made.describe("m", "2", asked) == ModelMetadata(
+    context = call()
+    assert await made.describe("m", "2", context) == ModelMetadata(
         "m", ("2",), inputs=(TensorMetadata("image", "FP32", (-1, 3)),), max_batch_size=4
     )
-    assert (asked.route, asked.backend, asked.route_timeout) == ("m@2", "b", 5.0)
+    assert (context.route, context.backend, context.route_timeout) == ("m@2", "b", 5.0)
     await made.describe("m", "2", call(), newer=True)
     assert memory.described == [("real", "1", False), ("real", "1", True)]
-    assert not memory.asked
+    assert not memory.requests
     with pytest.raises(GatewayError, match="no route"):
         await made.describe("n", "", call())
 
@@ -160,11 +160,11 @@ async def test_a_declared_model_is_described_as_declared() -> None:
     memory = Memory("b")
     declared = {"m": ModelMetadata("x", ("1",), max_batch_size=0)}
     made = gateway(Route("*", "b"), backends=[memory], declared=declared)
-    asked = call()
-    assert await made.describe("m", "", asked, newer=True) == ModelMetadata(
+    context = call()
+    assert await made.describe("m", "", context, newer=True) == ModelMetadata(
         "m", ("1",), max_batch_size=0
     )
-    assert asked.route == "*"
+    assert context.route == "*"
     assert not memory.described
 
 
@@ -201,7 +201,7 @@ class WatchedMemory(Memory):
 
 
 @pytest.mark.parametrize(
-    ("told", "combine", "ready"),
+    ("index", "combine", "ready"),
     [
         ((True, True), all, True),
         ((True, False), all, False),
@@ -212,12 +212,12 @@ class WatchedMemory(Memory):
     ],
 )
 async def test_readiness_believes_checks_and_asks_where_there_are_none(
-    told: tuple[bool | None, ...], combine: Any, ready: bool
+    index: tuple[bool | None, ...], combine: Any, ready: bool
 ) -> None:
-    backends = [WatchedMemory(str(i), each) for i, each in enumerate(told)]
+    backends = [WatchedMemory(str(i), each) for i, each in enumerate(index)]
     made = gateway(Route("m", "0"), backends=backends, combine=combine)
     assert await made.perform(ServerReadyRequest(), call()) == HealthStatus(ok=ready)
-    assert [len(each.asked) for each in backends] == [int(each is None) for each in told]
+    assert [len(each.requests) for each in backends] == [int(each is None) for each in index]
 
 
 async def test_a_draining_gateway_is_not_ready() -> None:
@@ -241,9 +241,9 @@ async def test_the_index_lists_exact_routes_and_what_patterns_reach() -> None:
         Route("gpt-*", "broken"),
         backends=[Memory("other"), Memory("lists", listed), broken],
     )
-    told = await made.perform(ModelIndexRequest(), call())
-    assert isinstance(told, ModelIndex)
-    assert [entry.name for entry in told.models] == ["m", "bert-a"]
+    index = await made.perform(ModelIndexRequest(), call())
+    assert isinstance(index, ModelIndex)
+    assert [entry.name for entry in index.models] == ["m", "bert-a"]
 
 
 async def test_every_version_of_a_model_is_listed() -> None:
@@ -251,9 +251,9 @@ async def test_every_version_of_a_model_is_listed() -> None:
     made = gateway(
         Route("x", "b", "1"), Route("x", "b", "2"), Route("*", "b"), backends=[Memory("b", listed)]
     )
-    told = await made.perform(ModelIndexRequest(), call())
-    assert isinstance(told, ModelIndex)
-    assert [(e.name, e.version) for e in told.models] == [
+    index = await made.perform(ModelIndexRequest(), call())
+    assert isinstance(index, ModelIndex)
+    assert [(e.name, e.version) for e in index.models] == [
         ("x", "1"),
         ("x", "2"),
         ("m", "1"),
@@ -267,21 +267,21 @@ async def test_only_models_that_are_ready_are_listed_when_asked() -> None:
         Route("down", "down"),
         backends=[Memory("up"), Memory("down", HealthStatus(ok=False))],
     )
-    told = await made.perform(ModelIndexRequest(ready_only=True), call())
-    assert isinstance(told, ModelIndex)
-    assert [e.name for e in told.models] == ["up"]
+    index = await made.perform(ModelIndexRequest(ready_only=True), call())
+    assert isinstance(index, ModelIndex)
+    assert [e.name for e in index.models] == ["up"]
 
 
 async def test_a_routes_timeout_brings_the_deadline_forward() -> None:
     made, _ = one(timeout=5.0)
-    asked = call()
-    await made.perform(ModelReadyRequest("m"), asked)
-    assert asked.deadline is not None
-    assert asked.deadline - asked.started_at <= 5.5
+    context = call()
+    await made.perform(ModelReadyRequest("m"), context)
+    assert context.deadline is not None
+    assert context.deadline - context.started_at <= 5.5
 
 
 async def test_the_embedded_models_are_served() -> None:
     made = gateway(Route("*", "demo"), backends=[BuiltinBackend("demo")])
-    told = await made.perform(ModelIndexRequest(), call())
-    assert isinstance(told, ModelIndex)
-    assert {"simple", "identity", "digits"} <= {entry.name for entry in told.models}
+    index = await made.perform(ModelIndexRequest(), call())
+    assert isinstance(index, ModelIndex)
+    assert {"simple", "identity", "digits"} <= {entry.name for entry in index.models}

@@ -86,11 +86,11 @@ async def test_without_a_permit_or_with_one_for_something_else_no_backend_hears_
 ) -> None:
     memory = Memory("b")
     made = gateway(memory)
-    for asking in (call(), caller(of("other")) if getattr(operation, "model", "") else caller()):
+    for context in (call(), caller(of("other")) if getattr(operation, "model", "") else caller()):
         with pytest.raises(GatewayError) as caught:
-            await made.perform(operation, asking)
+            await made.perform(operation, context)
         assert caught.value.kind is Kind.FORBIDDEN
-    assert memory.asked == []
+    assert memory.requests == []
 
 
 async def test_health_needs_no_permit() -> None:
@@ -102,19 +102,19 @@ async def test_health_needs_no_permit() -> None:
 async def test_what_is_allowed_is_done() -> None:
     memory = Memory("b")
     assert await gateway(memory).perform(InferRequest("m"), caller(of("m", "infer")))
-    assert memory.asked == [InferRequest("m")]
+    assert memory.requests == [InferRequest("m")]
 
 
 async def test_an_inference_is_looked_at_when_it_was_read() -> None:
     """A gate may have peeked another name than the message has."""
     memory = Memory("b")
-    made, asking = gateway(memory), caller(of("m", "infer"))
-    bound = made.bind("secret", "", asking)
+    made, context = gateway(memory), caller(of("m", "infer"))
+    bound = made.bind("secret", "", context)
     with pytest.raises(GatewayError, match="infer is not allowed"):
-        await made.infer(InferRequest("secret"), bound, asking)
+        await made.infer(InferRequest("secret"), bound, context)
     with pytest.raises(GatewayError, match="infer is not allowed"):
-        await anext(made.stream(InferRequest("secret"), bound, asking))
-    assert memory.asked == []
+        await anext(made.stream(InferRequest("secret"), bound, context))
+    assert memory.requests == []
 
 
 async def test_lists_leave_out_what_is_not_the_callers() -> None:
@@ -156,10 +156,10 @@ async def test_other_models_are_unloaded_with_one_by_who_may_unload_all(
         await made.perform(ModelUnloadRequest("m", parameters=others), some)
     assert caught.value.kind is Kind.FORBIDDEN
     assert "outcome=forbidden" in caplog.text
-    assert memory.asked == []
+    assert memory.requests == []
     await made.perform(ModelUnloadRequest("m", parameters={"unload_dependents": False}), some)
     await made.perform(ModelUnloadRequest("m", parameters=others), every)
-    assert len(memory.asked) == 2
+    assert len(memory.requests) == 2
 
 
 @pytest.mark.parametrize(
@@ -174,12 +174,12 @@ async def test_other_models_are_unloaded_with_one_by_who_may_unload_all(
 async def test_tensors_in_shared_memory_are_for_who_may_use_it(request_: InferRequest) -> None:
     """Else whoever may infer could have another client's region read, and written."""
     memory = Memory("b")
-    made, asking = gateway(memory), caller(of("*", "infer"))
-    bound = made.bind("m", "", asking)
+    made, context = gateway(memory), caller(of("*", "infer"))
+    bound = made.bind("m", "", context)
     with pytest.raises(GatewayError, match="shared memory is not allowed"):
-        await made.infer(request_, bound, asking)
+        await made.infer(request_, bound, context)
     with pytest.raises(GatewayError, match="shared memory is not allowed"):
-        await anext(made.stream(request_, bound, asking))
+        await anext(made.stream(request_, bound, context))
     with pytest.raises(GatewayError) as caught:  # it may, and there is no such region
         await made.infer(request_, bound, caller(of("*", "infer", "shared_memory")))
     assert caught.value.kind is not Kind.FORBIDDEN
@@ -207,13 +207,13 @@ class Gate:
     def __init__(self, error: GatewayError | None = None, *, forwards: bool = True) -> None:
         self.error = error
         self.forwards = forwards
-        self.asked: list[RequestSummary] = []
+        self.requests: list[RequestSummary] = []
 
     async def authenticate(self, context: RequestContext) -> None:
         raise AssertionError
 
     async def authorize(self, summary: RequestSummary, context: RequestContext) -> RequestSummary:
-        self.asked.append(summary)
+        self.requests.append(summary)
         if self.error is not None:
             raise self.error
         context.permit = AccessRules([of("*")]).permit_for("key:a")
@@ -232,14 +232,14 @@ async def test_a_frontend_asks_its_gate_before_it_reads_a_message() -> None:
     memory, codec, gate = Memory("b"), LineCodec(), Gate(FORBIDDEN)
     frontend = Frontend(codec, gateway(memory), DEFAULT_LIMITS, authorizer=gate)
     for line in ("infer m 1 x", "ready m", "infer m 1 bad"):
-        answer = await frontend.respond(RpcRequest(line), asked := call())
+        answer = await frontend.respond(RpcRequest(line), request_context := call())
         assert answer.details == "forbidden: no"
-        assert asked.outcome == "forbidden"
+        assert request_context.outcome == "forbidden"
     with pytest.raises(GatewayError, match="no"):
         await frontend.parse_stream_request(RpcRequest("infer m 1 x"), call())
     assert codec.decoded == 0
-    assert memory.asked == []
-    assert [each.model for each in gate.asked] == ["m"] * 4
+    assert memory.requests == []
+    assert [each.model for each in gate.requests] == ["m"] * 4
 
 
 async def test_a_frontend_goes_on_as_its_gate_says() -> None:
@@ -252,11 +252,11 @@ async def test_a_frontend_goes_on_as_its_gate_says() -> None:
         assert not answer.code
 
 
-async def _serve(wire: RpcRequest, asked: RequestContext) -> RpcResponse:
+async def _serve(wire: RpcRequest, request_context: RequestContext) -> RpcResponse:
     return RpcResponse((b"served",))
 
 
-async def _stream(messages: Any, asked: RequestContext) -> Any:
+async def _stream(messages: Any, request_context: RequestContext) -> Any:
     yield RpcResponse((b"streamed",))
 
 
@@ -277,10 +277,10 @@ async def test_own_services_are_health_and_metadata() -> None:
     answer = await guarded.unary[f"{HEALTH}Check"](RpcRequest(f"{HEALTH}Check"), call())
     assert answer.message == (b"served",)
     for method in guarded.streams:
-        told: list[RpcResponse] = [each async for each in guarded.streams[method](None, call())]  # type: ignore[arg-type]
-        assert [each.message for each in told] == [(b"streamed",)]
-    asked = [each.operation for each in gate.asked]
-    assert asked == [ServerReadyRequest, ServerReadyRequest, ServerMetadataRequest]
+        received: list[RpcResponse] = [each async for each in guarded.streams[method](None, call())]  # type: ignore[arg-type]
+        assert [each.message for each in received] == [(b"streamed",)]
+    request_context = [each.operation for each in gate.requests]
+    assert request_context == [ServerReadyRequest, ServerReadyRequest, ServerMetadataRequest]
 
 
 async def test_own_services_refuse_as_grpc_does() -> None:
@@ -316,9 +316,9 @@ async def test_each_message_to_reflection_is_looked_at() -> None:
     own = authorized_services(
         GatewayServices({}, {REFLECTION: echo}), gate, LineCodec().build_error
     )
-    told = aiter(own.streams[REFLECTION](messages(), call()))
-    assert [(await anext(told)).message for _ in range(2)] == [(b"1",), (b"2",)]
+    responses = aiter(own.streams[REFLECTION](messages(), call()))
+    assert [(await anext(responses)).message for _ in range(2)] == [(b"1",), (b"2",)]
     with pytest.raises(GatewayError) as caught:
-        await anext(told)
+        await anext(responses)
     assert caught.value is FORBIDDEN
-    assert [each.operation for each in gate.asked] == [ServerMetadataRequest] * 3
+    assert [each.operation for each in gate.requests] == [ServerMetadataRequest] * 3

@@ -55,7 +55,7 @@ CLASSES.input.add(name="I")
 CLASSES.output.add(name="O").cls.count = 1
 
 
-class _Aside:
+class _Offload:
     """Does it here, and remembers it."""
 
     def __init__(self) -> None:
@@ -94,42 +94,42 @@ class _Rest(Wired):
 
 
 def _compressed(elements: int) -> HttpRequest:
-    told = {"name": "INPUT0", "datatype": "UINT8", "shape": [elements],
+    fields = {"name": "INPUT0", "datatype": "UINT8", "shape": [elements],
             "parameters": {"binary_data_size": elements}}  # fmt: skip
-    head = json.dumps({"inputs": [told]}).encode()
+    head = json.dumps({"inputs": [fields]}).encode()
     headers = {HEADER: str(len(head)), "content-encoding": "gzip", "accept-encoding": "gzip"}
     return HttpRequest("POST", PATH, "", headers, (gzip.compress(head + bytes(elements)),))
 
 
 def _answer(elements: int) -> HttpResponse:
-    told = {"model_name": "m", "outputs": [{"name": "O", "datatype": "BYTES", "shape": [1],
+    fields = {"model_name": "m", "outputs": [{"name": "O", "datatype": "BYTES", "shape": [1],
             "data": ["x" * elements]}]}  # fmt: skip
-    return HttpResponse(200, {"content-type": "application/json"}, [json.dumps(told).encode()])
+    return HttpResponse(200, {"content-type": "application/json"}, [json.dumps(fields).encode()])
 
 
-def _frontend(aside: _Aside, reply: HttpResponse, **route: Any) -> Frontend[Any, Any]:
+def _frontend(offload: _Offload, reply: HttpResponse, **route: Any) -> Frontend[Any, Any]:
     table = RouteTable([Route("m", "b", **route)])
     gateway = Gateway(table, {"b": _Rest(reply)}, {})
-    return Frontend(plugins()["v2-rest"].create({}), gateway, DEFAULT_LIMITS, aside)
+    return Frontend(plugins()["v2-rest"].create({}), gateway, DEFAULT_LIMITS, offload)
 
 
 async def test_a_helper_inflates_what_is_long_and_memory_is_counted_meanwhile() -> None:
-    aside, memory = _Aside(), Budget(64 * MIB)
+    offload, memory = _Offload(), Budget(64 * MIB)
     wire = _compressed(4 * MIB)
     cost = len(gzip.decompress(join_parts(wire.body)))
-    answer = await _frontend(aside, _answer(1)).respond(wire, call(memory=memory))
+    answer = await _frontend(offload, _answer(1)).respond(wire, call(memory=memory))
     assert answer.status == 200
-    assert aside.jobs == [("validate", ("", "test"), cost)]
+    assert offload.jobs == [("validate", ("", "test"), cost)]
     assert cost - total_size(wire.body) <= memory.peak < cost + 5 * MIB
     assert 4 * MIB < memory.held < 5 * MIB  # the body as it goes on
 
 
 async def test_without_memory_nothing_is_inflated() -> None:
-    aside = _Aside()
-    answer = await _frontend(aside, _answer(1)).respond(
+    offload = _Offload()
+    answer = await _frontend(offload, _answer(1)).respond(
         _compressed(4 * MIB), call(memory=Budget(MIB))
     )
-    assert (answer.status, aside.jobs) == (503, [])
+    assert (answer.status, offload.jobs) == (503, [])
 
 
 def _json(elements: int, encoding: str, members: int = 1) -> HttpRequest:
@@ -146,7 +146,7 @@ def _json(elements: int, encoding: str, members: int = 1) -> HttpRequest:
 
 
 @pytest.mark.parametrize(
-    ("wire", "most"),
+    ("wire", "maximum"),
     [
         (_json(MIB, "gzip"), 3 * MIB),
         (_json(MIB, "gzip", members=3), 3 * MIB),
@@ -154,37 +154,37 @@ def _json(elements: int, encoding: str, members: int = 1) -> HttpRequest:
     ],
 )
 async def test_json_that_a_helper_inflates_is_counted_by_what_it_takes_to_read(
-    wire: HttpRequest, most: int
+    wire: HttpRequest, maximum: int
 ) -> None:
     memory = Budget(1024 * MIB)
-    answer = await _frontend(_Aside(), _answer(1)).respond(wire, call(memory=memory))
+    answer = await _frontend(_Offload(), _answer(1)).respond(wire, call(memory=memory))
     assert answer.status == 200
     is_gzip = wire.headers["content-encoding"] == "gzip"
     inflating = (
         len(gzip.decompress(join_parts(wire.body))) if is_gzip else total_size(wire.body) * 1032
     )
     assert inflating + 20 * 2 * MIB <= memory.peak + total_size(wire.body)
-    assert memory.peak <= inflating + 20 * most
+    assert memory.peak <= inflating + 20 * maximum
 
 
 @pytest.mark.parametrize(("elements", "jobs"), [(100 * KIB, []), (300 * KIB, ["rewrite_response"])])
 async def test_a_helper_compresses_long_answers_that_go_on(elements: int, jobs: list[str]) -> None:
-    aside = _Aside()
+    offload = _Offload()
     wire = replace(_compressed(1), headers={HEADER: "0", "accept-encoding": "gzip"}, body=(b"",))
-    frontend = _frontend(aside, _answer(elements), validate=False)
+    frontend = _frontend(offload, _answer(elements), validate=False)
     answer = await frontend.respond(wire, call())
     assert answer.headers["content-encoding"] == "gzip"
     assert b"x" * elements in gzip.decompress(bytes(join_parts(answer.body)))
-    assert [each[0] for each in aside.jobs] == jobs
-    assert not jobs or aside.arguments[1].body == ()  # its tensors stay here
+    assert [each[0] for each in offload.jobs] == jobs
+    assert not jobs or offload.arguments[1].body == ()  # its tensors stay here
 
 
 async def test_a_helper_looks_for_the_sequence_of_what_is_not_checked() -> None:
-    aside = _Aside()
-    frontend = _frontend(aside, _answer(1), validate=False, retry=RetryPolicy(is_idempotent=True))
+    offload = _Offload()
+    frontend = _frontend(offload, _answer(1), validate=False, retry=RetryPolicy(is_idempotent=True))
     answer = await frontend.respond(_compressed(MIB), call())
     assert answer.status == 200
-    assert [each[0] for each in aside.jobs] == ["sequence_of"]
+    assert [each[0] for each in offload.jobs] == ["sequence_of"]
 
 
 @pytest.mark.parametrize(
@@ -206,13 +206,13 @@ async def test_who_shares_helpers(peer: str, identity: str, client: str) -> None
         def allows(self, operation: type, model: str) -> bool:
             return True
 
-    aside, asked = _Aside(), call(permit=Permit())
-    asked.peer = peer
-    await _frontend(aside, _answer(1)).respond(_compressed(MIB), asked)
-    assert aside.jobs[0][1] == (client, peer)
+    offload, context = _Offload(), call(permit=Permit())
+    context.peer = peer
+    await _frontend(offload, _answer(1)).respond(_compressed(MIB), context)
+    assert offload.jobs[0][1] == (client, peer)
 
 
-class _Helper(_Aside):
+class _Helper(_Offload):
     """As in another process: of a codec there is only what is pickled."""
 
     async def run(self, deadline: float | None, function: Any, *arguments: Any, **more: Any) -> Any:
@@ -230,7 +230,7 @@ def _number_over_http(wire: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "asked", "number"),
+    ("protocol", "context", "number"),
     [
         (
             "trtis-grpc",
@@ -254,43 +254,45 @@ def _number_over_http(wire: Any) -> int:
     ],
 )
 async def test_answers_that_a_helper_writes_are_numbered_with_the_others(
-    protocol: str, asked: Any, number: Any
+    protocol: str, context: Any, number: Any
 ) -> None:
     codec: Any = plugins()[protocol].create({})
-    aside = _Helper()
-    labour = CodecOffload(codec, DEFAULT_LIMITS, aside)
-    parsed = codec.parse_request(asked, labour.limits).complete(MODEL)
+    offload = _Helper()
+    codec_offload = CodecOffload(codec, DEFAULT_LIMITS, offload)
+    parsed = codec.parse_request(context, codec_offload.limits).complete(MODEL)
     numbers = []
     for length in (1, 40 * KIB, 1, 40 * KIB):
         label = pack_bytes([b"1.5:0:" + b"x" * length])
         answer = InferResponse("m", "1", outputs=(Tensor("O", Datatype.BYTES, (1,), label),))
-        wire, _ = await labour.write_response(call(), codec.build_response, answer, parsed)
+        wire, _ = await codec_offload.write_response(call(), codec.build_response, answer, parsed)
         numbers.append(number(wire))
     assert numbers == [1, 2, 3, 4]
-    assert [each[0] for each in aside.jobs] == ["build_response"] * 2
+    assert [each[0] for each in offload.jobs] == ["build_response"] * 2
 
 
 async def test_a_helper_relabels_a_legacy_answer_of_many_fields() -> None:
     codec: Any = plugins()["trtis-grpc"].create({})
-    labour = CodecOffload(codec, DEFAULT_LIMITS, _Helper())
+    codec_offload = CodecOffload(codec, DEFAULT_LIMITS, _Helper())
     header = pb.InferRequestHeader(batch_size=1, id=7)
     header.input.add(name="I")
     header.output.add(name="O")
     message = pb.InferRequest(model_name="m", model_version=-1, meta_data=header, raw_input=[b"\0"])
     wire = RpcRequest(INFER, (message.SerializeToString(),))
-    asked = codec.validate(wire, labour.limits).complete(MODEL)
-    told = pb.InferResponse(raw_output=[bytes(4)])
-    told.request_status.code = 1
-    output = told.meta_data.output.add(name="O")
+    context = codec.validate(wire, codec_offload.limits).complete(MODEL)
+    result = pb.InferResponse(raw_output=[bytes(4)])
+    result.request_status.code = 1
+    output = result.meta_data.output.add(name="O")
     output.raw.batch_byte_size = 4
     output.raw.dims.append(1)
     fields = b"\x2a\x00" * 80_000
     size = len(fields)
     many = b"\x12" + bytes((size & 127 | 128, size >> 7 & 127 | 128, size >> 14))
-    arguments = RpcResponse((told.SerializeToString() + many + fields,)), asked, "", ""
+    arguments = RpcResponse((result.SerializeToString() + many + fields,)), context, "", ""
     with pytest.raises(NeedsOffloadError):
-        codec.rewrite_response(*arguments, labour.limits)
-    answer = await labour.build_in_helper(call(), codec.rewrite_response, *arguments, labour.limits)
+        codec.rewrite_response(*arguments, codec_offload.limits)
+    answer = await codec_offload.build_in_helper(
+        call(), codec.rewrite_response, *arguments, codec_offload.limits
+    )
     assert _number_over_rpc(answer) == 1
     assert pb.InferResponse.FromString(join_parts(answer.message)).meta_data.id == 7
 
@@ -304,16 +306,18 @@ async def test_a_helper_writes_long_typed_contents(
     stream: str, datatype: Datatype, elements: int, jobs: int
 ) -> None:
     codec: Any = plugins()["v2-grpc"].create({"contents": "typed", "stream": stream})
-    aside = _Helper()
-    labour = CodecOffload(codec, DEFAULT_LIMITS, aside)
+    offload = _Helper()
+    codec_offload = CodecOffload(codec, DEFAULT_LIMITS, offload)
     request = v2.ModelInferRequest(model_name="m").SerializeToString()
-    parsed = codec.parse_request(RpcRequest(codec.streaming_method, (request,)), labour.limits)
+    parsed = codec.parse_request(
+        RpcRequest(codec.streaming_method, (request,)), codec_offload.limits
+    )
     data = Tensor("O", datatype, (elements,), bytes(datatype.itemsize * elements))
     answer = InferResponse("m", "1", outputs=(data,))
     for how in (codec.build_response, codec.build_stream_response):
-        wire, _ = await labour.write_response(call(), how, answer, parsed)
+        wire, _ = await codec_offload.write_response(call(), how, answer, parsed)
         assert join_parts(wire.message) == join_parts(how(answer, parsed).message)
-    assert len(aside.jobs) == 2 * jobs
+    assert len(offload.jobs) == 2 * jobs
 
 
 LONG = Tensor("O", Datatype.FP32, (300 * KIB,), b"\0\0\x80\x3e" * 300 * KIB)
@@ -349,8 +353,8 @@ async def test_a_response_is_counted_before_it_is_written() -> None:
 async def test_a_response_over_the_limit_is_refused_before_and_after_it_is_written() -> None:
     parsed = ParsedRequest(InferRequest("m"))
     response = InferResponse("m", "1", outputs=(LONG,))
-    least, _ = plugins()["v2-rest"].create({}).response_size(response, parsed)  # type: ignore[attr-defined]
-    for limit, written in ((least - 1, 0), (least + 1, 1)):
+    minimum, _ = plugins()["v2-rest"].create({}).response_size(response, parsed)  # type: ignore[attr-defined]
+    for limit, written in ((minimum - 1, 0), (minimum + 1, 1)):
         offload, sizes, build = _offload(replace(DEFAULT_LIMITS, body=limit))
         with pytest.raises(GatewayError, match=r"limits\.body") as caught:
             await offload.write_response(call(), build, response, parsed)
@@ -370,8 +374,8 @@ def test_what_a_backend_gets_is_counted_before_it_is_written() -> None:
 def test_what_is_made_of_a_backends_answer_is_counted() -> None:
     offload: Any = BackendCodecOffload("b", plugins()["v2-rest"].create({}), DEFAULT_LIMITS, None)
     request = InferRequest("m")
-    told = {"name": "O", "datatype": "FP64", "shape": [KIB * 100], "data": [1] * 100 * KIB}
-    answer = HttpResponse(200, {}, [json.dumps({"model_name": "m", "outputs": [told]}).encode()])
+    fields = {"name": "O", "datatype": "FP64", "shape": [KIB * 100], "data": [1] * 100 * KIB}
+    answer = HttpResponse(200, {}, [json.dumps({"model_name": "m", "outputs": [fields]}).encode()])
     memory = Budget(MIB)
     offload.read_inline(answer, request, call(memory=memory))
     assert memory.held == 800 * KIB

@@ -40,10 +40,10 @@ class _Late:
 class _Gate:
     def __init__(self, error: GatewayError | None = None) -> None:
         self.error = error
-        self.asked: list[RequestSummary] = []
+        self.requests: list[RequestSummary] = []
 
     async def authorize(self, summary: RequestSummary, context: RequestContext) -> RequestSummary:
-        self.asked.append(summary)
+        self.requests.append(summary)
         if self.error is not None:
             raise self.error
         return summary
@@ -69,9 +69,9 @@ def _dispatch(memory: Memory, gate: _Gate) -> RpcDispatch:
 async def _respond(
     message: bytes, gate: _Gate
 ) -> tuple[RpcResponse, _Late, Memory, RequestContext]:
-    memory, late, asked = Memory("b"), _Late(message), call()
-    answer = await _dispatch(memory, gate).respond(RpcRequest(METHOD, deferred=late), asked)
-    return answer, late, memory, asked
+    memory, late, context = Memory("b"), _Late(message), call()
+    answer = await _dispatch(memory, gate).respond(RpcRequest(METHOD, deferred=late), context)
+    return answer, late, memory, context
 
 
 async def _own(wire: RpcRequest, context: RequestContext) -> RpcResponse:
@@ -80,18 +80,18 @@ async def _own(wire: RpcRequest, context: RequestContext) -> RpcResponse:
 
 async def test_a_client_that_is_refused_causes_no_inflation() -> None:
     gate = _Gate(GatewayError(Kind.FORBIDDEN, "no"))
-    answer, late, memory, asked = await _respond(_message(), gate)
-    assert (answer.code, asked.model, asked.outcome) == (7, "m", "forbidden")
-    assert gate.asked == [RequestSummary(InferRequest, "m", "1")]
-    assert (late.inflated, memory.asked) == (0, [])
+    answer, late, memory, context = await _respond(_message(), gate)
+    assert (answer.code, context.model, context.outcome) == (7, "m", "forbidden")
+    assert gate.requests == [RequestSummary(InferRequest, "m", "1")]
+    assert (late.inflated, memory.requests) == (0, [])
 
 
 async def test_a_client_that_is_admitted_is_served() -> None:
     gate = _Gate()
-    answer, late, memory, asked = await _respond(_message(), gate)
+    answer, late, memory, context = await _respond(_message(), gate)
     assert (answer.code, answer.details) == (0, "")
-    assert (late.inflated, len(memory.asked), len(gate.asked)) == (1, 1, 1)
-    assert asked.bytes_in == len(_message())
+    assert (late.inflated, len(memory.requests), len(gate.requests)) == (1, 1, 1)
+    assert context.bytes_in == len(_message())
 
 
 @pytest.mark.parametrize(
@@ -103,16 +103,16 @@ async def test_a_client_that_is_admitted_is_served() -> None:
     ids=["another name later", "no name early"],
 )
 async def test_names_are_at_the_beginning(message: bytes) -> None:
-    answer, _, memory, asked = await _respond(message, _Gate())
-    assert asked.outcome == "bad_request"
+    answer, _, memory, context = await _respond(message, _Gate())
+    assert context.outcome == "bad_request"
     assert answer.code == 3
-    assert memory.asked == []
+    assert memory.requests == []
 
 
 async def test_the_gateways_own_methods_take_no_such_message() -> None:
-    dispatch, asked = _dispatch(Memory("b"), _Gate()), call()
-    answer = await dispatch.respond(RpcRequest("/own/Method", deferred=_Late(b"")), asked)
-    assert (answer.code, asked.outcome) == (8, "too_large")
+    dispatch, context = _dispatch(Memory("b"), _Gate()), call()
+    answer = await dispatch.respond(RpcRequest("/own/Method", deferred=_Late(b"")), context)
+    assert (answer.code, context.outcome) == (8, "too_large")
 
 
 @given(st.binary(max_size=200))

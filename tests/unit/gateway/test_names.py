@@ -81,7 +81,7 @@ def rpc(method: str, *fields: Any) -> Any:
     return "v2-grpc" if method.startswith(V2) else "trtis-grpc", wire
 
 
-ASKED = {
+REQUESTS = {
     "rest metadata": get("v2-rest", "/v2/models/{}"),
     "rest version": get("v2-rest", "/v2/models/m/versions/{}"),
     "rest ready": get("v2-rest", "/v2/models/{}/ready"),
@@ -155,23 +155,23 @@ def frontend(
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
-@pytest.mark.parametrize("asked", ASKED)
-async def test_it_is_refused_before_rules_and_routes(asked: str, bad: str) -> None:
-    protocol, wire = ASKED[asked]
-    memory, asking = Memory("b"), call()
-    in_body = "memory" in asked or "cuda" in asked or "repository" in asked
+@pytest.mark.parametrize("name", REQUESTS)
+async def test_it_is_refused_before_rules_and_routes(name: str, bad: str) -> None:
+    protocol, wire = REQUESTS[name]
+    memory, context = Memory("b"), call()
+    in_body = "memory" in name or "cuda" in name or "repository" in name
     gate = Everybody() if in_body else Nobody()  # what only a whole message tells comes after rules
-    await frontend(protocol, memory, gate).respond(wire(bad), asking)
-    assert memory.asked == []
-    if asking.error.startswith("no such path"):
+    await frontend(protocol, memory, gate).respond(wire(bad), context)
+    assert memory.requests == []
+    if context.error.startswith("no such path"):
         assert protocol == "trtis-http"
         assert "/" in bad
         return
-    assert asking.outcome == Kind.BAD_REQUEST.value
-    assert asking.error.startswith(("the model name ", "the model version ", "the name of ")) or (
-        "the repository's name " in asking.error
+    assert context.outcome == Kind.BAD_REQUEST.value
+    assert context.error.startswith(("the model name ", "the model version ", "the name of ")) or (
+        "the repository's name " in context.error
     )
-    assert asking.route == ""
+    assert context.route == ""
 
 
 async def test_a_request_of_a_stream() -> None:
@@ -184,15 +184,15 @@ async def test_a_request_of_a_stream() -> None:
 
 @pytest.mark.parametrize("codec", ["v2-rest", "graphpipe", "v2-grpc"])
 async def test_a_slash_is_accepted_where_the_operator_says_so(codec: str) -> None:
-    memory, asking = Memory("b"), call()
+    memory, context = Memory("b"), call()
     wire = {
         "v2-rest": HttpRequest("GET", "/v2/models/team-a%2Fbert/ready"),
         "v2-grpc": RpcRequest(V2 + "ModelReady", (field(1, "team-a/bert"),)),
         "graphpipe": HttpRequest("GET", "/graphpipe/team-a%2Fbert"),
     }[codec]
-    await frontend(codec, memory, Everybody(), NameRule(allow_slash=True)).respond(wire, asking)
-    asked = [ModelMetadataRequest, ModelReadyRequest]
-    assert [getattr(each, "model", "") for each in memory.asked if type(each) in asked] == [
+    await frontend(codec, memory, Everybody(), NameRule(allow_slash=True)).respond(wire, context)
+    operations = [ModelMetadataRequest, ModelReadyRequest]
+    assert [getattr(each, "model", "") for each in memory.requests if type(each) in operations] == [
         "team-a/bert"
     ]
     rest: Any = plugins()["v2-rest"].create({})
@@ -204,19 +204,19 @@ async def test_a_slash_is_accepted_where_the_operator_says_so(codec: str) -> Non
 async def test_a_tensors_name(name: str) -> None:
     body = '{"inputs":[{"name":"%s","shape":[1],"datatype":"INT8","data":[1]}]}'
     text = name.replace("\0", "\\u0000")
-    wires = {
+    messages = {
         "v2-rest": HttpRequest("POST", "/v2/models/m/infer", body=((body % text).encode(),)),
         "v2-grpc": RpcRequest(
             V2 + "ModelInfer",
             (field(1, "m") + field(5, field(1, name) + field(2, "INT8")) + field(7, b"\1"),),
         ),
     }
-    for protocol, wire in wires.items():
-        memory, asking = Memory("b"), call()
-        await frontend(protocol, memory, Everybody()).respond(wire, asking)
-        assert asking.outcome == Kind.BAD_REQUEST.value
-        assert "name" in asking.error
-        assert memory.asked == []
+    for protocol, wire in messages.items():
+        memory, context = Memory("b"), call()
+        await frontend(protocol, memory, Everybody()).respond(wire, context)
+        assert context.outcome == Kind.BAD_REQUEST.value
+        assert "name" in context.error
+        assert memory.requests == []
 
 
 @pytest.mark.parametrize("name", ["../region", "r\0", "n" * 1025])
@@ -226,22 +226,22 @@ async def test_the_region_of_a_tensor(name: str) -> None:
     tensor["parameters"] = {"shared_memory_region": name, "shared_memory_byte_size": 1}
     header = pb.InferRequestHeader(batch_size=1)
     header.input.add(name="I").shared_memory.name = name
-    asked = pb.InferRequest(model_name="m", model_version=-1, meta_data=header)
-    wires = {
+    message = pb.InferRequest(model_name="m", model_version=-1, meta_data=header)
+    messages = {
         "v2-rest": HttpRequest(
             "POST", "/v2/models/m/infer", body=(orjson.dumps({"inputs": [tensor]}),)
         ),
-        "trtis-grpc": RpcRequest(OLD + "Infer", (asked.SerializeToString(),)),
+        "trtis-grpc": RpcRequest(OLD + "Infer", (message.SerializeToString(),)),
     }
-    for protocol, wire in wires.items():
-        memory, asking = Memory("b"), call()
+    for protocol, wire in messages.items():
+        memory, context = Memory("b"), call()
         memory.description = ModelMetadata(
             "m", ("1",), inputs=(TensorMetadata("I", "INT8", (1,)),), max_batch_size=8
         )
-        await frontend(protocol, memory, Everybody()).respond(wire, asking)
-        assert asking.outcome == Kind.BAD_REQUEST.value
-        assert "the name of a shared memory region " in asking.error
-        assert memory.asked == []
+        await frontend(protocol, memory, Everybody()).respond(wire, context)
+        assert context.outcome == Kind.BAD_REQUEST.value
+        assert "the name of a shared memory region " in context.error
+        assert memory.requests == []
 
 
 # ---- what backends say
@@ -252,18 +252,18 @@ async def test_an_index_leaves_out_names_that_no_client_could_use() -> None:
     listed.append(ModelIndexEntry("m", "../2", "READY"))
     memory = Memory("b", ModelIndex(tuple(listed)))
     made = frontend("v2-rest", memory, None).gateway
-    told = await made.perform(ModelIndexRequest(), call())
-    assert isinstance(told, ModelIndex)
-    assert [(each.name, each.version) for each in told.models] == [("m", "1")]
+    index = await made.perform(ModelIndexRequest(), call())
+    assert isinstance(index, ModelIndex)
+    assert [(each.name, each.version) for each in index.models] == [("m", "1")]
 
 
 async def test_metadata_leaves_out_versions_and_refuses_tensors() -> None:
     tensor = TensorMetadata("model/dense:0", "INT8", (1,))
     memory = Memory("b", ModelMetadata("m", ("1", "..", "1\0"), inputs=(tensor,)))
     made = frontend("v2-rest", memory, None).gateway
-    told = await made.perform(ModelMetadataRequest("m"), call())
-    assert isinstance(told, ModelMetadata)
-    assert told.versions == ("1",)
+    index = await made.perform(ModelMetadataRequest("m"), call())
+    assert isinstance(index, ModelMetadata)
+    assert index.versions == ("1",)
     memory.answer = ModelMetadata("m", outputs=(tensor, replace(tensor, name="a\x1bb")))
     with pytest.raises(GatewayError, match=r"the name of output 1 contains .* U\+001B") as caught:
         await made.perform(ModelMetadataRequest("m"), call())
@@ -273,9 +273,9 @@ async def test_metadata_leaves_out_versions_and_refuses_tensors() -> None:
 async def test_statistics_leave_out_versions() -> None:
     models = tuple({"name": "m", "version": version} for version in ("1", "a\nb"))
     made = frontend("v2-rest", Memory("b", ModelStatistics(models)), None).gateway
-    told = await made.perform(ModelStatisticsRequest("m"), call())
-    assert isinstance(told, ModelStatistics)
-    assert [each["version"] for each in told.models] == ["1"]
+    statistics = await made.perform(ModelStatisticsRequest("m"), call())
+    assert isinstance(statistics, ModelStatistics)
+    assert [each["version"] for each in statistics.models] == ["1"]
 
 
 def test_an_inference_has_no_name_of_its_own() -> None:

@@ -16,12 +16,12 @@ class Backends:
 
     def __init__(self) -> None:
         self.is_ready = True
-        self.asked = 0
+        self.requests = 0
         self.gate = asyncio.Event()
         self.gate.set()
 
     async def ask(self, context: RequestContext) -> bool:
-        self.asked += 1
+        self.requests += 1
         await self.gate.wait()
         return self.is_ready
 
@@ -45,10 +45,10 @@ async def test_a_storm_of_probes_is_one_question() -> None:
     backends.gate.clear()
     readiness = Readiness(backends.ask, Clock())
     storm = [asyncio.ensure_future(readiness.is_ready()) for _ in range(100)]
-    await until(lambda: backends.asked == 1)
+    await until(lambda: backends.requests == 1)
     backends.gate.set()
     assert await asyncio.gather(*storm) == [True] * 100
-    assert backends.asked == 1
+    assert backends.requests == 1
 
 
 @pytest.mark.parametrize("is_ready", [True, False])
@@ -62,7 +62,7 @@ async def test_an_answer_is_good_for_a_moment(is_ready: bool) -> None:
     assert await readiness.is_ready() is is_ready
     clock.time += CACHE_SECONDS * 0.2
     assert await readiness.is_ready() is not is_ready
-    assert backends.asked == 2
+    assert backends.requests == 2
 
 
 async def test_at_most_two_questions_a_second() -> None:
@@ -71,7 +71,7 @@ async def test_at_most_two_questions_a_second() -> None:
     for _ in range(1000):
         await readiness.is_ready()
         clock.time += 0.01
-    assert backends.asked <= 20
+    assert backends.requests <= 20
 
 
 async def test_where_the_one_who_asks_goes_away_the_next_asks() -> None:
@@ -79,11 +79,11 @@ async def test_where_the_one_who_asks_goes_away_the_next_asks() -> None:
     backends.gate.clear()
     readiness = Readiness(backends.ask, Clock())
     first = asyncio.ensure_future(readiness.is_ready())
-    await until(lambda: backends.asked == 1)
+    await until(lambda: backends.requests == 1)
     second = asyncio.ensure_future(readiness.is_ready())
     await asyncio.sleep(0)
     first.cancel()
-    await until(lambda: backends.asked == 2)
+    await until(lambda: backends.requests == 2)
     backends.gate.set()
     assert await second
     assert first.cancelled()
@@ -104,11 +104,11 @@ async def test_all_who_wait_share_one_timer_and_one_question(
     monkeypatch.setattr(loop, "call_later", call_later)
     backends, clock = Backends(), Clock()
     readiness = Readiness(backends.ask, clock)
-    told: list[bool] = []
+    answers: list[bool] = []
 
     async def watch() -> None:
         await readiness.wait_for_change()
-        told.append(await readiness.is_ready())
+        answers.append(await readiness.is_ready())
 
     watchers = [asyncio.ensure_future(watch()) for _ in range(50)]
     await until(lambda: len(timers) == 1)
@@ -116,13 +116,13 @@ async def test_all_who_wait_share_one_timer_and_one_question(
     await asyncio.sleep(0)
     timers[0][1]()
     await asyncio.gather(*watchers)
-    assert told == [True] * 49
-    assert (backends.asked, len(timers)) == (1, 1)  # nobody waits: nothing goes on
+    assert answers == [True] * 49
+    assert (backends.requests, len(timers)) == (1, 1)  # nobody waits: nothing goes on
     again = asyncio.ensure_future(watch())
     await until(lambda: len(timers) == 2)
     readiness.start_draining()
     await again
-    assert told[-1] is False
+    assert answers[-1] is False
 
 
 async def test_draining_wakes_who_waits_and_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,16 +139,16 @@ async def test_draining_wakes_who_waits_and_asks_nothing(monkeypatch: pytest.Mon
         await readiness.wait_for_change()
     assert readiness.is_draining
     assert not await readiness.is_ready()
-    assert backends.asked == 1
+    assert backends.requests == 1
 
 
 async def test_an_answer_that_comes_after_draining_began_is_no() -> None:
     backends = Backends()
     backends.gate.clear()
     readiness = Readiness(backends.ask, Clock())
-    asking = [asyncio.ensure_future(readiness.is_ready()) for _ in range(2)]
-    await until(lambda: backends.asked == 1)
+    pending = [asyncio.ensure_future(readiness.is_ready()) for _ in range(2)]
+    await until(lambda: backends.requests == 1)
     readiness.start_draining()
     backends.gate.set()
-    assert await asyncio.gather(*asking) == [False, False]
-    assert backends.asked == 1
+    assert await asyncio.gather(*pending) == [False, False]
+    assert backends.requests == 1

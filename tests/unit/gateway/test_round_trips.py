@@ -23,8 +23,8 @@ from round_trip_rules import (
     TYPED,
     Refused,
     Rule,
-    asked_through,
-    told_through,
+    request_after,
+    response_after,
 )
 
 from infergate.codecs import graphpipe, trtis, v2_grpc, v2_rest
@@ -61,8 +61,8 @@ def _typed(wire: RpcRequest, operation: InferRequest) -> RpcRequest:
         return wire
     message = ModelInferRequest.FromString(bytes(join_parts(wire.message)))
     message.ClearField("raw_input_contents")
-    for told, tensor in zip(message.inputs, operation.inputs, strict=True):
-        write_typed(told, tensor)
+    for written, tensor in zip(message.inputs, operation.inputs, strict=True):
+        write_typed(written, tensor)
     return RpcRequest(wire.method, (message.SerializeToString(),))
 
 
@@ -74,14 +74,14 @@ class Form:
     profile: Profile = GENERIC
     spell: Callable[[Any, InferRequest], Any] = _as_written
 
-    def asked(self, operation: InferRequest, model: ModelMetadata) -> ParsedRequest:
+    def read_request(self, operation: InferRequest, model: ModelMetadata) -> ParsedRequest:
         """What a server reads of a client's ``operation``."""
         wire = self.codec.build_request(operation, self.profile, model)
         return completed(
             self.codec.parse_request(self.spell(wire, operation), DEFAULT_LIMITS), model
         )
 
-    def told(
+    def read_response(
         self,
         answer: InferResponse,
         parsed: ParsedRequest,
@@ -144,7 +144,7 @@ def exchanges(draw: st.DrawFn) -> Exchange:
             for each in given
         ]
 
-    def told(tensor: Tensor) -> TensorMetadata:
+    def metadata_of(tensor: Tensor) -> TensorMetadata:
         free = [draw(st.sampled_from((dim, -1))) for dim in tensor.shape]
         if batch is not None:
             free[0] = -1
@@ -153,13 +153,13 @@ def exchanges(draw: st.DrawFn) -> Exchange:
     inputs, outputs = tensors(), tensors()
     model = ModelMetadata(
         "m",
-        inputs=tuple(map(told, draw(st.permutations(inputs)))),
-        outputs=tuple(map(told, draw(st.permutations(outputs)))),
+        inputs=tuple(map(metadata_of, draw(st.permutations(inputs)))),
+        outputs=tuple(map(metadata_of, draw(st.permutations(outputs)))),
         max_batch_size=0 if batch is None else 4,
         supports_scheduling=True,
     )
     some = draw(st.permutations(outputs))[: draw(st.integers(1, 3))]
-    asked = [RequestedOutput(each.name, draw(strategies.parameters())) for each in some]
+    requested = [RequestedOutput(each.name, draw(strategies.parameters())) for each in some]
     all_of_them = draw(st.booleans())
     request = InferRequest(
         draw(MODELS),
@@ -167,7 +167,7 @@ def exchanges(draw: st.DrawFn) -> Exchange:
         draw(IDS),
         draw(PARAMETERS),
         tuple(inputs),
-        () if all_of_them else tuple(asked),
+        () if all_of_them else tuple(requested),
     )
     answer = InferResponse(
         draw(MODELS),
@@ -208,26 +208,26 @@ def travel(client: str, server: str, exchange: Exchange) -> None:
     """There and back, as far as it goes: each leg as the rules have it."""
     request, answer, model = exchange
     ours, theirs = FORMS[client], FORMS[server]
-    asked = as_ruled(
-        lambda: asked_through(client, request, model), lambda: ours.asked(request, model)
+    parsed = as_ruled(
+        lambda: request_after(client, request, model), lambda: ours.read_request(request, model)
     )
-    if asked is None:
+    if parsed is None:
         return
-    passed = asked.operation
+    passed = parsed.operation
     reached = as_ruled(
-        lambda: asked_through(server, passed, model), lambda: theirs.asked(passed, model)
+        lambda: request_after(server, passed, model), lambda: theirs.read_request(passed, model)
     )
     if reached is None:
         return
     back = as_ruled(
-        lambda: told_through(server, answer, passed, model),
-        lambda: theirs.told(answer, reached, passed, model),
+        lambda: response_after(server, answer, passed, model),
+        lambda: theirs.read_response(answer, reached, passed, model),
     )
     if back is None:
         return
     as_ruled(
-        lambda: told_through(client, back, request, model),
-        lambda: ours.told(back, asked, request, model),
+        lambda: response_after(client, back, request, model),
+        lambda: ours.read_response(back, parsed, request, model),
     )
 
 
@@ -250,10 +250,12 @@ DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 
 def described(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> ModelMetadata:
-    def told(tensors: Sequence[Tensor]) -> tuple[TensorMetadata, ...]:
+    def metadata_of(tensors: Sequence[Tensor]) -> tuple[TensorMetadata, ...]:
         return tuple(TensorMetadata(t.name, t.datatype.value, t.shape) for t in tensors)
 
-    return ModelMetadata("m", inputs=told(inputs), outputs=told(outputs), max_batch_size=0)
+    return ModelMetadata(
+        "m", inputs=metadata_of(inputs), outputs=metadata_of(outputs), max_batch_size=0
+    )
 
 
 PAIRS = [pytest.param(rule, name, id=f"{rule.what}, {name}") for rule in RULES
@@ -270,16 +272,18 @@ def test_a_rule_applies(rule: Rule, name: str) -> None:
         outputs = [replace(request.inputs[0], name=each) for each in ("Y", "Z")]
         model = described(request.inputs, outputs)
         assert changes(lambda: rule.asks(request, model), request)
-        as_ruled(lambda: asked_through(name, request, model), lambda: form.asked(request, model))
+        as_ruled(
+            lambda: request_after(name, request, model), lambda: form.read_request(request, model)
+        )
         return
     answer = rule.example
     model = described([SOME], sorted(answer.outputs, key=lambda each: each.name))
-    asking = InferRequest("m", inputs=(SOME,))
-    parsed = form.asked(asking, model)
-    assert changes(lambda: rule.tells(answer, asking, model), answer)
+    some_request = InferRequest("m", inputs=(SOME,))
+    parsed = form.read_request(some_request, model)
+    assert changes(lambda: rule.tells(answer, some_request, model), answer)
     as_ruled(
-        lambda: told_through(name, answer, asking, model),
-        lambda: form.told(answer, parsed, asking, model),
+        lambda: response_after(name, answer, some_request, model),
+        lambda: form.read_response(answer, parsed, some_request, model),
     )
 
 

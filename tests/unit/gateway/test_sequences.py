@@ -17,8 +17,8 @@ async def perform(made: Gateway, request: InferRequest) -> None:
 
 
 async def stream(made: Gateway, request: InferRequest) -> None:
-    asked = call()
-    async for _ in made.stream(request, made.bind(request.model, "", asked), asked):
+    context = call()
+    async for _ in made.stream(request, made.bind(request.model, "", context), context):
         pass
 
 
@@ -31,14 +31,14 @@ async def test_a_protocol_without_sequences_is_sent_none(act: object) -> None:
     await act(made, request)
     backend.supports_sequences = False
     await act(made, InferRequest("m", parameters={"sequence_id": 0}))
-    assert len(backend.asked) == 2
+    assert len(backend.requests) == 2
     with pytest.raises(GatewayError) as caught:
         await act(made, request)
     assert caught.value.kind is Kind.UNSUPPORTED
     assert caught.value.public == (
         "parameter 'sequence_id': backend 'b' speaks memory, which has no sequences"
     )
-    assert len(backend.asked) == 2
+    assert len(backend.requests) == 2
 
 
 @pytest.mark.parametrize("act", [perform, stream])
@@ -58,7 +58,7 @@ async def test_a_config_is_for_its_server_to_read(act: object) -> None:
         assert caught.value.kind is kind
         backend.protocol = "graphpipe"
         await act(made, request)
-        asked = backend.asked.pop()
-        assert isinstance(asked, InferRequest)
-        assert asked.parameters is parameters
-    assert not backend.asked
+        operation = backend.requests.pop()
+        assert isinstance(operation, InferRequest)
+        assert operation.parameters is parameters
+    assert not backend.requests

@@ -33,22 +33,22 @@ class Switch(Readiness):
     """``changed`` returns after each ``turn``."""
 
     def __init__(self) -> None:
-        super().__init__(self.told)
+        super().__init__(self.report)
         self.serves = True
-        self._turns: asyncio.Queue[None] = asyncio.Queue()
+        self._releases: asyncio.Queue[None] = asyncio.Queue()
 
-    async def told(self, context: RequestContext) -> bool:
+    async def report(self, context: RequestContext) -> bool:
         raise NotImplementedError
 
     async def is_ready(self) -> bool:
         return self.serves
 
     async def wait_for_change(self) -> None:
-        await self._turns.get()
+        await self._releases.get()
 
     def turn(self, is_ready: bool) -> None:
         self.serves = is_ready
-        self._turns.put_nowait(None)
+        self._releases.put_nowait(None)
 
 
 def made(readiness: Readiness) -> GatewayServices:
@@ -68,7 +68,7 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def unary(self, method: str) -> Any:
         async def handle(message: bytes, context: Any) -> bytes:
-            return await told(
+            return await body_of(
                 await self.services.unary[method](RpcRequest(method, (message,)), CALL), context
             )
 
@@ -77,12 +77,12 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
     def stream(self, method: str) -> Any:
         async def handle(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
             async for answer in self.services.streams[method](messages, CALL):
-                yield await told(answer, context)
+                yield await body_of(answer, context)
 
         return handle
 
 
-async def told(answer: RpcResponse, context: Any) -> bytes:
+async def body_of(answer: RpcResponse, context: Any) -> bytes:
     if answer.code:
         codes = {code.value[0]: code for code in grpc.StatusCode}
         await context.abort(codes[answer.code], answer.details)
@@ -90,7 +90,7 @@ async def told(answer: RpcResponse, context: Any) -> bytes:
 
 
 @asynccontextmanager
-async def served(services: GatewayServices) -> AsyncIterator[grpc.aio.Channel]:
+async def services_of(services: GatewayServices) -> AsyncIterator[grpc.aio.Channel]:
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((Handlers(services),))
     port = server.add_insecure_port("127.0.0.1:0")
@@ -110,7 +110,7 @@ async def check(channel: grpc.aio.Channel, service: str) -> int:
 
 async def test_check_tells_readiness_of_the_server_and_its_services() -> None:
     readiness = Switch()
-    async with served(made(readiness)) as channel:
+    async with services_of(made(readiness)) as channel:
         for service in ("", V2, HEALTH_SERVICE, *REFLECTION_SERVICES):
             assert await check(channel, service) == SERVING
         readiness.serves = False
@@ -122,7 +122,7 @@ async def test_check_tells_readiness_of_the_server_and_its_services() -> None:
 
 
 async def test_list_tells_every_service() -> None:
-    async with served(made(Switch())) as channel:
+    async with services_of(made(Switch())) as channel:
         answer = await channel.unary_unary(f"/{HEALTH_SERVICE}/List")(b"", timeout=30)
     statuses = ListResponse.FromString(answer).statuses
     assert {name: entry.status for name, entry in statuses.items()} == dict.fromkeys(
@@ -132,7 +132,7 @@ async def test_list_tells_every_service() -> None:
 
 async def test_watch_tells_the_status_now_and_each_change_once() -> None:
     readiness = Switch()
-    async with served(made(readiness)) as channel:
+    async with services_of(made(readiness)) as channel:
         call = channel.unary_stream(f"/{HEALTH_SERVICE}/Watch")(b"", timeout=30)
         statuses = (CheckResponse.FromString(message).status async for message in call)
         assert await anext(statuses) == SERVING
@@ -146,9 +146,9 @@ async def test_watch_tells_the_status_now_and_each_change_once() -> None:
 
 async def test_watch_of_an_unknown_service_stays_open() -> None:
     readiness = Switch()
-    async with served(made(readiness)) as channel:
-        asked = CheckRequest(service="nosuch").SerializeToString()
-        call = channel.unary_stream(f"/{HEALTH_SERVICE}/Watch")(asked, timeout=30)
+    async with services_of(made(readiness)) as channel:
+        request = CheckRequest(service="nosuch").SerializeToString()
+        call = channel.unary_stream(f"/{HEALTH_SERVICE}/Watch")(request, timeout=30)
         assert CheckResponse.FromString(await call.read()).status == SERVICE_UNKNOWN
         readiness.turn(is_ready=False)
         assert not call.done()
@@ -159,14 +159,14 @@ async def test_draining_is_told_to_every_watcher_and_ends_its_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("infergate.gateway.readiness.POLL_SECONDS", 3600.0)
-    asked = []
+    watches = []
 
     async def ask(context: RequestContext) -> bool:
-        asked.append(context)
+        watches.append(context)
         return True
 
     readiness = Readiness(ask, lambda: 0.0)
-    async with served(made(readiness)) as channel, asyncio.timeout(20):
+    async with services_of(made(readiness)) as channel, asyncio.timeout(20):
         named = [CheckRequest(service=name).SerializeToString() for name in ["", V2] * 20]
         watch = channel.unary_stream(f"/{HEALTH_SERVICE}/Watch")
         calls = [watch(message) for message in named]
@@ -183,7 +183,7 @@ async def test_draining_is_told_to_every_watcher_and_ends_its_stream(
         late = watch(b"")
         assert CheckResponse.FromString(await late.read()).status == NOT_SERVING
         assert await late.read() is grpc.aio.EOF
-    assert len(asked) == 1
+    assert len(watches) == 1
 
 
 async def test_draining_while_a_status_is_on_its_way_is_told_after_it() -> None:
@@ -231,12 +231,12 @@ async def each(items: Iterable[bytes]) -> AsyncIterator[bytes]:
 # ---- reflection
 
 
-async def reflect(channel: grpc.aio.Channel, service: str, *asked: dict[str, Any]) -> list[Any]:
+async def reflect(channel: grpc.aio.Channel, service: str, *queries: dict[str, Any]) -> list[Any]:
     package = service.rpartition(".")[0]
     request = SCHEMA.message_class(f"{package}.ServerReflectionRequest")
     response = SCHEMA.message_class(f"{package}.ServerReflectionResponse")
     call = channel.stream_stream(f"/{service}/ServerReflectionInfo")
-    messages = [request(**fields).SerializeToString() for fields in asked]
+    messages = [request(**fields).SerializeToString() for fields in queries]
     answers = [response.FromString(item) async for item in call(iter(messages), timeout=30)]
     assert [answer.original_request for answer in answers] == [
         request.FromString(message) for message in messages
@@ -246,7 +246,7 @@ async def reflect(channel: grpc.aio.Channel, service: str, *asked: dict[str, Any
 
 @pytest.mark.parametrize("service", REFLECTION_SERVICES)
 async def test_a_client_can_build_every_service_from_reflection_alone(service: str) -> None:
-    async with served(made(Switch())) as channel:
+    async with services_of(made(Switch())) as channel:
         (listed,) = await reflect(channel, service, {"list_services": "*", "host": "h"})
         assert listed.valid_host == "h"
         names = [one.name for one in listed.list_services_response.service]
@@ -261,8 +261,8 @@ async def test_a_client_can_build_every_service_from_reflection_alone(service: s
 
 @pytest.mark.parametrize("service", REFLECTION_SERVICES)
 async def test_files_by_name_and_by_any_symbol(service: str) -> None:
-    asked: list[dict[str, Any]] = [{"file_by_filename": "open_inference.proto"}]
-    asked += [
+    request: list[dict[str, Any]] = [{"file_by_filename": "open_inference.proto"}]
+    request += [
         {"file_containing_symbol": symbol}
         for symbol in (
             "inference.ModelInferRequest.InferInputTensor",
@@ -270,8 +270,8 @@ async def test_files_by_name_and_by_any_symbol(service: str) -> None:
             "inference.ModelInferRequest.model_name",
         )
     ]
-    async with served(made(Switch())) as channel:
-        answers = await reflect(channel, service, *asked)
+    async with services_of(made(Switch())) as channel:
+        answers = await reflect(channel, service, *request)
     for answer in answers:
         (file,) = answer.file_descriptor_response.file_descriptor_proto
         assert descriptor_pb2.FileDescriptorProto.FromString(file).name == "open_inference.proto"
@@ -279,7 +279,7 @@ async def test_files_by_name_and_by_any_symbol(service: str) -> None:
 
 @pytest.mark.parametrize("service", REFLECTION_SERVICES)
 async def test_what_cannot_be_answered_is_an_error_and_the_stream_goes_on(service: str) -> None:
-    async with served(made(Switch())) as channel:
+    async with services_of(made(Switch())) as channel:
         answers = await reflect(
             channel,
             service,

@@ -69,12 +69,14 @@ def open_files() -> int:
     return found
 
 
-def lying(place: RegionRef, datatype: Datatype = Datatype.UINT8, shape: Any = None) -> Tensor:
-    return Tensor("X", datatype, shape or (place.size,), b"", shared_memory=place)
+def lying(
+    tensor_region: RegionRef, datatype: Datatype = Datatype.UINT8, shape: Any = None
+) -> Tensor:
+    return Tensor("X", datatype, shape or (tensor_region.size,), b"", shared_memory=tensor_region)
 
 
-def asking(*places: RegionRef, output: RegionRef | None = None) -> InferRequest:
-    inputs = tuple(replace(lying(place), name=f"X{i}") for i, place in enumerate(places))
+def request_with(*regions: RegionRef, output: RegionRef | None = None) -> InferRequest:
+    inputs = tuple(replace(lying(each), name=f"X{i}") for i, each in enumerate(regions))
     outputs = (RequestedOutput("Y", {}, output),) if output else ()
     return InferRequest("m", inputs=inputs, outputs=outputs)
 
@@ -101,15 +103,15 @@ async def refused(memory: SharedMemory, request: InferRequest) -> GatewayError:
 
 async def test_a_backend_sees_data_and_the_region_the_answer() -> None:
     memory = await on()
-    request = asking(RegionRef("r", 3, 5), output=RegionRef("r", 100, 9))
+    request = request_with(RegionRef("r", 3, 5), output=RegionRef("r", 100, 9))
     async with memory.stage(request, BACKEND) as loan:
         assert loan.request == InferRequest(
             "m",
             inputs=(Tensor("X0", Datatype.UINT8, (5,), b"\3\4\5\6\7"),),
             outputs=(RequestedOutput("Y"),),
         )
-        told = await loan.write_outputs(answering(b"answer"))
-    assert told.outputs == (
+        response = await loan.write_outputs(answering(b"answer"))
+    assert response.outputs == (
         Tensor("Y", Datatype.UINT8, (6,), b"", shared_memory=RegionRef("r", 100, 6)),
     )
     assert FILE.read_bytes()[99:107] == b"\x63answer\x6a"
@@ -119,19 +121,21 @@ async def test_a_backend_sees_data_and_the_region_the_answer() -> None:
 async def test_offsets_are_of_the_region() -> None:
     memory = SharedMemory(LIMITS, enabled=True)
     await memory.perform(replace(REGISTER, offset=16, size=8), call())
-    request = asking(RegionRef("r", 2, 6), output=RegionRef("r", 0, 8))
+    request = request_with(RegionRef("r", 2, 6), output=RegionRef("r", 0, 8))
     async with memory.stage(request, BACKEND) as loan:
         assert loan.request.inputs[0].data == bytes(range(18, 24))
         await loan.write_outputs(answering(b"12345678"))
     assert FILE.read_bytes()[15:25] == b"\x0f12345678\x18"
-    error = await refused(memory, asking(RegionRef("r", 3, 6)))
+    error = await refused(memory, request_with(RegionRef("r", 3, 6)))
     assert (error.kind, "3 + 6 bytes, it has 8" in error.public) == (Kind.BAD_REQUEST, True)
 
 
 async def test_tensors_that_are_in_the_message_stay_as_they_are() -> None:
     memory = await on()
     here = Tensor("H", Datatype.UINT8, (1,), b"h")
-    request = replace(asking(RegionRef("r", 0, 1)), inputs=(here, lying(RegionRef("r", 0, 1))))
+    request = replace(
+        request_with(RegionRef("r", 0, 1)), inputs=(here, lying(RegionRef("r", 0, 1)))
+    )
     async with memory.stage(request, BACKEND) as loan:
         assert loan.request.inputs[0] is here
 
@@ -146,19 +150,19 @@ def test_any_numbers_end_in_data_or_an_error(
 ) -> None:
     """Whatever is registered and read, whatever the file has become: no byte from elsewhere."""
     FILE.write_bytes(bytes(SIZE))
-    asked = replace(REGISTER, offset=offset, size=size)
+    request = replace(REGISTER, offset=offset, size=size)
     if not 0 < size <= SIZE - offset:
         with pytest.raises(GatewayError, match="Invalid shared memory region"):
-            open_region(asked)
+            open_region(request)
         return
-    made = open_region(asked)
+    made = open_region(request)
     os.truncate(FILE, end)
-    place = RegionRef("r", begin, length)
+    requested_region = RegionRef("r", begin, length)
     if begin + length <= size and offset + begin + length <= end:
-        assert len(made.read(place)) == length
-        made.write(place, bytes(length))
+        assert len(made.read(requested_region)) == length
+        made.write(requested_region, bytes(length))
     else:
-        for use in (lambda: made.read(place), lambda: made.write(place, b"")):
+        for use in (lambda: made.read(requested_region), lambda: made.write(requested_region, b"")):
             with pytest.raises(GatewayError, match=r"Invalid offset|become shorter") as caught:
                 use()
             assert caught.value.kind is Kind.BAD_REQUEST
@@ -175,13 +179,13 @@ async def test_a_file_cut_off_between_looking_and_reading(monkeypatch: pytest.Mo
         return found
 
     monkeypatch.setattr("infergate.gateway.shared_memory_region.os.fstat", cut_after)
-    error = await refused(memory, asking(RegionRef("r", 0, 100)))
+    error = await refused(memory, request_with(RegionRef("r", 0, 100)))
     assert (error.kind, "become shorter" in error.public) == (Kind.BAD_REQUEST, True)
 
 
 async def test_a_file_cut_off_before_the_answer_is_not_grown_again() -> None:
     memory = await on()
-    async with memory.stage(asking(output=RegionRef("r", 100, 8)), BACKEND) as loan:
+    async with memory.stage(request_with(output=RegionRef("r", 100, 8)), BACKEND) as loan:
         os.truncate(FILE, 50)
         with pytest.raises(GatewayError, match="become shorter"):
             await loan.write_outputs(answering(b"answer"))
@@ -246,17 +250,17 @@ async def test_data_is_checked_once_it_is_copied() -> None:
 
 async def test_much_is_moved_by_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     moved: list[str] = []
-    aside = asyncio.to_thread
+    in_thread = asyncio.to_thread
 
     async def to_thread(function: Any, *arguments: Any) -> Any:
         moved.append(function.__name__)
-        return await aside(function, *arguments)
+        return await in_thread(function, *arguments)
 
     monkeypatch.setattr(shared_memory, "_MAX_INLINE_BYTES", 64)
     monkeypatch.setattr(asyncio, "to_thread", to_thread)
     memory = await on()
     async with memory.stage(
-        asking(RegionRef("r", 0, 65), output=RegionRef("r", 0, 99)), BACKEND
+        request_with(RegionRef("r", 0, 65), output=RegionRef("r", 0, 99)), BACKEND
     ) as loan:
         assert loan.request.inputs[0].data == bytes(range(65))
         await loan.write_outputs(answering(bytes(65)))
@@ -264,9 +268,9 @@ async def test_much_is_moved_by_a_thread(monkeypatch: pytest.MonkeyPatch) -> Non
     assert FILE.read_bytes()[:66] == bytes(65) + b"\x41"
 
 
-@pytest.mark.parametrize(("most", "aside"), [(63, 1), (64, 0)])
+@pytest.mark.parametrize(("maximum", "threads"), [(63, 1), (64, 0)])
 async def test_many_short_elements_are_much(
-    most: int, aside: int, monkeypatch: pytest.MonkeyPatch
+    maximum: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two tensors, and not of what lies elsewhere."""
     moved: list[Any] = []
@@ -275,7 +279,7 @@ async def test_many_short_elements_are_much(
         moved.append(function)
         return function(*arguments)
 
-    monkeypatch.setattr(shared_memory, "_MAX_INLINE_ELEMENTS", most)
+    monkeypatch.setattr(shared_memory, "_MAX_INLINE_ELEMENTS", maximum)
     monkeypatch.setattr(asyncio, "to_thread", to_thread)
     FILE.write_bytes(bytes(SIZE))
     memory = await on()
@@ -284,7 +288,7 @@ async def test_many_short_elements_are_much(
     inputs = (half, replace(half, name="Y"), here, replace(lying(RegionRef("r", 0, 99)), name="Z"))
     async with memory.stage(InferRequest("m", inputs=inputs), BACKEND) as loan:
         assert loan.request.inputs[0].data == bytes(128)
-    assert len(moved) == aside
+    assert len(moved) == threads
 
 
 # ---- bounds
@@ -293,13 +297,13 @@ async def test_many_short_elements_are_much(
 async def test_what_requests_hold_is_bounded() -> None:
     memory = await on()
     error = await refused(
-        memory, asking(RegionRef("r", 0, SIZE), RegionRef("r", 0, SIZE), RegionRef("r", 0, 1))
+        memory, request_with(RegionRef("r", 0, SIZE), RegionRef("r", 0, SIZE), RegionRef("r", 0, 1))
     )
     assert error.kind is Kind.TOO_LARGE
-    two = asking(RegionRef("r", 0, SIZE), RegionRef("r", 0, SIZE))
-    one = asking(RegionRef("r", 0, SIZE))
+    two = request_with(RegionRef("r", 0, SIZE), RegionRef("r", 0, SIZE))
+    one = request_with(RegionRef("r", 0, SIZE))
     async with memory.stage(two, BACKEND), memory.stage(one, BACKEND):
-        error = await refused(memory, asking(RegionRef("r", 0, 1)))
+        error = await refused(memory, request_with(RegionRef("r", 0, 1)))
         assert error.kind is Kind.OVERLOADED
         assert error.retry_after
     async with memory.stage(two, BACKEND):
@@ -355,8 +359,8 @@ async def test_a_key_may_do_without_its_slash() -> None:
     """As shm_open takes it."""
     memory = SharedMemory(LIMITS, enabled=True)
     await memory.perform(replace(REGISTER, key=KEY[1:]), call())
-    told = await memory.perform(SharedMemoryStatusRequest("r"), call())
-    assert told == SharedMemoryStatus((SharedMemoryRegion("r", KEY[1:], 0, SIZE),))
+    status = await memory.perform(SharedMemoryStatusRequest("r"), call())
+    assert status == SharedMemoryStatus((SharedMemoryRegion("r", KEY[1:], 0, SIZE),))
 
 
 @pytest.mark.parametrize("name", ["", "x" * 257])
@@ -385,10 +389,10 @@ async def test_a_region_is_there_once_and_until_it_is_forgotten() -> None:
         await memory.perform(replace(REGISTER, size=1), call())
     assert caught.value.kind is Kind.ALREADY_EXISTS
     for cuda in (None, False):
-        told = await memory.perform(SharedMemoryStatusRequest(cuda=cuda), call())
-        assert told == SharedMemoryStatus((SharedMemoryRegion("r", KEY, 0, SIZE),))
-    told = await memory.perform(SharedMemoryStatusRequest(cuda=True), call())
-    assert told == SharedMemoryStatus()
+        status = await memory.perform(SharedMemoryStatusRequest(cuda=cuda), call())
+        assert status == SharedMemoryStatus((SharedMemoryRegion("r", KEY, 0, SIZE),))
+    status = await memory.perform(SharedMemoryStatusRequest(cuda=True), call())
+    assert status == SharedMemoryStatus()
     with pytest.raises(GatewayError, match="cuda shared memory region: 'r'") as caught:
         await memory.perform(SharedMemoryStatusRequest("r", cuda=True), call())
     assert caught.value.kind is Kind.NOT_FOUND
@@ -397,7 +401,7 @@ async def test_a_region_is_there_once_and_until_it_is_forgotten() -> None:
     for _ in range(2):  # of one that is not there, too: clients tidy up before they begin
         assert await memory.perform(SharedMemoryUnregisterRequest("r"), call()) == Acknowledgement()
     assert open_files() == 0
-    error = await refused(memory, asking(RegionRef("r", 0, 1)))
+    error = await refused(memory, request_with(RegionRef("r", 0, 1)))
     assert isinstance(error, UnknownRegionError)
     assert (error.kind, error.region) == (Kind.NOT_FOUND, "r")
 
@@ -406,7 +410,7 @@ async def test_a_request_keeps_what_it_uses_though_it_is_forgotten_meanwhile() -
     """Its descriptor is not closed under it, so that no other file is written to by its number."""
     memory = await on()
     async with memory.stage(
-        asking(RegionRef("r", 0, 4), output=RegionRef("r", 0, 6)), BACKEND
+        request_with(RegionRef("r", 0, 4), output=RegionRef("r", 0, 6)), BACKEND
     ) as loan:
         await memory.perform(SharedMemoryUnregisterRequest(), call())
         FILE.rename(f"{FILE}_old")
@@ -428,7 +432,7 @@ async def test_a_request_that_is_given_up_while_a_thread_reads(
     memory = await on()
 
     async def infer() -> None:
-        async with memory.stage(asking(RegionRef("r", 0, SIZE)), BACKEND):
+        async with memory.stage(request_with(RegionRef("r", 0, SIZE)), BACKEND):
             pass
 
     for _ in range(50):
@@ -442,7 +446,9 @@ async def test_a_request_that_is_given_up_while_a_thread_reads(
     assert open_files() == 0
     monkeypatch.setattr(shared_memory, "_MAX_INLINE_BYTES", 2 * SIZE)
     await memory.perform(REGISTER, call())
-    async with memory.stage(asking(RegionRef("r", 0, SIZE), RegionRef("r", 0, SIZE)), BACKEND):
+    async with memory.stage(
+        request_with(RegionRef("r", 0, SIZE), RegionRef("r", 0, SIZE)), BACKEND
+    ):
         pass  # nothing is counted as held
 
 
@@ -463,15 +469,15 @@ async def test_registering_and_forgetting_are_told_to_the_audit_log(
     await memory.perform(SharedMemoryUnregisterRequest("r"), call())
     await memory.perform(SharedMemoryUnregisterRequest(), call())
     good, bad, cuda, forgotten, every = caplog.messages
-    told = """route='' backend="gpu's,other" peer=test request_id"""
+    rest = """route='' backend="gpu's,other" peer=test request_id"""
     assert good == (
-        f"shared_memory_register region='r' key='{KEY}' offset=0 size={SIZE} {told}='r1' outcome=ok"
+        f"shared_memory_register region='r' key='{KEY}' offset=0 size={SIZE} {rest}='r1' outcome=ok"
     )
     assert "key='/no\\nsuchxxx" in bad
     assert bad.endswith("outcome=already_exists")
     assert len(bad) < 500
     assert cuda.startswith("shared_memory_register region='gpu' device=0 size=64 ")
-    assert forgotten == f"shared_memory_unregister region='r' {told}='' outcome=ok"
+    assert forgotten == f"shared_memory_unregister region='r' {rest}='' outcome=ok"
     assert every.startswith("shared_memory_unregister region='' ")
 
 
@@ -483,7 +489,7 @@ async def test_where_it_is_off_there_is_nothing_to_tell(caplog: pytest.LogCaptur
         await memory.perform(REGISTER, call())
     assert await memory.perform(SharedMemoryUnregisterRequest("r"), call()) == Acknowledgement()
     assert not caplog.messages
-    assert not backend.asked
+    assert not backend.requests
 
 
 async def test_off_nothing_is_opened() -> None:
@@ -494,12 +500,12 @@ async def test_off_nothing_is_opened() -> None:
     assert open_files() == 0
     assert memory.extensions == ()
     for name in ("", "r"):
-        told = await memory.perform(SharedMemoryStatusRequest(name), call())
-        assert told == SharedMemoryStatus()
+        status = await memory.perform(SharedMemoryStatusRequest(name), call())
+        assert status == SharedMemoryStatus()
         assert (
             await memory.perform(SharedMemoryUnregisterRequest(name), call()) == Acknowledgement()
         )
-    for request in (asking(RegionRef("r", 0, 1)), asking(output=RegionRef("r", 0, 1))):
+    for request in (request_with(RegionRef("r", 0, 1)), request_with(output=RegionRef("r", 0, 1))):
         error = await refused(memory, request)
         assert isinstance(error, UnknownRegionError)
         assert (error.kind, "not enabled" in error.public) == (Kind.UNSUPPORTED, True)
@@ -537,7 +543,7 @@ async def test_each_backend_is_told_of_each_region() -> None:
     await memory.perform(SharedMemoryUnregisterRequest("r", cuda=False), call())
     await memory.perform(SharedMemoryUnregisterRequest(), call())
     for backend in backends:
-        assert backend.asked == [
+        assert backend.requests == [
             REGISTER,
             CUDA,
             SharedMemoryUnregisterRequest("r", cuda=False),
@@ -551,15 +557,17 @@ async def test_all_backends_have_a_region_or_none() -> None:
     memory = SharedMemory(LIMITS, (first, second), enabled=True)
     with pytest.raises(GatewayError, match="b says no"):
         await memory.perform(REGISTER, call())
-    assert first.asked == [REGISTER, SharedMemoryUnregisterRequest("r", cuda=False)]
+    assert first.requests == [REGISTER, SharedMemoryUnregisterRequest("r", cuda=False)]
     assert await memory.perform(SharedMemoryStatusRequest(), call()) == SharedMemoryStatus()
     assert open_files() == 0
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"), [(Kind.TIMEOUT, 1), (Kind.CONNECT, 1), (Kind.BAD_REQUEST, 2)]
+    ("kind", "expected"), [(Kind.TIMEOUT, 1), (Kind.CONNECT, 1), (Kind.BAD_REQUEST, 2)]
 )
-async def test_a_new_backend_that_is_silent_is_told_of_one_region(kind: Kind, told: int) -> None:
+async def test_a_new_backend_that_is_silent_is_told_of_one_region(
+    kind: Kind, expected: int
+) -> None:
     """A reload waits for each."""
     memory = await on(LIMITS, Sharing("a"))
     await memory.perform(CUDA, call())
@@ -567,8 +575,8 @@ async def test_a_new_backend_that_is_silent_is_told_of_one_region(kind: Kind, to
     silent.answer = GatewayError(kind, "no")  # type: ignore[assignment]
     other = SharedMemory(LIMITS, (known, silent, Sharing("b")), enabled=True, predecessor=memory)
     await other.register_with_new_backends((known,))
-    assert (len(known.asked), len(silent.asked)) == (0, told)
-    assert len(other._backends[2].asked) == 2  # type: ignore[attr-defined]
+    assert (len(known.requests), len(silent.requests)) == (0, expected)
+    assert len(other._backends[2].requests) == 2  # type: ignore[attr-defined]
     await memory.perform(SharedMemoryUnregisterRequest(), call())
 
 
@@ -578,13 +586,13 @@ async def test_what_a_backend_does_not_forget_is_forgotten_here() -> None:
     with pytest.raises(GatewayError, match="a says no"):
         await memory.perform(SharedMemoryUnregisterRequest("r", cuda=False), call())
     assert open_files() == 0
-    assert len(backends[1].asked) == 2
+    assert len(backends[1].requests) == 2
 
 
 async def test_such_a_backend_is_asked_by_name_and_others_by_copy() -> None:
     sharing = Sharing("a")
     memory = await on(LIMITS, sharing)
-    request = asking(RegionRef("r", 0, 4), output=RegionRef("r", 0, 8))
+    request = request_with(RegionRef("r", 0, 4), output=RegionRef("r", 0, 8))
     async with memory.stage(request, sharing) as loan:
         assert loan.request is request
         answer = InferResponse(
@@ -596,20 +604,20 @@ async def test_such_a_backend_is_asked_by_name_and_others_by_copy() -> None:
     async with memory.stage(request, BACKEND) as loan:
         assert loan.request.inputs[0].data == b"\0\1\2\3"
     with pytest.raises(UnknownRegionError):
-        async with memory.stage(asking(RegionRef("other", 0, 4)), sharing):
+        async with memory.stage(request_with(RegionRef("other", 0, 4)), sharing):
             pass
 
 
 @pytest.mark.parametrize(
     ("request_", "names"),
     [
-        (asking(RegionRef("r", SIZE, 1)), "'r'"),
-        (asking(RegionRef("r", 1, SIZE)), "'r'"),
-        (asking(RegionRef("r", 2**64 - 1, 2**64 - 1)), "'r'"),
-        (asking(RegionRef("r", 0, 4), RegionRef("r", SIZE - 3, 4)), "'r'"),
-        (asking(output=RegionRef("r", SIZE - 3, 4)), "'r'"),
-        (asking(RegionRef("gpu", 60, 5)), "'gpu'"),
-        (asking(output=RegionRef("gpu", 65, 0)), "'gpu'"),
+        (request_with(RegionRef("r", SIZE, 1)), "'r'"),
+        (request_with(RegionRef("r", 1, SIZE)), "'r'"),
+        (request_with(RegionRef("r", 2**64 - 1, 2**64 - 1)), "'r'"),
+        (request_with(RegionRef("r", 0, 4), RegionRef("r", SIZE - 3, 4)), "'r'"),
+        (request_with(output=RegionRef("r", SIZE - 3, 4)), "'r'"),
+        (request_with(RegionRef("gpu", 60, 5)), "'gpu'"),
+        (request_with(output=RegionRef("gpu", 65, 0)), "'gpu'"),
         (
             InferRequest("m", inputs=(lying(RegionRef("r", SIZE - 4, 4), Datatype.INT32, (16,)),)),
             "needs 64 bytes",
@@ -635,7 +643,7 @@ async def test_such_a_backend_is_not_asked_for_what_was_cut_off() -> None:
     memory = await on(LIMITS, sharing)
     os.truncate(FILE, 3)
     with pytest.raises(GatewayError, match="become shorter"):
-        async with memory.stage(asking(RegionRef("r", 0, 4)), sharing):
+        async with memory.stage(request_with(RegionRef("r", 0, 4)), sharing):
             pytest.fail("it was lent")
 
 
@@ -644,16 +652,16 @@ async def test_a_region_that_a_new_backend_has_already_is_replaced() -> None:
 
     class Knowing(Sharing):
         async def perform(self, operation: Operation, context: RequestContext) -> Response:
-            known = any(isinstance(each, SharedMemoryUnregisterRequest) for each in self.asked)
+            known = any(isinstance(each, SharedMemoryUnregisterRequest) for each in self.requests)
             if isinstance(operation, SharedMemoryRegisterRequest) and not known:
-                self.asked.append(operation)
+                self.requests.append(operation)
                 raise GatewayError(Kind.ALREADY_EXISTS, "already in manager")
             return await super().perform(operation, context)
 
     memory, new = await on(LIMITS, Sharing("a")), Knowing("b")
     other = SharedMemory(LIMITS, (new,), enabled=True, predecessor=memory)
     await other.register_with_new_backends(())
-    assert new.asked == [REGISTER, SharedMemoryUnregisterRequest("r", cuda=False), REGISTER]
+    assert new.requests == [REGISTER, SharedMemoryUnregisterRequest("r", cuda=False), REGISTER]
 
 
 async def test_memory_on_a_gpu_is_for_such_a_backend_alone() -> None:
@@ -662,9 +670,12 @@ async def test_memory_on_a_gpu_is_for_such_a_backend_alone() -> None:
     sharing = Sharing("a")
     memory = await on(LIMITS, sharing)
     await memory.perform(CUDA, call())
-    told = await memory.perform(SharedMemoryStatusRequest(cuda=True), call())
-    assert told == SharedMemoryStatus((SharedMemoryRegion("gpu", size=64, device=0),))
-    for request in (asking(RegionRef("gpu", 0, 4)), asking(output=RegionRef("gpu", 0, 4))):
+    status = await memory.perform(SharedMemoryStatusRequest(cuda=True), call())
+    assert status == SharedMemoryStatus((SharedMemoryRegion("gpu", size=64, device=0),))
+    for request in (
+        request_with(RegionRef("gpu", 0, 4)),
+        request_with(output=RegionRef("gpu", 0, 4)),
+    ):
         async with memory.stage(request, sharing) as loan:
             assert loan.request is request
         error = await refused(memory, request)
@@ -678,13 +689,13 @@ async def test_an_inference_through_the_gateway() -> None:
     memory = await on()
     backend = Memory("b")
     made = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {}, shared_memory=memory)
-    request = asking(RegionRef("r", 0, 2))
+    request = request_with(RegionRef("r", 0, 2))
     answer = await made.perform(request, call())
     assert isinstance(answer, InferResponse)
-    (asked,) = backend.asked
-    assert isinstance(asked, InferRequest)
-    assert asked.inputs == (Tensor("X0", Datatype.UINT8, (2,), b"\0\1"),)
+    (operations,) = backend.requests
+    assert isinstance(operations, InferRequest)
+    assert operations.inputs == (Tensor("X0", Datatype.UINT8, (2,), b"\0\1"),)
     off = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
     with pytest.raises(UnknownRegionError, match="not enabled"):
         await off.perform(request, call())
-    assert len(backend.asked) == 1
+    assert len(backend.requests) == 1

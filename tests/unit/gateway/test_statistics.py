@@ -25,13 +25,13 @@ from infergate.routing.table import Rewrite, Route, RouteTable
 
 
 def counted(figures: GatewayStatistics, model: str) -> dict[str, Any]:
-    (told,) = figures.statistics_of(model, "").models
-    return dict(told)
+    (reported,) = figures.statistics_of(model, "").models
+    return dict(reported)
 
 
 def record(figures: GatewayStatistics, model: str, outcome: str = "ok", **fields: Any) -> None:
-    asked = call(model=model, route="*", operation="infer", outcome=outcome, **fields)
-    figures.record(asked, 0.25, 1_000.5)
+    context = call(model=model, route="*", operation="infer", outcome=outcome, **fields)
+    figures.record(context, 0.25, 1_000.5)
 
 
 def test_successes_and_failures_are_counted_apart() -> None:
@@ -40,8 +40,8 @@ def test_successes_and_failures_are_counted_apart() -> None:
     record(figures, "m", backend_seconds=0.125)
     record(figures, "m", backend_seconds=0.125)
     record(figures, "m", "timeout")
-    told = counted(figures, "m")
-    assert told == {
+    statistics = counted(figures, "m")
+    assert statistics == {
         "name": "m",
         "version": "",
         "last_inference": 1_000_500,
@@ -86,7 +86,7 @@ def test_the_least_wanted_model_is_forgotten_first() -> None:
 
 
 def test_figures_of_servers_alike_are_added_up() -> None:
-    def told(count: int, last: int, batches: list[Any], **more: Any) -> ModelStatistics:
+    def reported(count: int, last: int, batches: list[Any], **more: Any) -> ModelStatistics:
         stats = {"success": {"count": count, "ns": 10 * count}}
         return ModelStatistics(
             (
@@ -104,8 +104,8 @@ def test_figures_of_servers_alike_are_added_up() -> None:
             )
         )
 
-    one = told(1, 50, [{"batch_size": 1, "compute_infer": {"count": 1, "ns": 5}}, "odd"])
-    two = told(
+    one = reported(1, 50, [{"batch_size": 1, "compute_infer": {"count": 1, "ns": 5}}, "odd"])
+    two = reported(
         2,
         40,
         [
@@ -140,9 +140,9 @@ async def test_a_server_that_counts_is_asked_and_told_in_the_clients_names() -> 
     memory.profile_of_all = TRITON
     memory.servers = 2
     gateway = made(memory, routes=[Route("m", "b", version="7", rewrite=Rewrite("real", "1"))])
-    told = await gateway.perform(ModelStatisticsRequest("m", "7"), call())
-    assert told == ModelStatistics(({"name": "m", "version": "7", "inference_count": 4},))
-    assert memory.asked == [ModelStatisticsRequest("real", "1")] * 2
+    statistics = await gateway.perform(ModelStatisticsRequest("m", "7"), call())
+    assert statistics == ModelStatistics(({"name": "m", "version": "7", "inference_count": 4},))
+    assert memory.requests == [ModelStatisticsRequest("real", "1")] * 2
     with pytest.raises(GatewayError):
         await gateway.perform(ModelStatisticsRequest("n"), call())
 
@@ -151,30 +151,33 @@ async def test_of_other_servers_the_gateways_figures_are_told() -> None:
     memory = Memory("b")
     gateway = made(memory, routes=[Route("m", "b")])
     record(gateway.own_statistics, "m")
-    told = await gateway.perform(ModelStatisticsRequest("m", "3"), call())
-    assert isinstance(told, ModelStatistics)
-    assert [(each["version"], each["inference_count"]) for each in told.models] == [("3", 1)]
-    assert not memory.asked
+    statistics = await gateway.perform(ModelStatisticsRequest("m", "3"), call())
+    assert isinstance(statistics, ModelStatistics)
+    assert [(each["version"], each["inference_count"]) for each in statistics.models] == [("3", 1)]
+    assert not memory.requests
 
 
 @pytest.mark.parametrize(
-    ("versions", "told_of"), [(("7",), "7"), ((), "1"), (("9", "10", "b"), "10"), (("v2",), "1")]
+    ("versions", "reported_for"),
+    [(("7",), "7"), ((), "1"), (("9", "10", "b"), "10"), (("v2",), "1")],
 )
 async def test_the_gateways_figures_are_of_a_version_that_is_a_number(
-    versions: tuple[str, ...], told_of: str
+    versions: tuple[str, ...], reported_for: str
 ) -> None:
     memory = Memory("b")
     memory.description = ModelMetadata("m", versions)
-    told = await made(memory, routes=[Route("m", "b")]).perform(ModelStatisticsRequest("m"), call())
-    assert isinstance(told, ModelStatistics)
-    assert [each["version"] for each in told.models] == [told_of]
+    statistics = await made(memory, routes=[Route("m", "b")]).perform(
+        ModelStatisticsRequest("m"), call()
+    )
+    assert isinstance(statistics, ModelStatistics)
+    assert [each["version"] for each in statistics.models] == [reported_for]
 
 
-@pytest.mark.parametrize("asked", [("nope", ""), ("simple", "abc"), ("simple", "2")])
-async def test_what_is_not_there_has_no_statistics(asked: tuple[str, str]) -> None:
+@pytest.mark.parametrize("requested", [("nope", ""), ("simple", "abc"), ("simple", "2")])
+async def test_what_is_not_there_has_no_statistics(requested: tuple[str, str]) -> None:
     gateway = made(BuiltinBackend("b"), routes=[Route("*", "b")])
     with pytest.raises(GatewayError) as caught:
-        await gateway.perform(ModelStatisticsRequest(*asked), call())
+        await gateway.perform(ModelStatisticsRequest(*requested), call())
     assert caught.value.kind is Kind.NOT_FOUND
 
 
@@ -183,14 +186,14 @@ async def test_a_server_that_is_down_has_been_counted() -> None:
     memory.description = GatewayError(Kind.CONNECT, "down")
     gateway = made(memory, routes=[Route("m", "b")])
     record(gateway.own_statistics, "m")
-    told = await gateway.perform(ModelStatisticsRequest("m"), call())
-    assert isinstance(told, ModelStatistics)
-    assert [(each["version"], each["inference_count"]) for each in told.models] == [("1", 1)]
+    statistics = await gateway.perform(ModelStatisticsRequest("m"), call())
+    assert isinstance(statistics, ModelStatistics)
+    assert [(each["version"], each["inference_count"]) for each in statistics.models] == [("1", 1)]
 
 
 async def test_all_models_are_those_of_the_index_as_far_as_they_can_be_had() -> None:
     class Counting(Memory):
-        async def perform(self, operation: Operation, asked: Any) -> Any:
+        async def perform(self, operation: Operation, fields: Any) -> Any:
             if isinstance(operation, ModelIndexRequest):
                 return ModelIndex((ModelIndexEntry("x", "1"), ModelIndexEntry("broken", "1")))
             assert isinstance(operation, ModelStatisticsRequest)
@@ -203,13 +206,13 @@ async def test_all_models_are_those_of_the_index_as_far_as_they_can_be_had() -> 
     gateway = made(
         counting, other, routes=[Route("m", "c"), Route("n", "b", version="2"), Route("*", "b")]
     )
-    told = await gateway.perform(ModelStatisticsRequest(), call())
-    assert isinstance(told, ModelStatistics)
-    assert [(each["name"], each["version"]) for each in told.models] == [
+    statistics = await gateway.perform(ModelStatisticsRequest(), call())
+    assert isinstance(statistics, ModelStatistics)
+    assert [(each["name"], each["version"]) for each in statistics.models] == [
         ("m", "1"),
         ("n", ""),
         ("x", ""),
     ]
     only = made(counting, routes=[Route("n", "b", version="2")])
-    told = await only.perform(ModelStatisticsRequest(), call())
-    assert told == ModelStatistics(({"name": "n", "version": "2"},))
+    statistics = await only.perform(ModelStatisticsRequest(), call())
+    assert statistics == ModelStatistics(({"name": "n", "version": "2"},))

@@ -145,20 +145,20 @@ class Acting(Memory):
             self.closed.append(request.id)
 
 
-class Site:
+class Harness:
     def __init__(
         self,
         *,
         in_turn: bool = False,
         timeout: float | None = None,
         codec: StreamCodec | None = None,
-        aside: Offload | None = None,
+        offload: Offload | None = None,
     ) -> None:
         self.backend = Acting()
         route = Route("*", "acting", timeout=timeout)
         self.gateway = gateway = Gateway(RouteTable([route]), {"acting": self.backend}, {})
         self.codec = codec or StreamCodec()
-        frontend = Frontend(self.codec, gateway, DEFAULT_LIMITS, aside)
+        frontend = Frontend(self.codec, gateway, DEFAULT_LIMITS, offload)
         self.records: list[RequestContext] = []
         writes: Any = UnaryStreamCodec(self.codec, "/t.T/Stream") if in_turn else self.codec
         self.names = 0
@@ -176,7 +176,7 @@ class Site:
         answers = await self.stream.handle(text.encode(), refused)
         return [bytes(join_parts(answer.message)).decode() async for answer in answers]
 
-    async def asking(self, *texts: str) -> list[asyncio.Task[list[str]]]:
+    async def ask_all(self, *texts: str) -> list[asyncio.Task[list[str]]]:
         """Each asked after the one before, and all pulled at once until nothing moves."""
         tasks = []
         for text in texts:
@@ -191,22 +191,26 @@ class Site:
 
 
 async def test_all_answers_and_the_end() -> None:
-    site = Site()
-    assert await site.ask("infer m 3 a") == ["a more"] * 3 + ["a end"]
-    assert await site.ask("infer m 0 b") == ["b end"]
-    assert await site.ask("infer m one c") == ["c last"]
-    assert [record.response_count for record in site.records] == [4, 1, 1]
-    told = site.records[0]
-    assert (told.operation, told.protocol, told.pipeline) == ("stream_infer", "line", "translate")
-    assert (told.model, told.backend, told.outcome) == ("m", "acting", "ok")
-    assert (told.bytes_in, told.bytes_out) == (11, 23)
-    assert site.names == 3
+    harness = Harness()
+    assert await harness.ask("infer m 3 a") == ["a more"] * 3 + ["a end"]
+    assert await harness.ask("infer m 0 b") == ["b end"]
+    assert await harness.ask("infer m one c") == ["c last"]
+    assert [record.response_count for record in harness.records] == [4, 1, 1]
+    first_record = harness.records[0]
+    assert (first_record.operation, first_record.protocol, first_record.pipeline) == (
+        "stream_infer",
+        "line",
+        "translate",
+    )
+    assert (first_record.model, first_record.backend, first_record.outcome) == ("m", "acting", "ok")
+    assert (first_record.bytes_in, first_record.bytes_out) == (11, 23)
+    assert harness.names == 3
 
 
 async def test_a_helper_writes_long_answers() -> None:
     helper = Helper()
-    site = Site(codec=LongCodec(), aside=helper)
-    assert await site.ask("infer m 2 a") == ["a more"] * 2 + ["a end"]
+    harness = Harness(codec=LongCodec(), offload=helper)
+    assert await harness.ask("infer m 2 a") == ["a more"] * 2 + ["a end"]
     assert helper.jobs == 2
 
 
@@ -222,21 +226,21 @@ async def test_a_helper_writes_long_answers() -> None:
     ],
 )
 async def test_an_error_costs_one_request(text: str, answer: str, outcome: str) -> None:
-    site = Site()
-    assert await site.ask(text) == [answer]
-    assert [record.outcome for record in site.records] == [outcome]
-    assert await site.ask("infer m one b") == ["b last"]
+    harness = Harness()
+    assert await harness.ask(text) == [answer]
+    assert [record.outcome for record in harness.records] == [outcome]
+    assert await harness.ask("infer m one b") == ["b last"]
 
 
 @pytest.mark.parametrize(
     "text", ["infer m fail a", "infer bad one a", "infer unspeakable one a", "infer m one a"]
 )
 async def test_messages_are_let_go_at_once(text: str) -> None:
-    site = Site()
+    harness = Harness()
     gc.collect()
     gc.disable()
     try:
-        assert len(await site.ask(text)) == 1
+        assert len(await harness.ask(text)) == 1
         assert requests() == []
     finally:
         gc.enable()
@@ -249,42 +253,42 @@ def requests() -> list[Any]:
 
 @pytest.mark.parametrize("in_turn", [True, False])
 async def test_the_models_figures_count_each_request(in_turn: bool) -> None:
-    site = Site(in_turn=in_turn)
+    harness = Harness(in_turn=in_turn)
     for text in ("infer m one a", "infer m 3 b", "infer m fail c"):
-        await site.ask(text)
-    (told,) = site.gateway.own_statistics.statistics_of("m", "").models
-    assert told["inference_count"] == 2
-    assert told["inference_stats"]["success"] == {"count": 2, "ns": 1_000_000_000}
-    assert told["inference_stats"]["fail"] == {"count": 1, "ns": 500_000_000}
+        await harness.ask(text)
+    (context,) = harness.gateway.own_statistics.statistics_of("m", "").models
+    assert context["inference_count"] == 2
+    assert context["inference_stats"]["success"] == {"count": 2, "ns": 1_000_000_000}
+    assert context["inference_stats"]["fail"] == {"count": 1, "ns": 500_000_000}
 
 
 async def test_what_the_transport_refuses_is_told() -> None:
-    site = Site()
+    harness = Harness()
     refused = GatewayError(Kind.OVERLOADED, "full")
-    assert await site.ask("infer m one a", refused) == ["overloaded: full"]
-    assert [record.outcome for record in site.records] == ["overloaded"]
-    assert not site.backend.started
+    assert await harness.ask("infer m one a", refused) == ["overloaded: full"]
+    assert [record.outcome for record in harness.records] == ["overloaded"]
+    assert not harness.backend.started
 
 
 async def test_only_answers_and_errors_come_in_the_order_of_their_requests() -> None:
-    site = Site()
-    tasks = await site.asking(
+    harness = Harness()
+    tasks = await harness.ask_all(
         "infer held one a", "infer m one b", "infer m 2 c", "infer m fail d", "nonsense"
     )
     assert [task.done() for task in tasks] == [False, False, True, False, False]
     order: list[str] = []
     for name, task in zip("abcde", tasks, strict=True):
         task.add_done_callback(lambda _, name=name: order.append(name))
-    site.backend.let_go.set()
+    harness.backend.let_go.set()
     assert (await asyncio.gather(*tasks))[2] == ["c more", "c more", "c end"]
     await asyncio.sleep(0)
     assert [name for name in order if name != "c"] == list("abde")
 
 
 async def test_a_request_that_others_follow_holds_nobody_up() -> None:
-    site = Site()
+    harness = Harness()
     first, second = [
-        await site.stream.handle(text, None) for text in (b"infer m 2 a", b"infer m one b")
+        await harness.stream.handle(text, None) for text in (b"infer m 2 a", b"infer m one b")
     ]
     waiting = asyncio.create_task(anext(second))
     await asyncio.sleep(0)
@@ -297,61 +301,61 @@ async def test_a_request_that_others_follow_holds_nobody_up() -> None:
 
 
 async def test_a_sequence_whose_requests_overlap_keeps_none_that_is_over() -> None:
-    site = Site()
+    harness = Harness()
     gc.collect()
     gc.disable()
     try:
-        pulling = await site.asking("infer m one 0 5")
+        pulling = await harness.ask_all("infer m one 0 5")
         for number in range(1, 10):
-            (following,) = await site.asking(f"infer held one {number} 5")
-            site.backend.let_go.set()
+            (following,) = await harness.ask_all(f"infer held one {number} 5")
+            harness.backend.let_go.set()
             await pulling.pop()
-            site.backend.let_go.clear()
+            harness.backend.let_go.clear()
             pulling.append(following)
         assert len(requests()) <= 2
     finally:
         gc.enable()
-    site.backend.let_go.set()
+    harness.backend.let_go.set()
     assert await pulling[0] == ["9 last"]
 
 
 async def test_requests_of_a_sequence_are_carried_out_one_after_the_other() -> None:
-    site = Site()
-    tasks = await site.asking(
+    harness = Harness()
+    tasks = await harness.ask_all(
         "infer held one a 5", "infer held one b 5", "infer held one c 6", "infer held one d"
     )
-    assert site.backend.started == ["a", "c", "d"]
-    site.backend.let_go.set()
+    assert harness.backend.started == ["a", "c", "d"]
+    harness.backend.let_go.set()
     await asyncio.gather(*tasks)
-    assert site.backend.started == ["a", "c", "d", "b"]
-    assert not site.stream._latest_of_sequence
+    assert harness.backend.started == ["a", "c", "d", "b"]
+    assert not harness.stream._latest_of_sequence
 
 
 async def test_headers_that_go_back_are_those_of_the_last_request_that_has_any() -> None:
-    site = Site()
+    harness = Harness()
     returned = {"a": {"x": "1", "y": "1"}, "b": {"x": "2"}}
     for name in ("a", "b", "c"):
-        site.backend.returned = returned.get(name, {})
-        await site.ask(f"infer m one {name}")
-    assert site.context.response_headers == {"x": "2"}
-    assert [each.response_headers for each in site.records] == [returned["a"], returned["b"], {}]
+        harness.backend.returned = returned.get(name, {})
+        await harness.ask(f"infer m one {name}")
+    assert harness.context.response_headers == {"x": "2"}
+    assert [each.response_headers for each in harness.records] == [returned["a"], returned["b"], {}]
 
 
 async def test_closing_gives_up_the_backend() -> None:
-    site = Site()
-    answers = await site.stream.handle(b"infer m 5 a", None)
+    harness = Harness()
+    answers = await harness.stream.handle(b"infer m 5 a", None)
     await anext(answers)
     await answers.aclose()
-    assert site.backend.closed == ["a"]
-    assert [(record.outcome, record.response_count) for record in site.records] == [
+    assert harness.backend.closed == ["a"]
+    assert [(record.outcome, record.response_count) for record in harness.records] == [
         ("cancelled", 1)
     ]
 
 
 async def test_each_answer_has_the_time_of_the_route() -> None:
-    site = Site(timeout=10)
-    await site.ask("infer m 2 a")
-    first, second = site.backend.deadlines
+    harness = Harness(timeout=10)
+    await harness.ask("infer m 2 a")
+    first, second = harness.backend.deadlines
     assert first is not None
     assert second is not None
     assert second > first
@@ -359,28 +363,28 @@ async def test_each_answer_has_the_time_of_the_route() -> None:
 
 
 async def test_a_clients_deadline_is_never_pushed_back() -> None:
-    site = Site(timeout=10)
-    site.stream._context.deadline = soon = time.monotonic() + 3
-    await site.ask("infer m 2 a")
-    assert site.backend.deadlines == [soon, soon]
+    harness = Harness(timeout=10)
+    harness.stream._context.deadline = soon = time.monotonic() + 3
+    await harness.ask("infer m 2 a")
+    assert harness.backend.deadlines == [soon, soon]
 
 
 async def test_what_is_late_ends_the_stream_only_at_the_clients_deadline() -> None:
-    site = Site()
+    harness = Harness()
     codes = []
     for seconds in (30, CLOCK_TOLERANCE / 2, 0):
-        site.stream._context.deadline = time.monotonic() + seconds
-        [answer] = [answer async for answer in await site.stream.handle(b"infer m late a", None)]
+        harness.stream._context.deadline = time.monotonic() + seconds
+        [answer] = [answer async for answer in await harness.stream.handle(b"infer m late a", None)]
         codes.append(answer.code)
     assert codes == [0, 3, 3]  # 3 is how the codec tells any error outside the stream
 
 
 async def test_streams_with_unary_messages_are_served_in_turn() -> None:
-    assert Site().stream.max_concurrent == MAX_CONCURRENT_REQUESTS
-    site = Site(in_turn=True)
-    assert site.stream.max_concurrent == 1
-    one, two = await site.ask("infer m 2 a")
+    assert Harness().stream.max_concurrent == MAX_CONCURRENT_REQUESTS
+    harness = Harness(in_turn=True)
+    assert harness.stream.max_concurrent == 1
+    one, two = await harness.ask("infer m 2 a")
     assert one == two
     assert one.startswith("InferResponse(model='m'")
-    answers = await site.stream.handle(b"infer m fail a", None)
+    answers = await harness.stream.handle(b"infer m fail a", None)
     assert [answer.code async for answer in answers] == [3]

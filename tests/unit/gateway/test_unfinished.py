@@ -62,7 +62,7 @@ async def test_metadata_makes_it_whole() -> None:
     answer = await ask(backend)
     assert answer.status == 200
     tensor = Tensor("data", Datatype.INT8, (2,), b"\x01\x02")
-    assert backend.asked == [InferRequest("real", inputs=(tensor,))]
+    assert backend.requests == [InferRequest("real", inputs=(tensor,))]
     assert backend.described == [("real", "", False)]
 
 
@@ -73,20 +73,20 @@ async def test_what_does_not_fit_old_metadata_may_fit_newer() -> None:
 
 
 async def test_what_fits_neither_is_refused_by_the_newer() -> None:
-    status, told = refusal(await ask(replaced(model(3), model(4))))
+    status, error = refusal(await ask(replaced(model(3), model(4))))
     assert status == 400
-    assert "'X': the 2 bytes" in told
-    assert "[4]" in told
+    assert "'X': the 2 bytes" in error
+    assert "[4]" in error
     backend = replaced(model(3), model(3))
-    status, told = refusal(await ask(backend))
+    status, error = refusal(await ask(backend))
     assert status == 400
-    assert "[3]" in told
-    assert not backend.asked
+    assert "[3]" in error
+    assert not backend.requests
 
 
 async def test_metadata_that_is_not_to_be_had_is_told() -> None:
     backend = Memory("b")
     backend.description = GatewayError(Kind.NOT_FOUND, "no metadata")
     assert refusal(await ask(backend)) == (404, "no metadata")
-    status, told = refusal(await ask(replaced(model(3), GatewayError(Kind.CONNECT, "down"))))
-    assert (status, told) == (502, "down")
+    status, error = refusal(await ask(replaced(model(3), GatewayError(Kind.CONNECT, "down"))))
+    assert (status, error) == (502, "down")

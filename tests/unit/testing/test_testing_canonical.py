@@ -67,7 +67,9 @@ def test_sameness_is_finer_than_equality_and_takes_any_buffer() -> None:
     assert is_same(request(float("nan")), request(float("nan")))
 
 
-@pytest.mark.parametrize("told", [{"type": "Nothing"}, {"type": "HealthStatus", "okay": True}, {}])
-def test_what_is_not_of_the_form_is_refused(told: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "fields", [{"type": "Nothing"}, {"type": "HealthStatus", "okay": True}, {}]
+)
+def test_what_is_not_of_the_form_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises((KeyError, TypeError)):
-        from_json(told)
+        from_json(fields)

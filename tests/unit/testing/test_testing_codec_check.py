@@ -82,12 +82,12 @@ class PeeksWrongly(Sound):
         return RequestSummary(super().summarize(wire).operation)
 
 
-class ShieldLetsThrough(Sound):
+class ValidatesNothing(Sound):
     def validate(self, wire: Any, limits: Any) -> Any:
         return wire
 
 
-class ForgetsToReaddress(Sound):
+class KeepsTheClientsModel(Sound):
     def rewrite_request(self, wire: Any, model: Any, version: Any, profile: Any) -> Any:
         return wire
 
@@ -97,7 +97,7 @@ class OverlooksSequences(Sound):
         return None
 
 
-class ForgetsToRelabel(Sound):
+class KeepsTheBackendsModel(Sound):
     def rewrite_response(
         self, wire: Any, request: Any, model: Any, version: Any, limits: Any
     ) -> Any:
@@ -113,7 +113,7 @@ def test_a_sound_codec_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "expected"),
     [
         (Misnamed, "named other"),
         (Without, "datatype"),
@@ -124,14 +124,14 @@ def test_a_sound_codec_passes() -> None:
         (LosesTheId, "request: "),
         (LosesAnOutput, "response: "),
         (PeeksWrongly, "summarize: model"),
-        (ShieldLetsThrough, "parse_request and validate differ"),
-        (ForgetsToReaddress, "rewritten request"),
-        (ForgetsToRelabel, "rewritten response"),
+        (ValidatesNothing, "parse_request and validate differ"),
+        (KeepsTheClientsModel, "rewritten request"),
+        (KeepsTheBackendsModel, "rewritten response"),
         (OverlooksSequences, "sequence 9223372036854775808"),
     ],
 )
-def test_a_broken_rule_is_told(make: type[Sound], told: str) -> None:
-    with pytest.raises(AssertionError, match=told):
+def test_a_broken_rule_is_told(make: type[Sound], expected: str) -> None:
+    with pytest.raises(AssertionError, match=expected):
         check_codec(plugin(make))
 
 

@@ -64,10 +64,10 @@ YES = b"HTTP/1.1 200 OK\r\n\r\nyes"
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    def case(told: dict[str, Any], wire: bytes, file: str = "wire.http") -> Path:
+    def case(fields: dict[str, Any], wire: bytes, file: str = "wire.http") -> Path:
         folder = tmp_path / "ready" / "case"
         folder.mkdir(parents=True)
-        (folder / "case.json").write_text(json.dumps(told))
+        (folder / "case.json").write_text(json.dumps(fields))
         (folder / file).write_bytes(wire)
         return folder.parent
 
@@ -87,22 +87,22 @@ def test_a_request_case_passes_both_ways(write: Write) -> None:
 
 
 def test_a_response_case_passes_both_ways(write: Write) -> None:
-    told = {**RESPONSE, "asks": READY, "both_ways": True, "options": {"o": 1}}
-    (vector,) = load(write(told, YES))
+    case = {**RESPONSE, "asks": READY, "both_ways": True, "options": {"o": 1}}
+    (vector,) = load(write(case, YES))
     assert vector.operation == ModelReadyRequest("m")
     assert vector.options == {"o": 1}
     check_vector(CODEC, vector)
 
 
 def test_an_error_case_passes(write: Write) -> None:
-    told = {**REQUEST, "error": {"kind": "BAD_REQUEST", "mentions": ["name"]}}
-    del told["canonical"]
-    (vector,) = load(write(told, GOOD[:-1]))
+    case = {**REQUEST, "error": {"kind": "BAD_REQUEST", "mentions": ["name"]}}
+    del case["canonical"]
+    (vector,) = load(write(case, GOOD[:-1]))
     check_vector(CODEC, vector)
 
 
 @pytest.mark.parametrize(
-    ("change", "wire", "told"),
+    ("change", "wire", "expected"),
     [
         ({"canonical": {**READY, "model": "n"}}, GOOD, "whole"),
         ({}, GOOD[:-1], "rejected with"),
@@ -112,15 +112,15 @@ def test_an_error_case_passes(write: Write) -> None:
     ],
 )
 def test_a_codec_that_differs_fails(
-    write: Write, change: dict[str, Any], wire: bytes, told: str
+    write: Write, change: dict[str, Any], wire: bytes, expected: str
 ) -> None:
     (vector,) = load(write({**REQUEST, **change}, wire))
-    with pytest.raises(AssertionError, match=told):
+    with pytest.raises(AssertionError, match=expected):
         check_vector(CODEC, vector)
 
 
 @pytest.mark.parametrize(
-    ("error", "wire", "told"),
+    ("error", "wire", "expected"),
     [
         ({"kind": "NOT_FOUND", "mentions": []}, GOOD[:-1], "NOT_FOUND"),
         ({"kind": "BAD_REQUEST", "mentions": ["shape"]}, GOOD[:-1], "lacks 'shape'"),
@@ -128,25 +128,25 @@ def test_a_codec_that_differs_fails(
     ],
 )
 def test_an_error_that_differs_fails(
-    write: Write, error: dict[str, Any], wire: bytes, told: str
+    write: Write, error: dict[str, Any], wire: bytes, expected: str
 ) -> None:
     case = {**REQUEST, "error": error}
     del case["canonical"]
     (vector,) = load(write(case, wire))
-    with pytest.raises(AssertionError, match=told):
+    with pytest.raises(AssertionError, match=expected):
         check_vector(CODEC, vector)
 
 
 def test_a_body_that_differs_fails(write: Write) -> None:
-    told = {**RESPONSE, "canonical": {"type": "HealthStatus", "ok": False}, "asks": READY}
-    (vector,) = load(write({**told, "both_ways": True}, b"HTTP/1.1 200 OK\r\n\r\nno"))
+    case = {**RESPONSE, "canonical": {"type": "HealthStatus", "ok": False}, "asks": READY}
+    (vector,) = load(write({**case, "both_ways": True}, b"HTTP/1.1 200 OK\r\n\r\nno"))
     with pytest.raises(AssertionError, match="b'yes', not b'no'"):
         check_vector(CODEC, vector)
 
 
 def test_a_codec_that_cares_how_the_body_is_split_fails(write: Write) -> None:
-    told = {**REQUEST, "canonical": {**READY, "model": "mm"}}
-    (vector,) = load(write(told, GOOD + b"m"))
+    case = {**REQUEST, "canonical": {**READY, "model": "mm"}}
+    (vector,) = load(write(case, GOOD + b"m"))
     check_vector(CODEC, vector)
     first_part_only: Any = Ready(lambda parts: bytes(parts[0]))
     with pytest.raises(AssertionError, match="in halves"):
@@ -154,15 +154,15 @@ def test_a_codec_that_cares_how_the_body_is_split_fails(write: Write) -> None:
 
 
 def test_an_error_cannot_go_both_ways(write: Write) -> None:
-    told = {**REQUEST, "error": {"kind": "BAD_REQUEST", "mentions": []}, "both_ways": True}
-    del told["canonical"]
-    (vector,) = load(write(told, GOOD[:-1]))
+    case = {**REQUEST, "error": {"kind": "BAD_REQUEST", "mentions": []}, "both_ways": True}
+    del case["canonical"]
+    (vector,) = load(write(case, GOOD[:-1]))
     with pytest.raises(AssertionError, match="cannot be built"):
         check_vector(CODEC, vector)
 
 
 @pytest.mark.parametrize(
-    ("case", "wire", "told"),
+    ("case", "wire", "expected"),
     [
         ({**REQUEST, "abuot": "x"}, GOOD, "abuot"),
         ({**REQUEST, "error": {}}, GOOD, "either"),
@@ -175,8 +175,10 @@ def test_an_error_cannot_go_both_ways(write: Write) -> None:
         ({"canonical": READY, "side": "request"}, GOOD, "about"),
     ],
 )
-def test_a_wrong_case_is_named(write: Write, case: dict[str, Any], wire: bytes, told: str) -> None:
-    with pytest.raises(ValueError, match=f"ready/case: .*{told}"):
+def test_a_wrong_case_is_named(
+    write: Write, case: dict[str, Any], wire: bytes, expected: str
+) -> None:
+    with pytest.raises(ValueError, match=f"ready/case: .*{expected}"):
         load(write(case, wire))
 
 
@@ -197,8 +199,8 @@ def test_rpc_files(write: Write) -> None:
 
 
 def test_rpc_answers(write: Write) -> None:
-    told = {**RESPONSE, "asks": READY}
-    (vector,) = load(write(told, "code 5 größe: no\r\n\r\n".encode(), "wire.rpc"))
+    case = {**RESPONSE, "asks": READY}
+    (vector,) = load(write(case, "code 5 größe: no\r\n\r\n".encode(), "wire.rpc"))
     assert vector.wire == RpcResponse((), 5, "größe: no", {})
 
 
