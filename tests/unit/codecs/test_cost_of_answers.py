@@ -48,7 +48,7 @@ STATUS = b"\x0a\x02\x08\x01"
 
 
 @dataclass(frozen=True)
-class Told:
+class Answer:
     """An answer to ``operation`` in the words of ``codec``. ``helped``: it is too long for the
     event loop."""
 
@@ -67,17 +67,17 @@ def http(body: bytes) -> HttpResponse:
 
 
 def delimited(number: int, value: bytes) -> bytes:
-    length, told = len(value), bytearray()
+    length, result = len(value), bytearray()
     while length > 0x7F:
-        told.append(length & 0x7F | 0x80)
+        result.append(length & 0x7F | 0x80)
         length >>= 7
-    return bytes((number << 3 | 2, *told, length)) + value
+    return bytes((number << 3 | 2, *result, length)) + value
 
 
 def nodes(count: int) -> HttpResponse:
     side = tuple(TensorMetadata(f"node{index}", "FP32", (-1, 3)) for index in range(count))
-    told = write_metadata(ModelMetadata(MODEL, inputs=side, outputs=side))
-    return HttpResponse(200, {}, (told,))
+    metadata = write_metadata(ModelMetadata(MODEL, inputs=side, outputs=side))
+    return HttpResponse(200, {}, (metadata,))
 
 
 def _status(models: int) -> bytes:
@@ -105,61 +105,61 @@ def listed(begin: str, one: str, end: str, size: int) -> HttpResponse:
 
 ENTRY, NODE = '{"name":"m"}', '{"Name":"a","Shape":null,"Type":8}'
 INDEX, METADATA_OF = ModelIndexRequest(), ModelMetadataRequest(MODEL)
-ROWS: dict[str, Told] = {
-    "trtis-grpc, fields of an inference": Told(
+ROWS: dict[str, Answer] = {
+    "trtis-grpc, fields of an inference": Answer(
         "trtis-grpc", InferRequest(MODEL), rpc(STATUS + delimited(2, b"\x2a\x00" * 80_000))
     ),
-    "trtis-grpc, as many as the loop reads": Told(
+    "trtis-grpc, as many as the loop reads": Answer(
         "trtis-grpc", InferRequest(MODEL), rpc(STATUS + delimited(2, b"\x2a\x00" * 16_000)), False
     ),
-    "trtis-grpc, a status": Told("trtis-grpc", ServerStatusRequest(), rpc(_status(2000))),
-    "trtis-grpc, a short status": Told(
+    "trtis-grpc, a status": Answer("trtis-grpc", ServerStatusRequest(), rpc(_status(2000))),
+    "trtis-grpc, a short status": Answer(
         "trtis-grpc", ServerStatusRequest(), rpc(_status(25)), False
     ),
-    "trtis-grpc, an index": Told("trtis-grpc", INDEX, rpc(_status(2000))),
-    "trtis-grpc, health": Told(
+    "trtis-grpc, an index": Answer("trtis-grpc", INDEX, rpc(_status(2000))),
+    "trtis-grpc, health": Answer(
         "trtis-grpc", ServerReadyRequest(), rpc(b"\x2a\x00" * 250_000), False
     ),
-    "v2-grpc, an index": Told("v2-grpc", INDEX, rpc(_index(16_000))),
-    "v2-grpc, an index of nothing": Told("v2-grpc", INDEX, rpc(b"\x0a\x00" * 30_000)),
-    "v2-grpc, a short index": Told("v2-grpc", INDEX, rpc(b"\x0a\x00" * 2048), False),
-    "v2-grpc, metadata": Told("v2-grpc", METADATA_OF, rpc(b"\x22\x00" * 24_000)),
-    "v2-grpc, short metadata": Told("v2-grpc", METADATA_OF, rpc(b"\x22\x00" * 2048), False),
-    "v2-grpc, a configuration": Told(
+    "v2-grpc, an index": Answer("v2-grpc", INDEX, rpc(_index(16_000))),
+    "v2-grpc, an index of nothing": Answer("v2-grpc", INDEX, rpc(b"\x0a\x00" * 30_000)),
+    "v2-grpc, a short index": Answer("v2-grpc", INDEX, rpc(b"\x0a\x00" * 2048), False),
+    "v2-grpc, metadata": Answer("v2-grpc", METADATA_OF, rpc(b"\x22\x00" * 24_000)),
+    "v2-grpc, short metadata": Answer("v2-grpc", METADATA_OF, rpc(b"\x22\x00" * 2048), False),
+    "v2-grpc, a configuration": Answer(
         "v2-grpc", ModelConfigRequest(MODEL), rpc(delimited(1, b"\x2a\x00" * 10_000))
     ),
-    "v2-grpc, a short configuration": Told(
+    "v2-grpc, a short configuration": Answer(
         "v2-grpc", ModelConfigRequest(MODEL), rpc(delimited(1, b"\x2a\x00" * 2000)), False
     ),
-    "v2-grpc, statistics": Told(
+    "v2-grpc, statistics": Answer(
         "v2-grpc", ModelStatisticsRequest(), rpc(b"\x0a\x00" * 12_000)
     ),
-    "v2-grpc, short statistics": Told(
+    "v2-grpc, short statistics": Answer(
         "v2-grpc", ModelStatisticsRequest(), rpc(b"\x0a\x00" * 2048), False
     ),
-    "v2-rest, an index": Told(
+    "v2-rest, an index": Answer(
         "v2-rest", INDEX, listed("[", ENTRY, "]", INLINE)
     ),
-    "v2-rest, a short index": Told(
+    "v2-rest, a short index": Answer(
         "v2-rest", INDEX, listed("[", ENTRY, "]", 1 << 15), False
     ),
-    "v2-rest, a short configuration": Told(
+    "v2-rest, a short configuration": Answer(
         "v2-rest",
         ModelConfigRequest(MODEL),
         listed('{"a":NaN,"b":[', '{"":1}', "]}", 1 << 15),
         False,
     ),
-    "v2-rest, health": Told(
+    "v2-rest, health": Answer(
         "v2-rest", ServerReadyRequest(), http(b'{"x":[NaN' + b",0" * 4_000_000 + b"]}"), False
     ),
-    "graphpipe, nodes": Told("graphpipe", METADATA_OF, nodes(MAX_TENSORS)),
-    "graphpipe, as many as the loop reads": Told("graphpipe", METADATA_OF, nodes(512), False),
-    "graphpipe, JSON": Told(
+    "graphpipe, nodes": Answer("graphpipe", METADATA_OF, nodes(MAX_TENSORS)),
+    "graphpipe, as many as the loop reads": Answer("graphpipe", METADATA_OF, nodes(512), False),
+    "graphpipe, JSON": Answer(
         "graphpipe",
         METADATA_OF,
         listed('{"Inputs":[', NODE, "]}", INLINE),
     ),
-    "graphpipe, short JSON": Told(
+    "graphpipe, short JSON": Answer(
         "graphpipe",
         ServerMetadataRequest(),
         listed('{"Inputs":[', NODE, "]}", 1 << 16),
@@ -170,14 +170,14 @@ ROWS: dict[str, Told] = {
 
 def took(work: Callable[[], object]) -> float:
     """Seconds of CPU, the least of several tries, where it is much."""
-    least = 60.0
+    minimum = 60.0
     for _ in range(TRIES):
         began = time.thread_time()
         work()
-        least = min(least, time.thread_time() - began)
-        if least <= MOST_SECONDS:
+        minimum = min(minimum, time.thread_time() - began)
+        if minimum <= MOST_SECONDS:
             break
-    return least
+    return minimum
 
 
 def bound() -> float:
@@ -205,8 +205,8 @@ def test_the_event_loop_reads_it_quickly_or_not_at_all(name: str) -> None:
 
 
 def test_metadata_of_many_nodes_is_written_by_a_helper() -> None:
-    told = CODECS["graphpipe"].parse_response(nodes(MAX_TENSORS), METADATA_OF, DEFAULT_LIMITS)
+    response = CODECS["graphpipe"].parse_response(nodes(MAX_TENSORS), METADATA_OF, DEFAULT_LIMITS)
     assert (
-        CODECS["graphpipe"].response_text_bytes(told, ParsedRequest(METADATA_OF))
+        CODECS["graphpipe"].response_text_bytes(response, ParsedRequest(METADATA_OF))
         > DEFAULT_LIMITS.json_inline
     )

@@ -55,32 +55,32 @@ MODEL = ModelMetadata(
     supports_scheduling=True,
 )
 INPUT = Tensor("X", Datatype.FP32, (1, 0, 3), b"")
-ASKED = InferRequest("m", inputs=(INPUT,))
+REQUEST = InferRequest("m", inputs=(INPUT,))
 CODECS = pytest.mark.parametrize("name", sorted(plugins()))
 EDGE = pytest.mark.parametrize("number", EDGES)
 
 
-def asked(number: int) -> Iterator[Operation]:
+def request_with(number: int) -> Iterator[Operation]:
     """Operations that hold ``number``."""
     if 0 <= number < 2**63:
         for shape in ((number, 0, 3), (1, 0, number)):
-            yield replace(ASKED, inputs=(replace(INPUT, shape=shape),))
+            yield replace(REQUEST, inputs=(replace(INPUT, shape=shape),))
     for name in ("sequence_id", "priority", "timeout", "other"):
-        yield replace(ASKED, parameters={name: number})
-    yield replace(ASKED, id=str(number))
-    yield replace(ASKED, version=str(number))
-    yield replace(ASKED, inputs=(replace(INPUT, parameters={"other": number}),))
+        yield replace(REQUEST, parameters={name: number})
+    yield replace(REQUEST, id=str(number))
+    yield replace(REQUEST, version=str(number))
+    yield replace(REQUEST, inputs=(replace(INPUT, parameters={"other": number}),))
     for parameters in ({"classification": number}, {"other": number}):
-        yield replace(ASKED, outputs=(RequestedOutput("Y", parameters),))
+        yield replace(REQUEST, outputs=(RequestedOutput("Y", parameters),))
     if 0 <= number < 2**64:
-        for place in (RegionRef("r", number, 0), RegionRef("r", 0, number)):
-            yield replace(ASKED, inputs=(replace(INPUT, shared_memory=place),))
-            yield replace(ASKED, outputs=(RequestedOutput("Y", {}, place),))
+        for region in (RegionRef("r", number, 0), RegionRef("r", 0, number)):
+            yield replace(REQUEST, inputs=(replace(INPUT, shared_memory=region),))
+            yield replace(REQUEST, outputs=(RequestedOutput("Y", {}, region),))
     for name in ("offset", "size"):
         yield SharedMemoryRegisterRequest(**{"name": "r", "key": "/k", name: number})
     for name in ("size", "device"):
-        told = {"name": "r", "size": 1, "device": 0, "handle": b"h", name: number}
-        yield SharedMemoryRegisterRequest(**told)
+        fields = {"name": "r", "size": 1, "device": 0, "handle": b"h", name: number}
+        yield SharedMemoryRegisterRequest(**fields)
     yield TraceSettingsRequest("m", {"trace_rate": str(number)})
 
 
@@ -96,17 +96,17 @@ def refusal(act: Callable[..., Any], *arguments: Any) -> Kind:
 @CODECS
 @EDGE
 @pytest.mark.parametrize("profile", [TRITON, MLSERVER], ids=lambda profile: profile.name)
-def test_a_server_is_asked_or_the_client_refused(name: str, number: int, profile: Any) -> None:
+def test_classification_is_requested_or_refused(name: str, number: int, profile: Any) -> None:
     codec = plugins()[name].create({})
-    for operation in asked(number):
+    for operation in request_with(number):
         assert refusal(codec.build_request, operation, profile, MODEL) in REFUSED, operation
 
 
-def told(number: int) -> Iterator[tuple[Operation, Response]]:
+def fields(number: int) -> Iterator[tuple[Operation, Response]]:
     """Answers that hold ``number``, and what asks for them."""
     shape = (max(number, 0), 0, 3)
     outputs = (Tensor("Y", Datatype.FP32, shape, b""),)
-    yield ASKED, InferResponse("m", str(number), outputs=outputs)
+    yield REQUEST, InferResponse("m", str(number), outputs=outputs)
     metadata = replace(MODEL, max_batch_size=number, versions=(str(number),))
     metadata = replace(metadata, inputs=(replace(SHAPED, shape=(number,)),))
     yield ModelMetadataRequest("m"), metadata
@@ -144,7 +144,7 @@ LISTING = {
 @EDGE
 def test_a_client_is_answered_or_given_a_declared_error(name: str, number: int) -> None:
     codec = plugins()[name].create({})
-    for operation, answer in told(number):
+    for operation, answer in fields(number):
         try:
             wire = codec.build_request(operation, TRITON, MODEL)
         except GatewayError:

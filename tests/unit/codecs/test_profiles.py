@@ -63,7 +63,7 @@ def test_all_that_the_configuration_knows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "message", "meant"),
+    ("kind", "message", "meant"),
     [
         (Kind.BACKEND_ERROR, "Unable to parse 'inputs'", Kind.BAD_REQUEST),
         (
@@ -87,5 +87,5 @@ def test_all_that_the_configuration_knows() -> None:
         (Kind.NO_BACKEND, "invalid model version specified '-1'", Kind.NO_BACKEND),
     ],
 )
-def test_what_triton_tells_by_another_code(told: Kind, message: str, meant: Kind) -> None:
-    assert corrected_kind(told, message) is meant
+def test_errors_that_triton_sends_with_another_code(kind: Kind, message: str, meant: Kind) -> None:
+    assert corrected_kind(kind, message) is meant

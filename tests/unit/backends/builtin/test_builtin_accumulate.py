@@ -101,7 +101,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("request_", "told"), REFUSED)
-async def test_refusals(
+async def test_invalid_requests_are_refused(
     backend: BuiltinBackend, model: Accumulate, request_: InferRequest, told: str
 ) -> None:
     assert await refusal(backend, request_) == told

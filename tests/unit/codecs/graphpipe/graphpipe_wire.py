@@ -61,22 +61,22 @@ class Verifier:
 
     def check(self, root: str) -> dict[str, Any]:
         """The message's fields, those that are there."""
-        place = self.offset(0)
-        return self.table(place, root)
+        offset = self.offset(0)
+        return self.table(offset, root)
 
-    def need(self, place: int, size: int, align: int) -> None:
-        assert 0 <= place <= place + size <= len(self.data), (place, size)
-        assert place % align == 0, (place, align)
+    def need(self, offset: int, size: int, align: int) -> None:
+        assert 0 <= offset <= offset + size <= len(self.data), (offset, size)
+        assert offset % align == 0, (offset, align)
 
-    def unpack(self, form: str, place: int) -> int:
+    def unpack(self, form: str, offset: int) -> int:
         size = struct.calcsize(form)
-        self.need(place, size, size)
-        return int(struct.unpack_from(form, self.data, place)[0])
+        self.need(offset, size, size)
+        return int(struct.unpack_from(form, self.data, offset)[0])
 
-    def offset(self, place: int) -> int:
-        offset = self.unpack("<I", place)
+    def offset(self, position: int) -> int:
+        offset = self.unpack("<I", position)
         assert 0 < offset < 2**31
-        return place + offset
+        return position + offset
 
     def table(self, start: int, name: str) -> dict[str, Any]:
         vtable = start - self.unpack("<i", start)
@@ -95,12 +95,12 @@ class Verifier:
                 found[field] = self.field(start + relative, chosen)
         return found
 
-    def field(self, place: int, kind: str) -> Any:
+    def field(self, offset: int, kind: str) -> Any:
         if kind == "u8":
-            return self.unpack("<B", place)
+            return self.unpack("<B", offset)
         if kind == "i64":
-            return self.unpack("<q", place)
-        target = self.offset(place)
+            return self.unpack("<q", offset)
+        target = self.offset(offset)
         if kind == "string":
             return self.string(target)
         if not kind.startswith("["):
@@ -113,11 +113,11 @@ class Verifier:
             return self.data[target + 4 : target + 4 + length]
         return [self.field(target + 4 + width * i, element) for i in range(length)]
 
-    def string(self, place: int) -> bytes:
-        length = self.unpack("<I", place)
-        self.need(place + 4, length + 1, 1)
-        assert self.data[place + 4 + length] == 0
-        return self.data[place + 4 : place + 4 + length]
+    def string(self, offset: int) -> bytes:
+        length = self.unpack("<I", offset)
+        self.need(offset + 4, length + 1, 1)
+        assert self.data[offset + 4 + length] == 0
+        return self.data[offset + 4 : offset + 4 + length]
 
 
 def verified(data: bytes, root: str) -> dict[str, Any]:
@@ -170,14 +170,14 @@ Strings = tuple[int, Sequence[int] | None, Sequence[bytes] | None]
 
 
 def _strings(builder: Any, strings: Sequence[bytes]) -> int:
-    places = [builder.CreateString(each) for each in strings]
-    return _offsets(builder, places)
+    offsets = [builder.CreateString(each) for each in strings]
+    return _offsets(builder, offsets)
 
 
-def _offsets(builder: Any, places: Sequence[int]) -> int:
-    builder.StartVector(4, len(places), 4)
-    for place in reversed(places):
-        builder.PrependUOffsetTRelative(place)
+def _offsets(builder: Any, offsets: Sequence[int]) -> int:
+    builder.StartVector(4, len(offsets), 4)
+    for offset in reversed(offsets):
+        builder.PrependUOffsetTRelative(offset)
     return int(builder.EndVector())
 
 
@@ -198,20 +198,20 @@ def _tensor(builder: Any, spec: Numbers | Strings) -> int:
         string_val = _strings(builder, content)
     Tensor.Start(builder)
     Tensor.AddType(builder, kind)
-    for add, place in (
+    for add, offset in (
         (Tensor.AddShape, shape),
         (Tensor.AddData, data),
         (Tensor.AddStringVal, string_val),
     ):
-        if place is not None:
-            add(builder, place)
+        if offset is not None:
+            add(builder, offset)
     return int(Tensor.End(builder))
 
 
 def _added(builder: Any, fields: Sequence[tuple[Callable[..., Any], int | None]]) -> None:
-    for add, place in fields:
-        if place is not None:
-            add(builder, place)
+    for add, offset in fields:
+        if offset is not None:
+            add(builder, offset)
 
 
 def request(
@@ -255,18 +255,18 @@ def response(
     outputs = None
     if tensors is not None:
         outputs = _offsets(builder, [_tensor(builder, spec) for spec in tensors])
-    told = None
+    size = None
     if errors is not None:
-        places = []
+        offsets = []
         for code, message in errors:
             text = None if message is None else builder.CreateString(message)
             Error.Start(builder)
             Error.AddCode(builder, code)
             _added(builder, ((Error.AddMessage, text),))
-            places.append(Error.End(builder))
-        told = _offsets(builder, places)
+            offsets.append(Error.End(builder))
+        size = _offsets(builder, offsets)
     InferResponse.Start(builder)
-    _added(builder, ((InferResponse.AddOutputTensors, outputs), (InferResponse.AddErrors, told)))
+    _added(builder, ((InferResponse.AddOutputTensors, outputs), (InferResponse.AddErrors, size)))
     builder.Finish(InferResponse.End(builder))
     return bytes(builder.Output())
 

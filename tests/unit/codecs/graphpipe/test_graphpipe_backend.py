@@ -10,7 +10,7 @@ from graphpipe_wire import metadata, response, verified
 
 from infergate.codecs.base import ParsedRequest
 from infergate.codecs.graphpipe import PLUGIN, errors
-from infergate.codecs.graphpipe import metadata as told_metadata
+from infergate.codecs.graphpipe import metadata as metadata_module
 from infergate.codecs.graphpipe.codec import MetadataFormat
 from infergate.codecs.profiles import GENERIC
 from infergate.core.datatypes import Datatype
@@ -93,7 +93,7 @@ def refused(act: Any, *arguments: Any) -> GatewayError:
 
 
 @pytest.mark.parametrize(
-    ("asked", "about", "names"),
+    ("requested", "about", "names"),
     [
         ((), model(("a", "b")), [b"a", b"b"]),
         (("b", "a"), model(("a", "b")), [b"a", b"b"]),  # in the metadata's order
@@ -104,13 +104,13 @@ def refused(act: Any, *arguments: Any) -> GatewayError:
         (("y",), model(("x", "y"), ("x", "y")), [b"y"]),
     ],
 )
-def test_which_outputs_are_asked_for(
-    asked: tuple[str, ...], about: ModelMetadata, names: list[bytes]
+def test_requested_outputs(
+    requested: tuple[str, ...], about: ModelMetadata, names: list[bytes]
 ) -> None:
-    assert sent(inference(*asked), about)["output_names"] == names
+    assert sent(inference(*requested), about)["output_names"] == names
 
 
-def test_an_output_that_the_model_has_not_is_not_asked_for() -> None:
+def test_an_unknown_output_is_not_requested() -> None:
     """A server that ignores names would answer with another."""
     error = refused(sent, inference("b", "zz"), model(("a", "b")))
     assert error.kind is Kind.BAD_REQUEST
@@ -149,7 +149,7 @@ def test_every_other_question_is_one_for_metadata() -> None:
     "operation",
     [ModelIndexRequest(), ModelConfigRequest("m"), ServerStatusRequest(), ModelLoadRequest("m")],
 )
-def test_what_graphpipe_has_no_request_for(operation: Operation) -> None:
+def test_operations_without_a_graphpipe_request(operation: Operation) -> None:
     error = refused(built, operation)
     assert error.kind is Kind.UNSUPPORTED
     assert type(operation).__name__ in error.public
@@ -171,7 +171,7 @@ def named(operation: InferRequest, about: ModelMetadata, count: int) -> list[tup
 
 
 @pytest.mark.parametrize(
-    ("asked", "about", "count", "outputs"),
+    ("requested", "about", "count", "outputs"),
     [
         ((), model(("a", "b")), 2, [("a", 0), ("b", 1)]),
         (("b", "a"), model(("a", "b")), 2, [("b", 1), ("a", 0)]),
@@ -188,17 +188,17 @@ def named(operation: InferRequest, about: ModelMetadata, count: int) -> list[tup
     ],
 )
 def test_outputs_are_named(
-    asked: tuple[str, ...], about: ModelMetadata, count: int, outputs: list[tuple[str, int]]
+    requested: tuple[str, ...], about: ModelMetadata, count: int, outputs: list[tuple[str, int]]
 ) -> None:
-    assert named(inference(*asked), about, count) == outputs
+    assert named(inference(*requested), about, count) == outputs
 
 
 @pytest.mark.parametrize(
-    ("asked", "about"),
+    ("requested", "about"),
     [((), model(("a",))), (("a",), model(("a",))), ((), model(("x", "y"), ("x", "y")))],
 )
-def test_an_answer_without_any_output(asked: tuple[str, ...], about: ModelMetadata) -> None:
-    error = refused(named, inference(*asked), about, 0)
+def test_an_answer_without_any_output(requested: tuple[str, ...], about: ModelMetadata) -> None:
+    error = refused(named, inference(*requested), about, 0)
     assert (error.kind, error.origin) == (Kind.BACKEND_GARBAGE, Origin.BACKEND)
     assert error.public == "the backend's response has no outputs"
 
@@ -216,7 +216,7 @@ def test_outputs_that_cannot_be_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "expected"),
     [
         (b"", "0 bytes are too short"),
         (b"<html>", "InferResponse lies outside"),
@@ -225,11 +225,11 @@ def test_outputs_that_cannot_be_named() -> None:
         (response([(1, [-1], b"")]), "tensor 'a'"),
     ],
 )
-def test_answers_that_cannot_be_read(body: bytes, told: str) -> None:
+def test_answers_that_cannot_be_read(body: bytes, expected: str) -> None:
     error = refused(read, ok(body), inference(), model(("a",)))
     assert error.kind is Kind.BACKEND_GARBAGE
     assert error.origin is Origin.BACKEND
-    assert told in error.public
+    assert expected in error.public
 
 
 def test_an_answer_of_too_many_strings() -> None:
@@ -242,7 +242,7 @@ def test_an_answer_of_too_many_strings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "kind", "public"),
+    ("expected", "kind", "public"),
     [
         ([(400, b"no such input")], Kind.BAD_REQUEST, "no such input"),
         ([(404, b"x")], Kind.NOT_FOUND, "x"),
@@ -255,9 +255,9 @@ def test_an_answer_of_too_many_strings() -> None:
 )
 @pytest.mark.parametrize("tensors", [None, [], [(1, [1], b"1")]])
 def test_errors_of_a_response(
-    told: list[tuple[int, bytes | None]], kind: Kind, public: str, tensors: Any
+    expected: list[tuple[int, bytes | None]], kind: Kind, public: str, tensors: Any
 ) -> None:
-    error = refused(read, ok(response(tensors, told)), inference(), model(("a",)))
+    error = refused(read, ok(response(tensors, expected)), inference(), model(("a",)))
     assert (error.kind, error.origin) == (kind, Origin.BACKEND)
     assert public in error.public
     assert len(error.public) <= errors.MAX_MESSAGE_CHARACTERS
@@ -273,7 +273,7 @@ def test_long_errors_are_not_read_whole() -> None:
     tracemalloc.stop()
 
 
-def test_unreadable_errors_beside_outputs_are_none() -> None:
+def test_unreadable_errors_beside_outputs_are_ignored() -> None:
     wrong = response([(1, [1], b"1")], [(400, b"\xff")])
     found = read(ok(wrong), inference(), model(("a",)))
     assert isinstance(found, InferResponse)
@@ -357,7 +357,7 @@ def test_metadata() -> None:
 
 
 def test_metadata_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(told_metadata, "MAX_TENSORS", 3)
+    monkeypatch.setattr(metadata_module, "MAX_TENSORS", 3)
     error = refused(read, ok(metadata([(b"x", 1)] * 4)), ModelMetadataRequest("m"))
     assert error.kind is Kind.BACKEND_GARBAGE
     assert "4 inputs, the limit is 3" in error.public
@@ -387,23 +387,25 @@ def test_metadata_as_json() -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "flatbuffer"])
-def test_a_servers_words_are_kept(form: str) -> None:
+def test_a_servers_error_text_is_kept(form: str) -> None:
     io = TensorMetadata("x", "FP32", (-1, 3), description="pixels")
-    told = ModelMetadata("m", (), "", (io,), (io,), max_batch_size=0)
-    told = replace(told, description="of cats", server="gpt", server_version="1.2")
+    expected_metadata = ModelMetadata("m", (), "", (io,), (io,), max_batch_size=0)
+    expected_metadata = replace(
+        expected_metadata, description="of cats", server="gpt", server_version="1.2"
+    )
     question = ModelMetadataRequest("m")
     reply = MetadataFormat.JSON if form == "json" else MetadataFormat.FLATBUFFER
-    wire = CODEC.build_response(told, ParsedRequest(question, reply))
-    assert read(wire, question) == told
+    wire = CODEC.build_response(expected_metadata, ParsedRequest(question, reply))
+    assert read(wire, question) == expected_metadata
 
 
-def as_json(told: Any) -> HttpResponse:
-    body = told if isinstance(told, bytes) else json.dumps(told).encode()
+def as_json(fields: Any) -> HttpResponse:
+    body = fields if isinstance(fields, bytes) else json.dumps(fields).encode()
     return ok(body, content_type="application/json")
 
 
 @pytest.mark.parametrize(
-    "told",
+    "fields",
     [
         b"",
         b"{",
@@ -421,13 +423,13 @@ def as_json(told: Any) -> HttpResponse:
         {"Outputs": "x"},
     ],
 )
-def test_json_that_is_no_metadata(told: Any) -> None:
-    error = refused(read, as_json(told), ModelMetadataRequest("m"))
+def test_json_that_is_no_metadata(fields: Any) -> None:
+    error = refused(read, as_json(fields), ModelMetadataRequest("m"))
     assert error.kind is Kind.BACKEND_GARBAGE
     assert "metadata" in error.public
 
 
-def test_json_that_says_nothing() -> None:
+def test_empty_json() -> None:
     assert read(as_json({}), ModelMetadataRequest("m")) == ModelMetadata("m", max_batch_size=0)
     nothing = as_json({"Server": 3, "Version": None})
     assert read(nothing, ServerMetadataRequest()) == ServerMetadata("", "")
@@ -437,7 +439,7 @@ def test_json_that_is_too_long() -> None:
     body = json.dumps(JSON).encode()
     fits = Limits(json=len(body))
     assert read(as_json(body), ModelMetadataRequest("m"), None, fits)
-    long = body + b" " * (told_metadata.MAX_JSON_BYTES + 1 - len(body))
+    long = body + b" " * (metadata_module.MAX_JSON_BYTES + 1 - len(body))
     for wire, limits in ((as_json(body + b" "), fits), (as_json(long), DEFAULT_LIMITS)):
         error = refused(read, wire, ModelMetadataRequest("m"), None, limits)
         assert error.kind is Kind.BACKEND_GARBAGE

@@ -50,7 +50,7 @@ def test_reading(config: bytes, parameters: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "expected"),
     [
         (b"\xff", "config is not UTF-8"),
         (b'{"a": 1, "a": 2}', "a duplicate name"),
@@ -67,14 +67,14 @@ def test_reading(config: bytes, parameters: dict[str, Any]) -> None:
         (b'{"a": ' + b"[" * 20_000 + b"]" * 20_000 + b"}", "nested deeper than 100 levels"),
     ],
 )
-def test_refusals(config: bytes, told: str) -> None:
+def test_invalid_requests_are_refused(config: bytes, expected: str) -> None:
     """By other protocols: a GraphPipe server gets any config as it is."""
     parameters = read(config)
     assert isinstance(parameters, OpaqueParameters)
     for each in (parameters, pickle.loads(pickle.dumps(parameters))):
         assert each == {}
         assert each.is_passed_to("graphpipe")
-        with pytest.raises(GatewayError, match=told) as caught:
+        with pytest.raises(GatewayError, match=expected) as caught:
             each.is_passed_to("v2-rest")
         assert caught.value.kind is Kind.BAD_REQUEST
         assert write_config(each) == config
@@ -119,7 +119,7 @@ def test_writing(parameters: dict[str, Any], config: bytes) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800", b"x", object()])
-def test_what_json_cannot_tell(value: Any) -> None:
+def test_values_that_json_cannot_represent(value: Any) -> None:
     with pytest.raises(GatewayError, match="parameters cannot be expressed in JSON") as caught:
         write_config({"a": value})
     assert caught.value.kind is Kind.BAD_REQUEST

@@ -111,15 +111,15 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetad
             for index in range(count)
         ]
 
-    def told(tensor: Tensor) -> TensorMetadata:
+    def declared(tensor: Tensor) -> TensorMetadata:
         free = [draw(st.sampled_from((dim, -1))) for dim in tensor.shape]
         return TensorMetadata(tensor.name, tensor.datatype.value, tuple(free))
 
     inputs, outputs = tensors("in"), tensors("out")
     model = ModelMetadata(
         "m",
-        inputs=tuple(map(told, draw(st.permutations(inputs)))),
-        outputs=tuple(map(told, draw(st.permutations(outputs)))),
+        inputs=tuple(map(declared, draw(st.permutations(inputs)))),
+        outputs=tuple(map(declared, draw(st.permutations(outputs)))),
         max_batch_size=0,
     )
     some = draw(st.permutations(outputs))[: draw(st.integers(1, 3))]
@@ -144,7 +144,7 @@ def test_an_inference_comes_back(case: tuple[InferRequest, InferResponse, ModelM
     assert CODEC.summarize(wire).operation is InferRequest
     parsed = completed(CODEC.parse_request(wire, DEFAULT_LIMITS), model)
     assert isinstance(parsed.operation, InferRequest)
-    in_order = {told.name: place for place, told in enumerate(model.outputs)}
+    in_order = {declared.name: index for index, declared in enumerate(model.outputs)}
     wanted = sorted(request.outputs, key=lambda output: in_order[output.name])
     assert is_same(parsed.operation, replace(request, outputs=tuple(wanted)))
     answered = CODEC.build_response(response, parsed)
@@ -159,14 +159,16 @@ def test_all_outputs_come_back(case: tuple[InferRequest, InferResponse, ModelMet
     model = replace(
         model,
         outputs=tuple(
-            told for told in model.outputs if told.name in {t.name for t in response.outputs}
+            declared
+            for declared in model.outputs
+            if declared.name in {t.name for t in response.outputs}
         ),
     )
     wire = CODEC.build_request(request, GENERIC, model)
     parsed = completed(CODEC.parse_request(wire, DEFAULT_LIMITS), model)
     answered = CODEC.build_response(response, parsed)
     given_names = {tensor.name: tensor for tensor in response.outputs}
-    all_of_them = tuple(given_names[told.name] for told in model.outputs)
+    all_of_them = tuple(given_names[declared.name] for declared in model.outputs)
     found = CODEC.parse_response(answered, request, DEFAULT_LIMITS, model)
     assert is_same(found, replace(response, outputs=all_of_them))
 
@@ -189,8 +191,8 @@ def read_all(vector: Vector, body: bytes) -> None:
     wire = with_body(vector.wire, (body,))
     if isinstance(wire, HttpResponse):
         wire = replace(wire, status=200)
-        for asked in (vector.operation, ModelMetadataRequest("m"), InferRequest("m")):
-            error = error_of(CODEC.parse_response, wire, asked, DEFAULT_LIMITS, model)
+        for operation in (vector.operation, ModelMetadataRequest("m"), InferRequest("m")):
+            error = error_of(CODEC.parse_response, wire, operation, DEFAULT_LIMITS, model)
             assert error is None or error.public
         return
     assert isinstance(wire, HttpRequest)
@@ -221,9 +223,9 @@ def test_captures_with_other_offsets(vector: Vector, data: st.DataObject) -> Non
     body = bytearray(join_parts(body_of(vector.wire)))
     for _ in range(data.draw(st.integers(1, 3))):
         if len(body) >= 4:
-            place = data.draw(st.integers(0, len(body) // 4 - 1)) * 4
+            index = data.draw(st.integers(0, len(body) // 4 - 1)) * 4
             word = data.draw(OFFSETS | st.integers(0, len(body)))
-            body[place : place + 4] = word.to_bytes(4, "little")
+            body[index : index + 4] = word.to_bytes(4, "little")
     read_all(vector, bytes(body))
 
 
@@ -242,8 +244,8 @@ def test_every_spoilt_byte_of_some_captures_within_bounds() -> None:
     for vector in some:
         honest = bytes(join_parts(body_of(vector.wire)))
         spoilt = [
-            honest[:place] + bytes((byte,)) + honest[place + 1 :]
-            for place in range(len(honest))
+            honest[:index] + bytes((byte,)) + honest[index + 1 :]
+            for index in range(len(honest))
             for byte in (0x00, 0x7F, 0x80, 0xFF)
         ]
         tracemalloc.start()
@@ -251,6 +253,6 @@ def test_every_spoilt_byte_of_some_captures_within_bounds() -> None:
             before, _ = tracemalloc.get_traced_memory()
             tracemalloc.reset_peak()
             read_all(vector, body)
-            _, most = tracemalloc.get_traced_memory()
-            assert most - before < (MAX_EXPANSION + 4) * len(honest) + 20_000, vector
+            _, peak = tracemalloc.get_traced_memory()
+            assert peak - before < (MAX_EXPANSION + 4) * len(honest) + 20_000, vector
         tracemalloc.stop()

@@ -50,8 +50,8 @@ def parsed(wire: HttpRequest) -> ParsedRequest:
     return finished
 
 
-@pytest.mark.parametrize(("tensor", "most"), [(NUMBERS, 0.01), (STRINGS, 1.2)])
-def test_through_the_codec(tensor: Tensor, most: float) -> None:
+@pytest.mark.parametrize(("tensor", "max_copies"), [(NUMBERS, 0.01), (STRINGS, 1.2)])
+def test_through_the_codec(tensor: Tensor, max_copies: float) -> None:
     """Numbers are not copied. Strings are when they are read and when they are written, for their
     padding is another."""
 
@@ -71,13 +71,13 @@ def test_through_the_codec(tensor: Tensor, most: float) -> None:
 
     body = written(tensor)
     reading, spent = copies(request, tensor)
-    assert spent < most
-    told, spent = copies(response, tensor)
-    assert spent < most
-    assert copies(on, tensor)[1] < most
-    answer = bytes(join_parts(told.body))
+    assert spent < max_copies
+    copied, spent = copies(response, tensor)
+    assert spent < max_copies
+    assert copies(on, tensor)[1] < max_copies
+    answer = bytes(join_parts(copied.body))
     got, spent = copies(back, tensor)
-    assert spent < most
+    assert spent < max_copies
     assert bytes(got.outputs[0].data) == bytes(tensor.data)
 
 

@@ -98,7 +98,7 @@ def test_paths_of_a_shared_port(path: str, model: str, version: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "kind", "told"),
+    ("path", "kind", "expected"),
     [
         ("/", Kind.NOT_FOUND, "no such path: /"),
         ("/graphpipe", Kind.NOT_FOUND, "/graphpipe"),
@@ -113,11 +113,11 @@ def test_paths_of_a_shared_port(path: str, model: str, version: str) -> None:
         ("/graphpipe/%2e%2e", Kind.BAD_REQUEST, "may not be '..'"),
     ],
 )
-def test_no_such_path(path: str, kind: Kind, told: str) -> None:
+def test_no_such_path(path: str, kind: Kind, expected: str) -> None:
     for act in (SHARED.summarize, lambda wire: SHARED.parse_request(wire, DEFAULT_LIMITS)):
         error = refused(act, post(path=path))
         assert error.kind is kind
-        assert told in error.public
+        assert expected in error.public
         assert len(error.public) < 300
 
 
@@ -146,17 +146,17 @@ def test_no_body_is_no_request(method: str) -> None:
 def test_control(path: str, operation: Operation, yes: bytes, no: bytes, method: str) -> None:
     wire = post(b"", path, method)
     assert DEDICATED.summarize(wire).operation is type(operation)
-    asked = parsed(wire)
-    assert asked.operation == operation
-    answer = DEDICATED.build_response(HealthStatus(ok=True), asked)
+    parsed_request = parsed(wire)
+    assert parsed_request.operation == operation
+    answer = DEDICATED.build_response(HealthStatus(ok=True), parsed_request)
     assert (answer.status, body(answer)) == (200, yes)
-    answer = DEDICATED.build_response(HealthStatus(ok=False), asked)
+    answer = DEDICATED.build_response(HealthStatus(ok=False), parsed_request)
     assert (answer.status, body(answer)) == (503, no)
     assert answer.headers["content-type"].startswith("text/plain")
 
 
 @pytest.mark.parametrize("word", ["shutdown", "client_count"])
-def test_other_control_is_not_there(word: str) -> None:
+def test_other_control_requests_are_unsupported(word: str) -> None:
     error = refused(DEDICATED.summarize, post(b"", f"/control/{word}", "GET"))
     assert error.kind is Kind.NOT_FOUND
 
@@ -177,7 +177,7 @@ def test_a_request_of_neither_type() -> None:
 # ---- names
 
 
-def asked(**names: Any) -> bytes:
+def message_with(**names: Any) -> bytes:
     return request([(10, [1], b"1234"), (10, [1], b"5678")], **names)
 
 
@@ -198,7 +198,7 @@ def asked(**names: Any) -> bytes:
     ],
 )
 def test_input_names(given: list[bytes] | None, meant: tuple[str, ...] | None) -> None:
-    message = asked(input_names=given)
+    message = message_with(input_names=given)
     if meant is None:
         assert "input 'x' is given twice" in refused(inference, message).public
         return
@@ -223,14 +223,17 @@ def test_input_names(given: list[bytes] | None, meant: tuple[str, ...] | None) -
 def test_output_names(
     given: list[bytes] | None, wanted: tuple[str, ...], order: tuple[str, ...], chosen: bool
 ) -> None:
-    found, reply = inference(asked(output_names=given))
+    found, reply = inference(message_with(output_names=given))
     assert found.outputs == tuple(map(RequestedOutput, wanted))
     assert reply == OutputSelection(order, is_explicit=chosen)
 
 
 @pytest.mark.parametrize("name", ["x\0", "x\u2028", "n" * 1025])
 def test_a_name_that_no_tensor_may_have(name: str) -> None:
-    for message in (asked(input_names=[name.encode()]), asked(output_names=[name.encode()])):
+    for message in (
+        message_with(input_names=[name.encode()]),
+        message_with(output_names=[name.encode()]),
+    ):
         with pytest.raises(GatewayError, match=r"the name of (in|out)put 0 ") as caught:
             inference(message)
         assert caught.value.kind is Kind.BAD_REQUEST
@@ -239,12 +242,12 @@ def test_a_name_that_no_tensor_may_have(name: str) -> None:
 def test_more_tensors_than_the_model_has_inputs() -> None:
     three = request([(10, [1], b"1234")] * 3)
     assert refused(inference, three).public == "input 2 has no name, and model 'm' has 2 inputs"
-    assert "output 2 has no name" in refused(inference, asked(output_names=[b""] * 3)).public
+    assert "output 2 has no name" in refused(inference, message_with(output_names=[b""] * 3)).public
     bare = ModelMetadata("m")
     assert "model 'm' has 0 inputs" in refused(inference, three, bare).public
 
 
-def test_wrong_tensors_are_named_by_their_place() -> None:
+def test_invalid_tensors_are_named_by_position() -> None:
     wrong = request([(10, [1], b"1234"), (10, [1], b"123")], input_names=[b"", b"scale"])
     error = refused(DEDICATED.parse_request, post(wrong), DEFAULT_LIMITS)
     assert "tensor 'scale'" in error.public
@@ -258,20 +261,20 @@ def test_wrong_tensors_are_named_by_their_place() -> None:
 
 def outputs(*tensors: Tensor, names: list[bytes] | None = None) -> list[bytes]:
     """The data of each tensor in the answer to a request for ``names``."""
-    question = parsed(post(asked(output_names=names)))
+    question = parsed(post(message_with(output_names=names)))
     answer = DEDICATED.build_response(InferResponse("m", outputs=tensors), question)
     assert answer.status == 200
     assert answer.headers["content-type"] == "application/octet-stream"
     verified(body(answer), "InferResponse")
-    told = read_response(body(answer))
-    assert told["errors"] == []
-    return [tensor["data"] for tensor in told["output_tensors"]]
+    response = read_response(body(answer))
+    assert response["errors"] == []
+    return [tensor["data"] for tensor in response["output_tensors"]]
 
 
 A, B, C = (Tensor(name, Datatype.INT8, (1,), name.encode()) for name in "abc")
 
 
-def test_answers_are_in_the_order_asked() -> None:
+def test_outputs_are_in_the_requested_order() -> None:
     assert outputs(A, B, names=[b"b", b"a"]) == [b"b", b"a"]
     assert outputs(B, A, C, names=[b"a"]) == [b"a"]
     assert outputs(A, names=[b"a", b"a:0"]) == [b"a", b"a"]
@@ -283,14 +286,14 @@ def test_answers_to_no_names_are_in_the_models_order() -> None:
     assert outputs(B) == [b"b"]
 
 
-def test_an_answer_that_lacks_an_output() -> None:
-    question = parsed(post(asked(output_names=[b"a", b"b"])))
+def test_a_response_without_a_requested_output() -> None:
+    question = parsed(post(message_with(output_names=[b"a", b"b"])))
     error = refused(DEDICATED.build_response, InferResponse("m", outputs=(A,)), question)
     assert error.kind is Kind.BACKEND_GARBAGE
     assert error.public == "the response lacks output 'b'"
 
 
-def test_datatypes_that_graphpipe_lacks() -> None:
+def test_datatypes_that_graphpipe_does_not_have() -> None:
     question = parsed(post())
     answer = InferResponse("m", outputs=(Tensor("a", Datatype.BOOL, (1,), b"\1"),))
     error = refused(DEDICATED.build_response, answer, question)
@@ -298,12 +301,12 @@ def test_datatypes_that_graphpipe_lacks() -> None:
     assert "tensor 'a' is BOOL, which GraphPipe lacks" in error.public
 
 
-def test_what_graphpipe_cannot_tell() -> None:
+def test_responses_that_graphpipe_cannot_represent() -> None:
     error = refused(DEDICATED.build_response, ModelIndex(), parsed(post()))
     assert error.kind is Kind.UNSUPPORTED
 
 
-TOLD = {
+METADATA_FIELDS = {
     "name": b"m",
     "version": b"1, 2",
     "server": b"infergate",
@@ -327,7 +330,7 @@ def test_metadata() -> None:
     found = verified(body(answer), "MetadataResponse")
     for io in (*found["inputs"], *found["outputs"]):
         io.setdefault("type", 0)  # the library leaves defaults out
-    assert found == TOLD
+    assert found == METADATA_FIELDS
 
 
 def test_metadata_by_get() -> None:
@@ -337,11 +340,11 @@ def test_metadata_by_get() -> None:
     found = json.loads(text)
     assert list(found) == ["Name", "Version", "Server", "Description", "Inputs", "Outputs"]
     assert list(found["Inputs"][0]) == ["Name", "Description", "Shape", "Type"]
-    as_told = json.loads(json.dumps(TOLD, default=bytes.decode))
+    metadata_json = json.loads(json.dumps(METADATA_FIELDS, default=bytes.decode))
     lowered = {key.lower(): value for key, value in found.items()}
     for key in ("inputs", "outputs"):
         lowered[key] = [{k.lower(): v for k, v in io.items()} for io in lowered[key]]
-    assert lowered == as_told
+    assert lowered == metadata_json
     assert text.splitlines()[1] == '    "Name": "m",'
 
 
@@ -359,20 +362,20 @@ def test_errors_by_status(kind: Kind) -> None:
     }
 
 
-TELLING = PLUGIN.create({"model": "m", "errors": "response"})
+RESPONSE_ERRORS = PLUGIN.create({"model": "m", "errors": "response"})
 
 
 @pytest.mark.parametrize("kind", list(Kind))
 @pytest.mark.parametrize("message", [INFER, METADATA, b"", b"nonsense"])
 def test_errors_by_response(kind: Kind, message: bytes) -> None:
-    answer = TELLING.build_error(GatewayError(kind, "größe"), post(message))
+    answer = RESPONSE_ERRORS.build_error(GatewayError(kind, "größe"), post(message))
     assert answer.status == 200
     assert answer.headers["content-type"] == "application/octet-stream"
-    told = {
+    expected = {
         "output_tensors": [],
         "errors": [{"code": STATUS_BY_KIND[kind], "message": "größe".encode()}],
     }
-    assert verified(body(answer), "InferResponse") == told
+    assert verified(body(answer), "InferResponse") == expected
     assert read_response(body(answer))["errors"] == [(STATUS_BY_KIND[kind], "größe".encode())]
 
 
@@ -386,8 +389,8 @@ def test_errors_by_response(kind: Kind, message: bytes) -> None:
         post(b"", "/control/is_alive"),
     ],
 )
-def test_what_is_no_message_is_refused_by_status(wire: HttpRequest | None) -> None:
-    answer = TELLING.build_error(GatewayError(Kind.CONNECT, "no"), wire)
+def test_malformed_messages_are_refused_by_status(wire: HttpRequest | None) -> None:
+    answer = RESPONSE_ERRORS.build_error(GatewayError(Kind.CONNECT, "no"), wire)
     assert (answer.status, body(answer)) == (502, b"no\n")
 
 
@@ -408,12 +411,12 @@ def test_when_to_come_again(after: float | None, header: str | None) -> None:
 def test_long_and_odd_errors() -> None:
     error = GatewayError(Kind.INTERNAL, "\ud800" + "x" * 100_000)
     assert body(DEDICATED.build_error(error)) == b"?" + b"x" * (MAX_MESSAGE_CHARACTERS - 1) + b"\n"
-    ((_, message),) = read_response(body(TELLING.build_error(error, post())))["errors"]
+    ((_, message),) = read_response(body(RESPONSE_ERRORS.build_error(error, post())))["errors"]
     assert message == b"?" + b"x" * (MAX_MESSAGE_CHARACTERS - 1)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         ({"model": 3}, "model is 3, not text"),
         ({"errors": "text"}, "errors is 'text', not one of"),
@@ -421,6 +424,6 @@ def test_long_and_odd_errors() -> None:
         ({"modle": "m"}, "'modle' is not an option; the options are model, errors"),
     ],
 )
-def test_wrong_options(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_wrong_options(options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
         PLUGIN.create(options)

@@ -19,7 +19,7 @@ from infergate.testing import strategies
 CARRIED = frozenset(TYPE_NUMBERS)
 
 
-def told(tensor: Tensor) -> dict[str, Any]:
+def described(tensor: Tensor) -> dict[str, Any]:
     """A tensor table with all its fields."""
     strings = tensor.datatype is Datatype.BYTES
     return {
@@ -42,7 +42,7 @@ def test_requests(config: str, tensors: tuple[Tensor, ...], others: tuple[Tensor
     wanted = {
         "config": config.encode(),
         "input_names": [tensor.name.encode() for tensor in tensors],
-        "input_tensors": [told(tensor) for tensor in tensors],
+        "input_tensors": [described(tensor) for tensor in tensors],
         "output_names": [name.encode() for name in outputs],
     }
     assert verified(data, "Request") == {"req_type": 1, "req": wanted}
@@ -64,20 +64,20 @@ MANY = {
 def test_many_strings(strings: list[bytes]) -> None:
     tensor = Tensor("x", Datatype.BYTES, (len(strings),), pack_bytes(strings))
     data = bytes(join_parts(flatbuffer_writer.write_request(b"", [tensor], [])))
-    assert verified(data, "Request")["req"]["input_tensors"] == [told(tensor)]
-    assert read_request(data)["input_tensors"] == [told(tensor)]
+    assert verified(data, "Request")["req"]["input_tensors"] == [described(tensor)]
+    assert read_request(data)["input_tensors"] == [described(tensor)]
 
 
 @settings(deadline=None)
 @given(strategies.tensor_lists(CARRIED))
 def test_responses(tensors: tuple[Tensor, ...]) -> None:
     data = bytes(join_parts(flatbuffer_writer.write_response(tensors)))
-    wanted = {"output_tensors": [told(tensor) for tensor in tensors], "errors": []}
+    wanted = {"output_tensors": [described(tensor) for tensor in tensors], "errors": []}
     assert verified(data, "InferResponse") == wanted
     assert read_response(data) == wanted
 
 
-def test_nothing_at_all_is_still_every_vector() -> None:
+def test_an_empty_message_has_every_vector() -> None:
     assert verified(bytes(join_parts(flatbuffer_writer.write_response([]))), "InferResponse") == {
         "output_tensors": [],
         "errors": [],
@@ -88,19 +88,19 @@ def test_nothing_at_all_is_still_every_vector() -> None:
     assert request == {"config": b"", "input_names": [], "input_tensors": [], "output_names": []}
 
 
-def test_data_is_a_part_by_itself_and_aligned() -> None:
+def test_data_is_a_separate_aligned_part() -> None:
     sizes = (1, 7, 8, 12, 300)
     tensors = [Tensor(f"t{n}", Datatype.UINT8, (n,), bytes(range(n % 256)) * 1) for n in sizes[:4]]
     tensors.append(Tensor("big", Datatype.UINT8, (300,), memoryview(bytes(300))))
     parts = flatbuffer_writer.write_response(tensors)
-    place = 0
+    offset = 0
     found = []
     for part in parts:
         for tensor in tensors:
             if part is tensor.data:
                 found.append(tensor.name)
-                assert place % 8 == 0
-        place += len(part)
+                assert offset % 8 == 0
+        offset += len(part)
     assert found == [tensor.name for tensor in tensors]
 
 
@@ -109,11 +109,11 @@ def test_a_tensor_that_is_there_twice_is_written_once() -> None:
     data = bytes(join_parts(flatbuffer_writer.write_response([tensor, tensor])))
     assert data.count(b"12345678") == 1
     both = verified(data, "InferResponse")["output_tensors"]
-    assert both == [told(tensor)] * 2
+    assert both == [described(tensor)] * 2
 
 
 @pytest.mark.parametrize("datatype", [Datatype.BOOL, Datatype.BF16])
-def test_datatypes_that_graphpipe_lacks(datatype: Datatype) -> None:
+def test_datatypes_that_graphpipe_does_not_have(datatype: Datatype) -> None:
     tensor = Tensor("flags", datatype, (0,), b"")
     for write in (
         lambda: flatbuffer_writer.write_response([tensor]),
@@ -146,7 +146,7 @@ def test_strings_end_in_nul(length: int) -> None:
     assert data.count(struct.pack("<I", length) + text + b"\0") == 2 or length == 0
 
 
-def test_names_that_utf8_cannot_tell() -> None:
+def test_names_that_are_not_utf8() -> None:
     tensor = Tensor("a\ud800", Datatype.UINT8, (0,), b"")
     data = bytes(join_parts(flatbuffer_writer.write_request(b"", [replace(tensor)], ["\udfff"])))
     assert verified(data, "Request")["req"]["input_names"] == [b"a?"]

@@ -73,7 +73,7 @@ def table(vtable: bytes, inline: bytes, *, behind: bool = False) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "expected"),
     [
         (b"", "0 bytes are too short"),
         (b"\0\0\0", "3 bytes are too short"),
@@ -88,10 +88,10 @@ def table(vtable: bytes, inline: bytes, *, behind: bool = False) -> bytes:
         (table(struct.pack("<3H", 6, 8, 2**16 - 1), b"\1\0\0\0"), "Request.req_type"),
     ],
 )
-def test_the_outermost_table(data: bytes, told: str) -> None:
+def test_the_outermost_table(data: bytes, expected: str) -> None:
     error = refused(parsed, data)
     assert error.kind is Kind.BAD_REQUEST
-    assert told in error.public
+    assert expected in error.public
 
 
 @pytest.mark.parametrize("behind", [False, True])
@@ -149,7 +149,7 @@ def test_fields_beyond_the_end(read: Read, inline: bytes) -> None:
     assert "lies outside the message" in error.public
 
 
-def test_what_is_absent_is_empty() -> None:
+def test_missing_fields_are_empty() -> None:
     empty = FlatbufferMessage(table(struct.pack("<HH", 4, 4), b"")).root("T")
     assert (empty.uint8(REQ_TYPE), empty.int64(CODE), empty.text(MESSAGE)) == (0, 0, "")
     assert (empty.int64s(SHAPE, 9), empty.texts(INPUT_NAMES, 9)) == ((), [])
@@ -226,14 +226,14 @@ def test_many_strings_are_read_and_written_together(longest: int) -> None:
     strings = [b"x" * (index % (longest + 1)) for index in range(20_000)]
     tensor = Tensor("x", Datatype.BYTES, (len(strings),), pack_bytes(strings))
     data = bytes(join_parts(flatbuffer_writer.write_request(b"", [tensor], [])))
-    few = len(strings) // 10
-    assert 0 < _calls(lambda: parsed(data)) < few
+    fewer = len(strings) // 10
+    assert 0 < _calls(lambda: parsed(data)) < fewer
     writing = _calls(lambda: flatbuffer_writer.write_request(b"", [tensor], []))
-    assert 0 < writing < few + (2 * len(strings) if longest else 0)
+    assert 0 < writing < fewer + (2 * len(strings) if longest else 0)
 
 
 @pytest.mark.parametrize("shift", [1, 2, 3, 4, 5])
-def test_nothing_needs_to_be_aligned(shift: int) -> None:
+def test_unaligned_objects_are_read(shift: int) -> None:
     plain = request([(10, [1, 2], b"12345678"), (12, [1], [b"xyz"])], config=b'{"a":1}')
     (root,) = struct.unpack_from("<I", plain)
     moved = struct.pack("<I", root + shift) + bytes(shift) + plain[4:]
@@ -263,16 +263,16 @@ def test_a_body_in_parts_is_joined_once() -> None:
 
 
 def test_counts_are_limited() -> None:
-    few = Limits(tensors=2, rank=2)
-    assert len(parsed(request([(1, [0], b"")] * 2), few).inputs) == 2
-    error = refused(parsed, request([(1, [0], b"")] * 3), few)
+    fewer = Limits(tensors=2, rank=2)
+    assert len(parsed(request([(1, [0], b"")] * 2), fewer).inputs) == 2
+    error = refused(parsed, request([(1, [0], b"")] * 3), fewer)
     assert "3 input_tensors, the limit is 2" in error.public
-    error = refused(parsed, request([], output_names=[b"a"] * 3), few)
+    error = refused(parsed, request([], output_names=[b"a"] * 3), fewer)
     assert "3 output_names, the limit is 2" in error.public
-    assert parsed(request([], input_names=[b"a"] * 3), few).inputs == ()
-    error = refused(parsed, request([(1, [1, 1, 1], b"1")]), few)
+    assert parsed(request([], input_names=[b"a"] * 3), fewer).inputs == ()
+    error = refused(parsed, request([(1, [1, 1, 1], b"1")]), fewer)
     assert "shape has 3 elements, the limit is 2" in error.public
-    error = refused(answered, response([(1, [0], b"")] * 3), few)
+    error = refused(answered, response([(1, [0], b"")] * 3), fewer)
     assert error.kind is Kind.BACKEND_GARBAGE
     assert "3 output_tensors" in error.public
 
@@ -298,8 +298,8 @@ def shared_strings(count: int, size: int) -> bytes:
 def _around(kind: int, shape: tuple[int, ...], entry: int, vector: bytes, times: int = 1) -> bytes:
     """A request whose ``times`` tensors are one, with ``vector`` at the field of ``entry``."""
     dims = struct.pack(f"<I{len(shape)}q", len(shape), *shape)
-    places = {10: (0, 12), 8: (12, 0)}[entry]
-    tensor = struct.pack("<6H", 12, 16, 4, 8, *places) + struct.pack(
+    offsets = {10: (0, 12), 8: (12, 0)}[entry]
+    tensor = struct.pack("<6H", 12, 16, 4, 8, *offsets) + struct.pack(
         "<iB3xII", 12, kind, 8, 4 + len(dims)
     )
     tensor_table = 12
@@ -324,9 +324,9 @@ def measured(act: Callable[[], Any]) -> tuple[int, GatewayError | None]:
     except GatewayError as refusal:
         return tracemalloc.get_traced_memory()[1], refusal
     finally:
-        _, most = tracemalloc.get_traced_memory()
+        _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-    return most, None
+    return peak, None
 
 
 HOSTILE: dict[str, Callable[[], bytes]] = {
@@ -348,8 +348,8 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_cost_is_bounded_by_the_message(name: str) -> None:
     data = HOSTILE[name]()
-    most, error = measured(lambda: parsed(data))
-    assert most < (MAX_EXPANSION + 4) * len(data) + 200_000
+    peak, error = measured(lambda: parsed(data))
+    assert peak < (MAX_EXPANSION + 4) * len(data) + 200_000
     if name in ("strings that are one", "tensors that are one"):
         assert error is not None
         assert error.kind is Kind.TOO_LARGE

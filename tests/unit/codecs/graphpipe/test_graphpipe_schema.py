@@ -67,10 +67,10 @@ def test_fields_are_read_where_the_schema_has_them() -> None:
     ours = {name for name, each in vars(fields).items() if isinstance(each, fields.TableField)}
     assert ours == {name for names in TABLES.values() for name in names}
     for table, names in TABLES.items():
-        places = {field: 4 + 2 * place for place, (field, _) in enumerate(SCHEMA[table])}
+        positions = {field: 4 + 2 * position for position, (field, _) in enumerate(SCHEMA[table])}
         for name in names:
             field = getattr(fields, name)
-            assert field.entry == places[field.name], name
+            assert field.entry == positions[field.name], name
 
 
 def test_the_types_are_numbered_as_the_schema_has_them() -> None:

@@ -106,7 +106,7 @@ TOP = [
 
 @pytest.mark.parametrize("message", [each for _, each in TOP], ids=[name for name, _ in TOP])
 @pytest.mark.parametrize("method", [v2.INFER, v2.STREAM, INFER, STREAM_INFER])
-def test_what_runs_before_the_access_check_is_bounded(method: str, message: bytes) -> None:
+def test_work_before_the_access_check_is_bounded(method: str, message: bytes) -> None:
     codec: Any = V2 if method in (v2.INFER, v2.STREAM) else TRTIS
     data = Counted(NAMED + message)
     wire = RpcRequest(method, (data,))
@@ -132,7 +132,7 @@ def test_a_long_name_is_not_read(codec: Any, method: str) -> None:
 
 
 @pytest.mark.parametrize(("codec", "method"), [(V2, v2.INFER), (TRTIS, INFER)])
-def test_the_model_that_is_peeked_at_is_the_one_that_is_asked_upstream(
+def test_the_model_of_the_summary_is_the_model_of_the_backends_request(
     codec: Any, method: str
 ) -> None:
     """The last name counts, wherever it is; and whatever was peeked at, no other goes on."""
@@ -293,14 +293,14 @@ def test_every_legacy_answer_is_counted_before_it_is_parsed(
 @given(st.binary(max_size=64), st.integers(0, 40))
 @example(inside(4, fields=b"\x0a\x01mh"), 40)
 @example(inside(4, fields=b"\x0a\x80\x00"), 40)
-def test_what_is_counted_is_what_the_runtime_reads(data: bytes, most: int) -> None:
+def test_counted_fields_are_those_the_runtime_reads(data: bytes, limit: int) -> None:
     """Bytes that the runtime takes are refused for their number alone."""
     try:
         theirs = ModelConfigResponse.FromString(data)
     except DecodeError:
         return
     try:
-        assert parse(ModelConfigResponse, data, most, len(data)) == theirs
+        assert parse(ModelConfigResponse, data, limit, len(data)) == theirs
     except MalformedMessageError as error:
         # groups, which proto3 messages do not have
         assert "more than" in str(error) or "wire type" in str(error)  # noqa: PT017

@@ -16,14 +16,14 @@ from infergate.codecs.protos.wire_scanner import (
     string_field,
 )
 
-MOST = 1000
+MAX_FIELDS = 1000
 
 
 def test_split_takes_no_copy_of_raw_contents() -> None:
     message = pb.ModelInferRequest(model_name="m", raw_input_contents=[b"a" * 300, b""])
     message.outputs.add(name="o")
     data = message.SerializeToString()
-    head, raw = split_raw_fields(data, 7, MOST)
+    head, raw = split_raw_fields(data, 7, MAX_FIELDS)
     assert [bytes(entry) for entry in raw] == [b"a" * 300, b""]
     assert all(entry.obj is data for entry in raw)
     del message.raw_input_contents[:]
@@ -32,7 +32,7 @@ def test_split_takes_no_copy_of_raw_contents() -> None:
 
 def test_split_without_raw_contents_is_the_message_itself() -> None:
     data = pb.ModelInferRequest(model_name="m").SerializeToString()
-    head, raw = split_raw_fields(data, 7, MOST)
+    head, raw = split_raw_fields(data, 7, MAX_FIELDS)
     assert head is data
     assert raw == []
 
@@ -46,19 +46,21 @@ def test_raw_contents_between_other_fields() -> None:
         + b"y"
         + string_field(3, "i")
     )
-    head, raw = split_raw_fields(data, 7, MOST)
+    head, raw = split_raw_fields(data, 7, MAX_FIELDS)
     assert bytes(head) == string_field(1, "m") + string_field(3, "i")
     assert [bytes(entry) for entry in raw] == [b"x", b"y"]
-    assert b"".join(remove_fields(data, frozenset({7}), MOST)) == bytes(head)
-    assert b"".join(remove_fields(data, frozenset({1, 3}), MOST)) == b"\x3a\x01x\x3a\x01y"
-    assert remove_fields(b"", frozenset({1}), MOST) == []
-    assert remove_fields(b"\x38\x05" + string_field(1, "m"), frozenset({7}), MOST) == [b"\x0a\x01m"]
+    assert b"".join(remove_fields(data, frozenset({7}), MAX_FIELDS)) == bytes(head)
+    assert b"".join(remove_fields(data, frozenset({1, 3}), MAX_FIELDS)) == b"\x3a\x01x\x3a\x01y"
+    assert remove_fields(b"", frozenset({1}), MAX_FIELDS) == []
+    assert remove_fields(b"\x38\x05" + string_field(1, "m"), frozenset({7}), MAX_FIELDS) == [
+        b"\x0a\x01m"
+    ]
 
 
 def test_a_field_of_another_wire_type_is_left_to_the_runtime() -> None:
     data = b"\x38\x05" + string_field(1, "m")  # field 7 as a varint
-    assert split_raw_fields(data, 7, MOST) == (data, [])
-    assert read_strings(data, frozenset({7}), MOST, 99) == {}
+    assert split_raw_fields(data, 7, MAX_FIELDS) == (data, [])
+    assert read_strings(data, frozenset({7}), MAX_FIELDS, 99) == {}
 
 
 @pytest.mark.parametrize("length", [0, 1, 127, 128, 16383, 16384, 2**31 - 1])
@@ -72,7 +74,7 @@ def test_prefix_is_what_the_runtime_writes(length: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "expected"),
     [
         (b"\x0a", "does not end"),
         (b"\x0a\x02m", "past the end"),
@@ -86,17 +88,17 @@ def test_prefix_is_what_the_runtime_writes(length: int) -> None:
         (b"\x0f", "wire type 7"),
         (b"\x09\x00", "past the end"),
         (b"\x0d\x00\x00\x00", "past the end"),
-        (b"\x2a\x00" * (MOST + 1), "more than 1000 fields"),
+        (b"\x2a\x00" * (MAX_FIELDS + 1), "more than 1000 fields"),
     ],
 )
-def test_malformed(data: bytes, told: str) -> None:
-    with pytest.raises(MalformedMessageError, match=told):
-        list(scan_fields(data, MOST))
+def test_malformed(data: bytes, expected: str) -> None:
+    with pytest.raises(MalformedMessageError, match=expected):
+        list(scan_fields(data, MAX_FIELDS))
 
 
 def test_every_wire_type_is_passed_over() -> None:
     data = b"\x09" + bytes(8) + b"\x0d" + bytes(4) + b"\x08\x96\x01" + b"\x0a\x01m"
-    assert [(f.wire_type, f.end) for f in scan_fields(data, MOST)] == [
+    assert [(f.wire_type, f.end) for f in scan_fields(data, MAX_FIELDS)] == [
         (1, 9),
         (5, 14),
         (0, 17),
@@ -106,7 +108,7 @@ def test_every_wire_type_is_passed_over() -> None:
 
 def test_text_that_is_not_utf8() -> None:
     with pytest.raises(MalformedMessageError, match="field 1 is not UTF-8"):
-        read_strings(b"\x0a\x01\xff", frozenset({1}), MOST, 99)
+        read_strings(b"\x0a\x01\xff", frozenset({1}), MAX_FIELDS, 99)
 
 
 @given(st.binary(max_size=64))
@@ -114,11 +116,11 @@ def test_text_that_is_not_utf8() -> None:
 @example(b"\x8a\x00\x01m")  # an overlong tag
 def test_any_bytes_split_or_are_malformed_and_the_parts_are_the_whole(data: bytes) -> None:
     try:
-        head, raw = split_raw_fields(data, 7, MOST)
+        head, raw = split_raw_fields(data, 7, MAX_FIELDS)
     except MalformedMessageError:
         return
     assert len(head) + sum(map(len, raw)) <= len(data)
-    spans = [(f.start, f.end) for f in scan_fields(data, MOST)]
+    spans = [(f.start, f.end) for f in scan_fields(data, MAX_FIELDS)]
     assert [start for start, _ in spans] == [0, *(end for _, end in spans)][:-1] or not data
     assert sum(end - start for start, end in spans) == len(data)
 
@@ -128,14 +130,14 @@ def test_any_bytes_split_or_are_malformed_and_the_parts_are_the_whole(data: byte
 @example(b"\x8a\x00\x01m")
 @example(b"\x0a\x80\x80\x80\x80\x00")
 @example(b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f")
-def test_what_the_runtime_reads_we_read_alike(data: bytes) -> None:
+def test_our_reader_agrees_with_the_runtime(data: bytes) -> None:
     try:
         theirs = pb.ModelInferRequest.FromString(data)
     except DecodeError:
         return
     try:
-        found = read_strings(data, frozenset({1, 2, 3}), MOST, 99)
-        _, raw = split_raw_fields(data, 7, MOST)
+        found = read_strings(data, frozenset({1, 2, 3}), MAX_FIELDS, 99)
+        _, raw = split_raw_fields(data, 7, MAX_FIELDS)
     except MalformedMessageError as error:
         # groups, which proto3 messages do not have
         assert "wire type" in str(error)  # noqa: PT017

@@ -82,9 +82,9 @@ def refused(operation: InferRequest, model: ModelMetadata = SIMPLE) -> GatewayEr
 # ---- asking
 
 
-def test_every_output_is_asked_for_by_name() -> None:
-    told = header_of(simple(2))
-    assert told == (
+def test_every_output_is_requested_by_name() -> None:
+    header = header_of(simple(2))
+    assert header == (
         'batch_size: 2 input { name: "INPUT0" dims: 16 } input { name: "INPUT1" dims: 16 } '
         'output { name: "OUTPUT0" } output { name: "OUTPUT1" }'
     )
@@ -99,10 +99,10 @@ def test_ids_sequences_and_the_rest() -> None:
         "timeout": 7,
         "other": [1],
     }
-    asked = simple(id="9", parameters=parameters)
-    assert header_of(asked).endswith(" correlation_id: 42 id: 9 flags: 3")
-    told = header_of(asked, replace(SIMPLE, supports_scheduling=True))
-    assert told.endswith("correlation_id: 42 id: 9 flags: 3 priority: 3 timeout_microseconds: 7")
+    request = simple(id="9", parameters=parameters)
+    assert header_of(request).endswith(" correlation_id: 42 id: 9 flags: 3")
+    header = header_of(request, replace(SIMPLE, supports_scheduling=True))
+    assert header.endswith("correlation_id: 42 id: 9 flags: 3 priority: 3 timeout_microseconds: 7")
     for id_ in ("", "abc", "-1", "18446744073709551616", "٣", "1" * 5000):
         assert " id: " not in header_of(simple(id=id_))
 
@@ -117,26 +117,26 @@ def test_ids_sequences_and_the_rest() -> None:
         *((version, False) for version in ("1.11.0", "1.9.0", "", "next", "12")),
     ],
 )
-def test_who_knows_priority_and_timeout(version: str, *, schedules: bool) -> None:
+def test_servers_that_know_priority_and_timeout(version: str, *, schedules: bool) -> None:
     status = pb.ServerStatus(version=version)
     status.model_status["m"].version_status[1].ready_state = 1
     for plugin, wire in zip((HTTP, GRPC), status_of(status), strict=True):
-        told = plugin.create({}).parse_response(wire, ModelMetadataRequest("m"), DEFAULT_LIMITS)
-        assert (told.supports_scheduling, told.unavailable) == (schedules, False)
+        expected = plugin.create({}).parse_response(wire, ModelMetadataRequest("m"), DEFAULT_LIMITS)
+        assert (expected.supports_scheduling, expected.unavailable) == (schedules, False)
 
 
-def test_a_model_that_is_not_ready_is_not_asked() -> None:
+def test_a_model_that_is_not_ready_gets_no_request() -> None:
     """Whatever its tensors are."""
-    asked = simple(inputs=(values("X", 1),))
-    error = refused(asked, replace(SIMPLE, unavailable=True))
+    request = simple(inputs=(values("X", 1),))
+    error = refused(request, replace(SIMPLE, unavailable=True))
     assert (error.kind, error.origin) == (Kind.NO_BACKEND, Origin.BACKEND)
     assert error.public == "Request for unknown model: 'simple' has no available versions"
-    error = refused(replace(asked, version="2"), replace(SIMPLE, unavailable=True))
+    error = refused(replace(request, version="2"), replace(SIMPLE, unavailable=True))
     assert error.public.endswith("'simple' version 2 is not at ready state")
 
 
 @pytest.mark.parametrize(
-    ("parameters", "told"),
+    ("parameters", "expected"),
     [
         (
             {"sequence_id": "abc"},
@@ -149,14 +149,14 @@ def test_a_model_that_is_not_ready_is_not_asked() -> None:
         ({"timeout": "5"}, "parameter 'timeout' must be an integer from 0 to 2^64-1"),
     ],
 )
-def test_parameters_that_do_not_fit(parameters: dict[str, Any], told: str) -> None:
+def test_parameters_that_do_not_fit(parameters: dict[str, Any], expected: str) -> None:
     error = refused(simple(parameters=parameters))
     assert error.kind is Kind.BAD_REQUEST
-    assert error.public.startswith(told)
+    assert error.public.startswith(expected)
 
 
 @pytest.mark.parametrize(
-    ("operation", "told"),
+    ("operation", "expected"),
     [
         (simple(inputs=(values("X", 1, 16),)), "unexpected inference input 'X' for model 'simple'"),
         (
@@ -181,13 +181,15 @@ def test_parameters_that_do_not_fit(parameters: dict[str, Any], told: str) -> No
         (simple(version="9" * 5000), "version '999"),
     ],
 )
-def test_what_contradicts_the_model_is_refused(operation: InferRequest, told: str) -> None:
+def test_requests_that_contradict_the_model_are_refused(
+    operation: InferRequest, expected: str
+) -> None:
     error = refused(operation)
     assert error.kind is Kind.BAD_REQUEST
-    assert error.public.startswith(told)
+    assert error.public.startswith(expected)
 
 
-def test_a_batch_over_the_most_is_the_servers_to_refuse() -> None:
+def test_a_batch_over_the_maximum_is_left_to_the_server() -> None:
     assert header_of(simple(9)).startswith("batch_size: 9 ")
 
 
@@ -247,7 +249,7 @@ def test_no_name_is_no_models(plugin: CodecPlugin, operation: Operation) -> None
     assert caught.value.kind is Kind.NOT_FOUND
 
 
-def test_names_go_as_they_are() -> None:
+def test_names_are_sent_unchanged() -> None:
     wire = HTTP.create({}).build_request(ModelMetadataRequest("sim%70le"), GENERIC)
     assert (wire.path, wire.query) == ("/api/status/sim%70le", "format=binary")
     with pytest.raises(GatewayError, match="not valid Unicode"):
@@ -256,7 +258,7 @@ def test_names_go_as_they_are() -> None:
 
 @PLUGINS
 @pytest.mark.parametrize("operation", [LogSettingsRequest(), SharedMemoryStatusRequest()])
-def test_what_the_api_lacks(plugin: Any, operation: Any) -> None:
+def test_operations_that_the_api_does_not_have(plugin: Any, operation: Any) -> None:
     with pytest.raises(GatewayError, match=type(operation).__name__) as caught:
         plugin.create({}).build_request(operation, GENERIC)
     assert caught.value.kind is Kind.UNSUPPORTED
@@ -275,7 +277,7 @@ def test_tensors_are_not_copied() -> None:
 # ---- reading answers
 
 STATUS = 'code: SUCCESS server_id: "s" request_id: 1'
-ASKED = InferRequest("identity_nobatch", inputs=(values("INPUT0", 2),))
+REQUEST = InferRequest("identity_nobatch", inputs=(values("INPUT0", 2),))
 
 
 def output(**fields: Any) -> dict[str, Any]:
@@ -299,27 +301,27 @@ def answers(outputs: list[dict[str, Any]], *raw: bytes, batch: int = 1) -> tuple
 
 
 def read(
-    wires: tuple[Any, Any], operation: InferRequest = ASKED, model: ModelMetadata = NOBATCH
+    exchange: tuple[Any, Any], operation: InferRequest = REQUEST, model: ModelMetadata = NOBATCH
 ) -> InferResponse:
     found = [
         plugin.create({}).parse_response(wire, operation, DEFAULT_LIMITS, model)
-        for plugin, wire in zip((HTTP, GRPC), wires, strict=True)
+        for plugin, wire in zip((HTTP, GRPC), exchange, strict=True)
     ]
     assert [bytes(t.data) for t in found[0].outputs] == [bytes(t.data) for t in found[1].outputs]
     return found[0]
 
 
 def wrong(
-    wires: tuple[Any, Any], operation: InferRequest = ASKED, model: ModelMetadata = NOBATCH
+    exchange: tuple[Any, Any], operation: InferRequest = REQUEST, model: ModelMetadata = NOBATCH
 ) -> list[str]:
-    told = []
-    for plugin, wire in zip((HTTP, GRPC), wires, strict=True):
+    errors = []
+    for plugin, wire in zip((HTTP, GRPC), exchange, strict=True):
         with pytest.raises(GatewayError) as caught:
             plugin.create({}).parse_response(wire, operation, DEFAULT_LIMITS, model)
         assert caught.value.kind is Kind.BACKEND_GARBAGE
         assert caught.value.origin is Origin.BACKEND
-        told.append(caught.value.public)
-    return told
+        errors.append(caught.value.public)
+    return errors
 
 
 def test_a_missing_trailer_and_any_order_are_taken() -> None:
@@ -335,13 +337,13 @@ def test_a_missing_trailer_and_any_order_are_taken() -> None:
 
 def test_the_id_is_the_requests() -> None:
     for wire, plugin in zip(answers([RAW], bytes(8)), (HTTP, GRPC), strict=True):
-        asked = replace(ASKED, id="not a number")
-        found = plugin.create({}).parse_response(wire, asked, DEFAULT_LIMITS, NOBATCH)
+        request = replace(REQUEST, id="not a number")
+        found = plugin.create({}).parse_response(wire, request, DEFAULT_LIMITS, NOBATCH)
         assert found.id == "not a number"
 
 
 @pytest.mark.parametrize(
-    ("outputs", "raw", "told"),
+    ("outputs", "raw", "expected"),
     [
         ([RAW], b"", ""),
         (
@@ -357,10 +359,10 @@ def test_the_id_is_the_requests() -> None:
         ([TOP], b"", "output 'OUTPUT0' has no raw data"),
     ],
 )
-def test_outputs_that_are_none(outputs: list[dict[str, Any]], raw: bytes, told: str) -> None:
+def test_invalid_outputs(outputs: list[dict[str, Any]], raw: bytes, expected: str) -> None:
     for public in wrong(answers(outputs, *([raw] * len(outputs)))):
         assert public.startswith("the backend's response is invalid")
-        assert told in public
+        assert expected in public
 
 
 def test_too_many_outputs() -> None:
@@ -375,14 +377,14 @@ def test_outputs_that_are_missing() -> None:
 
 
 def test_another_batch() -> None:
-    told = wrong(answers([RAW], bytes(8), batch=2), simple(), SIMPLE)
-    assert told == ["the backend's response is invalid: it has batch size 2, not 1"] * 2
+    error = wrong(answers([RAW], bytes(8), batch=2), simple(), SIMPLE)
+    assert error == ["the backend's response is invalid: it has batch size 2, not 1"] * 2
 
 
 def test_entries_of_raw_output_are_the_outputs() -> None:
     _, call = answers([RAW], bytes(8), bytes(8))
     with pytest.raises(GatewayError, match="2 raw_output for 1 outputs"):
-        GRPC.create({}).parse_response(call, ASKED, DEFAULT_LIMITS, NOBATCH)
+        GRPC.create({}).parse_response(call, REQUEST, DEFAULT_LIMITS, NOBATCH)
 
 
 CLASSIFIED = InferRequest(
@@ -406,9 +408,9 @@ def test_classes() -> None:
         [{"cls": [{}]}, {"cls": []}],
     ],
 )
-def test_classes_that_are_none(entries: list[Any]) -> None:
-    told = wrong(answers([output(batch_classes=entries)], b""), CLASSIFIED, CLASSIFY)
-    assert f"has classes for {len(entries)} batch entries, not the batch size" in told[0]
+def test_invalid_classes(entries: list[Any]) -> None:
+    error = wrong(answers([output(batch_classes=entries)], b""), CLASSIFIED, CLASSIFY)
+    assert f"has classes for {len(entries)} batch entries, not the batch size" in error[0]
 
 
 @pytest.mark.no_cover
@@ -452,7 +454,7 @@ TWO = replace(
 )
 
 
-def test_a_long_header_is_read_where_it_stands_in_binary(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_binary_header_is_read_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """As text it would hold the event loop 1 ms a KiB: what is nowhere else is read by a helper."""
     wire, call = answers([output(batch_classes=LONG * ROWS), VALUES], bytes(8 * ROWS), batch=ROWS)
     (found,) = wire.headers["nv-inferresponse"].splitlines()
@@ -474,10 +476,10 @@ def test_a_long_header_is_read_where_it_stands_in_binary(monkeypatch: pytest.Mon
 
 def test_strings_over_the_limit() -> None:
     model = replace(NOBATCH, outputs=(TensorMetadata("OUTPUT0", "BYTES", (-1,)),))
-    told = output(raw={"dims": [2**20 + 1], "batch_byte_size": 8})
-    for plugin, wire in zip((HTTP, GRPC), answers([told], bytes(8)), strict=True):
+    output_header = output(raw={"dims": [2**20 + 1], "batch_byte_size": 8})
+    for plugin, wire in zip((HTTP, GRPC), answers([output_header], bytes(8)), strict=True):
         with pytest.raises(GatewayError, match="the backend's response is too large") as caught:
-            plugin.create({}).parse_response(wire, ASKED, DEFAULT_LIMITS, model)
+            plugin.create({}).parse_response(wire, REQUEST, DEFAULT_LIMITS, model)
         assert caught.value.kind is Kind.TOO_LARGE
 
 
@@ -487,7 +489,7 @@ def test_strings_over_the_limit() -> None:
 def http_error(status: int, headers: dict[str, str], body: bytes = b"") -> GatewayError:
     with pytest.raises(GatewayError) as caught:
         HTTP.create({}).parse_response(
-            HttpResponse(status, headers, (body,)), ASKED, DEFAULT_LIMITS, NOBATCH
+            HttpResponse(status, headers, (body,)), REQUEST, DEFAULT_LIMITS, NOBATCH
         )
     return caught.value
 
@@ -519,7 +521,7 @@ def test_a_bare_400_is_what_servers_say_of_a_header_they_cannot_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("headers", "told"),
+    ("headers", "expected"),
     [
         ({"nv-status": "code: X"}, "the backend's NV-Status cannot be parsed"),
         ({"nv-status": ""}, "the backend's status has no code"),
@@ -528,10 +530,10 @@ def test_a_bare_400_is_what_servers_say_of_a_header_they_cannot_read() -> None:
         ({"nv-status": STATUS, "nv-inferresponse": "#" * 300_000}, "NV-InferResponse has 300000"),
     ],
 )
-def test_headers_that_are_none(headers: dict[str, str], told: str) -> None:
+def test_invalid_headers(headers: dict[str, str], expected: str) -> None:
     error = http_error(200, headers)
     assert error.kind is Kind.BACKEND_GARBAGE
-    assert told in error.public
+    assert expected in error.public
 
 
 def test_success_with_another_http_status() -> None:
@@ -544,7 +546,7 @@ def test_an_error_with_http_200() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told", "kind"),
+    ("code", "expected", "kind"),
     [
         (2, "", Kind.BACKEND_ERROR),
         (3, "x", Kind.BACKEND_ERROR),
@@ -559,27 +561,27 @@ def test_an_error_with_http_200() -> None:
         (77, "x", Kind.BACKEND_ERROR),
     ],
 )
-def test_codes(code: int, told: str, kind: Kind) -> None:
-    message = pb.InferResponse(request_status={"code": code, "msg": told})
+def test_codes(code: int, expected: str, kind: Kind) -> None:
+    message = pb.InferResponse(request_status={"code": code, "msg": expected})
     with pytest.raises(GatewayError) as caught:
         GRPC.create({}).parse_response(
-            RpcResponse((message.SerializeToString(),)), ASKED, DEFAULT_LIMITS, NOBATCH
+            RpcResponse((message.SerializeToString(),)), REQUEST, DEFAULT_LIMITS, NOBATCH
         )
     assert (caught.value.kind, caught.value.origin) == (kind, Origin.BACKEND)
-    assert caught.value.public == told or not told
+    assert caught.value.public == expected or not expected
 
 
-@pytest.mark.parametrize(("told", "after"), [("7", 7.0), ("soon", None), ("", None)])
-def test_when_to_come_back(told: str, after: float | None) -> None:
+@pytest.mark.parametrize(("expected", "after"), [("7", 7.0), ("soon", None), ("", None)])
+def test_when_to_come_back(expected: str, after: float | None) -> None:
     """As a proxy in front of the server says it, or a gateway before others."""
-    headers = {"retry-after": told}
-    proxy = http_error(503, {"Retry-After": told}, b"busy")
+    headers = {"retry-after": expected}
+    proxy = http_error(503, {"Retry-After": expected}, b"busy")
     ours = http_error(400, {**headers, "nv-status": 'code: UNAVAILABLE msg: "busy"'})
     assert (proxy.retry_after, ours.retry_after) == (after, after)
     status = pb.RequestStatus(code=6, msg="busy")
     for operation, message in (
         (ServerMetadataRequest(), pb.StatusResponse(request_status=status)),
-        (ASKED, pb.InferResponse(request_status=status)),
+        (REQUEST, pb.InferResponse(request_status=status)),
     ):
         wire = RpcResponse((message.SerializeToString(),), metadata=headers)
         with pytest.raises(GatewayError) as caught:
@@ -596,7 +598,7 @@ def test_grpc_statuses() -> None:
     with pytest.raises(GatewayError) as caught:
         GRPC.create({}).parse_response(RpcResponse(code=14), ServerLiveRequest(), DEFAULT_LIMITS)
     assert caught.value.kind is Kind.NO_BACKEND
-    for operation in (ServerLiveRequest(), ASKED):
+    for operation in (ServerLiveRequest(), REQUEST):
         with pytest.raises(GatewayError, match="cannot be parsed") as caught:
             GRPC.create({}).parse_response(
                 RpcResponse((b"\xff",)), operation, DEFAULT_LIMITS, NOBATCH
@@ -633,38 +635,38 @@ def status_of(message: Any) -> tuple[Any, Any]:
     )
 
 
-TOLD = pb.ServerStatus(id="s", version="1.9.0", ready_state=2)
-TOLD.model_status["m"].config.input.add(name="I", data_type=0, dims=[1])
-TOLD.model_status["m"].version_status[-1].ready_state = 1
-TOLD.model_status["m"].version_status[2].ready_state = 9
-TOLD.model_status["n"].SetInParent()
+SERVER_STATUS = pb.ServerStatus(id="s", version="1.9.0", ready_state=2)
+SERVER_STATUS.model_status["m"].config.input.add(name="I", data_type=0, dims=[1])
+SERVER_STATUS.model_status["m"].version_status[-1].ready_state = 1
+SERVER_STATUS.model_status["m"].version_status[2].ready_state = 9
+SERVER_STATUS.model_status["n"].SetInParent()
 
 
-def asked_of_status(operation: Any) -> list[Any]:
+def status_request(operation: Any) -> list[Any]:
     return [
         plugin.create({}).parse_response(wire, operation, DEFAULT_LIMITS)
-        for plugin, wire in zip((HTTP, GRPC), status_of(TOLD), strict=True)
+        for plugin, wire in zip((HTTP, GRPC), status_of(SERVER_STATUS), strict=True)
     ]
 
 
-def test_status_as_what_was_asked() -> None:
-    assert asked_of_status(ServerMetadataRequest()) == [ServerMetadata("s", "1.9.0")] * 2
+def test_a_status_response_answers_the_request_it_is_for() -> None:
+    assert status_request(ServerMetadataRequest()) == [ServerMetadata("s", "1.9.0")] * 2
     model = ModelMetadata(
         "m",
         inputs=(TensorMetadata("I", "TYPE_INVALID", (1,)),),
         max_batch_size=0,
         unavailable=True,
     )
-    assert asked_of_status(ModelMetadataRequest("m")) == [model] * 2
+    assert status_request(ModelMetadataRequest("m")) == [model] * 2
     for version in ("", "1", "-1"):
-        assert asked_of_status(ModelReadyRequest("m", version)) == [HealthStatus(ok=False)] * 2
+        assert status_request(ModelReadyRequest("m", version)) == [HealthStatus(ok=False)] * 2
     index = ModelIndex((ModelIndexEntry("m", "2", ""), ModelIndexEntry("n")))
-    assert asked_of_status(ModelIndexRequest()) == [index] * 2
-    assert asked_of_status(ModelIndexRequest(ready_only=True)) == [ModelIndex()] * 2
+    assert status_request(ModelIndexRequest()) == [index] * 2
+    assert status_request(ModelIndexRequest(ready_only=True)) == [ModelIndex()] * 2
 
 
 @pytest.mark.parametrize(
-    ("operation", "kind", "told"),
+    ("operation", "kind", "expected"),
     [
         (ModelMetadataRequest("m", "1"), Kind.NOT_FOUND, "model 'm' has no version 1"),
         (ModelConfigRequest("m", "1"), Kind.NOT_FOUND, "model 'm' has no version 1"),
@@ -672,9 +674,9 @@ def test_status_as_what_was_asked() -> None:
         (ModelReadyRequest("x"), Kind.BACKEND_GARBAGE, "does not contain model 'x'"),
     ],
 )
-def test_status_of_what_there_is_not(operation: Any, kind: Kind, told: str) -> None:
-    with pytest.raises(GatewayError, match=told) as caught:
-        asked_of_status(operation)
+def test_status_of_what_there_is_not(operation: Any, kind: Kind, expected: str) -> None:
+    with pytest.raises(GatewayError, match=expected) as caught:
+        status_request(operation)
     assert caught.value.kind is kind
 
 
@@ -691,10 +693,10 @@ STATEFUL_CONFIG.sequence_batching.direct.SetInParent()
 def test_a_models_configuration_is_that_of_its_status() -> None:
     for plugin, wire in zip((HTTP, GRPC), status_of(STATEFUL), strict=True):
         codec = plugin.create({})
-        told = codec.parse_response(wire, ModelConfigRequest("m"), DEFAULT_LIMITS)
-        assert isinstance(told, ModelConfig)
-        settings = dict(told.settings)
-        assert (told.name, settings["name"], settings["platform"]) == ("m", "m", "custom")
+        config = codec.parse_response(wire, ModelConfigRequest("m"), DEFAULT_LIMITS)
+        assert isinstance(config, ModelConfig)
+        settings = dict(config.settings)
+        assert (config.name, settings["name"], settings["platform"]) == ("m", "m", "custom")
         assert settings["input"][0]["data_type"] == "TYPE_INT32"
         assert settings["input"][0]["dims"] == [2**40]
         assert settings["instance_group"][0]["count"] == 3
@@ -704,11 +706,11 @@ def test_a_models_configuration_is_that_of_its_status() -> None:
         assert isinstance(model, ModelMetadata)
         assert model.sequence_batching == batching
     codec = GRPC.create({})
-    asked = codec.build_request(ModelConfigRequest("m", "1"), GENERIC)
-    assert asked == codec.build_request(ModelMetadataRequest("m"), GENERIC)
+    request = codec.build_request(ModelConfigRequest("m", "1"), GENERIC)
+    assert request == codec.build_request(ModelMetadataRequest("m"), GENERIC)
 
 
-def test_a_configuration_that_is_dear_to_tell_is_not() -> None:
+def test_a_configuration_that_is_expensive_to_write_is_left_out() -> None:
     """Two bytes an input of the sequencer: plain values of each take hundreds."""
     status = pb.ServerStatus()
     batching = status.model_status["m"].config.sequence_batching
@@ -721,7 +723,7 @@ def test_a_configuration_that_is_dear_to_tell_is_not() -> None:
             assert caught.value.kind is Kind.BACKEND_GARBAGE
 
 
-def test_a_status_that_is_none() -> None:
+def test_an_invalid_status_header() -> None:
     wire = HttpResponse(200, {"nv-status": STATUS}, (b"\xff",))
     with pytest.raises(GatewayError, match="the backend's status cannot be parsed"):
         HTTP.create({}).parse_response(wire, ServerMetadataRequest(), DEFAULT_LIMITS)
@@ -737,11 +739,11 @@ def test_a_status_that_is_dear_to_read_is_not() -> None:
     inputs = b"\x2a\x00" * (MAX_FIELDS + 1)
     config = field(1, inputs)
     status = field(4, field(1, b"m") + field(2, config))
-    wires = (
+    exchange = (
         HttpResponse(200, {"nv-status": STATUS}, (status,)),
         RpcResponse((field(1, b"\x08\x01") + field(2, status),)),
     )
-    for plugin, wire in zip((HTTP, GRPC), wires, strict=True):
+    for plugin, wire in zip((HTTP, GRPC), exchange, strict=True):
         with pytest.raises(GatewayError, match="status cannot be parsed") as caught:
             plugin.create({}).parse_response(wire, ModelMetadataRequest("m"), DEFAULT_LIMITS)
         assert caught.value.kind is Kind.BACKEND_GARBAGE
@@ -754,7 +756,7 @@ def test_the_status_of_many_models_is_read() -> None:
     message = pb.ServerStatus(id="s")
     for number in range(2000):
         model = message.model_status[f"model{number}"]
-        model.CopyFrom(TOLD.model_status["m"])
+        model.CopyFrom(SERVER_STATUS.model_status["m"])
         model.config.output.add(name="O", data_type=9, dims=[1, 2, 3])
     for plugin, wire in zip((HTTP, GRPC), status_of(message), strict=True):
         index = plugin.create({}).parse_response(wire, ModelIndexRequest(), DEFAULT_LIMITS)
@@ -785,15 +787,15 @@ def test_a_status_goes_through_as_it_came() -> None:
     for plugin, wire in zip((HTTP, GRPC), status_of(status), strict=True):
         codec = plugin.create({})
 
-        def told(operation: Any, codec: Any = codec, wire: Any = wire) -> Any:
+        def read(operation: Any, codec: Any = codec, wire: Any = wire) -> Any:
             return codec.parse_response(wire, operation, DEFAULT_LIMITS)
 
-        (counted,) = told(ModelStatisticsRequest("m")).models
+        (counted,) = read(ModelStatisticsRequest("m")).models
         assert counted["inference_stats"]["queue"] == {"count": 5, "ns": 50}
         assert [each["batch_size"] for each in counted["batch_stats"]] == [1, 4]
-        server = told(ServerStatusRequest("m"))
+        server = read(ServerStatusRequest("m"))
         (of_model,) = server.models
-        settings = told(ModelConfigRequest("m")).settings
+        settings = read(ModelConfigRequest("m")).settings
         of_model = replace(of_model, statistics=(counted,), config=settings)
         assert write_status(replace(server, models=(of_model,)), "s") == status
 
@@ -809,5 +811,5 @@ def test_statistics_before_their_parts_were_counted() -> None:
 
 
 @pytest.mark.parametrize("plugin", [HTTP, GRPC], ids=lambda plugin: plugin.name)
-def test_servers_are_asked_for_their_statistics(plugin: CodecPlugin) -> None:
+def test_statistics_requests_are_built(plugin: CodecPlugin) -> None:
     assert plugin.create({}).capabilities.reports_statistics

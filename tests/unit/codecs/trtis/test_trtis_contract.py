@@ -111,7 +111,7 @@ def test_contract_with_options(plugin: CodecPlugin) -> None:
 
 @PLUGINS
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         ({"level": "2.0"}, "level is '2.0'"),
         ({"level": 1.9}, "level is 1.9"),
@@ -121,8 +121,8 @@ def test_contract_with_options(plugin: CodecPlugin) -> None:
         ({"levels": "1.9"}, "'levels' is not an option"),
     ],
 )
-def test_wrong_options(plugin: CodecPlugin, options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_wrong_options(plugin: CodecPlugin, options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
         plugin.create(options)
 
 
@@ -161,30 +161,30 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetad
             found.append(tensor)
         return found
 
-    def told(tensor: Tensor) -> TensorMetadata:
+    def metadata_of(tensor: Tensor) -> TensorMetadata:
         free = [draw(st.sampled_from((dim, -1))) for dim in tensor.shape]
         return TensorMetadata(tensor.name, tensor.datatype.value, tuple(free))
 
     inputs, outputs = tensors("IN"), tensors("OUT")
     model = ModelMetadata(
         draw(names),
-        inputs=tuple(map(told, draw(st.permutations(inputs)))),
-        outputs=tuple(map(told, outputs)),
+        inputs=tuple(map(metadata_of, draw(st.permutations(inputs)))),
+        outputs=tuple(map(metadata_of, outputs)),
         max_batch_size=0 if batch is None else draw(st.integers(batch, 9)),
         supports_scheduling=True,
     )
-    asked = []
+    requests = []
     for index, output in enumerate(outputs):
         if output.datatype in CLASSIFIABLE and draw(st.booleans()):
             count = draw(st.integers(1, 4))
-            asked.append(RequestedOutput(output.name, {"classification": count}))
+            requests.append(RequestedOutput(output.name, {"classification": count}))
             rows = 1 if batch is None else batch
             kind = OF_INTEGERS if output.datatype in INTEGERS else OF_FLOATS
             classes = pack_bytes(draw(st.lists(kind, min_size=rows, max_size=rows)))
             shape = (1,) if batch is None else (batch, 1)
             outputs[index] = Tensor(output.name, Datatype.BYTES, shape, classes)
         else:
-            asked.append(RequestedOutput(output.name))
+            requests.append(RequestedOutput(output.name))
     version = draw(st.sampled_from(("", "1", "9223372036854775807")))
     request = InferRequest(
         model.name,
@@ -192,7 +192,7 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetad
         draw(st.just("") | st.integers(1, 2**64 - 1).map(str)),
         draw(parameters()),
         tuple(inputs),
-        tuple(asked),
+        tuple(requests),
     )
     return request, InferResponse(model.name, "7", request.id, outputs=tuple(outputs)), model
 
@@ -246,8 +246,8 @@ def test_spoilt_messages(
     )
     if plugin is HTTP:
         header = wire.headers["nv-inferrequest"].encode()
-        told = data.draw(strategies.corrupted_bytes(header)).decode("latin-1")
-        spoilt = replace(spoilt, headers={**wire.headers, "nv-inferrequest": told})
+        text = data.draw(strategies.corrupted_bytes(header)).decode("latin-1")
+        spoilt = replace(spoilt, headers={**wire.headers, "nv-inferrequest": text})
     for act in (
         lambda: codec.summarize(spoilt),
         lambda: completed(codec.parse_request(spoilt, DEFAULT_LIMITS), model),
@@ -384,7 +384,7 @@ def test_status_comes_back(plugin: CodecPlugin, model: str, ready: bool) -> None
     assert parsed.operation == operation
     answered = codec.build_response(answer, parsed)
     assert codec.parse_response(answered, operation, DEFAULT_LIMITS) == answer
-    asked = ModelReadyRequest("m", "3")
-    assert codec.parse_response(answered, asked, DEFAULT_LIMITS) == HealthStatus(ok=False)
+    requests = ModelReadyRequest("m", "3")
+    assert codec.parse_response(answered, requests, DEFAULT_LIMITS) == HealthStatus(ok=False)
     index = codec.parse_response(answered, ModelIndexRequest(ready_only=True), DEFAULT_LIMITS)
     assert index == ModelIndex((ModelIndexEntry("m", "2", "READY"),))

@@ -61,13 +61,15 @@ class Way:
 
         monkeypatch.setattr(validated_headers.ValidatedHeaderCache, "add", add)
 
-    def wire(self, asked: InferRequest) -> Any:
-        made = self.codec.build_request(asked, GENERIC, MODEL)
+    def wire(self, inference: InferRequest) -> Any:
+        made = self.codec.build_request(inference, GENERIC, MODEL)
         return with_body(made, (bytes(join_parts(body_of(made))),))
 
-    def served(self, asked: InferRequest, outputs: Sequence[str], words: Sequence[bytes]) -> Any:
+    def respond(
+        self, inference: InferRequest, outputs: Sequence[str], words: Sequence[bytes]
+    ) -> Any:
         """What a server answers that gives ``outputs`` in this order, whose id is the client's."""
-        order = replace(asked, outputs=tuple(map(RequestedOutput, outputs)))
+        order = replace(inference, outputs=tuple(map(RequestedOutput, outputs)))
         parsed = completed(self.codec.parse_request(self.wire(order), DEFAULT_LIMITS), MODEL)
         given = (
             tensor_from_array("SUM", Datatype.FP32, NUMBERS),
@@ -77,18 +79,18 @@ class Way:
         return with_body(made, (bytes(join_parts(body_of(made))),))
 
     def forwarded(
-        self, asked: InferRequest, answer: Any, model: str = "", version: str = ""
+        self, inference: InferRequest, answer: Any, model: str = "", version: str = ""
     ) -> Any:
-        checked_ = completed(self.codec.validate(self.wire(asked), DEFAULT_LIMITS), MODEL)
+        checked_ = completed(self.codec.validate(self.wire(inference), DEFAULT_LIMITS), MODEL)
         return self.codec.rewrite_response(answer, checked_, model, version, DEFAULT_LIMITS)
 
-    def translated(self, asked: InferRequest, answer: Any, version: str = "") -> Any:
-        parsed = completed(self.codec.parse_request(self.wire(asked), DEFAULT_LIMITS), MODEL)
+    def translated(self, inference: InferRequest, answer: Any, version: str = "") -> Any:
+        parsed = completed(self.codec.parse_request(self.wire(inference), DEFAULT_LIMITS), MODEL)
         read = self.codec.parse_response(answer, parsed.operation, DEFAULT_LIMITS, MODEL)
         return self.codec.build_response(replace(read, version=version or read.version), parsed)
 
 
-def told(wire: Any) -> Any:
+def header_of(wire: Any) -> Any:
     """All that a client is told but for the number of its request."""
     body = bytes(join_parts(body_of(wire)))
     if not hasattr(wire, "headers"):
@@ -107,24 +109,26 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
 @pytest.mark.parametrize("order", [("SUM", "WORDS"), ("WORDS", "SUM")], ids=" ".join)
 def test_a_repeated_header_is_answered_like_the_first(way: Way, order: tuple[str, str]) -> None:
     for id_ in ("", "7", "7", "18446744073709551615", "128", ""):
-        asked = request(id_)
-        answer = way.served(asked, order, WORDS)
-        assert told(way.forwarded(asked, answer)) == told(way.translated(asked, answer))
+        inference = request(id_)
+        answer = way.respond(inference, order, WORDS)
+        assert header_of(way.forwarded(inference, answer)) == header_of(
+            way.translated(inference, answer)
+        )
     assert way.reads == 1
 
 
 def test_names_that_the_route_changes(way: Way) -> None:
     for id_ in ("1", "2"):
-        asked = request(id_)
-        answer = way.served(asked, ("SUM", "WORDS"), WORDS)
-        forwarded = told(way.forwarded(asked, answer, "m", "12"))
-        assert forwarded == told(way.translated(asked, answer, "12"))
+        inference = request(id_)
+        answer = way.respond(inference, ("SUM", "WORDS"), WORDS)
+        forwarded = header_of(way.forwarded(inference, answer, "m", "12"))
+        assert forwarded == header_of(way.translated(inference, answer, "12"))
 
 
 def test_a_repeated_header_excuses_no_other_body(way: Way) -> None:
-    asked = request()
-    way.forwarded(asked, way.served(asked, ("SUM", "WORDS"), WORDS))
-    wire = way.wire(asked)
+    inference = request()
+    way.forwarded(inference, way.respond(inference, ("SUM", "WORDS"), WORDS))
+    wire = way.wire(inference)
     body = bytes(join_parts(body_of(wire)))
     for spoilt in (body[:-1], body[:-9] + b"\xff" + body[-8:]):
         with pytest.raises(GatewayError):
@@ -133,9 +137,9 @@ def test_a_repeated_header_excuses_no_other_body(way: Way) -> None:
 
 def test_a_repeated_header_and_a_body_of_another_size(way: Way) -> None:
     """Of numbers: nothing in their data tells how long they are."""
-    asked = request(inputs=request().inputs[:1], outputs=(RequestedOutput("SUM"),))
+    inference = request(inputs=request().inputs[:1], outputs=(RequestedOutput("SUM"),))
     model = replace(MODEL, inputs=MODEL.inputs[:1])
-    wire = way.wire(asked)
+    wire = way.wire(inference)
     completed(way.codec.validate(wire, DEFAULT_LIMITS), model)
     body = bytes(join_parts(body_of(wire)))
     for size in (12, 20):
@@ -151,10 +155,10 @@ def test_a_repeated_header_and_a_body_of_another_size(way: Way) -> None:
 
 
 def test_a_repeated_answer_with_data_of_another_size(way: Way) -> None:
-    asked = request(outputs=(RequestedOutput("SUM"),))
-    answer = way.served(asked, ("SUM",), WORDS)
+    inference = request(outputs=(RequestedOutput("SUM"),))
+    answer = way.respond(inference, ("SUM",), WORDS)
     body = bytes(join_parts(body_of(answer)))
-    way.forwarded(asked, answer)
+    way.forwarded(inference, answer)
     raw = NUMBERS.tobytes()
     if way.codec.name == GRPC.name:
         message = pb.InferResponse.FromString(body)
@@ -163,19 +167,19 @@ def test_a_repeated_answer_with_data_of_another_size(way: Way) -> None:
     else:
         spoilt = raw[:-4]
     with pytest.raises(GatewayError) as refused:
-        way.forwarded(asked, with_body(answer, (spoilt,)))
+        way.forwarded(inference, with_body(answer, (spoilt,)))
     assert refused.value.kind is Kind.BACKEND_GARBAGE
 
 
 def test_a_repeated_answer_is_checked_for_its_data(way: Way) -> None:
-    asked = request()
-    answer = way.served(asked, ("SUM", "WORDS"), WORDS)
-    way.forwarded(asked, answer)
+    inference = request()
+    answer = way.respond(inference, ("SUM", "WORDS"), WORDS)
+    way.forwarded(inference, answer)
     body = bytes(join_parts(body_of(answer)))
     spoilt = body.replace(pack_bytes(WORDS), b"\xff" * len(pack_bytes(WORDS)))
     assert spoilt != body
     with pytest.raises(GatewayError) as refused:
-        way.forwarded(asked, with_body(answer, (spoilt,)))
+        way.forwarded(inference, with_body(answer, (spoilt,)))
     assert refused.value.kind is Kind.BACKEND_GARBAGE
 
 
@@ -190,14 +194,14 @@ def test_other_metadata_and_other_limits_are_looked_at_again(way: Way) -> None:
     assert way.reads == 3
 
 
-def test_what_is_remembered_is_bounded(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_bounded(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(validated_headers, "MAX_HEADERS", 4)
     monkeypatch.setattr(validated_headers, "MAX_RESPONSES", 2)
     for length in range(9):
         words = [b"x" * length, b""]
-        asked = request(words=words)
+        inference = request(words=words)
         for more in range(5):
-            way.forwarded(asked, way.served(asked, ("SUM", "WORDS"), [b"y" * more, b""]))
+            way.forwarded(inference, way.respond(inference, ("SUM", "WORDS"), [b"y" * more, b""]))
     entries = way.codec._header_cache._entries
     assert 0 < len(entries) <= 4
     assert all(0 < len(entry.responses) <= 2 for entry in entries.values())
@@ -212,12 +216,12 @@ def test_what_is_remembered_is_bounded(way: Way, monkeypatch: pytest.MonkeyPatch
         "batch_size: 1 id: 0x7",
     ],
 )
-def test_what_only_looks_like_an_id_is_part_of_the_header(header: str) -> None:
+def test_text_that_looks_like_an_id_is_part_of_the_header(header: str) -> None:
     assert split_id(header) == (header, 0)
     assert split_id("batch_size: 1 id: 7") == ("batch_size: 1", 7)
 
 
-def test_what_all_releases_read_alike_is_forwarded(way: Way) -> None:
+def test_messages_that_all_releases_read_alike_are_forwarded(way: Way) -> None:
     wire = way.wire(request("7"))
     passed = completed(way.codec.validate(wire, DEFAULT_LIMITS), MODEL)
     sent = way.codec.rewrite_request(passed, "m", "", GENERIC)
@@ -226,19 +230,19 @@ def test_what_all_releases_read_alike_is_forwarded(way: Way) -> None:
 
 
 @pytest.mark.parametrize("side", ["input", "output"])
-def test_places_in_shared_memory_are_for_the_gateway_to_compare(side: str) -> None:
+def test_regions_are_compared_by_the_gateway(side: str) -> None:
     """A place past the end of its region would crash the server."""
     codec: Any = GRPC.create({})
     header = pb.InferRequestHeader(batch_size=1)
     given = header.input.add(name="NUMBERS")
     wanted = header.output.add(name="SUM")
-    place = given if side == "input" else wanted
-    place.shared_memory.name, place.shared_memory.byte_size = "r", 16
-    asked = pb.InferRequest(model_name="m", model_version=-1, meta_data=header)
+    header_entry = given if side == "input" else wanted
+    header_entry.shared_memory.name, header_entry.shared_memory.byte_size = "r", 16
+    inference = pb.InferRequest(model_name="m", model_version=-1, meta_data=header)
     if side == "output":
-        asked.raw_input.append(NUMBERS.tobytes())
+        inference.raw_input.append(NUMBERS.tobytes())
     model = replace(MODEL, versions=("1",), inputs=MODEL.inputs[:1])
-    wire = RpcRequest(INFER, (asked.SerializeToString(),))
+    wire = RpcRequest(INFER, (inference.SerializeToString(),))
     passed = completed(codec.validate(wire, DEFAULT_LIMITS), model)
     assert codec.rewrite_request(passed, "m", "", GENERIC) is None
 
@@ -251,7 +255,7 @@ def test_places_in_shared_memory_are_for_the_gateway_to_compare(side: str) -> No
         {"outputs": (RequestedOutput("SUM"), RequestedOutput("SUM"))},
     ],
 )
-def test_what_releases_read_differently_is_translated(
+def test_messages_that_releases_read_differently_are_translated(
     plugin: CodecPlugin, changes: dict[str, Any]
 ) -> None:
     codec: Any = plugin.create({})
@@ -261,6 +265,6 @@ def test_what_releases_read_differently_is_translated(
     assert codec.rewrite_request(passed, "m", "", GENERIC) is None
 
 
-def test_datatypes_of_outputs_are_told_by_translating() -> None:
+def test_datatypes_of_outputs_require_translation() -> None:
     assert not HTTP.create({"data_type": True}).can_pass_through  # type: ignore[attr-defined]
     assert not GRPC.create({"data_type": True}).can_pass_through  # type: ignore[attr-defined]

@@ -75,7 +75,7 @@ def test_the_event_loop_leaves_a_long_header_to_a_helper() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "path", "told"),
+    ("level", "path", "expected"),
     [
         ("1.9", "/api/infer/nosuch", "Inference request for unknown model 'nosuch'"),
         ("1.9", "/api/infer/simple/99", "Inference request for unknown model 'simple'"),
@@ -87,19 +87,19 @@ def test_the_event_loop_leaves_a_long_header_to_a_helper() -> None:
         ),
     ],
 )
-def test_an_unknown_model(level: str, path: str, told: str) -> None:
+def test_an_unknown_model(level: str, path: str, expected: str) -> None:
     status = status_of(http(infer(BOTH, path), level=level))
-    assert (status.code, status.msg) == (pb.CODES["UNAVAILABLE"], told)
+    assert (status.code, status.msg) == (pb.CODES["UNAVAILABLE"], expected)
 
 
 @pytest.mark.parametrize(
-    ("level", "told"),
+    ("level", "expected"),
     [
         ("1.9", "Inference request for unknown model 'simple'"),
         ("1.15", "Request for unknown model: 'simple' has no available versions"),
     ],
 )
-def test_a_model_that_is_not_ready_is_told_before_its_tensors(level: str, told: str) -> None:
+def test_an_unready_model_is_reported_before_its_tensors(level: str, expected: str) -> None:
     codec = HTTP.create({"level": level})
     wire = infer("batch_size: 0 input { name: 'X' }")
     unfinished = codec.parse_request(wire, DEFAULT_LIMITS)
@@ -108,14 +108,14 @@ def test_a_model_that_is_not_ready_is_told_before_its_tensors(level: str, told: 
         unfinished.complete(replace(MODELS["simple"].metadata, unavailable=True))
     assert caught.value.kind is Kind.NO_BACKEND
     status = status_of(codec.build_error(caught.value, wire))
-    assert (status.code, status.msg) == (pb.CODES["UNAVAILABLE"], told)
+    assert (status.code, status.msg) == (pb.CODES["UNAVAILABLE"], expected)
 
 
 @pytest.mark.parametrize("prefix", ["", "[request id: 7] "])
-def test_a_sequence_without_an_id_is_refused_in_the_old_words(prefix: str) -> None:
-    told = "inference request to model 'm' must specify a non-zero or non-empty correlation ID"
+def test_a_sequence_without_an_id_gets_the_legacy_error(prefix: str) -> None:
+    expected = "inference request to model 'm' must specify a non-zero or non-empty correlation ID"
     wire = infer(BOTH)
-    answer = HTTP.create({}).build_error(GatewayError(Kind.BAD_REQUEST, prefix + told), wire)
+    answer = HTTP.create({}).build_error(GatewayError(Kind.BAD_REQUEST, prefix + expected), wire)
     old = "inference request to model 'm' must specify a non-zero correlation ID"
     assert status_of(answer).msg == old
 
@@ -151,9 +151,9 @@ def test_the_forms_of_status(level: str, query: str, accept: str, form: str) -> 
     answer = http(get("/api/status/simple", query, accept=accept), level=level)
     body = bytes(join_parts(answer.body))
     if form == "json":
-        told = json.loads(body)
-        assert told["ready_state"] == "SERVER_READY"
-        config = told["model_status"]["simple"]["config"]
+        document = json.loads(body)
+        assert document["ready_state"] == "SERVER_READY"
+        config = document["model_status"]["simple"]["config"]
         assert config["max_batch_size"] == 8
         assert config["input"][0] == {"name": "INPUT0", "data_type": "TYPE_INT32", "dims": ["16"]}
         assert answer.headers["Content-Type"] == "text/plain"
@@ -163,7 +163,7 @@ def test_the_forms_of_status(level: str, query: str, accept: str, form: str) -> 
         assert body.startswith(b'id: "inference:0"\n')
 
 
-def test_the_missing_header_is_told_without_a_status() -> None:
+def test_a_missing_header_is_reported_without_a_status() -> None:
     answer = http(infer(None))
     assert (answer.status, dict(answer.headers)) == (400, {"Content-Type": "text/plain"})
     assert bytes(join_parts(answer.body)) == b"The request header should contain 'NV-InferRequest'"
@@ -180,11 +180,11 @@ def test_a_wrong_method_is_not_allowed(method: str) -> None:
     assert (answer.status, answer.reason, answer.body) == (405, "Not Allowed", ())
 
 
-def test_data_types_are_told_where_asked_for() -> None:
+def test_datatypes_are_returned_on_request() -> None:
     header = BOTH + ' output { name: "OUTPUT0" }'
     assert "data_type" not in http(infer(header)).headers["NV-InferResponse"]
-    told = http(infer(header), data_type=True).headers["NV-InferResponse"]
-    assert told.endswith("raw { dims: 16 batch_byte_size: 64 } data_type: TYPE_INT32 }")
+    headers = http(infer(header), data_type=True).headers["NV-InferResponse"]
+    assert headers.endswith("raw { dims: 16 batch_byte_size: 64 } data_type: TYPE_INT32 }")
 
 
 def test_requests_that_reach_a_handler_are_numbered() -> None:
@@ -207,8 +207,8 @@ def test_not_ready_is_a_400_that_succeeded() -> None:
             assert answer.status == 400
             assert status_of(answer).code == pb.CODES["SUCCESS"]
         else:
-            told = pb.HealthResponse.FromString(join_parts(answer.message))
-            assert (told.request_status.code, told.health) == (pb.CODES["SUCCESS"], False)
+            health = pb.HealthResponse.FromString(join_parts(answer.message))
+            assert (health.request_status.code, health.health) == (pb.CODES["SUCCESS"], False)
 
 
 # ---- errors
@@ -221,12 +221,12 @@ def test_every_kind_has_a_code() -> None:
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_every_kind_is_told(kind: Kind) -> None:
+def test_every_kind_has_a_status_code(kind: Kind) -> None:
     error = GatewayError(kind, "what 'went' wrong é\n\ud800" + "x" * 9000)
-    told = status_of(HTTP.create({}).build_error(error, get("/api/health/live")))
-    assert told.code == pb.CODES[CODE_BY_KIND[kind]]
-    assert told.msg.startswith("what 'went' wrong é\n?xxx")
-    assert len(told.msg.encode()) <= 1500
+    status = status_of(HTTP.create({}).build_error(error, get("/api/health/live")))
+    assert status.code == pb.CODES[CODE_BY_KIND[kind]]
+    assert status.msg.startswith("what 'went' wrong é\n?xxx")
+    assert len(status.msg.encode()) <= 1500
     for wire in (None, get("/api/health/live"), infer(BOTH + " id: 5"), get("/api")):
         answer = HTTP.create({}).build_error(error, wire)
         assert answer.status == 400
@@ -239,22 +239,27 @@ def test_every_kind_is_told(kind: Kind) -> None:
         assert answer.code == (12 if wire is not None and wire.method.endswith("X") else 0)
 
 
-def test_the_id_of_a_refused_inference_is_told() -> None:
+def test_the_response_to_a_refused_inference_has_its_id() -> None:
     error = GatewayError(Kind.OVERLOADED, "busy")
     answer = HTTP.create({}).build_error(error, infer("id: 18446744073709551615"))
     assert answer.headers["NV-InferResponse"] == "id: 18446744073709551615"
     message = pb.InferRequest(model_name="m", model_version=-1, meta_data={"id": 2**64 - 1})
     call = RpcRequest(SERVICE + "Infer", (message.SerializeToString(),))
-    told = pb.InferResponse.FromString(join_parts(GRPC.create({}).build_error(error, call).message))
-    assert told.meta_data.id == 2**64 - 1
-    assert (told.request_status.code, told.request_status.msg) == (pb.CODES["UNAVAILABLE"], "busy")
+    response = pb.InferResponse.FromString(
+        join_parts(GRPC.create({}).build_error(error, call).message)
+    )
+    assert response.meta_data.id == 2**64 - 1
+    assert (response.request_status.code, response.request_status.msg) == (
+        pb.CODES["UNAVAILABLE"],
+        "busy",
+    )
 
 
 def test_a_refusal_is_no_kind_of_its_own() -> None:
     assert TrtisStatusError("UNKNOWN", "x").kind is Kind.BAD_REQUEST
 
 
-def test_a_cut_call_has_no_id_to_tell() -> None:
+def test_a_truncated_request_has_no_id() -> None:
     error = GatewayError(Kind.OVERLOADED, "busy")
     answer = GRPC.create({}).build_error(error, RpcRequest(SERVICE + "StreamInfer", (b"\x0a",)))
     assert pb.InferResponse.FromString(join_parts(answer.message)).HasField("meta_data")
@@ -268,18 +273,18 @@ def test_bytes_that_are_no_message(method: str, message: bytes) -> None:
     version = b"\x10\x01"
     answer = respond(GRPC.create({}), RpcRequest(SERVICE + method, (version + message,)))
     if not answer.code:  # the names are there: an unknown model comes first
-        told = pb.InferResponse.FromString(join_parts(answer.message))
-        assert told.request_status.code == pb.CODES["UNAVAILABLE"]
+        response = pb.InferResponse.FromString(join_parts(answer.message))
+        assert response.request_status.code == pb.CODES["UNAVAILABLE"]
         message = b"\x0a\x06simple" + version + message
         answer = respond(GRPC.create({}), RpcRequest(SERVICE + method, (message,)))
     assert (answer.code, answer.details) == (13, "Unable to parse request")
 
 
-def test_other_messages_are_short() -> None:
+def test_responses_of_other_methods_are_short() -> None:
     wire = RpcRequest(SERVICE + "Status", (b"\x0a" * 70_000,))
-    told = pb.StatusResponse.FromString(join_parts(respond(GRPC.create({}), wire).message))
-    assert told.request_status.code == pb.CODES["INVALID_ARG"]
-    assert "larger than 65536 bytes" in told.request_status.msg
+    status = pb.StatusResponse.FromString(join_parts(respond(GRPC.create({}), wire).message))
+    assert status.request_status.code == pb.CODES["INVALID_ARG"]
+    assert "larger than 65536 bytes" in status.request_status.msg
     assert respond(GRPC.create({}), RpcRequest(SERVICE + "Status", (b"\xff",))).code == 13
 
 
@@ -309,8 +314,8 @@ def test_a_call_of_too_many_tensors_or_too_long_names() -> None:
         many.meta_data.input.add()
     deep = pb.InferRequest(model_version=-1)
     deep.meta_data.input.add(name="x" * 500, dims=[1] * 65)
-    for message, told in ((many, "there are 5000 inputs"), (deep, "has 65 dimensions")):
-        with pytest.raises(GatewayError, match=told):
+    for message, expected in ((many, "there are 5000 inputs"), (deep, "has 65 dimensions")):
+        with pytest.raises(GatewayError, match=expected):
             GRPC.create({}).parse_request(call_with(message), DEFAULT_LIMITS)
     for _ in range(MAX_REQUEST_FIELDS):
         many.meta_data.input.add()
@@ -379,7 +384,7 @@ def test_inputs_are_views_of_the_body() -> None:
 # ---- answers that are none
 
 
-def asked(header: str, model: str = "classify", body: bytes = bytes(16)) -> ParsedRequest:
+def parsed_request(header: str, model: str = "classify", body: bytes = bytes(16)) -> ParsedRequest:
     found = HTTP.create({}).parse_request(
         infer(header, f"/api/infer/{model}", body), DEFAULT_LIMITS
     )
@@ -395,7 +400,7 @@ CLASSIFY = 'batch_size: 1 input { name: "INPUT0" } output { name: "OUTPUT0" cls 
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "expected"),
     [
         (classes(b"0.5"), "has a class that is not of the form value:index:label"),
         (classes(b"x:1"), "has a class that is not of the form value:index:label"),
@@ -407,53 +412,59 @@ CLASSIFY = 'batch_size: 1 input { name: "INPUT0" } output { name: "OUTPUT0" cls 
         (InferResponse("m"), "the response lacks output 'OUTPUT0'"),
     ],
 )
-def test_classes_that_are_none(answer: InferResponse, told: str) -> None:
-    with pytest.raises(GatewayError, match=told) as caught:
-        HTTP.create({}).build_response(answer, asked(CLASSIFY))
+def test_invalid_classes(answer: InferResponse, expected: str) -> None:
+    with pytest.raises(GatewayError, match=expected) as caught:
+        HTTP.create({}).build_response(answer, parsed_request(CLASSIFY))
     assert caught.value.kind is Kind.BACKEND_GARBAGE
 
 
 def test_classes_of_a_batch_are_shared_out() -> None:
-    two = asked(CLASSIFY.replace("1", "2", 1), body=bytes(32))
+    two = parsed_request(CLASSIFY.replace("1", "2", 1), body=bytes(32))
     assert two.operation.outputs[0].parameters == {CLASSIFICATION: 2}  # type: ignore[union-attr]
     with pytest.raises(GatewayError, match="3 classes for 2 batch entries"):
         HTTP.create({}).build_response(classes(b"1:0", b"1:1", b"1:2"), two)
-    for none in (two, asked(CLASSIFY)):
-        told = HTTP.create({}).build_response(classes(), none).headers["NV-InferResponse"]
-        assert told.count("batch_classes { }") == none.response_options.infer_options.batch_size
+    for none in (two, parsed_request(CLASSIFY)):
+        headers = HTTP.create({}).build_response(classes(), none).headers["NV-InferResponse"]
+        assert headers.count("batch_classes { }") == none.response_options.infer_options.batch_size
 
 
 def test_class_values_are_floats_of_32_bits() -> None:
     answer = classes(b"1e300:0:a:b", b"-0.0:1:")
-    told = HTTP.create({}).build_response(answer, asked(CLASSIFY)).headers["NV-InferResponse"]
-    assert told.endswith('batch_classes { cls { value: inf label: "a:b" } cls { idx: 1 } } }')
+    headers = (
+        HTTP.create({}).build_response(answer, parsed_request(CLASSIFY)).headers["NV-InferResponse"]
+    )
+    assert headers.endswith('batch_classes { cls { value: inf label: "a:b" } cls { idx: 1 } } }')
 
 
 @pytest.mark.parametrize(
-    ("datatype", "shape", "told"),
+    ("datatype", "shape", "expected"),
     [
         (Datatype.INT32, (1, 4), "is INT32; the model's metadata says FP32"),
         (Datatype.FP32, (4,), r"has shape \[4\], not batch size 1"),
         (Datatype.FP32, (), r"has shape \[\], not batch size 1"),
     ],
 )
-def test_values_that_are_none(datatype: Datatype, shape: tuple[int, ...], told: str) -> None:
+def test_invalid_values(datatype: Datatype, shape: tuple[int, ...], expected: str) -> None:
     answer = InferResponse("m", outputs=(Tensor("OUTPUT0", datatype, shape, bytes(16)),))
-    with pytest.raises(GatewayError, match=told):
-        HTTP.create({}).build_response(answer, asked(CLASSIFY.replace("cls { count: 2 }", "")))
+    with pytest.raises(GatewayError, match=expected):
+        HTTP.create({}).build_response(
+            answer, parsed_request(CLASSIFY.replace("cls { count: 2 }", ""))
+        )
 
 
 @pytest.mark.parametrize("version", ["", "v2", "2.1", "9" * 30])
-def test_a_version_that_is_no_number_is_not_told(version: str) -> None:
+def test_a_version_that_is_not_a_number_is_left_out(version: str) -> None:
     values = Tensor("OUTPUT0", Datatype.FP32, (1, 4), bytes(16))
     answer = InferResponse("m", version, outputs=(values,))
-    told = HTTP.create({}).build_response(answer, asked(CLASSIFY.replace("cls { count: 2 }", "")))
-    assert told.headers["NV-InferResponse"].startswith(
+    response = HTTP.create({}).build_response(
+        answer, parsed_request(CLASSIFY.replace("cls { count: 2 }", ""))
+    )
+    assert response.headers["NV-InferResponse"].startswith(
         'model_name: "classify" batch_size: 1 output'
     )
 
 
-def test_what_the_api_has_no_words_for() -> None:
+def test_values_that_the_api_cannot_represent() -> None:
     with pytest.raises(GatewayError, match="has no such response: ServerMetadata"):
         HTTP.create({}).build_response(
             ServerMetadata("a", "b"), ParsedRequest(ServerReadyRequest())
@@ -483,26 +494,26 @@ REGIONS = SharedMemoryStatus(
         SharedMemoryRegion("c", size=32, device=2),
     )
 )
-TOLD = (
+REGION_LIST = (
     'shared_memory_region { name: "a" system_shared_memory { shared_memory_key: "/key" offset: 8 } '
     'byte_size: 64 } shared_memory_region { name: "b" cuda_shared_memory { } byte_size: 32 } '
     'shared_memory_region { name: "c" cuda_shared_memory { device_id: 2 } byte_size: 32 }'
 )
 
 
-def test_regions_are_told_in_the_field_that_clients_read() -> None:
+def test_regions_are_listed_in_the_field_that_clients_read() -> None:
     codec = HTTP.create({})
     parsed = codec.parse_request(get("/api/sharedmemorycontrol/status"), DEFAULT_LIMITS)
     body = bytes(join_parts(codec.build_response(REGIONS, parsed).body)).decode()
-    assert text_format.to_line(text_format.parse(pb.SharedMemoryStatus, body)) == TOLD
+    assert text_format.to_line(text_format.parse(pb.SharedMemoryStatus, body)) == REGION_LIST
     grpc = GRPC.create({})
-    asked = pb.SharedMemoryControlRequest(status={})
-    wire = RpcRequest(SERVICE + "SharedMemoryControl", (asked.SerializeToString(),))
+    parsed_request = pb.SharedMemoryControlRequest(status={})
+    wire = RpcRequest(SERVICE + "SharedMemoryControl", (parsed_request.SerializeToString(),))
     answer = grpc.build_response(REGIONS, grpc.parse_request(wire, DEFAULT_LIMITS))
-    told = pb.SharedMemoryControlResponse.FromString(join_parts(answer.message))
+    response = pb.SharedMemoryControlResponse.FromString(join_parts(answer.message))
     # the client reads the bytes of the one message as the other
-    status = pb.SharedMemoryStatus.FromString(told.shared_memory_status.SerializeToString())
-    assert text_format.to_line(status) == TOLD
+    status = pb.SharedMemoryStatus.FromString(response.shared_memory_status.SerializeToString())
+    assert text_format.to_line(status) == REGION_LIST
 
 
 def test_memory_of_a_gpu_is_registered_with_its_handle() -> None:
@@ -510,8 +521,8 @@ def test_memory_of_a_gpu_is_registered_with_its_handle() -> None:
     one = HTTP.create({}).parse_request(wire, DEFAULT_LIMITS).operation
     register = {"name": "r", "byte_size": 64}
     register["cuda_shared_memory"] = {"raw_handle": b"abc", "device_id": 1}  # type: ignore[assignment]
-    asked = pb.SharedMemoryControlRequest(register=register)
-    call = RpcRequest(SERVICE + "SharedMemoryControl", (asked.SerializeToString(),))
+    parsed_request = pb.SharedMemoryControlRequest(register=register)
+    call = RpcRequest(SERVICE + "SharedMemoryControl", (parsed_request.SerializeToString(),))
     assert one == GRPC.create({}).parse_request(call, DEFAULT_LIMITS).operation
     assert (one.name, one.size, one.device, one.handle) == ("r", 64, 1, b"abc")
 
@@ -520,10 +531,10 @@ def test_memory_of_a_gpu_is_registered_with_its_handle() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "told"),
+    ("version", "expected"),
     [("", [1]), ("3", [3]), ("v2", []), ("9" * 30, []), (str(2**63), [2**63 - 1])],
 )
-def test_versions_are_numbers(version: str, told: list[int]) -> None:
+def test_versions_are_numbers(version: str, expected: list[int]) -> None:
     entry = ModelIndexEntry("m", version, "READY", "because")
     status = ServerStatus("", "", ready=False, models=(ModelStatus(ModelMetadata("m"), (entry,)),))
     codec = HTTP.create({})
@@ -532,13 +543,13 @@ def test_versions_are_numbers(version: str, told: list[int]) -> None:
     )
     message = pb.ServerStatus.FromString(bytes(join_parts(wire.body)))
     assert message.ready_state == 1  # initializing
-    assert list(message.model_status["m"].version_status) == told
+    assert list(message.model_status["m"].version_status) == expected
     for each in message.model_status["m"].version_status.values():
         assert each.ready_state_reason.message == "because"
 
 
 @pytest.mark.parametrize(
-    ("batching", "told"),
+    ("batching", "expected"),
     [
         (None, None),
         ({}, ""),
@@ -554,7 +565,7 @@ def test_versions_are_numbers(version: str, told: list[int]) -> None:
         ({"oldest": 5, "direct": {}}, ""),
     ],
 )
-def test_a_model_with_sequences_is_told_to_be_one(batching: Any, told: str | None) -> None:
+def test_a_model_with_sequences_is_described_as_one(batching: Any, expected: str | None) -> None:
     status = ServerStatus(
         "", "", ready=True, models=(ModelStatus(ModelMetadata("m", sequence_batching=batching)),)
     )
@@ -563,8 +574,8 @@ def test_a_model_with_sequences_is_told_to_be_one(batching: Any, told: str | Non
         status, codec.parse_request(get("/api/status", "format=binary"), DEFAULT_LIMITS)
     )
     config = pb.ServerStatus.FromString(bytes(join_parts(wire.body))).model_status["m"].config
-    assert config.HasField("sequence_batching") == (told is not None)
-    assert text_format.to_line(config.sequence_batching) == (told or "")
+    assert config.HasField("sequence_batching") == (expected is not None)
+    assert text_format.to_line(config.sequence_batching) == (expected or "")
 
 
 def duration(count: int, ns: int) -> dict[str, int]:
@@ -588,7 +599,7 @@ TRITONS = {
     },
     "batch_stats": [{"batch_size": 3, "compute_infer": duration(4, 240)}],
 }
-TOLD_OF_IT = """\
+VERSION_STATUS = """\
 ready_state: MODEL_READY infer_stats { key: 1 value { success { count: 5 total_time_ns: 500 } \
 failed { count: 1 total_time_ns: 70 } compute { count: 5 total_time_ns: 330 } \
 queue { count: 5 total_time_ns: 50 } compute_input { count: 5 total_time_ns: 10 } \
@@ -597,7 +608,7 @@ model_execution_count: 4 model_inference_count: 12 ready_state_reason { } \
 last_inference_timestamp_milliseconds: 1789"""
 
 
-def versions_told(counted: dict[str, Any], *versions: str) -> dict[int, str]:
+def version_statuses(counted: dict[str, Any], *versions: str) -> dict[int, str]:
     """Each version's part of the status, over HTTP and over gRPC."""
     entries = tuple(ModelIndexEntry("m", version, "READY") for version in versions)
     model = ModelStatus(ModelMetadata("m"), entries, (counted,))
@@ -606,22 +617,22 @@ def versions_told(counted: dict[str, Any], *versions: str) -> dict[int, str]:
     wire = codec.build_response(
         answer, codec.parse_request(get("/api/status", "format=binary"), DEFAULT_LIMITS)
     )
-    asked = RpcRequest(SERVICE + "Status", (pb.StatusRequest().SerializeToString(),))
-    rpc = other.build_response(answer, other.parse_request(asked, DEFAULT_LIMITS))
+    parsed_request = RpcRequest(SERVICE + "Status", (pb.StatusRequest().SerializeToString(),))
+    rpc = other.build_response(answer, other.parse_request(parsed_request, DEFAULT_LIMITS))
     one = pb.ServerStatus.FromString(bytes(join_parts(wire.body)))
     two = pb.StatusResponse.FromString(bytes(join_parts(rpc.message))).server_status
     assert one == two
-    told = one.model_status["m"].version_status
-    return {number: text_format.to_line(told[number]) for number in told}
+    statuses = one.model_status["m"].version_status
+    return {number: text_format.to_line(statuses[number]) for number in statuses}
 
 
-def test_what_was_counted_is_told_of_its_version() -> None:
+def test_counts_are_reported_per_version() -> None:
     bare = "ready_state: MODEL_READY ready_state_reason { }"
-    assert versions_told(TRITONS, "2", "3") == {2: bare, 3: TOLD_OF_IT}
-    assert versions_told(TRITONS | {"version": ""}, "2", "3") == {2: bare, 3: TOLD_OF_IT}
-    assert versions_told(TRITONS, "2") == {2: bare}
-    assert versions_told(TRITONS) == {}
-    assert versions_told(TRITONS | {"version": "v1"}, "2") == {2: bare}
+    assert version_statuses(TRITONS, "2", "3") == {2: bare, 3: VERSION_STATUS}
+    assert version_statuses(TRITONS | {"version": ""}, "2", "3") == {2: bare, 3: VERSION_STATUS}
+    assert version_statuses(TRITONS, "2") == {2: bare}
+    assert version_statuses(TRITONS) == {}
+    assert version_statuses(TRITONS | {"version": "v1"}, "2") == {2: bare}
 
 
 @pytest.mark.parametrize(
@@ -635,31 +646,31 @@ def test_what_was_counted_is_told_of_its_version() -> None:
         {"version": "2", "inference_stats": {"queue": duration(1, 1)}, "inference_count": 1.5},
     ],
 )
-def test_what_is_no_count_is_not_told(counted: dict[str, Any]) -> None:
-    (told,) = versions_told(counted, "2").values()
+def test_invalid_counts_are_left_out(counted: dict[str, Any]) -> None:
+    (entry,) = version_statuses(counted, "2").values()
     if counted["version"] == 2:  # no text: of no version in particular
-        assert told.count("count: 1") == 1
+        assert entry.count("count: 1") == 1
     else:
-        assert told == "ready_state: MODEL_READY ready_state_reason { }"
+        assert entry == "ready_state: MODEL_READY ready_state_reason { }"
 
 
 def test_times_that_go_beyond_the_field() -> None:
     stats = {name: duration(1, 2**63) for name in ("success", "compute_infer", "compute_output")}
-    (told,) = versions_told({"version": "2", "inference_stats": stats}, "2").values()
-    assert f"compute {{ count: 1 total_time_ns: {2**64 - 1} }}" in told
+    (entry,) = version_statuses({"version": "2", "inference_stats": stats}, "2").values()
+    assert f"compute {{ count: 1 total_time_ns: {2**64 - 1} }}" in entry
 
 
 def test_two_headers_are_joined_and_seldom_a_message() -> None:
     assert http(infer(f"{BOTH}, {BOTH}")).headers == {"Content-Type": "text/plain"}
 
 
-@pytest.mark.parametrize(("after", "told"), [(2.5, {"retry-after": "3"}), (None, {})])
-def test_when_to_come_back_is_told_where_the_carrier_can(
-    after: float | None, told: dict[str, str]
+@pytest.mark.parametrize(("after", "headers"), [(2.5, {"retry-after": "3"}), (None, {})])
+def test_retry_after_is_sent_where_the_transport_can(
+    after: float | None, headers: dict[str, str]
 ) -> None:
     """The API has no word for it, its carriers have."""
     error = GatewayError(Kind.RATE_LIMITED, "too many", retry_after=after)
     answer = HTTP.create({}).build_error(error, infer(BOTH))
-    assert list(answer.headers) == ["NV-InferResponse", "NV-Status", "Content-Type", *told]
-    assert told.items() <= answer.headers.items()
-    assert GRPC.create({}).build_error(error, RpcRequest(SERVICE + "Health")).metadata == told
+    assert list(answer.headers) == ["NV-InferResponse", "NV-Status", "Content-Type", *headers]
+    assert headers.items() <= answer.headers.items()
+    assert GRPC.create({}).build_error(error, RpcRequest(SERVICE + "Health")).metadata == headers

@@ -51,12 +51,12 @@ def answered(request: RpcRequest) -> RpcResponse:
     return answer
 
 
-def told(name: str) -> pb.InferResponse:  # type: ignore[valid-type]
+def recorded(name: str) -> pb.InferResponse:  # type: ignore[valid-type]
     (request,) = BY_NAME[name].requests
     return kind(request.method).FromString(join_parts(answered(request).message))
 
 
-def test_most_are_compared() -> None:
+def test_most_names_are_only_compared() -> None:
     assert len(SAME) > 45
     assert set(DIFFERENT) < set(BY_NAME)
 
@@ -92,24 +92,24 @@ def test_the_same_answer(case: Call) -> None:
 
 
 def test_an_input_twice() -> None:
-    status = told("042_err_dup_input").request_status
+    status = recorded("042_err_dup_input").request_status
     assert status.code == pb.CODES["INVALID_ARG"]
     assert status.msg == "input 'INPUT0' already exists in request"
 
 
 def test_no_region_can_be_registered() -> None:
-    status = told("061_shm_register").request_status
+    status = recorded("061_shm_register").request_status
     assert status.code == pb.CODES["INTERNAL"]
     assert status.msg == "Unable to open shared memory region: '/trtisgoldg'"
-    assert not told("063_shm_status_one").shared_memory_status.shared_memory_region
-    status = told("064_shm_infer").request_status
+    assert not recorded("063_shm_status_one").shared_memory_status.shared_memory_region
+    status = recorded("064_shm_infer").request_status
     assert status.code == pb.CODES["NOT_FOUND"]
     assert status.msg == "shared memory block 'g0' not found in manager"
 
 
 def test_status_tells_what_it_can() -> None:
     theirs = pb.StatusResponse.FromString(BY_NAME["006_status_simple"].responses[0]).server_status
-    ours = told("006_status_simple").server_status
+    ours = recorded("006_status_simple").server_status
     config = theirs.model_status["simple"].config
     for name in ("version_policy", "instance_group", "default_model_filename"):
         config.ClearField(name)

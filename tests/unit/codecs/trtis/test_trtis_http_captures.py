@@ -52,7 +52,7 @@ def masked(value: str) -> str:
     return re.sub(r" request_id: \d+$", " request_id: N", value)
 
 
-def test_most_are_compared() -> None:
+def test_most_names_are_only_compared() -> None:
     assert len(SAME) > 110
     assert set(DIFFERENT) < set(BY_NAME)
 
@@ -63,11 +63,11 @@ def test_the_same_answer(case: Exchange) -> None:
     theirs = case.response
     assert answer.status == theirs.status
     assert (answer.reason or "Bad Request") == theirs.reason or answer.status == 200
-    told = {name: masked(value) for name, value in answer.headers.items()}
+    headers = {name: masked(value) for name, value in answer.headers.items()}
     names = [name for name in theirs.names if name.lower() not in TRANSPORTS]
     if theirs.body or "NV-InferResponse" in names:
-        assert list(told) == names
-    assert told == {name: masked(theirs.headers[name.lower()]) for name in names}
+        assert list(headers) == names
+    assert headers == {name: masked(theirs.headers[name.lower()]) for name in names}
     assert bytes(join_parts(answer.body)) == theirs.body
 
 
@@ -133,7 +133,7 @@ def known_fields(status: ServerStatus) -> None:  # type: ignore[valid-type]
             version.ClearField("last_inference_timestamp_milliseconds")
 
 
-TOLD = [
+STATUS_CASES = [
     BY_NAME[name]
     for name in sorted(STATUS)
     if BY_NAME[name].request.path not in {"/api/status", "/api/status/"}
@@ -141,8 +141,8 @@ TOLD = [
 ]
 
 
-@pytest.mark.parametrize("case", TOLD, ids=str)
-def test_what_is_told_of_a_model_is_the_same(case: Exchange) -> None:
+@pytest.mark.parametrize("case", STATUS_CASES, ids=str)
+def test_metadata_comes_back(case: Exchange) -> None:
     answer = answered(case)
     assert masked(answer.headers["NV-Status"]) == masked(case.response.headers["nv-status"])
     if case.response.headers["content-type"] == "text/plain":
@@ -159,11 +159,11 @@ def test_what_is_told_of_a_model_is_the_same(case: Exchange) -> None:
         assert ServerStatus.FromString(bytes(join_parts(answer.body))) == wanted
 
 
-def test_all_models_are_told() -> None:
+def test_a_status_without_a_model_lists_all_models() -> None:
     for name in ("016_status_all_text", "017_status_all_slash"):
-        told = text_format.parse(
+        status = text_format.parse(
             ServerStatus, bytes(join_parts(answered(BY_NAME[name]).body)).decode()
         )
         theirs = text_format.parse(ServerStatus, BY_NAME[name].response.body.decode())
-        assert set(told.model_status) < set(theirs.model_status)
-        assert len(told.model_status) == 11
+        assert set(status.model_status) < set(theirs.model_status)
+        assert len(status.model_status) == 11

@@ -92,10 +92,10 @@ async def test_http(regions: dict[str, Path]) -> None:
         assert answer.status == case.response.status, case.name
         body = ours(bytes(case.response.body).decode("latin-1")).encode("latin-1")
         assert bytes(join_parts(answer.body)) == body, case.name
-        for name, told in answer.headers.items():
+        for name, header in answer.headers.items():
             theirs = ours(case.response.headers[name.lower()])
             number = re.compile(r"request_id: \d+")
-            assert number.sub("", told) == number.sub("", theirs), case.name
+            assert number.sub("", header) == number.sub("", theirs), case.name
         if case.name == "150_shm_infer":
             values = np.frombuffer(regions[KEY].read_bytes(), "<i4")
             assert values[32:48].tolist() == list(range(1, 17))
@@ -112,9 +112,9 @@ async def test_grpc(regions: dict[str, Path]) -> None:
         answer = await respond(codec, memory, replace(request, message=(message,)))
         kind = pb.InferResponse if "infer" in case.name else pb.SharedMemoryControlResponse
         theirs = case.responses[0].replace(CAPTURED.encode(), KEY.encode())
-        told, wanted = kind.FromString(join_parts(answer.message)), kind.FromString(theirs)
-        told.request_status.request_id = wanted.request_status.request_id
-        assert told.SerializeToString(deterministic=True) == wanted.SerializeToString(
+        header, wanted = kind.FromString(join_parts(answer.message)), kind.FromString(theirs)
+        header.request_status.request_id = wanted.request_status.request_id
+        assert header.SerializeToString(deterministic=True) == wanted.SerializeToString(
             deterministic=True
         ), case.name
         if "infer" in case.name:
@@ -138,7 +138,7 @@ CUDA = SharedMemoryRegisterRequest("gpu", size=64, device=1, handle=b"h" * 64)
         (SharedMemoryUnregisterRequest(cuda=False), "unregisterall"),
     ],
 )
-def test_http_servers_are_asked_by_path(operation: Any, path: str) -> None:
+def test_http_requests_name_the_model_in_the_path(operation: Any, path: str) -> None:
     codec = HTTP_PLUGIN.create({})
     wire = codec.build_request(operation, GENERIC)
     assert isinstance(wire, HttpRequest)
@@ -190,8 +190,8 @@ async def test_a_size_that_contradicts_the_shape_is_refused(name: str) -> None:
     )
     for other in ("INPUT0", "INPUT1"):
         size = 60 if other == name else 64
-        place = f'shared_memory {{ name: "r" byte_size: {size} }}'
-        header = header.replace(f"SIZE{other[-1]}", place)
+        region = f'shared_memory {{ name: "r" byte_size: {size} }}'
+        header = header.replace(f"SIZE{other[-1]}", region)
     wire = HttpRequest("POST", "/api/infer/simple", "", {"nv-inferrequest": header})
     parsed = HTTP_PLUGIN.create({}).parse_request(wire, DEFAULT_LIMITS)
     assert isinstance(parsed, PartialInferRequest)

@@ -40,32 +40,32 @@ def test_there_is_something_to_compare() -> None:
     assert INDEXES
 
 
-@pytest.mark.parametrize(("case", "name", "told"), HEADERS)
-def test_a_header_is_printed_as_it_was_read(case: str, name: str, told: str) -> None:
-    assert text_format.to_line(text_format.parse(KINDS[name], told)) == told
+@pytest.mark.parametrize(("case", "name", "expected"), HEADERS)
+def test_a_header_is_printed_as_it_was_read(case: str, name: str, expected: str) -> None:
+    assert text_format.to_line(text_format.parse(KINDS[name], expected)) == expected
 
 
 @pytest.mark.parametrize("case", TRAILED, ids=str)
 def test_a_trailer_is_printed_as_it_was_read(case: Exchange) -> None:
     body = case.response.body
-    told = body[body.index(b"model_name: ") :].decode()
-    assert text_format.to_lines(text_format.parse(InferResponseHeader, told)) == told
+    text = body[body.index(b"model_name: ") :].decode()
+    assert text_format.to_lines(text_format.parse(InferResponseHeader, text)) == text
 
 
 @pytest.mark.parametrize("case", STATUSES, ids=str)
 def test_a_status_is_printed_as_it_was_read(case: Exchange) -> None:
-    told = case.response.body.decode()
-    assert text_format.to_lines(text_format.parse(ServerStatus, told)) == told
+    text = case.response.body.decode()
+    assert text_format.to_lines(text_format.parse(ServerStatus, text)) == text
 
 
 @pytest.mark.parametrize("case", INDEXES, ids=str)
 def test_an_index_is_printed_as_it_was_read(case: Exchange) -> None:
-    told = case.response.body.decode()
-    assert text_format.to_lines(text_format.parse(ModelRepositoryIndex, told)) == told
+    text = case.response.body.decode()
+    assert text_format.to_lines(text_format.parse(ModelRepositoryIndex, text)) == text
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "expected"),
     [
         (8.0, "8"),
         (0.7, "0.7"),
@@ -80,11 +80,12 @@ def test_an_index_is_printed_as_it_was_read(case: Exchange) -> None:
         (math.nan, "nan"),
     ],
 )
-def test_floats_read_as_from_cpp(value: float, told: str) -> None:
+def test_floats_read_as_from_cpp(value: float, expected: str) -> None:
     message = InferResponseHeader()
     message.output.add().batch_classes.add().cls.add().value = value
     assert (
-        text_format.to_line(message) == f"output {{ batch_classes {{ cls {{ value: {told} }} }} }}"
+        text_format.to_line(message)
+        == f"output {{ batch_classes {{ cls {{ value: {expected} }} }} }}"
     )
 
 
@@ -99,18 +100,18 @@ def test_bool_and_an_enum_of_no_name() -> None:
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_strings_are_printable_ascii_and_come_back(value: str) -> None:
-    told = text_format.to_line(RequestStatus(msg=value))
-    assert told.isascii()
-    assert told.isprintable()
-    assert text_format.parse(RequestStatus, told).msg == value
+    line = text_format.to_line(RequestStatus(msg=value))
+    assert line.isascii()
+    assert line.isprintable()
+    assert text_format.parse(RequestStatus, line).msg == value
 
 
-def test_what_was_read_before_is_remembered() -> None:
-    told = 'batch_size: 1 input { name: "remembered" }'
-    assert text_format.parse(InferRequestHeader, told) is text_format.parse(
-        InferRequestHeader, told
+def test_parsed_text_is_cached() -> None:
+    text = 'batch_size: 1 input { name: "remembered" }'
+    assert text_format.parse(InferRequestHeader, text) is text_format.parse(
+        InferRequestHeader, text
     )
-    long = told + " #" + "x" * text_format.MAX_CACHED
+    long = text + " #" + "x" * text_format.MAX_CACHED
     read = text_format.parse(InferRequestHeader, long)
     assert text_format.parse(InferRequestHeader, long) is read
     for number in range(8):  # of long ones, no more are
@@ -161,10 +162,10 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("told", HOSTILE, ids=lambda told: repr(told[:20]))
-def test_hostile_text_is_read_or_refused_in_little_time(told: str) -> None:
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: repr(text[:20]))
+def test_hostile_text_is_read_or_refused_in_little_time(text: str) -> None:
     began = time.process_time()
-    outcome(told)
+    outcome(text)
     assert time.process_time() - began < 10  # it would take minutes
 
 
@@ -181,14 +182,14 @@ WORDS = [
         max_size=20,
     ).map(" ".join)
 )
-def test_any_text(told: str) -> None:
-    outcome(told)
+def test_any_text(expected: str) -> None:
+    outcome(expected)
 
 
-def outcome(told: str) -> bool:
+def outcome(expected: str) -> bool:
     """Whether ``told`` is read; then it reads the same when it is printed."""
     try:
-        message = text_format.parse(InferRequestHeader, told)
+        message = text_format.parse(InferRequestHeader, expected)
     except ValueError:
         return False
     assert text_format.parse(InferRequestHeader, text_format.to_line(message)) == message
@@ -199,7 +200,7 @@ def test_digits_that_only_the_library_reads() -> None:
     assert text_format.parse(InferRequestHeader, "batch_size: 1_0").batch_size == 10
 
 
-def test_what_is_printed_is_told_by_the_message_whatever_was_printed_before() -> None:
+def test_printed_text_depends_on_the_message_only() -> None:
     for number in [*range(1, 600), 1, 2]:
         header = InferRequestHeader(id=number, batch_size=2)
         assert text_format.to_line(header) == f"batch_size: 2 id: {number}"
@@ -209,14 +210,14 @@ def test_what_is_printed_is_told_by_the_message_whatever_was_printed_before() ->
     assert len(text_format._printed_cache) <= 512
 
 
-def test_long_messages_are_not_remembered() -> None:
+def test_long_messages_are_not_cached() -> None:
     status = RequestStatus(msg="m" * (text_format.MAX_CACHED + 1))
     before = len(text_format._printed_cache)
     assert text_format.to_line(status) == f'msg: "{status.msg}"'
     assert len(text_format._printed_cache) == before
 
 
-def test_short_messages_with_long_texts_are_not_remembered() -> None:
+def test_short_messages_with_long_texts_are_not_cached() -> None:
     """Dimensions are a byte each in a message: its text would be ten times the memory."""
     header = InferResponseHeader(model_name="m")
     for _ in range(20):

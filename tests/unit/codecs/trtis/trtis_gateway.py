@@ -62,7 +62,7 @@ def _model(
     versions: tuple[str, ...] = ("1",),
     labels: tuple[str, ...] = (),
 ) -> Model:
-    def told(kind: str, tensors: list[tuple[str, list[int]]]) -> tuple[TensorMetadata, ...]:
+    def metadata_of(kind: str, tensors: list[tuple[str, list[int]]]) -> tuple[TensorMetadata, ...]:
         first = (-1,) if batch else ()
         return tuple(
             TensorMetadata(f"{kind}{i}", datatype, (*first, *dims))
@@ -74,8 +74,8 @@ def _model(
             name,
             versions,
             "custom",
-            told("INPUT", tensors),
-            told("OUTPUT", outputs or tensors),
+            metadata_of("INPUT", tensors),
+            metadata_of("OUTPUT", outputs or tensors),
             max_batch_size=batch,
         ),
         run,
@@ -185,12 +185,12 @@ def _infer(request: InferRequest) -> InferResponse:
     model = MODELS[request.model]
     outputs = model.run({tensor.name: tensor for tensor in request.inputs})
     given = []
-    for asked in request.outputs:
-        tensor = outputs[asked.name]
-        count = class_count(asked)
+    for output in request.outputs:
+        tensor = outputs[output.name]
+        count = class_count(output)
         if count is not None:
             rank = min(model.metadata.max_batch_size or 0, 1)
-            tensor = classify(tensor, count, rank, model.labels.get(asked.name, ()))
+            tensor = classify(tensor, count, rank, model.labels.get(output.name, ()))
         given.append(tensor)
     version = request.version or model.metadata.versions[-1]
     return InferResponse(request.model, version, request.id, outputs=tuple(given))

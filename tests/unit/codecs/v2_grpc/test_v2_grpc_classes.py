@@ -46,7 +46,9 @@ def goes_on(wire: RpcRequest, profile: Any) -> bool:
     ],
 )
 @pytest.mark.parametrize("length", [0, 100_000])
-def test_classes_are_asked_only_of_servers_that_have_them(outputs: Any, length: int) -> None:
+def test_classes_are_requested_only_from_servers_that_support_them(
+    outputs: Any, length: int
+) -> None:
     wire = request(*outputs, data=bytes(length))
     assert goes_on(wire, TRITON)
     assert not goes_on(wire, KSERVE)
@@ -63,7 +65,7 @@ def test_classes_are_asked_only_of_servers_that_have_them(outputs: Any, length: 
     ],
 )
 @pytest.mark.parametrize("length", [0, 1, 10_000])
-def test_what_asks_for_no_classes_goes_on_to_any_server(outputs: Any, length: int) -> None:
+def test_requests_without_classes_are_forwarded_to_any_server(outputs: Any, length: int) -> None:
     """Also where the word stands elsewhere: in a tensor's data, in a name, in a value."""
     data = b"\x0a\x0eclassification\x12\x02\x10\x02" * length
     wire = request(*outputs, data=data)
@@ -81,19 +83,19 @@ def test_an_output_that_cannot_be_read_is_a_bad_request() -> None:
     assert goes_on(wire, TRITON)
 
 
-def test_a_configuration_is_asked_for() -> None:
+def test_a_configuration_request_is_built() -> None:
     wire = CODEC.build_request(ModelConfigRequest("m", "3"), TRITON)
     assert wire.method == "/inference.GRPCInferenceService/ModelConfig"
-    asked = pb.ModelConfigRequest.FromString(bytes(join_parts(wire.message)))
-    assert (asked.name, asked.version) == ("m", "3")
+    config_request = pb.ModelConfigRequest.FromString(bytes(join_parts(wire.message)))
+    assert (config_request.name, config_request.version) == ("m", "3")
 
 
 def test_a_configuration_is_read() -> None:
-    told = pb.ModelConfigResponse()
-    told.config.name, told.config.platform, told.config.max_batch_size = "m", "ensemble", 8
-    told.config.input.add(name="X", dims=[3])
+    config = pb.ModelConfigResponse()
+    config.config.name, config.config.platform, config.config.max_batch_size = "m", "ensemble", 8
+    config.config.input.add(name="X", dims=[3])
     read = CODEC.parse_response(
-        RpcResponse([told.SerializeToString()]), ModelConfigRequest("m"), DEFAULT_LIMITS
+        RpcResponse([config.SerializeToString()]), ModelConfigRequest("m"), DEFAULT_LIMITS
     )
     assert isinstance(read, ModelConfig)
     assert read.name == "m"

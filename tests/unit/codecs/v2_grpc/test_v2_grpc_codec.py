@@ -39,7 +39,7 @@ RAW = PLUGIN.create({})
 TYPED = PLUGIN.create({"contents": "typed"})
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 LIMITS = DEFAULT_LIMITS
-ASKED = InferRequest("m")
+REQUEST = InferRequest("m")
 METADATA = ModelMetadataRequest("m")
 HONEST = RAW.build_request(
     InferRequest(
@@ -94,8 +94,8 @@ def test_any_request_arrives_bit_for_bit(request: InferRequest) -> None:
 
 @given(infer_responses(), st.sampled_from((RAW, TYPED)))
 def test_any_response_arrives_bit_for_bit(response: InferResponse, codec: Any) -> None:
-    wire = whole(codec.build_response(response, ParsedRequest(ASKED)))
-    found = codec.parse_response(wire, ASKED, LIMITS)
+    wire = whole(codec.build_response(response, ParsedRequest(REQUEST)))
+    found = codec.parse_response(wire, REQUEST, LIMITS)
     assert canonical.to_text(found) == canonical.to_text(response)
 
 
@@ -103,7 +103,7 @@ def test_any_response_arrives_bit_for_bit(response: InferResponse, codec: Any) -
 def test_a_typed_answer_is_what_a_typed_request_would_be(response: InferResponse) -> None:
     """The two messages spell typed tensors alike, so one's writer tests the other's reader."""
     message = pb.ModelInferResponse.FromString(
-        bytes(join_parts(TYPED.build_response(response, ParsedRequest(ASKED)).message))
+        bytes(join_parts(TYPED.build_response(response, ParsedRequest(REQUEST)).message))
     )
     assert not message.raw_output_contents
     request = pb.ModelInferRequest(model_name=response.model)
@@ -138,7 +138,7 @@ def test_tritonclients_protobufs_read_what_we_write(request: InferRequest) -> No
 @given(infer_responses())
 def test_tritonclient_reads_raw_answers(response: InferResponse) -> None:
     message = pb.ModelInferResponse.FromString(
-        bytes(join_parts(RAW.build_response(response, ParsedRequest(ASKED)).message))
+        bytes(join_parts(RAW.build_response(response, ParsedRequest(REQUEST)).message))
     )
     result = InferResult(message)
     for tensor in response.outputs:
@@ -151,7 +151,7 @@ def test_tritonclient_reads_raw_answers(response: InferResponse) -> None:
 
 
 @given(st.data())
-def test_spoiled_bytes_parse_or_are_refused_and_the_shield_agrees(data: st.DataObject) -> None:
+def test_corrupted_bytes_parse_or_are_refused_and_validation_agrees(data: st.DataObject) -> None:
     honest = data.draw(st.sampled_from((HONEST_BYTES, TYPED_BYTES)))
     wire = RpcRequest(INFER, (data.draw(corrupted_bytes(honest)),))
     parsing = refused(wire, RAW.parse_request, LIMITS)
@@ -181,10 +181,10 @@ def test_any_bytes_parse_or_are_refused(message: bytes, method: str) -> None:
 def test_spoiled_answers_parse_or_are_garbage(data: st.DataObject) -> None:
     answer = InferResponse("m", "1", "id", {}, HONEST_TENSORS)
     codec = data.draw(st.sampled_from((RAW, TYPED)))
-    honest = bytes(join_parts(codec.build_response(answer, ParsedRequest(ASKED)).message))
+    honest = bytes(join_parts(codec.build_response(answer, ParsedRequest(REQUEST)).message))
     wire = RpcResponse((data.draw(corrupted_bytes(honest)),))
     for act, arguments in (
-        (RAW.parse_response, (ASKED, LIMITS)),
+        (RAW.parse_response, (REQUEST, LIMITS)),
         (RAW.rewrite_response, (HONEST, "other", "2", LIMITS)),
     ):
         error = refused(wire, act, *arguments)
@@ -199,7 +199,7 @@ def test_tensor_memory_is_never_copied() -> None:
     tensor = Tensor("X", Datatype.UINT8, (4096,), data)
     built = RAW.build_request(InferRequest("m", inputs=(tensor,)), GENERIC)
     assert any(part is data for part in built.message)
-    answer = RAW.build_response(InferResponse("m", outputs=(tensor,)), ParsedRequest(ASKED))
+    answer = RAW.build_response(InferResponse("m", outputs=(tensor,)), ParsedRequest(REQUEST))
     assert any(part is data for part in answer.message)
     message = bytes(join_parts(built.message))
     parsed = RAW.parse_request(RpcRequest(INFER, (message,)), LIMITS).operation
@@ -229,7 +229,7 @@ def test_an_integer_beyond_64_bits_names_its_parameter(value: int) -> None:
         RAW.build_request(InferRequest("m", parameters={"big": value}), GENERIC)
     assert caught.value.kind is Kind.BAD_REQUEST
     with pytest.raises(GatewayError, match="'big'") as caught:
-        RAW.build_response(InferResponse("m", parameters={"big": value}), ParsedRequest(ASKED))
+        RAW.build_response(InferResponse("m", parameters={"big": value}), ParsedRequest(REQUEST))
     assert caught.value.kind is Kind.UNSUPPORTED
 
 
@@ -248,7 +248,7 @@ def test_text_that_is_not_unicode_is_refused_by_name(request_: Any) -> None:
     assert caught.value.kind is Kind.BAD_REQUEST
 
 
-def test_a_dimension_beyond_int64_cannot_be_told() -> None:
+def test_a_dimension_beyond_int64_is_refused() -> None:
     answer = ModelMetadata("m", inputs=(TensorMetadata("X", "FP32", (2**63,)),))
     with pytest.raises(GatewayError) as caught:
         RAW.build_response(answer, RAW.parse_request(RAW.build_request(METADATA, GENERIC), LIMITS))
@@ -289,7 +289,7 @@ def test_the_number_of_tensors_is_limited() -> None:
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, True, "2"])
-def test_classification_asks_for_some_classes(count: Any) -> None:
+def test_classification_needs_a_class_count(count: Any) -> None:
     output = RequestedOutput("Y", {"classification": count})
     wire = RAW.build_request(InferRequest("m", outputs=(output,)), GENERIC)
     for act in (RAW.parse_request, RAW.validate):
@@ -320,8 +320,8 @@ def test_unknown_fields_inside_typed_contents_are_passed_over() -> None:
 
 def test_any_byte_but_0_is_true_in_typed_bool() -> None:
     answer = InferResponse("m", outputs=(Tensor("X", Datatype.BOOL, (3,), b"\x00\x02\xff"),))
-    wire = TYPED.build_response(answer, ParsedRequest(ASKED))
-    found = TYPED.parse_response(wire, ASKED, LIMITS)
+    wire = TYPED.build_response(answer, ParsedRequest(REQUEST))
+    found = TYPED.parse_response(wire, REQUEST, LIMITS)
     assert isinstance(found, InferResponse)
     assert bytes(found.outputs[0].data) == b"\0\1\1"
 
@@ -329,13 +329,13 @@ def test_any_byte_but_0_is_true_in_typed_bool() -> None:
 # ---- forwarding
 
 
-def test_the_shield_hands_an_honest_message_on_untouched() -> None:
+def test_validation_returns_a_valid_message_unchanged() -> None:
     assert RAW.validate(HONEST, LIMITS) is HONEST
-    asked = RAW.build_request(ServerLiveRequest(), GENERIC)
-    assert RAW.validate(asked, LIMITS) is asked
+    request = RAW.build_request(ServerLiveRequest(), GENERIC)
+    assert RAW.validate(request, LIMITS) is request
 
 
-def test_the_shield_strips_empty_contents_that_triton_would_refuse() -> None:
+def test_validation_removes_empty_contents_that_triton_refuses() -> None:
     message = pb.ModelInferRequest(model_name="m", raw_input_contents=[b"\1", b"\2"])
     message.inputs.add(name="X", datatype="INT8", shape=[1]).contents.SetInParent()
     message.inputs.add(name="Y", datatype="INT8", shape=[1])
@@ -375,15 +375,15 @@ def test_an_answer_that_needs_no_change_is_handed_on() -> None:
     assert RAW.rewrite_response(answer, HONEST, "m", "1", LIMITS).message is answer.message
 
 
-def test_an_answer_is_told_under_the_names_the_client_used() -> None:
-    told = RAW.rewrite_response(answered(id="id"), HONEST, "mine", "7", LIMITS)
-    message = pb.ModelInferResponse.FromString(bytes(join_parts(told.message)))
+def test_a_response_has_the_clients_model_name() -> None:
+    rewritten = RAW.rewrite_response(answered(id="id"), HONEST, "mine", "7", LIMITS)
+    message = pb.ModelInferResponse.FromString(bytes(join_parts(rewritten.message)))
     assert (message.model_name, message.model_version, message.id) == ("mine", "7", "id")
 
 
 def test_an_id_the_backend_did_not_return_is_returned() -> None:
-    told = RAW.rewrite_response(answered(), HONEST, "", "", LIMITS)
-    message = pb.ModelInferResponse.FromString(bytes(join_parts(told.message)))
+    rewritten = RAW.rewrite_response(answered(), HONEST, "", "", LIMITS)
+    message = pb.ModelInferResponse.FromString(bytes(join_parts(rewritten.message)))
     assert (message.model_name, message.model_version, message.id) == ("m", "1", "id")
 
 
@@ -391,22 +391,22 @@ def test_an_id_the_backend_did_not_return_is_returned() -> None:
 @pytest.mark.parametrize("theirs", ["uuid-1", "", "mine"])
 @pytest.mark.parametrize("ours", ["mine", ""])
 def test_the_id_is_the_clients_own_or_none(ours: str, theirs: str, typed: bool) -> None:
-    asked = RAW.build_request(InferRequest("m", id=ours), GENERIC)
+    request = RAW.build_request(InferRequest("m", id=ours), GENERIC)
     form = {"contents": {"int_contents": [1]}} if typed else {}
     output = pb.ModelInferResponse.InferOutputTensor(name="Y", datatype="INT8", shape=[1], **form)
     answer = answered(id=theirs, outputs=[output], raw_output_contents=[] if typed else [b"\1"])
-    told = RAW.rewrite_response(answer, asked, "", "", LIMITS)
-    message = pb.ModelInferResponse.FromString(bytes(join_parts(told.message)))
+    rewritten = RAW.rewrite_response(answer, request, "", "", LIMITS)
+    message = pb.ModelInferResponse.FromString(bytes(join_parts(rewritten.message)))
     assert (message.model_name, message.model_version, message.id) == ("m", "1", ours)
     assert message.raw_output_contents == [b"\1"]
     if ours == theirs and not typed:
-        assert told.message is answer.message
+        assert rewritten.message is answer.message
 
 
 def test_typed_answers_are_turned_raw_for_tritonclient() -> None:
     output = {"name": "Y", "datatype": "INT32", "shape": [2], "contents": {"int_contents": [1, 2]}}
-    told = RAW.rewrite_response(answered(outputs=[output]), HONEST, "", "", LIMITS)
-    result = InferResult(pb.ModelInferResponse.FromString(bytes(join_parts(told.message))))
+    rewritten = RAW.rewrite_response(answered(outputs=[output]), HONEST, "", "", LIMITS)
+    result = InferResult(pb.ModelInferResponse.FromString(bytes(join_parts(rewritten.message))))
     array = result.as_numpy("Y")
     assert array is not None
     assert array.tolist() == [1, 2]
@@ -429,7 +429,7 @@ def test_answers_of_typed_codecs_are_not_forwarded() -> None:
 
 def test_an_answer_that_does_not_fit_the_operation_is_unsupported() -> None:
     with pytest.raises(GatewayError, match="InferRequest with Health") as caught:
-        RAW.build_response(HealthStatus(ok=True), ParsedRequest(ASKED))
+        RAW.build_response(HealthStatus(ok=True), ParsedRequest(REQUEST))
     assert caught.value.kind is Kind.UNSUPPORTED
     with pytest.raises(GatewayError, match="ServerLiveRequest with ModelMetadata"):
         RAW.build_response(ModelMetadata("m"), ParsedRequest(ServerLiveRequest()))

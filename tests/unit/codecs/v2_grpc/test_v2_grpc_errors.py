@@ -16,8 +16,8 @@ from infergate.core.wire import RpcResponse
 CODEC = PLUGIN.create({})
 
 
-def relabelled(wire: RpcResponse, asked: InferRequest, limits: Limits) -> RpcResponse:
-    return CODEC.rewrite_response(wire, CODEC.build_request(asked, GENERIC), "", "", limits)
+def relabelled(wire: RpcResponse, request: InferRequest, limits: Limits) -> RpcResponse:
+    return CODEC.rewrite_response(wire, CODEC.build_request(request, GENERIC), "", "", limits)
 
 
 def test_every_kind_has_a_code_and_every_code_a_kind() -> None:
@@ -27,9 +27,9 @@ def test_every_kind_has_a_code_and_every_code_a_kind() -> None:
 
 
 @pytest.mark.parametrize("kind", list(Kind))
-def test_an_error_is_told_as_its_code(kind: Kind) -> None:
-    told = CODEC.build_error(GatewayError(kind, "why", detail="10.0.0.7 refused"), None)
-    assert told == RpcResponse(code=CODES[kind], details="why")
+def test_an_error_becomes_its_status_code(kind: Kind) -> None:
+    error = CODEC.build_error(GatewayError(kind, "why", detail="10.0.0.7 refused"), None)
+    assert error == RpcResponse(code=CODES[kind], details="why")
 
 
 @pytest.mark.parametrize(
@@ -53,34 +53,34 @@ def test_codes_are_grpcs(kind: Kind, code: int) -> None:
 
 @pytest.mark.parametrize(("limit", "code"), [("in_flight_bytes", 8), ("in_flight", 14), ("", 14)])
 def test_a_spent_memory_budget_has_a_code_of_its_own(limit: str, code: int) -> None:
-    told = CODEC.build_error(GatewayError(Kind.OVERLOADED, "full", limit=limit), None)
-    assert told.code == code
+    error = CODEC.build_error(GatewayError(Kind.OVERLOADED, "full", limit=limit), None)
+    assert error.code == code
 
 
 def test_retry_after_travels_as_whole_seconds() -> None:
-    told = CODEC.build_error(GatewayError(Kind.RATE_LIMITED, "slow down", retry_after=1.2), None)
-    assert told.metadata == {"retry-after": "2"}
+    error = CODEC.build_error(GatewayError(Kind.RATE_LIMITED, "slow down", retry_after=1.2), None)
+    assert error.metadata == {"retry-after": "2"}
     with pytest.raises(GatewayError) as caught:
-        CODEC.parse_response(told, InferRequest("m"), DEFAULT_LIMITS)
+        CODEC.parse_response(error, InferRequest("m"), DEFAULT_LIMITS)
     assert caught.value.retry_after == 2.0
 
 
-@pytest.mark.parametrize("told", ["", "soon", "-1", "1.5", "²"])
-def test_a_retry_after_that_is_no_number_is_left_out(told: str) -> None:
-    wire = RpcResponse(code=14, details="busy", metadata={"retry-after": told})
+@pytest.mark.parametrize("expected", ["", "soon", "-1", "1.5", "²"])
+def test_a_retry_after_that_is_no_number_is_left_out(expected: str) -> None:
+    wire = RpcResponse(code=14, details="busy", metadata={"retry-after": expected})
     with pytest.raises(GatewayError) as caught:
         CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS)
     assert caught.value.retry_after is None
 
 
 def test_long_details_are_cut_to_what_metadata_carries() -> None:
-    told = CODEC.build_error(GatewayError(Kind.INTERNAL, "é" * 5000), None)
-    assert len(told.details.encode()) <= 2003
-    assert told.details.startswith("é")
-    assert told.details.endswith("...")
+    error = CODEC.build_error(GatewayError(Kind.INTERNAL, "é" * 5000), None)
+    assert len(error.details.encode()) <= 2003
+    assert error.details.startswith("é")
+    assert error.details.endswith("...")
 
 
-def test_text_that_is_not_unicode_is_told_all_the_same() -> None:
+def test_text_that_is_not_unicode_is_returned() -> None:
     assert CODEC.build_error(GatewayError(Kind.INTERNAL, "a\ud800b"), None).details == "a?b"
 
 
@@ -114,8 +114,8 @@ def test_a_message_too_large_for_the_backend_invites_no_retry(
     with pytest.raises(GatewayError) as caught:
         read(RpcResponse(code=8, details=details), InferRequest("m"), DEFAULT_LIMITS)
     assert caught.value.kind is kind
-    told = CODEC.build_error(caught.value, None)
-    assert told.code == (8 if kind is Kind.TOO_LARGE else 14)
+    error = CODEC.build_error(caught.value, None)
+    assert error.code == (8 if kind is Kind.TOO_LARGE else 14)
 
 
 def test_only_what_is_exhausted_is_too_large() -> None:
@@ -130,7 +130,7 @@ def test_a_status_without_a_message_names_its_code() -> None:
         CODEC.parse_response(RpcResponse(code=13), ServerLiveRequest(), DEFAULT_LIMITS)
 
 
-def test_what_the_protocol_lacks_is_unsupported() -> None:
+def test_operations_that_the_protocol_does_not_have_are_unsupported() -> None:
     with pytest.raises(GatewayError, match="ServerStatusRequest") as caught:
         CODEC.build_request(ServerStatusRequest(), GENERIC)
     assert caught.value.kind is Kind.UNSUPPORTED

@@ -33,7 +33,7 @@ CODEC = PLUGIN.create({})
 SERVICE = "/inference.GRPCInferenceService/"
 
 
-def asked(method: str, message: Any) -> ParsedRequest:
+def parse(method: str, message: Any) -> ParsedRequest:
     wire = RpcRequest(SERVICE + method, [message.SerializeToString()])
     found = CODEC.parse_request(wire, DEFAULT_LIMITS)
     peek = CODEC.summarize(wire)
@@ -54,7 +54,7 @@ def read(message: Any, operation: Operation) -> Response:
     return CODEC.parse_response(wire, operation, DEFAULT_LIMITS)
 
 
-def told(answer: Response, parsed: ParsedRequest, kind: Any) -> Any:
+def built(answer: Response, parsed: ParsedRequest, kind: Any) -> Any:
     return kind.FromString(join_parts(CODEC.build_response(answer, parsed).message))
 
 
@@ -78,10 +78,10 @@ def load_request() -> Any:
 
 
 def test_tritons_request_to_load() -> None:
-    found = asked("RepositoryModelLoad", load_request())
+    found = parse("RepositoryModelLoad", load_request())
     parameters = {"config": "{}", "file:1/m": b"\x00\xff", "n": -1, "b": True}
     assert found.operation == ModelLoadRequest("m", "r", parameters)
-    answer = told(Acknowledgement(), found, service_pb2.RepositoryModelLoadResponse)
+    answer = built(Acknowledgement(), found, service_pb2.RepositoryModelLoadResponse)
     assert answer.SerializeToString() == b""
     again = sent(found.operation, service_pb2.RepositoryModelLoadRequest)
     wanted = load_request()
@@ -92,7 +92,7 @@ def test_tritons_request_to_load() -> None:
 def test_tritons_request_to_unload() -> None:
     message = service_pb2.RepositoryModelUnloadRequest(model_name="m")
     message.parameters["unload_dependents"].bool_param = False
-    found = asked("RepositoryModelUnload", message)
+    found = parse("RepositoryModelUnload", message)
     assert found.operation == ModelUnloadRequest("m", "", {"unload_dependents": False})
     assert sent(found.operation, service_pb2.RepositoryModelUnloadRequest) == message
 
@@ -103,9 +103,9 @@ def test_tritons_request_to_unload() -> None:
 )
 def test_kserves_messages_both_ways(method: str, kind: Any) -> None:
     message = pb.KServeModelRequest(model_name="m")
-    found = asked(method, message)
+    found = parse(method, message)
     assert found.operation == kind("m")
-    answer = told(Acknowledgement(), found, pb.KServeModelResponse)
+    answer = built(Acknowledgement(), found, pb.KServeModelResponse)
     assert answer == pb.KServeModelResponse(model_name="m", is_done=True)
     unwanted = {"unload_dependents": False}
     assert sent(kind("m", "", unwanted), pb.KServeModelRequest, KSERVE) == message
@@ -116,7 +116,7 @@ def test_kserves_messages_both_ways(method: str, kind: Any) -> None:
 
 
 @pytest.mark.parametrize("profile", [KSERVE, MLSERVER])
-def test_what_a_server_would_not_see_is_refused(profile: Any) -> None:
+def test_fields_that_a_server_would_ignore_are_refused(profile: Any) -> None:
     for operation in (
         ModelLoadRequest("m", "r"),
         ModelLoadRequest("m", "", {"config": "{}"}),
@@ -148,7 +148,7 @@ def test_bad_messages(method: str, message: bytes) -> None:
 def test_files_have_the_limit_of_inferences_and_names_another() -> None:
     message = service_pb2.RepositoryModelLoadRequest(model_name="m")
     message.parameters["file:m"].bytes_param = bytes(MIB)
-    found = asked("RepositoryModelLoad", message)
+    found = parse("RepositoryModelLoad", message)
     assert isinstance(found.operation, ModelLoadRequest)
     assert found.operation.parameters["file:m"] == bytes(MIB)
     wire = RpcRequest(SERVICE + "RepositoryModelLoad", [message.SerializeToString()])
@@ -175,19 +175,19 @@ FUTURE = b"\xfa\x3f\x03new"
 """Field 1023, which no release has."""
 
 
-def test_a_configuration_is_told_by_its_names() -> None:
+def test_a_configuration_uses_proto_field_names() -> None:
     message = service_pb2.ModelConfigResponse(config=config())
     found = read(message, ModelConfigRequest("m"))
     assert isinstance(found, ModelConfig)
-    told = found.settings
-    assert (found.name, told["max_batch_size"], told["platform"]) == ("real", 8, "onnx")
-    assert told["input"][0]["data_type"] == "TYPE_FP32"
-    assert told["output"][0]["data_type"] == 99
-    assert told["input"][0]["dims"] == [-1, 3]
-    assert told["dynamic_batching"]["max_queue_delay_microseconds"] == 2**63
-    assert told["parameters"] == {"k": {"string_value": "v"}}
-    assert told["version_policy"] == {"specific": {"versions": [1, 3]}}
-    assert "sequence_batching" not in told
+    config_settings = found.settings
+    assert (found.name, config_settings["max_batch_size"], config_settings["platform"]) == ("real", 8, "onnx")
+    assert config_settings["input"][0]["data_type"] == "TYPE_FP32"
+    assert config_settings["output"][0]["data_type"] == 99
+    assert config_settings["input"][0]["dims"] == [-1, 3]
+    assert config_settings["dynamic_batching"]["max_queue_delay_microseconds"] == 2**63
+    assert config_settings["parameters"] == {"k": {"string_value": "v"}}
+    assert config_settings["version_policy"] == {"specific": {"versions": [1, 3]}}
+    assert "sequence_batching" not in config_settings
 
 
 def test_fields_we_do_not_know_survive_and_names_are_the_clients() -> None:
@@ -199,7 +199,7 @@ def test_fields_we_do_not_know_survive_and_names_are_the_clients() -> None:
     renamed = ModelConfig("m", {**found.settings, "name": "m", "input": inputs}, found.message)
     answer = CODEC.build_response(renamed, ParsedRequest(ModelConfigRequest("m")))
     assert FUTURE in bytes(join_parts(answer.message))
-    given = told(
+    given = built(
         renamed, ParsedRequest(ModelConfigRequest("m")), service_pb2.ModelConfigResponse
     ).config
     wanted = config()
@@ -218,7 +218,7 @@ def test_settings_of_another_protocol_make_a_message() -> None:
         "output": [{"name": "OUT", "data_type": "TYPE_NEWER"}],
         "backend": None,
     }
-    answer = told(
+    answer = built(
         ModelConfig("m", settings),
         ParsedRequest(ModelConfigRequest("m")),
         service_pb2.ModelConfigResponse,
@@ -253,7 +253,7 @@ def test_statistics_both_ways() -> None:
     model.batch_stats.add(batch_size=8).compute_infer.ns = 7
     model.memory_usage.add(type="CPU", byte_size=9)
     model.response_stats["0"].success.count = 1
-    operation = asked(
+    operation = parse(
         "ModelStatistics", service_pb2.ModelStatisticsRequest(name="m", version="1")
     ).operation
     assert operation == ModelStatisticsRequest("m", "1")
@@ -262,7 +262,7 @@ def test_statistics_both_ways() -> None:
     assert isinstance(found, ModelStatistics)
     assert found.models[0]["inference_stats"] == {"success": {"count": 3, "ns": 0}}
     assert found.models[0]["last_inference"] == 2**63
-    again = told(found, ParsedRequest(operation), service_pb2.ModelStatisticsResponse)
+    again = built(found, ParsedRequest(operation), service_pb2.ModelStatisticsResponse)
     assert again == message
 
 
@@ -273,13 +273,13 @@ def test_trace_settings_both_ways() -> None:
     message = service_pb2.TraceSettingRequest(model_name="m")
     message.settings["trace_level"].value.extend(["A", "B"])
     message.settings["trace_file"].SetInParent()
-    found = asked("TraceSetting", message)
+    found = parse("TraceSetting", message)
     assert found.operation == TraceSettingsRequest(
         "m", {"trace_file": [], "trace_level": ["A", "B"]}
     )
     assert sent(found.operation, service_pb2.TraceSettingRequest) == message
     settings = Settings({"trace_level": ["OFF"]})
-    answer = told(settings, found, service_pb2.TraceSettingResponse)
+    answer = built(settings, found, service_pb2.TraceSettingResponse)
     assert answer.settings["trace_level"].value == ["OFF"]
     assert read(answer, found.operation) == settings
 
@@ -289,14 +289,14 @@ def test_log_settings_both_ways() -> None:
     message.settings["log_info"].bool_param = False
     message.settings["log_verbose_level"].uint32_param = 1
     message.settings["log_file"].string_param = "f"
-    found = asked("LogSettings", message)
+    found = parse("LogSettings", message)
     values = {"log_file": "f", "log_info": False, "log_verbose_level": 1}
     assert found.operation == LogSettingsRequest(values)
     assert sent(found.operation, service_pb2.LogSettingsRequest) == message
-    answer = told(Settings(values), found, service_pb2.LogSettingsResponse)
+    answer = built(Settings(values), found, service_pb2.LogSettingsResponse)
     assert read(answer, found.operation) == Settings(values)
     message.settings["nothing"].SetInParent()
-    assert asked("LogSettings", message).operation == LogSettingsRequest(values)
+    assert parse("LogSettings", message).operation == LogSettingsRequest(values)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from infergate.testing.vectors import load
 
 LIMITS = DEFAULT_LIMITS
 NARROW = Limits(tensors=1, rank=1)
-ASKED = InferRequest("m", "1", "id")
+REQUEST = InferRequest("m", "1", "id")
 VECTORS = load(Path(__file__).parents[3] / "vectors" / "v2-grpc")
 REQUESTS = [
     bytes(join_parts(vector.wire.message))
@@ -79,7 +79,7 @@ FAST = V2Grpc()
 SLOW = Forgetful()
 
 
-def told(message: Sequence[Any]) -> Any:
+def fields_of(message: Sequence[Any]) -> Any:
     """What a message says: its fields by number, of a name the last, or what is wrong with it."""
     data = bytes(join_parts(message))
     found: dict[int, list[bytes]] = {}
@@ -104,7 +104,7 @@ def outcome(act: Callable[..., Any], *arguments: Any) -> Any:
     if isinstance(found, InferRequest | InferResponse):
         return canonical.to_text(found)
     if isinstance(found, RpcRequest | RpcResponse):
-        return type(found), told(found.message)
+        return type(found), fields_of(found.message)
     return found
 
 
@@ -132,10 +132,10 @@ def of_request(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any]:
 def of_answer(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any]:
     """All that ``codec`` says of an answer."""
     wire = RpcResponse((message,))
-    steps = [outcome(codec.parse_response, wire, ASKED, limits)]
-    asks = [codec.build_request(replace(ASKED, id=own), GENERIC) for own in ("id", "")]
-    for asked, names in itertools.product(asks, (("", ""), ("mine", "7"), ("mine", ""))):
-        steps.append(outcome(codec.rewrite_response, wire, asked, *names, limits))
+    steps = [outcome(codec.parse_response, wire, REQUEST, limits)]
+    asks = [codec.build_request(replace(REQUEST, id=own), GENERIC) for own in ("id", "")]
+    for operation, names in itertools.product(asks, (("", ""), ("mine", "7"), ("mine", ""))):
+        steps.append(outcome(codec.rewrite_response, wire, operation, *names, limits))
     return steps
 
 
@@ -175,7 +175,7 @@ def test_any_request_and_what_is_like_it(
 
 @given(infer_responses(), st.data())
 def test_any_answer_and_what_is_like_it(answer: InferResponse, data: st.DataObject) -> None:
-    honest = bytes(join_parts(SLOW.build_response(answer, ParsedRequest(ASKED)).message))
+    honest = bytes(join_parts(SLOW.build_response(answer, ParsedRequest(REQUEST)).message))
     for message in (
         honest,
         honest,
@@ -245,7 +245,7 @@ def test_data_that_does_not_fit_a_known_head_is_refused(raw: Sequence[bytes]) ->
     assert outcome(SLOW.validate, RpcRequest(INFER, (message,)), LIMITS)[1] == caught.value.public
 
 
-def test_what_was_found_in_a_message_is_not_taken_for_another() -> None:
+def test_facts_about_one_message_are_not_used_for_another() -> None:
     wire = RpcRequest(INFER, (request(*RAW).SerializeToString(),))
     FAST.validate(wire, LIMITS)
     other = pb.ModelInferRequest(model_name="other").SerializeToString()
@@ -284,7 +284,7 @@ def test_unusual_messages_are_not_taken_apart(message: bytes) -> None:
 # ---- bounds
 
 
-def test_an_output_in_shared_memory_is_told_each_time() -> None:
+def test_an_output_in_shared_memory_is_reported_each_time() -> None:
     message = request(*RAW)
     message.outputs.add(name="Y").parameters["shared_memory_region"].string_param = "r"
     codec = V2Grpc()

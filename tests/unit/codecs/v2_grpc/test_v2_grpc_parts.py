@@ -67,7 +67,7 @@ def test_an_answer_is_what_protobuf_writes(given: InferResponse) -> None:
         InferRequest("m", outputs=(RequestedOutput("o", shared_memory=RegionRef("r", 0, 8)),)),
     ],
 )
-def test_what_is_not_plain_is_written_by_protobuf(request_: InferRequest) -> None:
+def test_unusual_messages_are_written_by_protobuf(request_: InferRequest) -> None:
     infer_request.write_request(plain(request_))
     head = infer_request._head(request_).SerializeToString(deterministic=True)
     assert bytes(join_parts(infer_request.write_request(request_))).startswith(head)
@@ -92,14 +92,14 @@ def test_an_empty_answer_is_a_message_too() -> None:
         InferRequest("m", outputs=(RequestedOutput("\ud800"),)),
     ],
 )
-def test_what_is_no_text_is_refused_each_time(request_: InferRequest) -> None:
+def test_bytes_that_are_not_text_are_refused_each_time(request_: InferRequest) -> None:
     for _ in range(2):
         with pytest.raises(GatewayError) as raised:
             CODEC.build_request(request_, GENERIC)
         assert raised.value.kind is Kind.BAD_REQUEST
 
 
-def test_a_flood_of_names_is_forgotten_and_long_ones_are_not_remembered() -> None:
+def test_the_name_cache_is_bounded_and_skips_long_names() -> None:
     for number in range(1000):
         infer_request.write_request(
             InferRequest(

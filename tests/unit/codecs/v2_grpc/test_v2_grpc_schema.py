@@ -43,7 +43,7 @@ def test_committed_descriptor_is_a_fresh_compile(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("imports", [f"{OURS}\n{THEIRS}", f"{THEIRS}\n{OURS}"])
-def test_either_order_of_import(imports: str) -> None:
+def test_modules_can_be_imported_in_either_order(imports: str) -> None:
     assert run("-W", "error", "-c", BOTH.format(imports=imports)) == "both\n"
 
 

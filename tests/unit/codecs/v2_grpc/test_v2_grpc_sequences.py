@@ -16,7 +16,7 @@ CODEC = PLUGIN.create({})
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
-def told(message: bytes) -> Any:
+def sequence_of(message: bytes) -> Any:
     return CODEC.sequence_of(RpcRequest(INFER, (message,)), DEFAULT_LIMITS)
 
 
@@ -32,15 +32,15 @@ def message(size: int, **parameter: Any) -> pb.ModelInferRequest:
 
 
 @pytest.mark.parametrize("size", [1, 100_000])
-def test_of_any_kind(size: int) -> None:
-    assert told(message(size, int64_param=5).SerializeToString()) == 5
-    assert told(message(size, uint64_param=2**64 - 1).SerializeToString()) == 2**64 - 1
-    assert told(message(size, string_param="five").SerializeToString()) == "five"
-    assert told(message(size).SerializeToString()) is None
+def test_any_response_is_read_or_refused(size: int) -> None:
+    assert sequence_of(message(size, int64_param=5).SerializeToString()) == 5
+    assert sequence_of(message(size, uint64_param=2**64 - 1).SerializeToString()) == 2**64 - 1
+    assert sequence_of(message(size, string_param="five").SerializeToString()) == "five"
+    assert sequence_of(message(size).SerializeToString()) is None
 
 
 @pytest.mark.parametrize("wrong", [{"bool_param": True}, {"double_param": 1.0}], ids=str)
-def test_of_no_kind_that_there_is(wrong: dict[str, Any]) -> None:
+def test_unknown_response_kinds(wrong: dict[str, Any]) -> None:
     wire = RpcRequest(INFER, (message(1, **wrong).SerializeToString(),))
     for way in (CODEC.parse_request, CODEC.validate, CODEC.sequence_of):
         with pytest.raises(GatewayError, match="'sequence_id' must be an integer") as caught:
@@ -48,12 +48,12 @@ def test_of_no_kind_that_there_is(wrong: dict[str, Any]) -> None:
         assert caught.value.kind is Kind.BAD_REQUEST
 
 
-def test_of_two_the_last_is_meant_as_protobuf_has_it() -> None:
+def test_the_last_of_two_members_counts_as_in_protobuf() -> None:
     one, two = (pb.ModelInferRequest() for _ in range(2))
     one.parameters["sequence_id"].int64_param = 1
     two.parameters["sequence_id"].int64_param = 2
     both = one.SerializeToString() + message(1).SerializeToString() + two.SerializeToString()
-    assert told(both) == 2
+    assert sequence_of(both) == 2
     assert (
         CODEC.parse_request(RpcRequest(INFER, (both,)), DEFAULT_LIMITS).operation.parameters[
             "sequence_id"
@@ -63,7 +63,7 @@ def test_of_two_the_last_is_meant_as_protobuf_has_it() -> None:
 
 
 @pytest.mark.parametrize("junk", [b"sequence_id", b"\x22\x0d\x0a\x0bsequence_id\x12\x7f"])
-def test_what_is_no_message(junk: bytes) -> None:
+def test_malformed_messages(junk: bytes) -> None:
     with pytest.raises(GatewayError) as caught:
-        told(junk)
+        sequence_of(junk)
     assert caught.value.kind is Kind.BAD_REQUEST

@@ -26,15 +26,15 @@ from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 TRITON, PLAIN = V2Grpc(), V2Grpc(stream="plain")
 OUTPUT = tensor_from_array("OUTPUT0", Datatype.INT32, np.array([7]))
 ANSWER = InferResponse("m", "1", "i", {"k": 1}, (OUTPUT,))
-ASKED = InferRequest("m", id="i")
+REQUEST = InferRequest("m", id="i")
 FINAL = "triton_final_response"
 
 
 def message(**parameters: bool) -> bytes:
-    asked = pb.ModelInferRequest(model_name="m", id="i")
+    request = pb.ModelInferRequest(model_name="m", id="i")
     for name, value in parameters.items():
-        asked.parameters[name].bool_param = value
-    return bytes(asked.SerializeToString())
+        request.parameters[name].bool_param = value
+    return bytes(request.SerializeToString())
 
 
 def parsed(codec: V2Grpc, **parameters: bool) -> ParsedRequest:
@@ -49,12 +49,12 @@ def wrapped(wire: RpcResponse | None) -> Any:
 
 def read(made: Any) -> InferResponse | None:
     wire = RpcResponse((made.SerializeToString(),))
-    return TRITON.parse_stream_response(wire, ASKED, DEFAULT_LIMITS)
+    return TRITON.parse_stream_response(wire, REQUEST, DEFAULT_LIMITS)
 
 
 def kind_of(wire: RpcResponse) -> GatewayError:
     with pytest.raises(GatewayError) as caught:
-        TRITON.parse_stream_response(wire, ASKED, DEFAULT_LIMITS)
+        TRITON.parse_stream_response(wire, REQUEST, DEFAULT_LIMITS)
     return caught.value
 
 
@@ -76,29 +76,33 @@ def test_the_codec_streams() -> None:
 @pytest.mark.parametrize("last", [True, False])
 def test_an_answer_tells_whether_it_is_the_last(last: bool) -> None:
     answer = InferResponse("m", "1", "i", {"k": 1}, (OUTPUT,), is_last=last)
-    told = wrapped(TRITON.build_stream_response(answer, parsed(TRITON))).infer_response
-    assert told.parameters[FINAL].bool_param is last
-    assert told.parameters["k"].int64_param == 1
-    assert (told.model_name, told.id, list(told.raw_output_contents)) == ("m", "i", [b"\7\0\0\0"])
+    response = wrapped(TRITON.build_stream_response(answer, parsed(TRITON))).infer_response
+    assert response.parameters[FINAL].bool_param is last
+    assert response.parameters["k"].int64_param == 1
+    assert (response.model_name, response.id, list(response.raw_output_contents)) == (
+        "m",
+        "i",
+        [b"\7\0\0\0"],
+    )
 
 
 def test_a_plain_answer_is_that_of_a_unary_inference() -> None:
-    asked = parsed(PLAIN)
-    assert PLAIN.build_stream_response(ANSWER, asked) == PLAIN.build_response(ANSWER, asked)
+    request = parsed(PLAIN)
+    assert PLAIN.build_stream_response(ANSWER, request) == PLAIN.build_response(ANSWER, request)
     assert PLAIN.build_stream_end(parsed(PLAIN, triton_enable_empty_final_response=True)) is None
 
 
-def test_the_end_is_told_where_it_is_wanted() -> None:
+def test_the_final_response_is_marked_on_request() -> None:
     assert TRITON.build_stream_end(parsed(TRITON)) is None
     assert TRITON.build_stream_end(parsed(TRITON, triton_enable_empty_final_response=False)) is None
-    asked = parsed(TRITON, triton_enable_empty_final_response=True, other=True)
-    assert isinstance(asked.operation, InferRequest)
-    assert asked.operation.parameters == {"other": True}
-    told = wrapped(TRITON.build_stream_end(asked))
-    assert told.error_message == ""
-    assert (told.infer_response.model_name, told.infer_response.id) == ("m", "i")
-    assert told.infer_response.parameters[FINAL].bool_param is True
-    assert not told.infer_response.outputs
+    request = parsed(TRITON, triton_enable_empty_final_response=True, other=True)
+    assert isinstance(request.operation, InferRequest)
+    assert request.operation.parameters == {"other": True}
+    end = wrapped(TRITON.build_stream_end(request))
+    assert end.error_message == ""
+    assert (end.infer_response.model_name, end.infer_response.id) == ("m", "i")
+    assert end.infer_response.parameters[FINAL].bool_param is True
+    assert not end.infer_response.outputs
 
 
 def test_a_unary_request_does_without_the_parameter() -> None:
@@ -109,12 +113,12 @@ def test_a_unary_request_does_without_the_parameter() -> None:
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_errors_are_told_in_the_stream_or_end_it(kind: Kind) -> None:
+def test_errors_are_sent_in_the_stream_or_end_it(kind: Kind) -> None:
     error = GatewayError(kind, "out of œufs \udcff")
-    told = wrapped(TRITON.build_stream_error(error, RpcRequest(STREAM, (message(),))))
-    assert told.error_message.startswith("out of œufs")
-    assert (told.infer_response.model_name, told.infer_response.id) == ("m", "i")
-    assert told.infer_response.parameters[FINAL].bool_param is True
+    written_error = wrapped(TRITON.build_stream_error(error, RpcRequest(STREAM, (message(),))))
+    assert written_error.error_message.startswith("out of œufs")
+    assert (written_error.infer_response.model_name, written_error.infer_response.id) == ("m", "i")
+    assert written_error.infer_response.parameters[FINAL].bool_param is True
     wants = RpcRequest(STREAM, (message(),), {"triton_grpc_error": "true"})
     for codec, wire in ((TRITON, wants), (PLAIN, RpcRequest(STREAM))):
         assert codec.build_stream_error(error, wire) == codec.build_error(error)
@@ -123,27 +127,27 @@ def test_errors_are_told_in_the_stream_or_end_it(kind: Kind) -> None:
 @given(st.binary(max_size=60))
 def test_any_message_has_its_error(garbled: bytes) -> None:
     wire = RpcRequest(STREAM, (garbled,))
-    told = wrapped(TRITON.build_stream_error(GatewayError(Kind.INTERNAL, "no"), wire))
-    assert told.error_message == "no"
+    error = wrapped(TRITON.build_stream_error(GatewayError(Kind.INTERNAL, "no"), wire))
+    assert error.error_message == "no"
 
 
 def test_a_request_is_that_of_a_unary_inference() -> None:
-    wire = TRITON.build_stream_request(ASKED, GENERIC)
+    wire = TRITON.build_stream_request(REQUEST, GENERIC)
     assert wire is not None
     assert wire.method == STREAM
-    assert wire.message == TRITON.build_request(ASKED, GENERIC).message
+    assert wire.message == TRITON.build_request(REQUEST, GENERIC).message
 
 
 @pytest.mark.parametrize("decoupled", [True, False, None])
-def test_a_model_that_is_known_to_have_one_answer_is_asked_for_no_stream(
+def test_a_model_with_one_response_gets_no_stream_request(
     decoupled: bool | None,
 ) -> None:
     assert TRITON.streams_need_metadata(profiles.TRITON)
     assert not TRITON.streams_need_metadata(GENERIC)
     model = ModelMetadata("m", decoupled=decoupled)
-    wire = TRITON.build_stream_request(ASKED, profiles.TRITON, model)
+    wire = TRITON.build_stream_request(REQUEST, profiles.TRITON, model)
     assert (wire is None) is (decoupled is False)
-    assert TRITON.build_stream_request(ASKED, profiles.INFERGATE, model) is not None
+    assert TRITON.build_stream_request(REQUEST, profiles.INFERGATE, model) is not None
 
 
 @pytest.mark.parametrize("final", [True, False, None])
@@ -160,7 +164,7 @@ def test_tritons_answers(final: bool | None) -> None:
     assert [bytes(each.data) for each in found.outputs] == [b"\7\0\0\0"]
 
 
-def test_tritons_empty_final_answer_is_none() -> None:
+def test_tritons_empty_final_response_is_not_a_response() -> None:
     answer = pb.ModelInferResponse(model_name="m", id="i")
     answer.parameters[FINAL].bool_param = True
     assert read(pb.ModelStreamInferResponse(infer_response=answer)) is None
@@ -215,4 +219,4 @@ def test_a_backends_garbage(garbled: bytes) -> None:
 def test_any_bytes_are_read_or_refused(garbled: bytes) -> None:
     wire = RpcResponse((garbled,))
     with suppress(GatewayError):
-        TRITON.parse_stream_response(wire, ASKED, DEFAULT_LIMITS)
+        TRITON.parse_stream_response(wire, REQUEST, DEFAULT_LIMITS)

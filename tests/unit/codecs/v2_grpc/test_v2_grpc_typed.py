@@ -77,7 +77,7 @@ def peak(act: Callable[[], Any]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("inside", "datatype", "told"),
+    ("inside", "datatype", "expected"),
     [
         (b"\x42\x00" * 300_000, "BYTES", "the data holds more"),
         (field_prefix(3, 600_000) + b"\1" * 600_000, "INT64", "int64_contents holds 600000"),
@@ -87,7 +87,7 @@ def peak(act: Callable[[], Any]) -> int:
     ids=["bytes", "ints", "long-ints", "bools"],
 )
 def test_elements_that_the_shape_does_not_announce_are_not_converted(
-    inside: bytes, datatype: str, told: str
+    inside: bytes, datatype: str, expected: str
 ) -> None:
     data = message(typed(inside), datatype=datatype)
 
@@ -95,7 +95,7 @@ def test_elements_that_the_shape_does_not_announce_are_not_converted(
         error = refusal(data)
         assert error.kind is Kind.BAD_REQUEST
         assert "'X'" in error.public
-        assert told in error.public
+        assert expected in error.public
 
     assert peak(act) < 2.5 * len(data)  # the mask that counts them, and room
 
@@ -328,7 +328,7 @@ FIELDS = st.sampled_from(
     st.sampled_from(sorted(typed_contents.TYPED_FIELDS, key=lambda datatype: datatype.value)),
 )
 @example(b"\x42\x80\x80\x80\x80\x80\x00", Datatype.BYTES)
-def test_what_the_runtime_reads_we_read_alike_and_nothing_else(
+def test_our_typed_reader_accepts_exactly_what_the_runtime_accepts(
     inside: bytes, datatype: Datatype
 ) -> None:
     form = typed_contents.TYPED_FIELDS[datatype]
@@ -343,8 +343,8 @@ def test_what_the_runtime_reads_we_read_alike_and_nothing_else(
         found = typed_contents.read_contents("X", datatype, len(wanted), piece)
     except MalformedMessageError as error:
         # groups, and lengths of six bytes, which protobuf's other parsers refuse as well
-        told = str(error)
-        assert theirs is None or "wire type" in told or "at byte" in told
+        message_text = str(error)
+        assert theirs is None or "wire type" in message_text or "at byte" in message_text
         return
     except GatewayError as error:
         if theirs is None:

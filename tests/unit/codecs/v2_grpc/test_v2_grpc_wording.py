@@ -112,7 +112,7 @@ def test_kinds(text: str, kind: Kind) -> None:
     assert kind_of(text, "i") is kind
 
 
-@pytest.mark.parametrize(("number", "told"), [("", "<id_unknown>"), ("a] b", "a] b")])
-def test_the_id_of_the_request_goes_before(number: str, told: str) -> None:
-    text = f"[request id: {told}] unexpected shape for input 'IN' for model 'm'."
+@pytest.mark.parametrize(("number", "expected"), [("", "<id_unknown>"), ("a] b", "a] b")])
+def test_the_id_of_the_request_goes_before(number: str, expected: str) -> None:
+    text = f"[request id: {expected}] unexpected shape for input 'IN' for model 'm'."
     assert kind_of(text, number) is Kind.BAD_REQUEST

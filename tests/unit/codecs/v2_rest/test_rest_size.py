@@ -21,12 +21,12 @@ _HEAD = 2000
 def test_it_is_between_the_bounds(tensor: Tensor) -> None:
     codec = plugins()["v2-rest"].create({})
     answer, parsed = InferResponse("m", outputs=(tensor,)), ParsedRequest(InferRequest("m"))
-    least, most = codec.response_size(answer, parsed)  # type: ignore[attr-defined]
+    lower, upper = codec.response_size(answer, parsed)  # type: ignore[attr-defined]
     try:
         written = total_size(codec.build_response(answer, parsed).body)
     except GatewayError:  # of a parameter that JSON cannot tell
         reject()
-    assert least <= written <= most + _HEAD
+    assert lower <= written <= upper + _HEAD
 
 
 def test_a_refusal_names_the_key_of_its_limit_once() -> None:

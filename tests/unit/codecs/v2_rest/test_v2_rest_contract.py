@@ -193,7 +193,7 @@ def test_any_answer_to_any_operation(status: int, data: bytes) -> None:
         assert error is not None or status == 200 or isinstance(operation, HEALTH)
 
 
-def test_kserve_is_asked_without_a_version() -> None:
+def test_kserve_requests_have_no_version() -> None:
     request = InferRequest("m", "3")
     assert CODEC.build_request(request, KSERVE).path == "/v2/models/m/infer"
     assert CODEC.build_request(request, TRITON).path == "/v2/models/m/versions/3/infer"

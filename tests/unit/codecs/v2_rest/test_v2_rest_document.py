@@ -119,7 +119,7 @@ def test_the_event_loop_leaves_slow_requests_to_a_helper(body: str, is_left: boo
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "expected"),
     [
         ('{"inputs":[],"parameters":{"p":[' + '"ab",' * 1_000_000 + "0]}}", "65536 values"),
         ('{"inputs":[],"parameters":{"p":[' + "1.5," * 1_000_000 + "0]}}", "65536 values"),
@@ -128,12 +128,12 @@ def test_the_event_loop_leaves_slow_requests_to_a_helper(body: str, is_left: boo
     ],
     ids=["texts", "numbers", "members", "members of a tensor"],
 )
-def test_values_are_counted_before_they_are_made(body: str, told: str) -> None:
+def test_values_are_counted_before_they_are_made(body: str, expected: str) -> None:
     """Each would be an object of 24 to 100 bytes."""
     wire = post(body)
     tracemalloc.start()
     try:
-        refused(wire, told, kind=Kind.TOO_LARGE)
+        refused(wire, expected, kind=Kind.TOO_LARGE)
         assert tracemalloc.get_traced_memory()[1] < 6 * len(body)
     finally:
         tracemalloc.stop()
@@ -141,8 +141,8 @@ def test_values_are_counted_before_they_are_made(body: str, told: str) -> None:
 
 def test_commas_in_texts_are_no_values() -> None:
     for text in ("," * 100_000, '\\\\",\\\\\\\\,' * 50_000):
-        told = parse(post('{"inputs":[],"parameters":{"p":' + json.dumps(text) + ',"q":[1,2]}}'))
-        assert told.parameters == {"p": text, "q": [1, 2]}
+        parsed = parse(post('{"inputs":[],"parameters":{"p":' + json.dumps(text) + ',"q":[1,2]}}'))
+        assert parsed.parameters == {"p": text, "q": [1, 2]}
     many = json.dumps(["\\", '"', ',"'] * 30_000)
     refused(post('{"inputs":[],"parameters":{"p":' + many + "}}"), kind=Kind.TOO_LARGE)
 
@@ -190,14 +190,14 @@ def test_a_name_twice(text: str, owner: str, beside: str) -> None:
 
 @pytest.mark.parametrize("beside", ["1", "NaN"])
 def test_parameters_of_every_kind(beside: str) -> None:
-    told = parse(
+    parsed = parse(
         post(
             f'{{"x":{beside},"inputs":[],"parameters":'
             '{"n":null,"t":true,"i":-9223372036854775808,"u":18446744073709551615,"f":1.5e300,'
             '"s":"\\u00e9\\u0000","l":[1,[2.5,null]],"o":{"k":{}},"":0}}'
         )
     )
-    assert told.parameters == {
+    assert parsed.parameters == {
         "n": None,
         "t": True,
         "i": -(2**63),
@@ -208,12 +208,12 @@ def test_parameters_of_every_kind(beside: str) -> None:
         "o": {"k": {}},
         "": 0,
     }
-    assert type(told.parameters["t"]) is bool
+    assert type(parsed.parameters["t"]) is bool
 
 
 def test_integers_of_any_size_in_parameters() -> None:
-    told = parse(post(f'{{"inputs":[],"parameters":{{"big":{2**70}}}}}'))
-    assert told.parameters == {"big": 2**70}
+    parsed = parse(post(f'{{"inputs":[],"parameters":{{"big":{2**70}}}}}'))
+    assert parsed.parameters == {"big": 2**70}
     refused(post('{"inputs":[],"parameters":{"big":' + "9" * 5000 + "}}"), "invalid JSON")
     refused(post('{"inputs":[],"parameters":{"big":1e999}}'), "parameters.big")
 

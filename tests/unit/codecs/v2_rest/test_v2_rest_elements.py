@@ -101,7 +101,7 @@ def test_specials_mixed_with_numbers() -> None:
 
 
 @pytest.mark.parametrize("data", ["[true]", '["1"]', "[{}]"])
-def test_nothing_is_coerced_to_a_number(data: str) -> None:
+def test_no_value_is_coerced_to_a_number(data: str) -> None:
     refused(one("FP32", [1], data), "'X'", "element 0")
     refused(one("INT32", [1], data), "'X'", "element 0")
 
@@ -199,7 +199,7 @@ def test_floats_are_written_in_the_fewest_digits() -> None:
     assert written(Tensor("Y", Datatype.FP64, (0, 2), b"")) == b"[]"
 
 
-def test_data_at_an_odd_place_of_a_body() -> None:
+def test_data_at_an_odd_offset_of_a_body() -> None:
     data = memoryview(b"\0" + np.array([1.5, 2.5]).tobytes())[1:]
     assert written(Tensor("Y", Datatype.FP64, (2,), data)) == b"[1.5,2.5]"
 
@@ -217,20 +217,20 @@ def test_bytes_that_are_not_utf8_go_out_in_base64_the_whole_tensor() -> None:
 
 
 @pytest.mark.parametrize(
-    ("element", "told"),
+    ("element", "expected"),
     [
         (b"", '[""]'),
         (b"/w==", '["/w=="]'),  # as MLServer marks it over gRPC
         (b"no base64", '["bm8gYmFzZTY0"]'),  # as rest-proxy does
     ],
 )
-def test_a_mark_of_base64_is_true_in_json(element: bytes, told: str) -> None:
+def test_a_mark_of_base64_is_true_in_json(element: bytes, expected: str) -> None:
     tensor = tensor_from_array(
         "Y", Datatype.BYTES, np.array([element], object), {"content_type": "base64"}
     )
     response = InferResponse("m", outputs=(tensor,))
     wire = CODEC.build_response(response, ParsedRequest(InferRequest("m")))
-    assert f'"parameters":{{"content_type":"base64"}},"data":{told}'.encode() in body(wire)
+    assert f'"parameters":{{"content_type":"base64"}},"data":{expected}'.encode() in body(wire)
 
 
 def answer(data: str, datatype: str = "UINT8", shape: str = "[1]") -> Tensor:

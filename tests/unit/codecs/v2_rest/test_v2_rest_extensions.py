@@ -166,13 +166,15 @@ def test_bodies_have_the_limit_of_json(path: str) -> None:
         ),
     ],
 )
-def test_servers_are_asked(operation: Operation, method: str, path: str, sent: Any) -> None:
+def test_requests_to_servers_are_built(
+    operation: Operation, method: str, path: str, sent: Any
+) -> None:
     assert built(operation) == (method, path, sent)
 
 
 @pytest.mark.parametrize("profile", [KSERVE, MLSERVER])
 @pytest.mark.parametrize("kind", [ModelLoadRequest, ModelUnloadRequest])
-def test_some_servers_are_told_a_name_alone(profile: Any, kind: Any) -> None:
+def test_some_servers_get_a_name_without_version(profile: Any, kind: Any) -> None:
     """tritonclient says of every unload that dependents stay."""
     plain = built(kind("m"), profile)
     assert plain[2] == {}
@@ -183,7 +185,7 @@ def test_some_servers_are_told_a_name_alone(profile: Any, kind: Any) -> None:
         assert caught.value.kind is Kind.UNSUPPORTED
 
 
-def test_what_json_cannot_hold_is_refused() -> None:
+def test_values_that_json_cannot_hold_are_refused() -> None:
     for operation in (
         ModelLoadRequest("m", "", {"x": 2**70}),
         LogSettingsRequest({"x": 2**70}),
@@ -202,9 +204,9 @@ def test_what_json_cannot_hold_is_refused() -> None:
 def test_answers_of_servers() -> None:
     for text in ("", "{}", '{"name":"m","load":true}'):  # Triton, MLServer; KServe
         assert read(text, ModelLoadRequest("m")) == Acknowledgement()
-    told = '{"model_stats":[{"name":"m","inference_stats":{"success":{"count":1,"ns":2}}}]}'
+    statistics = '{"model_stats":[{"name":"m","inference_stats":{"success":{"count":1,"ns":2}}}]}'
     stats = ({"name": "m", "inference_stats": {"success": {"count": 1, "ns": 2}}},)
-    assert read(told, ModelStatisticsRequest("m")) == ModelStatistics(stats)
+    assert read(statistics, ModelStatisticsRequest("m")) == ModelStatistics(stats)
     assert read("{}", ModelStatisticsRequest()) == ModelStatistics()
     levels = '{"trace_level":["OFF"],"trace_rate":"1000"}'
     lists = Settings({"trace_level": ["OFF"], "trace_rate": ["1000"]})

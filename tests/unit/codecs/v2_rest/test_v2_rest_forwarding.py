@@ -12,23 +12,23 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.wire import HttpRequest, HttpResponse
 
-ASKED = post("{}")
+REQUEST = post("{}")
 OUTPUTS = '"outputs":[{"name":"Y","datatype":"INT8","shape":[1],"data":[ 1 ]}]'
 HEADER = "inference-header-content-length"
 
 
-def relabel(
-    wire: HttpResponse, model: str = "new", version: str = "2", asked: HttpRequest = ASKED
+def rewritten(
+    wire: HttpResponse, model: str = "new", version: str = "2", request: HttpRequest = REQUEST
 ) -> HttpResponse:
-    return CODEC.rewrite_response(wire, asked, model, version, DEFAULT_LIMITS)
+    return CODEC.rewrite_response(wire, request, model, version, DEFAULT_LIMITS)
 
 
-def asking(identity: str, more: str = "") -> HttpRequest:
+def request_for(identity: str, more: str = "") -> HttpRequest:
     """A request that has been checked."""
     return CODEC.validate(post(f'{{"id":"{identity}","inputs":[]{more}}}'), DEFAULT_LIMITS)
 
 
-def test_readdress_keeps_the_message_and_drops_the_connection() -> None:
+def test_a_rewritten_request_keeps_the_message_and_drops_connection_headers() -> None:
     headers = {
         "content-type": "application/json",
         HEADER: "2",
@@ -67,7 +67,7 @@ def with_data(datatype: str, data: str) -> str:
     return f'{{"inputs":[{{"name":"X","datatype":"{datatype}","shape":[1],"data":[{data}]}}]}}'
 
 
-def test_classes_are_asked_only_of_servers_that_have_them() -> None:
+def test_classes_are_requested_only_from_servers_that_support_them() -> None:
     text = '{"inputs":[],"outputs":[{"name":"Y","parameters":{"classification":2}}]}'
     plain = (
         '{"inputs":[],"outputs":[{"name":"classification","parameters":{"x":"classification"}}]}'
@@ -89,7 +89,7 @@ def test_json_that_servers_take_as_binary_only_is_translated(datatype: str) -> N
     assert passes(text, TRITON, validate=False)
 
 
-def test_places_in_shared_memory_are_for_the_gateway_to_compare() -> None:
+def test_regions_are_compared_by_the_gateway() -> None:
     """Also where the server takes JSON only."""
     text = with_data("INT8", "").replace(
         '"data":[]', '"parameters":{"shared_memory_region":"r","shared_memory_byte_size":1}'
@@ -116,7 +116,7 @@ MARKED = with_data("BYTES", '"YQ=="').replace(
         (MARKED, [MLSERVER]),
     ],
 )
-def test_what_servers_read_in_different_ways_is_translated(
+def test_messages_that_servers_read_differently_are_translated(
     text: str, decoding: list[Profile]
 ) -> None:
     for profile in (TRITON, GENERIC, KSERVE, MLSERVER):
@@ -124,7 +124,7 @@ def test_what_servers_read_in_different_ways_is_translated(
     assert passes(text, TRITON, validate=False)
 
 
-def test_what_only_looks_like_it_goes_on() -> None:
+def test_text_that_only_looks_nonstandard_is_forwarded() -> None:
     assert passes(with_data("BYTES", '"NaN"'), TRITON)
     assert passes(with_data("BYTES", '"FP16"'), TRITON)
     assert passes(with_data("BYTES", '"binary_data_output and outputs"'), TRITON)
@@ -196,7 +196,7 @@ def test_an_unchecked_request_keeps_its_encoding() -> None:
     ],
 )
 def test_names_are_replaced_in_place(text: str, expected: str) -> None:
-    out = relabel(ok(text.replace("OUT", OUTPUTS), content_type="application/json", server="x"))
+    out = rewritten(ok(text.replace("OUT", OUTPUTS), content_type="application/json", server="x"))
     assert body(out).decode() == expected.replace("OUT", OUTPUTS)
     assert out.headers == {"content-type": "application/json"}
 
@@ -204,8 +204,8 @@ def test_names_are_replaced_in_place(text: str, expected: str) -> None:
 def test_nothing_to_rename() -> None:
     text = f'{{"model_name":"m",{OUTPUTS}}}'
     wire = ok(text)
-    assert body(relabel(wire, "", "")) == text.encode()
-    assert b'"model_name":"new"' in body(relabel(wire, "new", ""))
+    assert body(rewritten(wire, "", "")) == text.encode()
+    assert b'"model_name":"new"' in body(rewritten(wire, "new", ""))
 
 
 @pytest.mark.parametrize(
@@ -219,27 +219,31 @@ def test_nothing_to_rename() -> None:
         '{"parameters":{},"id":"i","model_name":"m",OUT}',
     ],
 )
-def test_names_elsewhere_are_found_by_parsing(text: str) -> None:
+def test_names_in_unusual_positions_are_found_by_parsing(text: str) -> None:
     wire = ok(text.replace("OUT", OUTPUTS))
-    told = json.loads(body(relabel(wire, asked=asking("mine"))))
-    assert (told["id"], told["model_name"], told["model_version"]) == ("mine", "new", "2")
-    assert body(relabel(wire, asked=asking("mine"))).count(b"model_name") == 1
-    assert told["outputs"] == [{"name": "Y", "datatype": "INT8", "shape": [1], "data": [1]}]
-    unnamed = json.loads(body(relabel(wire, "", "", asking(""))))
+    document = json.loads(body(rewritten(wire, request=request_for("mine"))))
+    assert (document["id"], document["model_name"], document["model_version"]) == (
+        "mine",
+        "new",
+        "2",
+    )
+    assert body(rewritten(wire, request=request_for("mine"))).count(b"model_name") == 1
+    assert document["outputs"] == [{"name": "Y", "datatype": "INT8", "shape": [1], "data": [1]}]
+    unnamed = json.loads(body(rewritten(wire, "", "", request_for(""))))
     assert ("id" in unnamed, unnamed["model_name"]) == (False, "m")
-    unchecked = json.loads(body(relabel(wire, "", "")))
+    unchecked = json.loads(body(rewritten(wire, "", "")))
     assert (unchecked["id"], unchecked["model_name"]) == ("i", "m")
 
 
 def test_a_name_twice_in_an_answer() -> None:
     twice = f'{{"model_name":"a","model_name":"b",{OUTPUTS}}}'
     with pytest.raises(GatewayError, match="twice"):
-        relabel(ok(twice))
+        rewritten(ok(twice))
 
 
-def test_a_model_that_the_backend_does_not_name_is_the_one_asked_for() -> None:
-    told = json.loads(body(relabel(ok(f'{{"other":1,{OUTPUTS}}}'), "", "")))
-    assert told["model_name"] == "m"
+def test_a_response_without_a_model_name_gets_the_requested_one() -> None:
+    document = json.loads(body(rewritten(ok(f'{{"other":1,{OUTPUTS}}}'), "", "")))
+    assert document["model_name"] == "m"
 
 
 @pytest.mark.parametrize("ours", ["mine", ""])
@@ -250,31 +254,33 @@ def test_the_id_is_the_clients_own_or_none(ours: str, theirs: str | None, first:
     if theirs is not None:
         names.insert(0 if first else 1, f' "id" : {theirs} ')
     text = f"{{{','.join(names)},{OUTPUTS}}}"
-    out = body(relabel(ok(text), "", "", asking(ours)))
-    told = json.loads(out, object_pairs_hook=list)
-    assert dict(told).get("id", "") == ours
-    assert len(told) == len(dict(told))
+    out = body(rewritten(ok(text), "", "", request_for(ours)))
+    document = json.loads(out, object_pairs_hook=list)
+    assert dict(document).get("id", "") == ours
+    assert len(document) == len(dict(document))
     assert OUTPUTS.encode() in out  # untouched
     if theirs == '"mine"' == f'"{ours}"':
         assert out == text.encode()
-    assert body(relabel(ok(text), "", "")) == text.encode()  # an unchecked route's stays
+    assert body(rewritten(ok(text), "", "")) == text.encode()  # an unchecked route's stays
 
 
-def test_bytes_that_are_not_utf8_are_told_as_translated() -> None:
+def test_bytes_that_are_not_utf8_are_written_as_when_translated() -> None:
     tensor = b'{"name":"Y","datatype":"BYTES","shape":[1],"data":["\xff"]}'
     text = b'{"model_name":"m","outputs":[%b]}' % tensor
-    told = json.loads(body(relabel(ok(text), asked=asking("i"))))
-    assert (told["id"], told["model_name"]) == ("i", "new")
-    (output,) = told["outputs"]
+    document = json.loads(body(rewritten(ok(text), request=request_for("i"))))
+    assert (document["id"], document["model_name"]) == ("i", "new")
+    (output,) = document["outputs"]
     assert (output["data"], output["parameters"]) == (["/w=="], {"content_type": "base64"})
-    binary = asking("i", ',"parameters":{"binary_data_output":true}')
-    out = relabel(ok(text), asked=binary)
+    binary = request_for("i", ',"parameters":{"binary_data_output":true}')
+    out = rewritten(ok(text), request=binary)
     assert body(out).endswith(b"\x01\0\0\0\xff")
     assert int(out.headers[HEADER]) == len(body(out)) - 5
     # what follows the JSON need not be text
     head = text.replace(b'"data":["\xff"]', b'"parameters":{"binary_data_size":5}')
     answer = HttpResponse(200, {HEADER: str(len(head))}, [head + b"\x01\0\0\0\xff"])
-    assert body(relabel(answer, "", "", asking(""))) == body(HttpResponse(200, {}, answer.body))
+    assert body(rewritten(answer, "", "", request_for(""))) == body(
+        HttpResponse(200, {}, answer.body)
+    )
 
 
 @pytest.mark.parametrize("lead", ["", '"other":1,'], ids=["spliced", "parsed"])
@@ -284,10 +290,10 @@ def test_binary_answers_keep_their_blobs(lead: str) -> None:
         '"shape":[2],"parameters":{"binary_data_size":2}}]}'
     ).encode()
     headers = {HEADER: str(len(head)), "content-type": "application/octet-stream", "date": "x"}
-    out = relabel(HttpResponse(200, headers, [head + b"\xff\x00"]), "a longer name")
+    out = rewritten(HttpResponse(200, headers, [head + b"\xff\x00"]), "a longer name")
     length = int(out.headers[HEADER])
-    told = json.loads(body(out)[:length])
-    assert (told["model_name"], told["model_version"]) == ("a longer name", "2")
+    document = json.loads(body(out)[:length])
+    assert (document["model_name"], document["model_version"]) == ("a longer name", "2")
     assert body(out)[length:] == b"\xff\x00"
     assert set(out.headers) == {HEADER, "content-type"}
 
@@ -295,10 +301,10 @@ def test_binary_answers_keep_their_blobs(lead: str) -> None:
 def test_answers_are_decoded_and_encoded_for_each_side() -> None:
     text = f'{{"model_name":"m","parameters":{{"pad":"{"x" * 500}"}},{OUTPUTS}}}'.encode()
     wire = HttpResponse(200, {"content-encoding": "gzip"}, [gzip.compress(text)])
-    plain = relabel(wire, "", "")
+    plain = rewritten(wire, "", "")
     assert (body(plain), plain.headers) == (text, {"content-type": "application/json"})
-    asked = post("{}", accept_encoding="gzip")
-    packed = CODEC.rewrite_response(wire, asked, "", "", DEFAULT_LIMITS)
+    request = post("{}", accept_encoding="gzip")
+    packed = CODEC.rewrite_response(wire, request, "", "", DEFAULT_LIMITS)
     assert gzip.decompress(body(packed)) == text
     assert packed.headers["content-encoding"] == "gzip"
     assert packed.headers["vary"] == "accept-encoding"
@@ -319,7 +325,7 @@ def test_answers_are_decoded_and_encoded_for_each_side() -> None:
 )
 def test_bad_answers_are_not_passed_on(wire: HttpResponse, kind: Kind) -> None:
     with pytest.raises(GatewayError) as caught:
-        relabel(wire)
+        rewritten(wire)
     assert caught.value.kind is kind
 
 
@@ -328,7 +334,7 @@ def test_bad_answers_are_not_passed_on(wire: HttpResponse, kind: Kind) -> None:
 )
 def test_parameters_before_outputs_never_double_a_name(parameters: str) -> None:
     text = f'{{"model_name":"m","parameters":{parameters},"id":"srv",{OUTPUTS}}}'
-    told = json.loads(body(relabel(ok(text))), object_pairs_hook=list)
-    names = [name for name, _ in told]
+    document = json.loads(body(rewritten(ok(text))), object_pairs_hook=list)
+    names = [name for name, _ in document]
     assert len(set(names)) == len(names)
-    assert dict(told)["model_name"] == "new"
+    assert dict(document)["model_name"] == "new"

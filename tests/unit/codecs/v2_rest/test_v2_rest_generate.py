@@ -43,7 +43,9 @@ MODEL = ModelMetadata(
 )
 
 
-def asked(body: Any, verb: str = "generate", model: ModelMetadata = MODEL) -> ParsedRequest:
+def parsed_request(
+    body: Any, verb: str = "generate", model: ModelMetadata = MODEL
+) -> ParsedRequest:
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
     wire = HttpRequest("POST", f"/v2/models/m/versions/7/{verb}", body=(text,))
     found = CODEC.parse_request(wire, DEFAULT_LIMITS)
@@ -55,7 +57,7 @@ def asked(body: Any, verb: str = "generate", model: ModelMetadata = MODEL) -> Pa
 
 
 def request_of(body: Any) -> InferRequest:
-    operation = asked(body).operation
+    operation = parsed_request(body).operation
     assert isinstance(operation, InferRequest)
     return operation
 
@@ -81,7 +83,7 @@ def test_members_become_tensors_and_parameters() -> None:
 
 def test_an_input_may_be_called_id() -> None:
     model = ModelMetadata("m", inputs=(TensorMetadata("id", "INT32", (1,)),))
-    operation = asked({"id": 5}, model=model).operation
+    operation = parsed_request({"id": 5}, model=model).operation
     assert isinstance(operation, InferRequest)
     assert operation.id == ""
     assert operation.inputs[0].numpy().tolist() == [5]
@@ -89,7 +91,7 @@ def test_an_input_may_be_called_id() -> None:
 
 @pytest.mark.parametrize(("verb", "streamed"), [("generate", False), ("generate_stream", True)])
 def test_how_it_is_answered(verb: str, streamed: bool) -> None:
-    parsed = asked({"text": "a"}, verb)
+    parsed = parsed_request({"text": "a"}, verb)
     assert parsed.wants_stream is streamed
     assert parsed.single_response_error == ("" if streamed else SINGLE_RESPONSE_ERROR)
 
@@ -117,22 +119,22 @@ def test_how_it_is_answered(verb: str, streamed: bool) -> None:
         (b'{"a":NaN}', "parameter 'a'"),
     ],
 )
-def test_what_is_wrong(body: Any, said: str) -> None:
+def test_invalid_messages(body: Any, said: str) -> None:
     with pytest.raises(GatewayError, match=said) as caught:
-        asked(body)
+        parsed_request(body)
     assert caught.value.kind is Kind.BAD_REQUEST
 
 
 @pytest.mark.parametrize("body", [{"sequence_id": 1.5}, {"parameters": {"sequence_id": True}}])
 def test_a_sequence_is_a_number_or_a_text(body: Any) -> None:
     with pytest.raises(GatewayError, match="'sequence_id' must be an integer") as caught:
-        asked(body)
+        parsed_request(body)
     assert caught.value.kind is Kind.BAD_REQUEST
 
 
-def test_what_is_too_much() -> None:
+def test_messages_beyond_the_limits() -> None:
     with pytest.raises(GatewayError) as caught:
-        asked({str(number): 1 for number in range(2000)})
+        parsed_request({str(number): 1 for number in range(2000)})
     assert caught.value.kind is Kind.TOO_LARGE
     wire = HttpRequest("POST", "/v2/models/m/generate", body=(b"x" * 101,))
     with pytest.raises(GatewayError) as caught:
@@ -140,10 +142,10 @@ def test_what_is_too_much() -> None:
     assert caught.value.kind is Kind.TOO_LARGE
 
 
-def test_a_datatype_that_nobody_knows() -> None:
+def test_an_unknown_datatype() -> None:
     model = ModelMetadata("m", inputs=(TensorMetadata("a", "INT3", (1,)),))
     with pytest.raises(GatewayError) as caught:
-        asked({"a": 1}, model=model)
+        parsed_request({"a": 1}, model=model)
     assert caught.value.kind is Kind.UNSUPPORTED
 
 
@@ -172,8 +174,8 @@ def test_shapes_that_there_are_not(count: int, dimensions: tuple[int, ...]) -> N
 # ---- answers ------------------------------------------------------------------------------------
 
 
-def told(*outputs: Tensor, verb: str = "generate", **more: Any) -> bytes:
-    parsed = asked({"text": "a"}, verb)
+def events(*outputs: Tensor, verb: str = "generate", **more: Any) -> bytes:
+    parsed = parsed_request({"text": "a"}, verb)
     build = CODEC.build_response if verb == "generate" else CODEC.build_stream_response
     answer = build(InferResponse("m", "1", outputs=outputs, **more), parsed)
     return b"".join(map(bytes, answer.body))
@@ -188,7 +190,7 @@ def strings(*values: bytes) -> Tensor:
 
 
 def test_answers_are_in_the_order_of_names() -> None:
-    body = told(strings(b"hi"), floats(0.1, 2), id="i", parameters={"p": 1, "Z": True})
+    body = events(strings(b"hi"), floats(0.1, 2), id="i", parameters={"p": 1, "Z": True})
     assert body == (
         b'{"Z":true,"id":"i","model_name":"m","model_version":"1","out":"hi","p":1,"y":[0.1,2.0]}'
     )
@@ -208,24 +210,24 @@ def test_answers_are_in_the_order_of_names() -> None:
     ],
 )
 def test_one_element_is_no_list(tensor: Tensor, value: bytes) -> None:
-    assert told(tensor) == b'{"model_name":"m","model_version":"1","y":%b}' % value
+    assert events(tensor) == b'{"model_name":"m","model_version":"1","y":%b}' % value
 
 
 def test_bytes_that_are_no_text() -> None:
     with pytest.raises(GatewayError, match="out") as caught:
-        told(strings(b"\xff"))
+        events(strings(b"\xff"))
     assert caught.value.kind is Kind.UNSUPPORTED
 
 
 def test_events() -> None:
-    assert told(strings(), verb="generate_stream") == (
+    assert events(strings(), verb="generate_stream") == (
         b'data: {"model_name":"m","model_version":"1","out":[]}\n\n'
     )
     error = CODEC.build_stream_error(
         GatewayError(Kind.TIMEOUT, "too\nlate"), HttpRequest("POST", "/")
     )
     assert join_parts(error.body) == b'data: {"error":"too\\nlate"}\n\n'
-    end = CODEC.build_stream_end(asked({}, "generate_stream"))
+    end = CODEC.build_stream_end(parsed_request({}, "generate_stream"))
     assert (end.status, end.headers, tuple(end.body)) == (200, EVENT, ())
 
 
@@ -238,7 +240,7 @@ def sent(request: InferRequest, model: ModelMetadata = MODEL) -> HttpRequest:
     return wire
 
 
-def test_a_decoupled_model_is_asked_by_generate_stream() -> None:
+def test_a_decoupled_model_gets_generate_stream() -> None:
     request = InferRequest(
         "m", "2", "i", {"a": 1}, (strings(b"hi"), floats(1, 2)), (RequestedOutput("out"),)
     )
@@ -254,7 +256,7 @@ def test_a_decoupled_model_is_asked_by_generate_stream() -> None:
     }
 
 
-def test_any_other_model_is_asked_by_infer() -> None:
+def test_any_other_model_gets_infer() -> None:
     request = InferRequest("m")
     assert CODEC.streams_need_metadata(TRITON)
     assert CODEC.build_stream_request(request, TRITON, ModelMetadata("m")) is None
@@ -262,7 +264,7 @@ def test_any_other_model_is_asked_by_infer() -> None:
     assert CODEC.build_stream_request(request, KSERVE) is None
 
 
-def test_mlserver_is_asked_by_infer_stream() -> None:
+def test_mlserver_gets_infer_stream() -> None:
     assert not CODEC.streams_need_metadata(MLSERVER)
     wire = CODEC.build_stream_request(InferRequest("m", inputs=(floats(1, 2),)), MLSERVER)
     assert wire is not None
@@ -291,13 +293,13 @@ def test_mlserver_is_asked_by_infer_stream() -> None:
         (InferRequest("m", outputs=(RequestedOutput("out", {"classification": 2}),)), "'out'"),
     ],
 )
-def test_what_cannot_be_told(request_: InferRequest, said: str) -> None:
+def test_unrepresentable_responses(request_: InferRequest, said: str) -> None:
     with pytest.raises(GatewayError, match=said) as caught:
         sent(request_)
     assert caught.value.kind is Kind.UNSUPPORTED
 
 
-def test_an_output_whose_shape_nobody_could_tell() -> None:
+def test_an_output_with_an_unrepresentable_shape() -> None:
     outputs = (TensorMetadata("out", "BYTES", (-1, -1)),)
     inputs = (TensorMetadata("text", "BYTES", (-1, 1)),)
     text = Tensor("text", Datatype.BYTES, (1, 1), pack_bytes([b"a"]))
@@ -352,13 +354,13 @@ def test_an_event_of_triton() -> None:
         (200, EVENT, b'{"model_name":5}', Kind.BACKEND_GARBAGE),
     ],
 )
-def test_what_else_comes(status: int, headers: dict[str, str], body: bytes, kind: Kind) -> None:
+def test_other_responses(status: int, headers: dict[str, str], body: bytes, kind: Kind) -> None:
     with pytest.raises(GatewayError) as caught:
         given_back(body, None, MODEL, status, headers)
     assert caught.value.kind is kind
 
 
-def test_an_event_lacks_what_was_asked_for() -> None:
+def test_an_event_without_a_requested_output() -> None:
     with pytest.raises(GatewayError, match="output 'y'"):
         given_back(b'{"model_name":"m"}', InferRequest("m", outputs=(RequestedOutput("y"),)))
 
@@ -391,7 +393,7 @@ def test_any_event_is_an_answer_or_the_declared_error(
 )
 def test_any_json_is_a_request_or_the_declared_error(document: Any) -> None:
     try:
-        parsed = asked(document)
+        parsed = parsed_request(document)
     except GatewayError:
         return
     assert isinstance(parsed.operation, InferRequest)
@@ -428,7 +430,7 @@ def test_the_parameter_stream(
         assert (CODEC.rewrite_request(checked, "n", "", TRITON) is None) is streamed
 
 
-def test_a_streamed_answer_is_json_whatever_was_asked() -> None:
+def test_a_streamed_response_is_always_json() -> None:
     asks = {"parameters": {"stream": True, "binary_data_output": True}}
     headers = {"accept-encoding": "gzip"}
     wire = HttpRequest(

@@ -156,7 +156,7 @@ def test_a_body_of_one_part_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "told", "otherwise"),
+    ("operation", "fields", "otherwise"),
     [
         (ServerLiveRequest(), {"live": True}, {}),
         (ServerReadyRequest(), {"ready": True}, {}),
@@ -168,14 +168,14 @@ def test_a_body_of_one_part_is_not_copied() -> None:
     ],
 )
 @pytest.mark.parametrize("ok", [True, False])
-def test_health_is_told_by_status_and_body(
-    operation: Operation, told: dict[str, object], otherwise: dict[str, object], *, ok: bool
+def test_health_is_reported_by_status_and_body(
+    operation: Operation, fields: dict[str, object], otherwise: dict[str, object], *, ok: bool
 ) -> None:
     answer = CODEC.build_response(HealthStatus(ok=ok), ParsedRequest(operation))
     assert answer.status == (200 if ok else 400)
     assert answer.headers == {"content-type": "application/json"}
-    refused = {key: False if value is True else value for key, value in told.items()} | otherwise
-    assert json.loads(body(answer)) == (told if ok else refused)
+    refused = {key: False if value is True else value for key, value in fields.items()} | otherwise
+    assert json.loads(body(answer)) == (fields if ok else refused)
 
 
 @pytest.mark.parametrize(
@@ -238,8 +238,8 @@ def test_index_in_both_forms() -> None:
     wire = CODEC.build_response(index, entries)
     assert CODEC.parse_response(wire, ModelIndexRequest(), DEFAULT_LIMITS) == index
     assert CODEC.build_request(ModelIndexRequest(), KSERVE) == get("/v2/models")
-    asked = CODEC.build_request(ModelIndexRequest(ready_only=True), TRITON)
-    assert CODEC.parse_request(asked, DEFAULT_LIMITS).operation == ModelIndexRequest(
+    request = CODEC.build_request(ModelIndexRequest(ready_only=True), TRITON)
+    assert CODEC.parse_request(request, DEFAULT_LIMITS).operation == ModelIndexRequest(
         ready_only=True
     )
     refused(post('{"ready":1}', "/v2/repository/index"), "ready must be a boolean")
@@ -288,7 +288,7 @@ def test_encodings_undone(encoding: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "1.5", "true", '"2"', "[1]"])
-def test_classification_asks_for_some_classes(count: str) -> None:
+def test_classification_needs_a_class_count(count: str) -> None:
     outputs = f'[{{"name":"Y","parameters":{{"classification":{count}}}}}]'
     refused(post(f'{{"inputs":[],"outputs":{outputs}}}'), "'Y'", "classification")
 
@@ -313,7 +313,7 @@ def test_answers_in_several_gzip_members() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "expected"),
     [
         (gzipped(PLAIN) + gzipped(PLAIN)[:-1], "ends too early"),
         (gzipped(PLAIN) + b"\x1f\x8b" * 9, "corrupt"),
@@ -324,8 +324,8 @@ def test_answers_in_several_gzip_members() -> None:
     ],
     ids=["cut", "corrupt", "a byte", "zlib", "too many"],
 )
-def test_what_is_wrong_after_the_first_gzip_member(data: bytes, told: str) -> None:
-    refused(post(data, content_encoding="gzip"), told)
+def test_invalid_bytes_after_the_first_gzip_member(data: bytes, expected: str) -> None:
+    refused(post(data, content_encoding="gzip"), expected)
 
 
 def test_members_share_the_limit() -> None:
@@ -387,12 +387,12 @@ def forms(request: str) -> dict[str, bool]:
     outputs = tuple(Tensor(name, Datatype.INT8, (1,), b"\x07", {"p": 1}) for name in "AB")
     wire = CODEC.build_response(InferResponse("m", "2", "i", {"q": 1}, outputs), parsed)
     length = int(wire.headers.get("inference-header-content-length", len(body(wire))))
-    told = json.loads(body(wire)[:length])
-    assert list(told) == ["id", "model_name", "model_version", "parameters", "outputs"]
-    binary = {t["name"]: t["parameters"].get("binary_data_size") == 1 for t in told["outputs"]}
+    document = json.loads(body(wire)[:length])
+    assert list(document) == ["id", "model_name", "model_version", "parameters", "outputs"]
+    binary = {t["name"]: t["parameters"].get("binary_data_size") == 1 for t in document["outputs"]}
     assert body(wire)[length:] == b"\x07" * sum(binary.values())
     assert (wire.headers["content-type"] == "application/octet-stream") == any(binary.values())
-    assert all(("data" in t) != binary[t["name"]] for t in told["outputs"])
+    assert all(("data" in t) != binary[t["name"]] for t in document["outputs"])
     return binary
 
 
@@ -406,7 +406,7 @@ def test_forms_of_outputs() -> None:
     refused(post('{"inputs":[],"parameters":{"binary_data_output":"yes"}}'), "binary_data_output")
 
 
-def test_what_json_cannot_tell() -> None:
+def test_values_that_json_cannot_represent() -> None:
     for value in (float("inf"), float("nan"), b"x", object()):
         with pytest.raises(GatewayError, match="response: parameter 'p'") as caught:
             CODEC.build_response(
@@ -426,7 +426,7 @@ def test_what_json_cannot_tell() -> None:
 # ---- requests to backends ---------------------------------------------------------------------
 
 
-def test_binary_outputs_are_asked_for_one_by_one_where_listed() -> None:
+def test_listed_outputs_are_each_requested_as_binary() -> None:
     every = CODEC.build_request(InferRequest("m"), TRITON)
     assert json.loads(body(every)) == {"parameters": {"binary_data_output": True}, "inputs": []}
     listed = InferRequest("m", outputs=(RequestedOutput("Y", {"classification": 2}),))
@@ -476,7 +476,7 @@ def test_long_messages_are_cut() -> None:
     assert len(body(CODEC.build_error(error))) < 3000
 
 
-def test_a_configuration_is_asked_for_and_read() -> None:
+def test_a_configuration_is_requested_and_read() -> None:
     for operation, path in {
         ModelConfigRequest("m/n"): "/v2/models/m%2Fn/config",
         ModelConfigRequest("m", "3"): "/v2/models/m/versions/3/config",
@@ -485,34 +485,36 @@ def test_a_configuration_is_asked_for_and_read() -> None:
         assert (wire.method, wire.path) == ("GET", path)
     text = '{"name":"m","max_batch_size":8,"input":[{"name":"X","dims":[3]}],"x":{"y":null}}'
     settings = json.loads(text)
-    told = CODEC.parse_response(ok(text), ModelConfigRequest("m"), DEFAULT_LIMITS)
-    assert told == ModelConfig("m", settings)
+    config = CODEC.parse_response(ok(text), ModelConfigRequest("m"), DEFAULT_LIMITS)
+    assert config == ModelConfig("m", settings)
     with pytest.raises(GatewayError) as caught:
         CODEC.parse_response(ok("[]"), ModelConfigRequest("m"), DEFAULT_LIMITS)
     assert caught.value.kind is Kind.BACKEND_GARBAGE
 
 
-def test_what_the_protocol_lacks_is_unsupported() -> None:
+def test_operations_that_the_protocol_does_not_have_are_unsupported() -> None:
     with pytest.raises(GatewayError, match="ServerStatusRequest") as caught:
         CODEC.build_request(ServerStatusRequest(), TRITON)
     assert caught.value.kind is Kind.UNSUPPORTED
 
 
-def test_what_tells_of_a_form_that_is_no_more_is_left_out() -> None:
+def test_parameters_of_the_previous_form_are_left_out() -> None:
     """KServe's answers over gRPC tell sizes of binary data; gRPC clients may say anything."""
     stale = {"binary_data_size": 7, "binary_data": True, "binary_data_output": True}
     held = Tensor("X", Datatype.INT8, (1,), b"\x01", {**stale, "kept": 1})
     bare = Tensor("Z", Datatype.INT8, (1,), b"\x01", stale)
-    asked = InferRequest("m", "", "", stale, (held, bare), (RequestedOutput("Y", stale),))
-    told = json.loads(body(CODEC.build_request(asked, GENERIC)))
-    assert told == {
+    request = InferRequest("m", "", "", stale, (held, bare), (RequestedOutput("Y", stale),))
+    document = json.loads(body(CODEC.build_request(request, GENERIC)))
+    assert document == {
         "inputs": [
             {"name": "X", "datatype": "INT8", "shape": [1], "parameters": {"kept": 1}, "data": [1]},
             {"name": "Z", "datatype": "INT8", "shape": [1], "data": [1]},
         ],
         "outputs": [{"name": "Y"}],
     }
-    answer = CODEC.build_response(InferResponse("m", "", "", stale, (bare,)), ParsedRequest(asked))
+    answer = CODEC.build_response(
+        InferResponse("m", "", "", stale, (bare,)), ParsedRequest(request)
+    )
     assert json.loads(body(answer)) == {
         "model_name": "m",
         "outputs": [{"name": "Z", "datatype": "INT8", "shape": [1], "data": [1]}],
@@ -525,8 +527,8 @@ def test_raw_requests() -> None:
     unfinished = CODEC.parse_request(wire, DEFAULT_LIMITS)
     assert isinstance(unfinished, PartialInferRequest)
     assert (unfinished.model, unfinished.version) == ("m", "1")
-    for asked in (unfinished, pickle.loads(pickle.dumps(unfinished))):  # it may travel (Textual)
-        parsed = asked.complete(ModelMetadata("m", inputs=(TensorMetadata("X", "INT8", (-1,)),)))
+    for partial in (unfinished, pickle.loads(pickle.dumps(unfinished))):  # it may travel (Textual)
+        parsed = partial.complete(ModelMetadata("m", inputs=(TensorMetadata("X", "INT8", (-1,)),)))
         tensor = Tensor("X", Datatype.INT8, (4,), b"abcd")
         assert parsed.operation == InferRequest("m", "1", inputs=(tensor,))
         assert parsed.response_options.is_binary("any")
@@ -603,7 +605,7 @@ def test_kind_of_a_status(status: int, kind: Kind) -> None:
         (503, '{"error":"Unable to parse \'data\'"}', Kind.NO_BACKEND),
     ],
 )
-def test_a_clients_mistake_under_500_is_told_as_what_it_is(
+def test_a_client_error_under_status_500_is_a_client_error(
     status: int, text: str, kind: Kind
 ) -> None:
     with pytest.raises(GatewayError) as caught:
@@ -751,17 +753,17 @@ def test_bytes_elements_are_limited_over_all_tensors() -> None:
 # ---- how much text a message holds ---------------------------------------------------------------
 
 
-def told_in(body: bytes, **headers: str) -> int:
+def member_texts(body: bytes, **headers: str) -> int:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return CODEC.request_text_bytes(HttpRequest("POST", "/v2/models/m/infer", "", named, (body,)))
 
 
 def test_text_in_is_the_json_part() -> None:
-    assert told_in(b"x" * 100) == 100
-    assert told_in(b"x" * 100, inference_header_content_length="40") == 40
-    assert told_in(b"x" * 100, inference_header_content_length="0") == 0
+    assert member_texts(b"x" * 100) == 100
+    assert member_texts(b"x" * 100, inference_header_content_length="40") == 40
+    assert member_texts(b"x" * 100, inference_header_content_length="0") == 0
     for odd in ("9" * 5000, "400", "-1", "x", "²"):
-        assert told_in(b"x" * 100, inference_header_content_length=odd) == 100
+        assert member_texts(b"x" * 100, inference_header_content_length=odd) == 100
 
 
 def test_a_body_is_no_longer_than_its_length_field() -> None:
@@ -774,18 +776,18 @@ def test_a_body_is_no_longer_than_its_length_field() -> None:
 
 def test_text_in_of_what_is_compressed() -> None:
     little, much = gzipped(b"x" * 1000), gzipped(b"x" * 300_000)
-    assert told_in(little, content_encoding="gzip") == 1000
-    assert told_in(little, content_encoding=" Identity") == len(little)
-    assert told_in(much, content_encoding="gzip") == 300_000  # the length field of gzip
-    assert told_in(zlib.compress(b"x" * 300_000), content_encoding="deflate") > 300_000
+    assert member_texts(little, content_encoding="gzip") == 1000
+    assert member_texts(little, content_encoding=" Identity") == len(little)
+    assert member_texts(much, content_encoding="gzip") == 300_000  # the length field of gzip
+    assert member_texts(zlib.compress(b"x" * 300_000), content_encoding="deflate") > 300_000
     binary = {"content_encoding": "gzip", "inference_header_content_length": "40"}
-    assert told_in(little, **binary) == 40
-    assert told_in(much, **binary) == 300_000  # all of it is inflated
+    assert member_texts(little, **binary) == 40
+    assert member_texts(much, **binary) == 300_000  # all of it is inflated
     for wrong in (b"x" * 100, os.urandom(100_000)):
-        assert 0 <= told_in(wrong, content_encoding="gzip") <= len(wrong) * 1032
+        assert 0 <= member_texts(wrong, content_encoding="gzip") <= len(wrong) * 1032
 
 
-def test_what_inflates_to_little_is_inflated_once() -> None:
+def test_short_compressed_bodies_are_inflated_once() -> None:
     headers = {"content-encoding": "gzip", "accept-encoding": "gzip"}
     plain = b'{"inputs":[]}'
     little = HttpRequest("POST", "/v2/models/m/infer", "", headers, (gzipped(plain),))
@@ -822,9 +824,9 @@ def test_text_out_is_what_is_written_as_text_or_compressed() -> None:
 
 def test_text_forwarded_is_what_is_compressed_or_inflated() -> None:
     def text(accept: str, **headers: str) -> int:
-        told = {name.replace("_", "-"): value for name, value in headers.items()}
-        asked = HttpRequest("POST", "/v2/models/m/infer", "", {"accept-encoding": accept})
-        return CODEC.rewrite_bytes(HttpResponse(200, told, (b"x" * 1000,)), asked)
+        http_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        request = HttpRequest("POST", "/v2/models/m/infer", "", {"accept-encoding": accept})
+        return CODEC.rewrite_bytes(HttpResponse(200, http_headers, (b"x" * 1000,)), request)
 
     assert (text(""), text("identity"), text("gzip")) == (0, 0, 1000)
     assert text("", content_encoding="gzip") == 1000 * 1032
@@ -866,8 +868,8 @@ def test_texts_beside_tensors_are_bounded_together(where: str) -> None:
             "two objects": ({"": half}, {"": half}),
         }[where]
         tensor = {"name": "I", "datatype": "UINT8", "shape": [1], "data": [1], "parameters": own}
-        asked = {"id": text if where == "id" else "", "inputs": [tensor], "parameters": more}
-        body = json.dumps(asked).encode()
+        document = {"id": text if where == "id" else "", "inputs": [tensor], "parameters": more}
+        body = json.dumps(document).encode()
         wire = HttpRequest("POST", "/v2/models/m/infer", "", {}, (body,))
         return CODEC.parse_request(wire, DEFAULT_LIMITS)
 

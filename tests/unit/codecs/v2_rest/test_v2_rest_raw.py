@@ -53,7 +53,7 @@ def test_one_string(shape: tuple[int, ...]) -> None:
         ("BYTES", (-1, -1), 4, "BYTES"),
     ],
 )
-def test_what_cannot_be_resolved(
+def test_unresolvable_tensor_names(
     datatype: str, shape: tuple[int, ...], size: int, mention: str
 ) -> None:
     with pytest.raises(GatewayError, match=f"'X'.*{mention}") as caught:

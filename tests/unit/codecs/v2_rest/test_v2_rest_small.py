@@ -26,7 +26,7 @@ from infergate.testing import load
 VECTORS = Path(__file__).parents[3] / "vectors" / "v2-rest"
 
 
-def told(text: bytes, limits: Limits) -> Any:
+def outcome_of(text: bytes, limits: Limits) -> Any:
     """All that is made of the request ``text``, types of values included (1, 1.0 and True differ,
     0.0 and -0.0 too), or its error."""
     try:
@@ -54,9 +54,9 @@ def told(text: bytes, limits: Limits) -> Any:
 
 def check(text: bytes, limits: Limits = DEFAULT_LIMITS) -> bool:
     """Whether ``text`` is read in one go; if so, as the long way does."""
-    shortly = told(text, limits)
+    shortly = outcome_of(text, limits)
     with patch.object(infer_request, "read_small", return_value=None):
-        assert shortly == told(text, limits)
+        assert shortly == outcome_of(text, limits)
     return read_small(text, limits) is not None
 
 
@@ -83,7 +83,7 @@ X = '"name":"X","datatype":"INT32","shape":[1],"data":[7]'
         ' {"inputs" : [ ] } \n',
     ],
 )
-def test_what_is_read_in_one_go(text: str) -> None:
+def test_documents_that_the_small_reader_accepts(text: str) -> None:
     assert check(text.encode())
 
 
@@ -141,7 +141,7 @@ def test_what_is_read_in_one_go(text: str) -> None:
         "\ufeff{}",
     ],
 )
-def test_what_is_left_to_the_long_way(text: str) -> None:
+def test_documents_that_the_small_reader_leaves_to_the_full_reader(text: str) -> None:
     if text:
         assert not check(text.encode())
 
@@ -163,8 +163,8 @@ def test_the_limits_hold() -> None:
 
 
 def test_every_vector() -> None:
-    wires = [vector.wire for vector in load(VECTORS) if isinstance(vector.wire, HttpRequest)]
-    assert sum(check(body(wire)) for wire in wires if any(wire.body)) > 5
+    messages = [vector.wire for vector in load(VECTORS) if isinstance(vector.wire, HttpRequest)]
+    assert sum(check(body(wire)) for wire in messages if any(wire.body)) > 5
 
 
 # ---- whatever else ------------------------------------------------------------------------------
@@ -188,13 +188,15 @@ STRINGS = st.one_of(
 ).map('"{}"'.format)
 
 
-def arrays(items: st.SearchStrategy[str], most: int = 4) -> st.SearchStrategy[str]:
-    return st.lists(items, max_size=most).map(lambda each: f"[{','.join(each)}]")
+def arrays(items: st.SearchStrategy[str], upper: int = 4) -> st.SearchStrategy[str]:
+    return st.lists(items, max_size=upper).map(lambda each: f"[{','.join(each)}]")
 
 
 def objects(names: str, values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     pairs = st.lists(st.tuples(st.sampled_from(names.split()), values), max_size=2)
-    return pairs.map(lambda each: "{" + ",".join(f'"{name}":{told}' for name, told in each) + "}")
+    return pairs.map(
+        lambda each: "{" + ",".join(f'"{name}":{outcome_of}' for name, outcome_of in each) + "}"
+    )
 
 
 SCALARS = NUMBERS | STRINGS
@@ -214,12 +216,12 @@ def members(draw: Callable[..., Any], known: dict[str, st.SearchStrategy[str]]) 
     names = [name for name in known if draw(st.integers(0, 19))]
     if not draw(st.integers(0, 9)):
         names.append(draw(st.sampled_from([*known, "other", "a:b", "n\\u0061me"])))
-    told = []
+    outcome_of = []
     for name in names:
         odd = not draw(st.integers(0, 29))
         value = draw(VALUES if odd or name not in known else known[name])
-        told.append(f'{draw(SPACE)}"{name}"{draw(SPACE)}:{draw(SPACE)}{value}')
-    return f"{{{','.join(told)}}}"
+        outcome_of.append(f'{draw(SPACE)}"{name}"{draw(SPACE)}:{draw(SPACE)}{value}')
+    return f"{{{','.join(outcome_of)}}}"
 
 
 @st.composite
@@ -271,7 +273,7 @@ def test_any_request(text: bytes) -> None:
 
 @given(requests(), st.data())
 def test_any_request_spoilt(text: bytes, data: st.DataObject) -> None:
-    place = data.draw(st.integers(0, len(text)))
+    at = data.draw(st.integers(0, len(text)))
     length = data.draw(st.integers(0, 3))
     pieces = [
         b"",
@@ -289,7 +291,7 @@ def test_any_request_spoilt(text: bytes, data: st.DataObject) -> None:
         b"\xed\xa0\x80",
     ]
     piece = data.draw(st.sampled_from(pieces) | st.binary(max_size=2))
-    if spoilt := text[:place] + piece + text[place + length :]:
+    if spoilt := text[:at] + piece + text[at + length :]:
         check(spoilt)
 
 
@@ -300,7 +302,9 @@ def test_any_request_spoilt(text: bytes, data: st.DataObject) -> None:
 @example(Datatype.FP32, b"\0\0\x80\x7f", False)  # infinite
 @example(Datatype.FP64, b"\xff" * 6 + b"\xef\x7f" + b"\xff" * 6 + b"\xef\x7f", False)  # in sum only
 @example(Datatype.FP32, b"\xcd\xcc\xcc\x3d", True)  # 0.1, and not aligned
-def test_few_elements_are_written_as_many_are(datatype: Datatype, data: bytes, cut: bool) -> None:
+def test_short_and_long_tensors_are_written_alike(
+    datatype: Datatype, data: bytes, cut: bool
+) -> None:
     data = data[: len(data) - len(data) % datatype.itemsize]
     if datatype is Datatype.BOOL:
         data = bytes(byte & 1 for byte in data)
@@ -313,6 +317,6 @@ def test_few_elements_are_written_as_many_are(datatype: Datatype, data: bytes, c
             option=orjson.OPT_SERIALIZE_NUMPY,
         )
 
-    few = written()
+    written_short = written()
     with patch.object(json_data, "write_small_data", return_value=None):
-        assert few == written()
+        assert written_short == written()

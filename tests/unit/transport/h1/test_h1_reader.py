@@ -341,7 +341,7 @@ def test_a_head_of_more_than_all_that_is_remembered() -> None:
 
 
 @pytest.mark.parametrize("lines", [0, 1, 18])
-def test_what_is_remembered_is_bounded(lines: int) -> None:
+def test_the_cache_is_bounded(lines: int) -> None:
     known = RequestHeadParser(LIMITS)
     for i in range(2000):
         known.read(POST + b"X-%d: y\r\n" % i + b"A: b\r\n" * lines + b"\r\n")

@@ -250,7 +250,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_no_message(wrong: str) -> None:
+def test_malformed_messages(wrong: str) -> None:
     body, encoding, error = WRONG[wrong]
     one = SingleMessageReader(MOST, encoding)
     with pytest.raises(
