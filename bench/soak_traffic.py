@@ -407,8 +407,7 @@ def _made(speaker: ClientKind, listener: Listener, path: str) -> RemoteBackend[A
 
 
 def _call(seconds: float = PATIENCE, headers: Mapping[str, str] = _ASKING) -> RequestContext:
-    now = time.monotonic()
-    return RequestContext("soak", now, deadline=now + seconds, headers=headers)
+    return RequestContext("soak", time.monotonic() + seconds, headers=headers)
 
 
 async def _performed(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import queue
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -253,7 +252,7 @@ async def test_descriptions_tell_the_largest_batch(triton: Triton, tmp_path: Pat
 
 
 def call() -> RequestContext:
-    return RequestContext(peer="test", started_at=time.monotonic())
+    return RequestContext("test")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

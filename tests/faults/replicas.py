@@ -122,7 +122,7 @@ class Load:
 
     async def ask(self, **headers: str) -> None:
         """One inference. Raises GatewayError."""
-        context = RequestContext(peer="test", started_at=time.monotonic(), headers=headers)
+        context = RequestContext("test", headers=headers)
         inputs = tuple(
             tensor_from_array(name, Datatype.INT32, np.arange(16, dtype=np.int32).reshape(1, 16))
             for name in ("INPUT0", "INPUT1")
@@ -137,7 +137,7 @@ class Load:
         gateway = self.gateway.gateway
         inputs = (tensor_from_array("INPUT0", Datatype.INT32, np.zeros(1, np.int32)),)
         while not self._over.is_set():
-            context = RequestContext(peer="test", started_at=time.monotonic())
+            context = RequestContext("test")
             request = InferRequest("identity", inputs=inputs)
             answer = await gateway.infer(request, gateway.bind("identity", "", context), context)
             assert isinstance(answer, InferResponse)

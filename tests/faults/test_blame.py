@@ -15,6 +15,7 @@ from faults.test_bursts_of_errors import burst
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import ModelReadyRequest, Operation
 from infergate.core.request_context import RequestContext
+from infergate.core.request_record import RequestRecord
 
 LOCAL = "127.0.0.1"
 LONGEST_LINE = 8190
@@ -143,7 +144,7 @@ async def test_a_model_that_nobody_has_served_ejects_nobody() -> None:
             ours = load.gateway.gateway
             async with burst(two[0]), burst(two[1]):
                 for _ in range(times):
-                    context = RequestContext(peer="test", started_at=0.0, operation="model_ready")
+                    context = RequestContext("test", record=RequestRecord(operation="model_ready"))
                     asking = ours.perform(operation, context) if operation else load.ask()
                     with pytest.raises(GatewayError, match="the disk is full"):
                         await asking

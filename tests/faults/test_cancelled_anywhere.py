@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import time
 import types
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from contextlib import aclosing, asynccontextmanager
@@ -86,13 +85,13 @@ class Site:
 
     async def ask(self, route: str) -> str:
         """One request, to the end of its answer; how it ended."""
-        context = RequestContext(peer="test", started_at=time.monotonic())
+        context = RequestContext("test")
         if route == "stream":
             await (self._events(context) if self.frontend == "http" else self._stream(context))
-            return context.outcome
+            return context.record.outcome
         wire = built({"http": "v2-rest", "grpc": "v2-grpc"}[self.frontend], route)
         await self._app.respond(wire, context)
-        return context.outcome
+        return context.record.outcome
 
     async def _events(self, context: RequestContext) -> None:
         body = json.dumps({"IN": [1, 2, 3], "DELAY": [2] * 3}).encode()

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -123,7 +122,7 @@ async def _ask(site: Site, stop: threading.Event) -> None:
             clients[key] = speaker.create_client(endpoint)
         request = InferRequest(model, inputs=(replace(tensor, name="INPUT0"),))
         with contextlib.suppress(GatewayError):
-            await clients[key].perform(request, RequestContext("traffic", time.monotonic()))
+            await clients[key].perform(request, RequestContext("traffic"))
         await asyncio.sleep(_ASKED)
     for each in clients.values():
         await each.close()

@@ -193,7 +193,9 @@ class Authorizer:
             else ""
         )
         try:
-            exceeded = await rates.charge(permit, summary.model, route, context.bytes_in, now)
+            exceeded = await rates.charge(
+                permit, summary.model, route, context.record.bytes_in, now
+            )
         except RateStoreUnavailableError:
             raise rejections.rate_store_unavailable() from None
         if exceeded is not None:

@@ -376,7 +376,7 @@ class RemoteBackend(Generic[Req, Resp]):
             )
             outcomes = await asyncio.gather(*exchanges)
         finally:
-            context.backend_seconds += time.monotonic() - started
+            context.record.backend_seconds += time.monotonic() - started
             if isinstance(operation, ModelLoadRequest | ModelUnloadRequest):
                 self._metadata_cache.invalidate_model(operation.model)
         errors = [item for item in outcomes if isinstance(item, GatewayError)]

@@ -143,7 +143,7 @@ class RequestSender(Generic[Req, Resp]):
         finally:
             handle.finish_attempt(outcome)
             budget.active_requests -= 1
-            context.backend_seconds += time.monotonic() - started
+            context.record.backend_seconds += time.monotonic() - started
         return await self._measure(wire, attempts)
 
     async def _exchange_with_retries(
@@ -164,7 +164,7 @@ class RequestSender(Generic[Req, Resp]):
         try:
             response = await self._run_attempts(wire, attempts)
         finally:
-            context.backend_seconds += time.monotonic() - started
+            context.record.backend_seconds += time.monotonic() - started
         self._collect_headers(response, context)
         return response
 
@@ -208,7 +208,7 @@ class RequestSender(Generic[Req, Resp]):
             try:
                 await queue.enter(context)
             finally:
-                context.backend_seconds += time.monotonic() - started
+                context.record.backend_seconds += time.monotonic() - started
         try:
             if sequence is None and context.retry_policy.hedge is not None:
                 return await self._exchange_hedged(wire, context, context.retry_policy.hedge)
@@ -225,9 +225,10 @@ class RequestSender(Generic[Req, Resp]):
         self.prepare_request(wire, context)
         latencies, delay = None, hedge.after_seconds
         if delay is None:
-            latencies = self._latencies.get(context.route)
+            route = context.record.route
+            latencies = self._latencies.get(route)
             if latencies is None:
-                latencies = self._latencies[context.route] = LatencyQuantile(hedge.percentile)
+                latencies = self._latencies[route] = LatencyQuantile(hedge.percentile)
             delay = latencies.percentile()
         attempts = self._make_attempts(context, None)
         first = self._run_attempts(wire, attempts)
@@ -241,7 +242,7 @@ class RequestSender(Generic[Req, Resp]):
                 self._counters.record_hedge(hedge_won)
         finally:
             duration = time.monotonic() - started
-            context.backend_seconds += duration
+            context.record.backend_seconds += duration
         if latencies is not None and self._can_serve(response):
             latencies.add(duration)
         self._collect_headers(response, context)
@@ -419,7 +420,7 @@ class RequestSender(Generic[Req, Resp]):
                 Kind.TIMEOUT, "the backend did not answer in time", origin=Origin.BACKEND
             ) from None
         finally:
-            context.backend_seconds += time.monotonic() - started
+            context.record.backend_seconds += time.monotonic() - started
 
     def _can_serve(self, response: Resp) -> bool:
         """Return whether the endpoint that sent ``response`` can serve."""
@@ -429,12 +430,13 @@ class RequestSender(Generic[Req, Resp]):
         """Return what ``response`` implies about its endpoint. Being unavailable for a model counts
         as a failure only if some endpoint has served that model, because clients may ask for models
         that are not loaded, or whether they are."""
-        has_been_served = context.model in self._endpoints.served_models
+        model = context.record.model
+        has_been_served = model in self._endpoints.served_models
         if not self._access.is_unavailable(response):
             if not has_been_served and self._access.response_status(response) in _SUCCESS_STATUSES:
-                self._endpoints.record_served_model(context.model)
+                self._endpoints.record_served_model(model)
             return AttemptOutcome.OK
-        counts_as_failure = has_been_served and context.operation not in _STATUS_OPERATIONS
+        counts_as_failure = has_been_served and context.record.operation not in _STATUS_OPERATIONS
         return AttemptOutcome.FAILED if counts_as_failure else AttemptOutcome.UNKNOWN
 
     def _error_outcome(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from infergate.core.errors import GatewayError, Kind
@@ -37,7 +37,7 @@ class _Fetch:
 
 class SingleFlightCache(Generic[T]):
     """Caches one value. ``fetch`` returns it with its lifetime in seconds; it gets its own copy of
-    the call, whose deadline it may shorten."""
+    the context, whose deadline it may shorten."""
 
     def __init__(
         self,
@@ -97,12 +97,12 @@ class SingleFlightCache(Generic[T]):
         return self.cached
 
     async def _fetch_value(self, current: _Fetch, context: RequestContext) -> T:
-        own_call = replace(context, response_headers={})
+        own_context = context.child()
         started = self._clock()
         try:
-            value, lifetime = await self._fetch(own_call)
+            value, lifetime = await self._fetch(own_context)
         except GatewayError as error:
-            if not (error.kind is Kind.TIMEOUT and own_call.deadline == context.deadline):
+            if not (error.kind is Kind.TIMEOUT and own_context.deadline == context.deadline):
                 current.error = error
                 self._current = _Fetch()
             del current  # see get

@@ -11,6 +11,7 @@ from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
 from infergate.core.memory import UNLIMITED, MemoryAccount
 from infergate.core.messages import ModelMetadata
+from infergate.core.request_record import RequestRecord
 from infergate.core.retry_policy import DEFAULT_RETRY_POLICY, RetryPolicy
 from infergate.core.trace_context import TraceContext
 from infergate.core.wire import NO_HEADERS
@@ -38,15 +39,13 @@ class Permit(Protocol):
 
 @dataclass(slots=True)
 class RequestContext:
-    """One request in progress. The transport creates it; the frontend and the gateway record on it
-    what the access log and the metrics report.
+    """One request in progress: who sent it and what came with it. The transport creates it.
 
     ``deadline`` is in seconds on the clock of ``time.monotonic``; None if the client set none.
     ``headers`` are the client's HTTP headers or gRPC metadata, with lower-case names.
     """
 
     peer: str
-    started_at: float
     deadline: float | None = None
     stream_deadline: float | None = None
     """For a request that is answered by a stream: the deadline of the whole stream, as the client
@@ -70,28 +69,6 @@ class RequestContext:
     trace: TraceContext | None = None
     """Set while the request is traced."""
     request_id: str = ""
-    protocol: str = ""
-    operation: str = ""
-    model: str = ""
-    route: str = ""
-    backend: str = ""
-    backend_protocol: str = ""
-    pipeline: str = ""
-    """``forward`` (passed through) or ``translate``."""
-    outcome: str = "ok"
-    """``ok``, or the kind of the error."""
-    error: str = ""
-    detail: str = ""
-    exceeded_limit: str = ""
-    """The name of the limit because of which the request was rejected."""
-    response_count: int | None = None
-    """The number of responses so far, for a stream."""
-    bytes_in: int = 0
-    bytes_out: int = 0
-    backend_seconds: float = 0.0
-    received_at: float = 0.0
-    """When the request had been received completely, on the clock of ``started_at``; 0.0 if it
-    never was."""
     abort_error: GatewayError | None = None
     """Set when the gateway aborts the request while it is in progress: the request is cancelled,
     and the client gets this error."""
@@ -100,11 +77,47 @@ class RequestContext:
     it."""
     response_headers: dict[str, str] = field(default_factory=dict)
     """Headers of the backend's response that are returned to the client."""
+    record: RequestRecord = field(default_factory=RequestRecord)
+    """What is logged and counted."""
 
     @property
     def identity(self) -> str:
         """The client's name in rules and logs; empty if it was not authenticated."""
         return "" if self.permit is None else self.permit.identity
+
+    def child(self) -> RequestContext:
+        """Return the context of a request on behalf of the same client: one request of a stream, a
+        mirrored copy, or a query of the gateway itself.
+
+        It shares the client, its headers, its trace and its memory. Its deadline starts as this
+        one's. Its response headers and its record are its own, so that nothing that happens to it
+        is logged as this request's; the record starts with the same operation and route.
+        """
+        record = self.record
+        return RequestContext(
+            self.peer,
+            self.deadline,
+            self.stream_deadline,
+            self.route_timeout,
+            self.retry_policy,
+            self.headers,
+            self.peer_identity,
+            self.unsupported_datatypes,
+            self.declared_metadata,
+            self.permit,
+            self.trace,
+            self.request_id,
+            memory=self.memory,
+            record=RequestRecord(
+                protocol=record.protocol,
+                operation=record.operation,
+                model=record.model,
+                route=record.route,
+                backend=record.backend,
+                backend_protocol=record.backend_protocol,
+                pipeline=record.pipeline,
+            ),
+        )
 
     def shorten_deadline(self, deadline: float) -> None:
         """Set the deadline unless the current one is earlier."""
@@ -117,12 +130,3 @@ class RequestContext:
         self.deadline = self.stream_deadline
         if self.route_timeout is not None:
             self.shorten_deadline(time.monotonic() + self.route_timeout)
-
-    def record_error(self, error: GatewayError) -> None:
-        """Record ``error`` as the outcome for metrics and the log, and make its public text name
-        the exceeded limit."""
-        error.append_limit_key()
-        self.outcome = error.kind.value
-        self.error = error.public
-        self.detail = error.detail
-        self.exceeded_limit = error.limit

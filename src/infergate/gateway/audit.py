@@ -51,7 +51,7 @@ def log_denied(operation: type[Operation], context: RequestContext, error: Gatew
     parsed."""
     _log_operation(
         OPERATION_NAMES[operation],
-        f"model={context.model[:_MAX_TEXT_CHARS]!r}",
+        f"model={context.record.model[:_MAX_TEXT_CHARS]!r}",
         context,
         error.kind.value,
     )
@@ -62,8 +62,8 @@ def _log_operation(operation: str, subject: str, context: RequestContext, outcom
         "%s %s route=%r backend=%r peer=%s request_id=%r outcome=%s%s",
         operation,
         subject,
-        context.route,
-        context.backend,
+        context.record.route,
+        context.record.backend,
         context.peer,
         context.request_id,
         outcome,
@@ -72,8 +72,8 @@ def _log_operation(operation: str, subject: str, context: RequestContext, outcom
             AUDIT,
             operation=operation,
             subject=subject,
-            route=context.route,
-            backend=context.backend,
+            route=context.record.route,
+            backend=context.record.backend,
             peer=context.peer,
             request_id=context.request_id,
             outcome=outcome,

@@ -85,7 +85,7 @@ async def fit_response(
             context.unsupported_datatypes,
             casts,
             "output",
-            context.protocol,
+            context.record.protocol,
         )
         if cast_outputs is not response.outputs:
             charge_tensors(

@@ -29,8 +29,7 @@ from infergate.transport.base import RequestStream, StreamHandler
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 
-CallObserver = Callable[[RequestContext], None]
-"""Called with the ``RequestContext`` of a request."""
+RequestObserver = Callable[[RequestContext], None]
 UnaryService = Callable[[RpcRequest, RequestContext], Awaitable[RpcResponse]]
 """A unary gRPC method that the gateway serves itself."""
 _KIND_OF_CODE: Final = {
@@ -60,8 +59,8 @@ class Dispatch(Generic[Req, Resp]):
         frontends: Mapping[str, Frontend[Req, Resp]],
         path: Callable[[Req], str],
         finish: Callable[[Resp, RequestContext], int],
-        record: CallObserver,
-        assign_id: CallObserver,
+        record: RequestObserver,
+        assign_id: RequestObserver,
     ) -> None:
         """``frontends`` are keyed by what they claim; the first one also answers unclaimed
         requests. ``assign_id`` is called first for every request and sets its id."""
@@ -83,15 +82,15 @@ class Dispatch(Generic[Req, Resp]):
     async def respond(self, wire: Req, context: RequestContext) -> Resp:
         """Answer ``wire`` and record the request."""
         self._assign_id(context)
-        context.received_at = time.monotonic()
+        context.record.received_at = time.monotonic()
         try:
             response = await self._serve(wire, context)
         except BaseException:  # the client disconnected: only log and metrics are left to update
             if context.abort_error is None:  # else the transport calls ``refuse``
-                context.outcome = Kind.CANCELLED.value
+                context.record.outcome = Kind.CANCELLED.value
                 self._record(context)
             raise
-        context.bytes_out = self._finish(response, context)
+        context.record.bytes_out = self._finish(response, context)
         self._record_response(response, context)
         return response
 
@@ -104,7 +103,7 @@ class Dispatch(Generic[Req, Resp]):
         it."""
         self._assign_id(context)
         response = self._frontend_of(wire).refuse(error, wire, context)
-        context.bytes_out = self._finish(response, context)
+        context.record.bytes_out = self._finish(response, context)
         self._record(context)
         return response
 
@@ -115,8 +114,8 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
     def __init__(
         self,
         frontends: Mapping[str, Frontend[HttpRequest, HttpResponse]],
-        record: CallObserver,
-        assign_id: CallObserver | None = None,
+        record: RequestObserver,
+        assign_id: RequestObserver | None = None,
     ) -> None:
         super().__init__(
             frontends,
@@ -137,7 +136,7 @@ class _RecordedBody:
     """Counts the bytes of ``rest``, the remainder of a body, and records the request when it is
     closed."""
 
-    def __init__(self, rest: BodyStream, record: CallObserver, context: RequestContext) -> None:
+    def __init__(self, rest: BodyStream, record: RequestObserver, context: RequestContext) -> None:
         self._rest: Final = rest
         self._record: Final = record
         self._context: Final = context
@@ -146,7 +145,7 @@ class _RecordedBody:
         """Return the next part of the body, or None at its end."""
         body = await self._rest.next()
         if body is not None:
-            self._context.bytes_out += total_size(body)
+            self._context.record.bytes_out += total_size(body)
         return body
 
     async def close(self) -> None:
@@ -168,8 +167,8 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
         frontends: Mapping[str, Frontend[RpcRequest, RpcResponse]],
         services: Mapping[str, UnaryService],
         streams: Mapping[str, StreamHandler],
-        record: CallObserver,
-        assign_id: CallObserver | None = None,
+        record: RequestObserver,
+        assign_id: RequestObserver | None = None,
     ) -> None:
         assign_id = assign_id or assign_request_id
         super().__init__(frontends, operator.attrgetter("method"), _finish_rpc, record, assign_id)
@@ -204,14 +203,15 @@ def _stream_codecs(
 async def _call_service(
     service: UnaryService, wire: RpcRequest, context: RequestContext
 ) -> RpcResponse:
-    context.protocol, context.operation = "grpc", wire.method[1:]
+    record = context.record
+    record.protocol, record.operation = "grpc", wire.method[1:]
     if wire.deferred is not None:  # only long messages are deferred; these services take short ones
-        context.record_error(GatewayError(Kind.TOO_LARGE, "the message is too long"))
-        return RpcResponse(code=_RESOURCE_EXHAUSTED, details=context.error)
+        record.record_error(GatewayError(Kind.TOO_LARGE, "the message is too long"))
+        return RpcResponse(code=_RESOURCE_EXHAUSTED, details=record.error)
     response = await service(wire, context)
     if response.code:
-        context.outcome = _KIND_OF_CODE.get(response.code, Kind.BAD_REQUEST).value
-        context.error = response.details
+        record.outcome = _KIND_OF_CODE.get(response.code, Kind.BAD_REQUEST).value
+        record.error = response.details
     return response
 
 

@@ -281,7 +281,7 @@ class PassThrough(Generic[Req, Resp]):
     def _translate(
         self, wire: Req, summary: RequestSummary, binding: RouteBinding, context: RequestContext
     ) -> Awaitable[Resp]:
-        context.pipeline = self._translation.name
+        context.record.pipeline = self._translation.name
         return self._translation.infer(wire, summary, binding, context)
 
     async def _should_translate(
@@ -426,16 +426,17 @@ class Frontend(Generic[Req, Resp]):
     async def respond(
         self, wire: Req, context: RequestContext, deferred: DeferredMessage | None = None
     ) -> Resp:
-        """Answer ``wire``, with an error response if need be, and note the outcome on ``context``.
+        """Answer ``wire``, with an error response if need be, and note the outcome on its record.
         ``deferred`` is the message of ``wire`` if it is not inflated yet."""
-        context.protocol = self.codec.name
+        record = context.record
+        record.protocol = self.codec.name
         context.unsupported_datatypes = self._unsupported_datatypes
         try:
             summary = self.codec.summarize(
                 wire if deferred is None else _with_first_bytes(wire, deferred)
             )
-            context.operation = OPERATION_NAMES[summary.operation]
-            context.model = summary.model
+            record.operation = OPERATION_NAMES[summary.operation]
+            record.model = summary.model
             self._check_names(summary)
             if self._authorizer is not None:
                 summary = await self._authorizer.authorize(summary, context)
@@ -445,12 +446,12 @@ class Frontend(Generic[Req, Resp]):
                 return await self._translation.perform(wire, context)
             binding = self.gateway.bind(summary.model, summary.version, context)
             pipeline = self._pipelines[binding] if summary.can_pass_through else self._translation
-            context.pipeline = pipeline.name
+            record.pipeline = pipeline.name
             return await pipeline.infer(wire, summary, binding, context)
         except GatewayError as error:
             return self.refuse(error, wire, context)
         except Exception:  # noqa: BLE001 - a bug must cost one request, not the process
-            _log.exception("internal error while serving %s", context.protocol, extra=BUG)
+            _log.exception("internal error while serving %s", self.codec.name, extra=BUG)
             return self.refuse(GatewayError(Kind.INTERNAL, "internal error"), wire, context)
 
     def _check_names(self, summary: RequestSummary) -> None:
@@ -472,7 +473,7 @@ class Frontend(Generic[Req, Resp]):
         """Put the whole message into ``wire``. Raises GatewayError, also if its names differ from
         ``authorized``, the summary that was checked."""
         message = await deferred.inflate(context.memory)
-        context.bytes_in = len(message)
+        context.record.bytes_in = len(message)
         wire.deferred, wire.message = None, (message,)
         summary = self.codec.summarize(wire)
         if (summary.operation, summary.model, summary.version) != (
@@ -487,7 +488,7 @@ class Frontend(Generic[Req, Resp]):
     async def open_stream(self, context: RequestContext) -> None:
         """Authenticate the client of a new stream. Raises GatewayError before the stream is opened:
         the number of streams is limited, and an open one may stay idle for hours."""
-        context.protocol = self.codec.name
+        context.record.protocol = self.codec.name
         if self._authorizer is not None:
             await self._authorizer.authenticate(context)
 
@@ -496,11 +497,12 @@ class Frontend(Generic[Req, Resp]):
     ) -> tuple[InferRequest, ParsedRequest, RouteBinding]:
         """Parse ``wire``, one request of a stream; return its inference, how it was parsed and its
         route, which is noted on ``context``. Raises GatewayError."""
-        context.protocol = self.codec.name
+        record = context.record
+        record.protocol = self.codec.name
         context.unsupported_datatypes = self._unsupported_datatypes
-        context.pipeline = self._translation.name
+        record.pipeline = self._translation.name
         summary = self.codec.summarize(wire)
-        context.model = summary.model
+        record.model = summary.model
         self._check_names(summary)
         if self._authorizer is not None:
             await self._authorizer.authorize(summary, context)
@@ -511,8 +513,9 @@ class Frontend(Generic[Req, Resp]):
 
     def refuse(self, error: GatewayError, wire: Req, context: RequestContext) -> Resp:
         """Return ``error`` in this protocol's form, with the request id that is logged."""
-        context.protocol = self.codec.name
-        context.record_error(error)
+        record = context.record
+        record.protocol = self.codec.name
+        record.record_error(error)
         if context.request_id:
             context.response_headers.setdefault(REQUEST_ID_HEADER, context.request_id)
         return self.codec.build_error(error, wire)

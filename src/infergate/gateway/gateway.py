@@ -467,7 +467,7 @@ class Gateway:
         if len(backends) != 1:
             return None
         (backend,) = backends.values()
-        name = self.bind_any(model, replace(context)).route.backend_model(model) if model else ""
+        name = self.bind_any(model, context.child()).route.backend_model(model) if model else ""
         return await query_backend(backend, ServerStatusRequest(name), context)
 
     async def _is_ready(self, context: RequestContext) -> bool:

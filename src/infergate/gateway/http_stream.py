@@ -56,8 +56,8 @@ async def open_http_stream(
 ) -> Any:
     """Return the HTTP response to ``wire``, parsed as ``parsed``: the first response as its body,
     the others as its ``body_stream``. Raises the error that comes instead of the first response."""
-    context.operation = STREAM_OPERATION_NAME
-    context.response_count = 0
+    context.record.operation = STREAM_OPERATION_NAME
+    context.record.response_count = 0
     responses = _start_stream(gateway, parsed, context)
     body = _ResponseBody(responses, codec_offload, parsed, wire, context)
     try:
@@ -98,7 +98,7 @@ class _ResponseBody:
         if result is None:
             self._is_finished = True
             return None
-        assert self._context.response_count is not None
+        assert self._context.record.response_count is not None
         build, offload, context = (
             self._codec.build_stream_response,
             self._codec_offload,
@@ -112,7 +112,7 @@ class _ResponseBody:
             response, self._counted_bytes = await offload.write_response(
                 context, build, result, self._parsed
             )
-        self._context.response_count += 1
+        self._context.record.response_count += 1
         return response
 
     def build_end(self) -> Any:
@@ -133,7 +133,9 @@ class _ResponseBody:
             return self._error_body(self._context.abort_error)
         except Exception:  # noqa: BLE001 - logged; costs one request only
             _log.exception(
-                "internal error while serving a stream of %s", self._context.protocol, extra=BUG
+                "internal error while serving a stream of %s",
+                self._context.record.protocol,
+                extra=BUG,
             )
             return self._error_body(GatewayError(Kind.INTERNAL, "internal error"))
         body: Sequence[Buffer] | None = None if response is None else response.body
@@ -141,12 +143,12 @@ class _ResponseBody:
 
     def _error_body(self, error: GatewayError) -> Sequence[Buffer]:
         self._is_finished = True
-        self._context.record_error(error)
+        self._context.record.record_error(error)
         body: Sequence[Buffer] = self._codec.build_stream_error(error, self._wire).body
         return body
 
     async def close(self) -> None:
         """Cancel the inference if the body has not been read to its end."""
         if not self._is_finished:  # the client disconnected
-            self._context.outcome = Kind.CANCELLED.value
+            self._context.record.outcome = Kind.CANCELLED.value
         await self._responses.aclose()

@@ -49,7 +49,7 @@ READY: Final = HealthStatus(ok=True)
 
 def _short_call(context: RequestContext) -> RequestContext:
     """Return a copy of ``context`` for one short query by the gateway itself."""
-    copy = replace(context, response_headers={})
+    copy = context.child()
     copy.shorten_deadline(time.monotonic() + QUERY_TIMEOUT_SECONDS)
     return copy
 
@@ -57,7 +57,7 @@ def _short_call(context: RequestContext) -> RequestContext:
 def _shared_call(context: RequestContext) -> tuple[RequestContext, asyncio.Semaphore]:
     """Return a copy of ``context`` for many queries, and the semaphore that limits how many run at
     once."""
-    shared = replace(context, response_headers={})
+    shared = context.child()
     shared.shorten_deadline(time.monotonic() + _STATUS_TIMEOUT_SECONDS)
     return shared, asyncio.Semaphore(_MAX_CONCURRENT_QUERIES)
 

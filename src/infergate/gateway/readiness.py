@@ -53,7 +53,7 @@ class Readiness:
             # The previous holder of the lock may have refreshed the result.
             if not self.is_draining and self._clock() >= self._valid_until:
                 check = self._check_backends
-                result = await check(RequestContext(peer="", started_at=self._clock()))
+                result = await check(RequestContext(""))
                 if check is self._check_backends:
                     self._result, self._valid_until = result, self._clock() + CACHE_SECONDS
         return self._current()

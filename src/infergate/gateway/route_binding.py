@@ -33,9 +33,9 @@ class RouteBinding:
         """Set the route, backend, timeout and retry policy of ``context``, and shorten its
         deadline to the route's timeout."""
         backend, timeout = self.backend, self.route.timeout
-        context.route = self.label
-        context.backend = backend.name
-        context.backend_protocol = backend.protocol
+        context.record.route = self.label
+        context.record.backend = backend.name
+        context.record.backend_protocol = backend.protocol
         context.route_timeout = timeout
         context.retry_policy = self.route.retry
         if timeout is not None:

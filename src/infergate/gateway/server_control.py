@@ -125,7 +125,7 @@ class ServerControl:
             raise GatewayError(
                 Kind.UNSUPPORTED, f"no backend has what {OPERATION_NAMES[type(operation)]} asks for"
             )
-        context.backend = ",".join(backend.name for backend in supporting)
+        context.record.backend = ",".join(backend.name for backend in supporting)
         responses = await asyncio.gather(
             *(backend.perform_on_all(operation, context) for backend in supporting),
             return_exceptions=True,

@@ -175,7 +175,7 @@ class SharedMemory:
                     "is not supported",
                 )
         if self._is_enabled:
-            context.backend = ",".join(backend.name for backend in self._backends)
+            context.record.backend = ",".join(backend.name for backend in self._backends)
             await audit(operation, context, self._change(operation, context))
         return Acknowledgement()
 
@@ -370,9 +370,7 @@ async def _register_all(backend: Backend, descriptions: Iterable[SharedMemoryReg
         request = SharedMemoryRegisterRequest(
             region.name, region.key, region.offset, region.size, region.device
         )
-        context = RequestContext(
-            peer="", started_at=started, deadline=started + _REGISTER_TIMEOUT_SECONDS
-        )
+        context = RequestContext("", started + _REGISTER_TIMEOUT_SECONDS)
         try:
             await _replace_registration(backend, request, context)
         except GatewayError as error:

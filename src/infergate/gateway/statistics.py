@@ -23,7 +23,7 @@ from infergate.core.messages import (
     InferRequest,
     ModelStatistics,
 )
-from infergate.core.request_context import RequestContext
+from infergate.core.request_record import RequestRecord
 from infergate.core.tensor import Parameters
 
 MAX_MODELS: Final = 1024
@@ -57,24 +57,24 @@ class GatewayStatistics:
         """Count these models from the start, from now on. Existing counters stay."""
         self._configured_models = frozenset(configured_models)
 
-    def record(self, context: RequestContext, seconds: float, now: float) -> None:
+    def record(self, record: RequestRecord, seconds: float, now: float) -> None:
         """Count a finished request, which took ``seconds``. ``now`` is the wall-clock time."""
-        if context.operation not in _INFERENCES or not context.route:
+        if record.operation not in _INFERENCES or not record.route:
             return
-        counters = self._counters.get(context.model)
+        counters = self._counters.get(record.model)
         if counters is None:
-            if context.outcome != _OK and context.model not in self._configured_models:
+            if record.outcome != _OK and record.model not in self._configured_models:
                 return
-            counters = self._counters[context.model] = _ModelCounters()
+            counters = self._counters[record.model] = _ModelCounters()
             if len(self._counters) > MAX_MODELS:
                 self._counters.popitem(last=False)
         else:
-            self._counters.move_to_end(context.model)
-        if context.outcome == _OK:
+            self._counters.move_to_end(record.model)
+        if record.outcome == _OK:
             counters.last_success_at = now
             counters.successes += 1
             counters.success_seconds += seconds
-            counters.backend_seconds += context.backend_seconds
+            counters.backend_seconds += record.backend_seconds
         else:
             counters.failures += 1
             counters.failure_seconds += seconds

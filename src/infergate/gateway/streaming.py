@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -25,6 +24,7 @@ from infergate.core.log_events import BUG
 from infergate.core.memory import UNLIMITED, MemoryAccount
 from infergate.core.messages import STREAM_OPERATION_NAME, InferRequest, InferResponse
 from infergate.core.request_context import CLOCK_TOLERANCE, RequestContext
+from infergate.core.request_record import RequestRecord
 from infergate.core.sequences import SequenceKey, sequence_key
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, total_size
@@ -104,7 +104,7 @@ class InferenceStream:
 
     async def open(self) -> None:
         """Authenticate the client. Raises GatewayError."""
-        self._context.operation = STREAM_OPERATION_NAME
+        self._context.record.operation = STREAM_OPERATION_NAME
         await self._frontend.open_stream(self._context)
 
     async def handle(
@@ -112,17 +112,12 @@ class InferenceStream:
     ) -> AsyncGenerator[RpcResponse, None]:
         """Start the request in ``message`` and return its responses. ``error`` is the transport's
         reason to refuse it."""
-        context = dataclasses.replace(
-            self._context,
-            started_at=time.monotonic(),
-            stream_deadline=self._context.deadline,
-            operation=STREAM_OPERATION_NAME,
-            protocol=self._frontend.codec.name,
-            response_count=0,
-            bytes_in=len(message),
-            memory=memory,
-            response_headers={},
-        )
+        context = self._context.child()
+        context.stream_deadline = context.deadline
+        context.memory = memory
+        record = context.record
+        record.operation, record.response_count = STREAM_OPERATION_NAME, 0
+        record.bytes_in = len(message)
         self._assign_id(context)
         wire = RpcRequest(self._codec.streaming_method, (message,), context.headers)
         request = _StreamRequest(wire, context, error or await self._parse(wire, context))
@@ -142,25 +137,26 @@ class InferenceStream:
         except GatewayError as error:
             return error
         except Exception:  # noqa: BLE001 - logged; costs one request only
-            return _internal_error(context)
+            return _internal_error(context.record)
 
     async def _recorded_responses(
         self, request: _StreamRequest, sequence: SequenceKey | None
     ) -> AsyncGenerator[RpcResponse, None]:
         """Yield all responses to ``request``, count them and record the request."""
         context = request.context
+        record = context.record
         try:
             async with aclosing(self._responses_or_error(request)) as messages:
                 async for message in messages:
-                    assert context.response_count is not None
-                    context.response_count += 1
-                    context.bytes_out += total_size(message.message)
+                    assert record.response_count is not None
+                    record.response_count += 1
+                    record.bytes_out += total_size(message.message)
                     yield message
         except BaseException:  # the client disconnected, or the gateway aborts the stream
             if self._context.abort_error is None:
-                context.outcome = Kind.CANCELLED.value
+                record.outcome = Kind.CANCELLED.value
             else:
-                context.record_error(self._context.abort_error)
+                record.record_error(self._context.abort_error)
             raise
         finally:
             self._stop_waiting(request)
@@ -188,11 +184,11 @@ class InferenceStream:
             # would keep both until the garbage collector runs.
             error = raised.with_traceback(None)
         except Exception:  # noqa: BLE001 - logged; costs one request only
-            error = _internal_error(context)
+            error = _internal_error(context.record)
         if error is None:
             return
-        context.record_error(error)
-        if not context.response_count:
+        context.record.record_error(error)
+        if not context.record.response_count:
             await request.may_respond.wait()
         if _ends_stream(error, context):
             yield self._frontend.codec.build_error(error, request.wire)
@@ -213,7 +209,7 @@ class InferenceStream:
         ) as responses:
             async for result in responses:
                 ended = result.is_last
-                if ended and not context.response_count:
+                if ended and not context.record.response_count:
                     await request.may_respond.wait()
                 else:
                     self._stop_waiting(request)
@@ -258,6 +254,6 @@ def _sequence_of_request(parsed: ParsedStreamRequest | GatewayError) -> Sequence
     return sequence_key(parsed[0])
 
 
-def _internal_error(context: RequestContext) -> GatewayError:
-    _log.exception("internal error while serving a stream of %s", context.protocol, extra=BUG)
+def _internal_error(record: RequestRecord) -> GatewayError:
+    _log.exception("internal error while serving a stream of %s", record.protocol, extra=BUG)
     return GatewayError(Kind.INTERNAL, "internal error")

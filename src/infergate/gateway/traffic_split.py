@@ -159,11 +159,11 @@ class TrafficSplit:
             return
         memory = self._mirror_sender.admit(request, context.memory)
         if memory is not None:
-            copy = replace(
-                context, deadline=None, stream_deadline=None, response_headers={}, memory=memory
-            )
-            binding.apply_to(copy)
-            self._mirror_sender.send(request, send(request, binding, copy), memory)
+            child = context.child()
+            child.deadline = child.stream_deadline = None
+            child.memory = memory
+            binding.apply_to(child)
+            self._mirror_sender.send(request, send(request, binding, child), memory)
 
     async def _discard_stream(
         self, request: InferRequest, binding: RouteBinding, context: RequestContext

@@ -86,8 +86,7 @@ async def _finding(
         client = running.client(speaker, named.model, named.version)
         known_models = running.witness.models
         declared = known_models.get(request.model, known_models["FP32"])
-        context = RequestContext("matrix", time.monotonic())
-        context.shorten_deadline(context.started_at + (case.deadline or _TIMEOUT_SECONDS))
+        context = RequestContext("matrix", time.monotonic() + (case.deadline or _TIMEOUT_SECONDS))
         try:
             client.codec.build_request(named, speaker.profile, declared)
         except GatewayError as error:

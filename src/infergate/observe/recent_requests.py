@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from prometheus_client.core import Metric
 
-from infergate.core.request_context import RequestContext
+from infergate.core.request_record import RequestRecord
 from infergate.observe.metrics import Metrics
 from infergate.observe.request_counters import RequestFlow
 
@@ -52,21 +52,24 @@ class RecentRequests:
         self.pipelines: Final[PipelineCounts] = {}
         self.failures: Final[deque[Failure]] = deque(maxlen=MAX_FAILURES)
 
-    def record_failure(self, context: RequestContext, seconds: float, now: float) -> None:
-        """Record a request that failed after ``seconds``, at wall clock time ``now``."""
+    def record_failure(
+        self, record: RequestRecord, request_id: str, seconds: float, now: float
+    ) -> None:
+        """Record the request ``request_id``, which failed after ``seconds``, at wall clock time
+        ``now``."""
         self.failures.append(
             Failure(
                 now,
-                context.outcome,
-                context.error[:_MAX_ERROR_TEXT],
-                context.detail[:_MAX_ERROR_TEXT],
-                context.protocol,
-                context.operation,
-                context.model[:_MAX_TEXT],
-                context.route,
-                context.backend,
-                context.backend_protocol,
-                context.request_id,
+                record.outcome,
+                record.error[:_MAX_ERROR_TEXT],
+                record.detail[:_MAX_ERROR_TEXT],
+                record.protocol,
+                record.operation,
+                record.model[:_MAX_TEXT],
+                record.route,
+                record.backend,
+                record.backend_protocol,
+                request_id,
                 seconds,
             )
         )

@@ -14,7 +14,7 @@ from prometheus_client.core import Exemplar, Metric
 from prometheus_client.registry import Collector
 
 from infergate.core.duration_histogram import GATEWAY_BUCKETS, REQUEST_BUCKETS, DurationHistogram
-from infergate.core.request_context import RequestContext
+from infergate.core.request_record import RequestRecord
 from infergate.observe.family import Labels, MetricFamily, histogram_value
 from infergate.observe.label_names import MetricNames
 
@@ -70,54 +70,53 @@ class RequestCounters(Collector):
         self.names: Callable[[], MetricNames | None] = lambda: None
         self._series: Final[dict[tuple[str, ...], _Series]] = {}
 
-    def record(self, context: RequestContext, seconds: float) -> None:
+    def record(self, record: RequestRecord, seconds: float) -> None:
         """Count a finished request."""
         labels = (
-            context.route,
-            context.protocol,
-            context.backend,
-            context.backend_protocol,
-            context.operation,
+            record.route,
+            record.protocol,
+            record.backend,
+            record.backend_protocol,
+            record.operation,
         )
         series = self._series.get(labels)
         if series is None:
             series = self._series[labels] = _Series()
         series.seconds.observe(seconds)
-        series.bytes_in += context.bytes_in
-        series.bytes_out += context.bytes_out
-        waited = context.backend_seconds
+        series.bytes_in += record.bytes_in
+        series.bytes_out += record.bytes_out
+        waited = record.backend_seconds
         if waited:
             series.backend.observe(waited)
-        if context.received_at and context.response_count is None:
-            own = seconds - context.received_at + context.started_at - waited
+        if record.received_at and record.response_count is None:
+            own = seconds - record.received_at + record.started_at - waited
             series.own.observe(max(own, 0.0))  # several backends may be waited for at once
         outcomes = series.outcomes
-        outcomes[context.outcome] = outcomes.get(context.outcome, 0) + 1
+        outcomes[record.outcome] = outcomes.get(record.outcome, 0) + 1
 
-    def record_traced(self, context: RequestContext, seconds: float) -> None:
-        """Count a finished request, with exemplars if it is traced."""
-        self.record(context, seconds)
-        trace = context.trace.id if context.trace is not None else ""
-        if not trace:
+    def record_traced(self, record: RequestRecord, seconds: float, trace_id: str) -> None:
+        """Count a finished request, with exemplars if ``trace_id`` is not empty."""
+        self.record(record, seconds)
+        if not trace_id:
             return
         labels = (
-            context.route,
-            context.protocol,
-            context.backend,
-            context.backend_protocol,
-            context.operation,
+            record.route,
+            record.protocol,
+            record.backend,
+            record.backend_protocol,
+            record.operation,
         )
         series, now = self._series[labels], time.time()
 
         def keep(name: str, times: DurationHistogram, value: float) -> None:
             exemplars = series.exemplars.setdefault(name, {})
-            exemplars[times.bucket_index(value)] = Exemplar({"trace_id": trace}, value, now)
+            exemplars[times.bucket_index(value)] = Exemplar({"trace_id": trace_id}, value, now)
 
         keep("seconds", series.seconds, seconds)
-        if context.backend_seconds:
-            keep("backend", series.backend, context.backend_seconds)
-        if context.received_at and context.response_count is None:
-            own = seconds - context.received_at + context.started_at - context.backend_seconds
+        if record.backend_seconds:
+            keep("backend", series.backend, record.backend_seconds)
+        if record.received_at and record.response_count is None:
+            own = seconds - record.received_at + record.started_at - record.backend_seconds
             keep("own", series.own, max(own, 0.0))
 
     def flows(self) -> list[RequestFlow]:

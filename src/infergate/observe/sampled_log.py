@@ -65,6 +65,6 @@ class SampledLog(AccessLog):
 
     def record(self, context: RequestContext, seconds: float, now: float) -> None:
         """Log a finished request, or leave it out. Never blocks."""
-        left_out = self._sampler.count_left_out(context.route, context.outcome, now)
+        left_out = self._sampler.count_left_out(context.record.route, context.record.outcome, now)
         if left_out is not None:
             self._enqueue(log_fields(context, seconds, now, left_out))

@@ -104,7 +104,7 @@ class OpenTelemetry:
         if context.trace is not None:
             return
         parent = self._propagator.extract(context.headers, _EMPTY_CONTEXT)
-        started = time.time_ns() - round((time.monotonic() - context.started_at) * 1e9)
+        started = time.time_ns() - round((time.monotonic() - context.record.started_at) * 1e9)
         span = self._tracer.start_span("request", parent, SpanKind.SERVER, start_time=started)
         context.trace = _RequestSpan(span)
         context.headers = {**context.headers, TRACEPARENT: _traceparent(span.get_span_context())}
@@ -134,8 +134,9 @@ class OpenTelemetry:
 
     def record_response(self, context: RequestContext) -> None:
         """Record the next response of a stream."""
-        if isinstance(context.trace, _RequestSpan) and context.response_count is not None:
-            _add_message_event(context.trace.span, "SENT", context.response_count + 1)
+        count = context.record.response_count
+        if isinstance(context.trace, _RequestSpan) and count is not None:
+            _add_message_event(context.trace.span, "SENT", count + 1)
 
     def end_request(self, context: RequestContext) -> None:
         """End the request's span, with the fields of the access log as attributes."""
@@ -144,10 +145,11 @@ class OpenTelemetry:
             return
         span = trace.span
         if span.is_recording():
-            span.update_name(f"{context.operation or 'request'} {context.route}".rstrip())
+            record = context.record
+            span.update_name(f"{record.operation or 'request'} {record.route}".rstrip())
             span.set_attributes(_attributes(context))
-            if context.outcome in _SERVER_ERRORS:
-                span.set_status(Status(StatusCode.ERROR, context.error[:_MAX_TEXT]))
+            if record.outcome in _SERVER_ERRORS:
+                span.set_status(Status(StatusCode.ERROR, record.error[:_MAX_TEXT]))
         span.end()
 
     def close(self) -> None:
@@ -228,26 +230,27 @@ def _set_error(span: Span, error: BaseException) -> None:
 
 def _attributes(context: RequestContext) -> dict[str, str | int | float]:
     """Return the fields of the access log line as attributes, without empty text."""
+    record = context.record
     attributes: dict[str, str | int | float] = {
         "infergate.request_id": context.request_id[:_MAX_TEXT],
         "client.address": context.peer,
-        "infergate.protocol": context.protocol,
-        "infergate.operation": context.operation,
-        "infergate.model": context.model[:_MAX_TEXT],
-        "infergate.route": context.route,
-        "infergate.backend": context.backend,
-        "infergate.backend_protocol": context.backend_protocol,
-        "infergate.way": context.pipeline,
-        "infergate.outcome": context.outcome,
+        "infergate.protocol": record.protocol,
+        "infergate.operation": record.operation,
+        "infergate.model": record.model[:_MAX_TEXT],
+        "infergate.route": record.route,
+        "infergate.backend": record.backend,
+        "infergate.backend_protocol": record.backend_protocol,
+        "infergate.way": record.pipeline,
+        "infergate.outcome": record.outcome,
         "infergate.identity": context.identity[:_MAX_TEXT],
-        "infergate.backend_seconds": context.backend_seconds,
-        "infergate.bytes_in": context.bytes_in,
-        "infergate.bytes_out": context.bytes_out,
+        "infergate.backend_seconds": record.backend_seconds,
+        "infergate.bytes_in": record.bytes_in,
+        "infergate.bytes_out": record.bytes_out,
     }
-    if context.response_count is not None:
-        attributes["infergate.messages"] = context.response_count
-    if context.outcome in _SERVER_ERRORS:
-        attributes["error.type"] = context.outcome
+    if record.response_count is not None:
+        attributes["infergate.messages"] = record.response_count
+    if record.outcome in _SERVER_ERRORS:
+        attributes["error.type"] = record.outcome
     return {key: value for key, value in attributes.items() if value != ""}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +38,7 @@ from infergate.core.messages import (
     SharedMemoryRegisterRequest,
 )
 from infergate.core.request_context import RequestContext
+from infergate.core.request_record import RequestRecord
 
 SECRET = "infergate_the-key-of-a"
 BEARER = {"authorization": f"Bearer {SECRET}"}
@@ -84,7 +84,7 @@ class Door:
 
     async def enter(self, peek: RequestSummary = INFER, **fields: Any) -> str:
         """Who came in."""
-        self.context = RequestContext("test", time.monotonic(), **fields)
+        self.context = RequestContext("test", **fields)
         self.peek = await self.entrance.authorize(peek, self.context)
         return self.context.identity
 
@@ -129,18 +129,14 @@ async def test_who_opens_a_stream_is_known_or_a_guest() -> None:
     door, guests = Door(), Door(AccessRule(("anonymous",)))
     for wrong in ({}, {"x-api-key": "wrong"}):
         with pytest.raises(GatewayError) as caught:
-            await door.entrance.authenticate(
-                RequestContext("test", time.monotonic(), headers=wrong)
-            )
+            await door.entrance.authenticate(RequestContext("test", headers=wrong))
         assert caught.value.kind is Kind.UNAUTHENTICATED
     assert door.reasons == [RejectionReason.NO_CREDENTIALS.value, RejectionReason.UNKNOWN_KEY.value]
     for which, headers, identity in ((door, BEARER, "key:a"), (guests, {}, "anonymous")):
-        await which.entrance.authenticate(
-            call := RequestContext("test", time.monotonic(), headers=headers)
-        )
+        await which.entrance.authenticate(call := RequestContext("test", headers=headers))
         assert call.identity == identity
     door.entrance.hand_over_to(guests.entrance)
-    await door.entrance.authenticate(call := RequestContext("test", time.monotonic()))
+    await door.entrance.authenticate(call := RequestContext("test"))
     assert call.identity == "anonymous"
 
 
@@ -223,8 +219,10 @@ async def test_rates_are_kept_and_health_does_not_count() -> None:
 
 async def test_bytes_are_those_of_the_call() -> None:
     door = Door(limits=(RateLimit(("*",), bytes=Rate(100, 3600.0, 100)),))
-    await door.enter(headers=BEARER, bytes_in=60)
-    assert (await door.refusal(headers=BEARER, bytes_in=60)).kind is Kind.RATE_LIMITED
+    await door.enter(headers=BEARER, record=RequestRecord(bytes_in=60))
+    assert (
+        await door.refusal(headers=BEARER, record=RequestRecord(bytes_in=60))
+    ).kind is Kind.RATE_LIMITED
     assert door.reasons == ["bytes"]
 
 

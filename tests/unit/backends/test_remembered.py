@@ -17,8 +17,7 @@ from infergate.core.request_context import RequestContext
 
 
 def call(seconds: float = 60.0) -> RequestContext:
-    now = time.monotonic()
-    return RequestContext(peer="test", started_at=now, deadline=now + seconds)
+    return RequestContext("test", time.monotonic() + seconds)
 
 
 class Message:

@@ -88,7 +88,7 @@ def backend(upstream: FakeUpstream, codec: Any = None, **server: Any) -> RemoteB
 
 
 def call(**fields: Any) -> RequestContext:
-    return RequestContext(peer="test", started_at=time.monotonic(), **fields)
+    return RequestContext("test", **fields)
 
 
 def refused(wire: RpcRequest, endpoint: Endpoint) -> RpcResponse:

@@ -35,8 +35,7 @@ MODEL = ModelMetadata("m", ("1",))
 
 
 def call(seconds: float = 60.0) -> RequestContext:
-    now = time.monotonic()
-    return RequestContext(peer="test", started_at=now, deadline=now + seconds)
+    return RequestContext("test", time.monotonic() + seconds)
 
 
 def refusal(kind: Kind) -> GatewayError:

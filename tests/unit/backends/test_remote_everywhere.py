@@ -97,7 +97,7 @@ def backend(upstream: FakeUpstream, count: int = 3) -> RemoteBackend[Any, Any]:
 
 
 def call(**fields: Any) -> RequestContext:
-    return RequestContext(peer="test", started_at=time.monotonic(), **fields)
+    return RequestContext("test", **fields)
 
 
 async def test_every_endpoint_is_asked_at_once() -> None:
@@ -109,7 +109,7 @@ async def test_every_endpoint_is_asked_at_once() -> None:
     assert upstream.most_at_once == 3
     assert all(wire.metadata == {"x-request-id": "r"} for wire in upstream.metadata)
     assert made.codec.profiles == [TRITON]  # type: ignore[attr-defined]
-    assert asked.backend_seconds > 0
+    assert asked.record.backend_seconds > 0
 
 
 async def test_all_have_ended_before_the_first_error_is_told() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -67,7 +66,7 @@ class Upstream:
 async def all_of(upstream: Upstream, profile: Profile = TRITON) -> list[InferResponse]:
     server = BackendSettings("b", (Endpoint("a", 1), Endpoint("b", 2)), 5, profile)
     backend = RemoteBackend(server, V2RestCodec(), upstream, HTTP_MESSAGES, DEFAULT_LIMITS)
-    return [each async for each in backend.stream(ASKED, RequestContext("test", time.monotonic()))]
+    return [each async for each in backend.stream(ASKED, RequestContext("test"))]
 
 
 def values(answers: list[InferResponse]) -> list[tuple[list[int], bool]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
@@ -58,7 +57,7 @@ def backend(upstream: Upstream, endpoints: list[Endpoint]) -> RemoteBackend[Any,
 
 
 def call() -> RequestContext:
-    return RequestContext(peer="test", started_at=time.monotonic())
+    return RequestContext("test")
 
 
 def request(number: object = None, model: str = "m") -> InferRequest:

@@ -21,6 +21,7 @@ from infergate.backends.request_sender import RequestSender
 from infergate.core.counters import BackendCounters
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.request_context import RequestContext
+from infergate.core.request_record import RequestRecord
 from infergate.core.retry_policy import HedgePolicy, RetryPolicy
 from infergate.core.sequences import SequenceKey
 from infergate.core.wire import RpcRequest, RpcResponse
@@ -103,7 +104,7 @@ class Site:
         )
 
     async def ask(self, policy: RetryPolicy, sequence: Any = None, **fields: Any) -> RpcResponse:
-        context = RequestContext(peer="test", started_at=0.0, retry_policy=policy, **fields)
+        context = RequestContext("test", retry_policy=policy, **fields)
         try:
             return await self.sending.infer(RpcRequest("/infer"), context, sequence)
         finally:
@@ -222,7 +223,7 @@ async def test_a_sequence_goes_to_no_other_endpoint(waits: list[int]) -> None:
 async def test_an_outage_is_sent_the_budget_and_no_more() -> None:
     site = Site(*[Kind.BACKEND_GARBAGE] * 1000)
     policy = RetryPolicy(max_retries=3, is_idempotent=True)
-    calls = [RequestContext(peer="test", started_at=0.0, retry_policy=policy) for _ in range(100)]
+    calls = [RequestContext("test", retry_policy=policy) for _ in range(100)]
     told = await asyncio.gather(
         *(site.sending.infer(RpcRequest("/infer"), call) for call in calls),
         return_exceptions=True,
@@ -268,9 +269,7 @@ async def test_no_message_is_kept_once_it_has_failed() -> None:
     async def failing(site: Site, policy: RetryPolicy) -> weakref.ref[Wire]:
         wire = Wire("/infer")
         with pytest.raises(GatewayError):
-            await site.sending.infer(
-                wire, RequestContext(peer="test", started_at=0.0, retry_policy=policy)
-            )
+            await site.sending.infer(wire, RequestContext("test", retry_policy=policy))
         return weakref.ref(wire)
 
     gc.collect()
@@ -290,7 +289,7 @@ async def test_no_message_is_kept_once_it_has_failed() -> None:
 
 
 async def pulled(site: Site, policy: RetryPolicy) -> list[RpcResponse]:
-    context = RequestContext(peer="test", started_at=0.0, retry_policy=policy)
+    context = RequestContext("test", retry_policy=policy)
     return [each async for each in site.sending.stream(RpcRequest("/stream"), context, None)]
 
 
@@ -389,9 +388,9 @@ async def test_a_percentile_is_learnt_first() -> None:
     site = Site(*[0.001] * 60, SLOW)
     policy = hedging(percentile=0.95)
     for _ in range(60):
-        await site.ask(policy, route="m")
+        await site.ask(policy, record=RequestRecord(route="m"))
     before = site.upstream.asked.count("a") + site.upstream.asked.count("b")
-    assert await site.ask(policy, route="m") is OK
+    assert await site.ask(policy, record=RequestRecord(route="m")) is OK
     assert len(site.upstream.asked) >= before + 2
     assert len(site.upstream.cancelled) >= 1
 
@@ -435,7 +434,7 @@ async def test_who_finds_no_place_waits_and_who_finds_no_room_is_refused() -> No
 
 
 def call(**fields: Any) -> RequestContext:
-    return RequestContext(peer="test", started_at=0.0, **fields)
+    return RequestContext("test", **fields)
 
 
 async def test_who_waits_too_long_is_told_so_and_leaves() -> None:

@@ -55,15 +55,15 @@ def test_a_call_goes_to_another_process_without_what_is_this_ones() -> None:
 def test_a_deadline_only_comes_forward(
     before: float | None, requested: float, after: float
 ) -> None:
-    context = RequestContext(peer="127.0.0.1", started_at=0.0, deadline=before)
+    context = RequestContext("127.0.0.1", deadline=before)
     context.shorten_deadline(requested)
     assert context.deadline == after
 
 
 def test_a_failure_is_noted_for_log_and_metrics() -> None:
-    context = RequestContext(peer="127.0.0.1", started_at=0.0)
-    context.record_error(
+    context = RequestContext("127.0.0.1")
+    context.record.record_error(
         GatewayError(Kind.CONNECT, "no endpoint answers", detail="10.0.0.7: refused")
     )
-    assert (context.outcome, context.error) == ("connect", "no endpoint answers")
-    assert context.detail == "10.0.0.7: refused"
+    assert (context.record.outcome, context.record.error) == ("connect", "no endpoint answers")
+    assert context.record.detail == "10.0.0.7: refused"

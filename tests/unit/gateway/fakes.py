@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,7 +27,7 @@ from infergate.core.wire import RpcRequest, RpcResponse
 
 
 def call(**fields: Any) -> RequestContext:
-    return RequestContext(peer="test", started_at=time.monotonic(), **fields)
+    return RequestContext("test", **fields)
 
 
 class Budget:

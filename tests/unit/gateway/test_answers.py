@@ -16,6 +16,7 @@ from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 from infergate.core.request_context import RequestContext
+from infergate.core.request_record import RequestRecord
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.gateway.dispatch import HttpDispatch
 from infergate.gateway.frontend import Frontend
@@ -62,12 +63,12 @@ class Harness:
         route = Route("m", "acting", rewrite=Rewrite("real"), timeout=timeout)
         self.gateway = Gateway(RouteTable([route]), {"acting": self.backend}, {})
         frontend: Any = Frontend(plugins()["v2-rest"].create({}), self.gateway, DEFAULT_LIMITS)
-        self.records: list[RequestContext] = []
+        self.records: list[RequestRecord] = []
         self.app = HttpDispatch({"v2": frontend}, self.record)
 
     def record(self, context: RequestContext) -> None:
-        self.records.append(context)
-        self.gateway.own_statistics.record(context, 0.5, 1)
+        self.records.append(context.record)
+        self.gateway.own_statistics.record(context.record, 0.5, 1)
 
     async def ask(self, do: str, verb: str = "generate_stream", **more: Any) -> HttpResponse:
         body = json.dumps({"id": "i", "do": do, **more}).encode()

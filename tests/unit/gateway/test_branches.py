@@ -71,9 +71,9 @@ async def test_a_header_chooses_the_route() -> None:
         Route("m", "other", headers={"x-canary": "yes*", "x-team": "blue"}), Route("m", "own")
     )
     both = {"x-canary": "yes, please", "x-team": "blue"}
-    assert (await harness.ask(headers=both)).backend == "other"
+    assert (await harness.ask(headers=both)).record.backend == "other"
     for less in ({}, {"x-canary": "yes"}, {"x-canary": "no", "x-team": "blue"}):
-        assert (await harness.ask(headers=less)).backend == "own"
+        assert (await harness.ask(headers=less)).record.backend == "own"
 
 
 async def test_without_the_header_there_may_be_no_route() -> None:
@@ -90,7 +90,7 @@ async def test_without_the_header_there_may_be_no_route() -> None:
 
 async def test_a_share_goes_elsewhere_under_its_own_name() -> None:
     harness = Harness(split(25, model="new"))
-    backends = Counter([(await harness.ask(request_id=str(n))).backend for n in range(400)])
+    backends = Counter([(await harness.ask(request_id=str(n))).record.backend for n in range(400)])
     assert 60 < backends["other"] < 140
     assert {each.model for each in harness.other.requests if isinstance(each, InferRequest)} == {
         "new"
@@ -103,7 +103,8 @@ async def test_the_value_of_a_header_goes_one_way() -> None:
     for user in range(30):
         headers = {"x-user": str(user)}
         backends = {
-            (await harness.ask(headers=headers, request_id=f"{user}-{n}")).backend for n in range(5)
+            (await harness.ask(headers=headers, request_id=f"{user}-{n}")).record.backend
+            for n in range(5)
         }
         assert len(backends) == 1
     assert harness.own.requests
@@ -115,7 +116,9 @@ async def test_a_sequence_goes_one_way_whatever_the_header_says() -> None:
     for number in range(1, 30):
         request = InferRequest("m", "", "id", {"sequence_id": number})
         backends = {
-            (await harness.ask(request, headers={"x-user": str(n)}, request_id=str(n))).backend
+            (
+                await harness.ask(request, headers={"x-user": str(n)}, request_id=str(n))
+            ).record.backend
             for n in range(5)
         }
         assert len(backends) == 1
@@ -141,10 +144,10 @@ async def test_questions_go_to_the_routes_own_backend() -> None:
 
 async def test_what_could_not_be_sent_goes_to_the_fallback() -> None:
     harness = Harness(Route("m", "own", fallback="other"))
-    assert (await harness.ask()).backend == "own"
+    assert (await harness.ask()).record.backend == "own"
     harness.own.answer = AWAY
     context = await harness.ask()
-    assert (context.backend, context.outcome) == ("other", "ok")
+    assert (context.record.backend, context.record.outcome) == ("other", "ok")
     assert len(await harness.stream()) == 1
     assert harness.counters.fallbacks == 2
 
@@ -217,13 +220,13 @@ def mirroring(percent: float = 100.0, maximum: int = 16) -> tuple[Harness, Held]
 async def test_a_copy_is_sent_when_the_answer_is_there() -> None:
     harness, mirror = mirroring()
     context = await harness.ask(deadline=None, request_id="r1")
-    assert context.backend == "own"
+    assert context.record.backend == "own"
     assert not mirror.requests
     await until(lambda: mirror.requests == [REQUEST])
     assert mirror.calls.request_id == "r1"
     mirror.let.set()
     await until(lambda: harness.counters.mirrored == {"ok": 1})
-    assert context.backend == "own"
+    assert context.record.backend == "own"
 
 
 async def test_no_more_copies_than_there_may_be() -> None:
@@ -358,5 +361,5 @@ async def test_only_routes_with_branches_are_translated_for_it() -> None:
     for model in ("m", "n"):
         context = call()
         await made.respond(RpcRequest(f"infer {model} 1 id"), context)
-        ways.append(context.pipeline)
+        ways.append(context.record.pipeline)
     assert ways == ["translate", "forward"]

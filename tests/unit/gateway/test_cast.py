@@ -48,7 +48,7 @@ def through(backend: Memory, casts: Any = CASTS, declared: Any = None, **rewrite
 def lacking() -> RequestContext:
     """Of a client whose protocol has neither."""
     made = call()
-    made.unsupported_datatypes, made.protocol = LACKED, "pipe"
+    made.unsupported_datatypes, made.record.protocol = LACKED, "pipe"
     return made
 
 

@@ -34,6 +34,7 @@ from infergate.core.messages import (
     TensorMetadata,
 )
 from infergate.core.request_context import RequestContext
+from infergate.core.request_record import RequestRecord
 from infergate.gateway import model_catalogue
 from infergate.gateway.gateway import Gateway
 from infergate.routing.table import Rewrite, Route, RouteTable
@@ -215,7 +216,7 @@ async def test_the_only_server_tells_its_version_and_configuration() -> None:
 
 async def test_servers_that_tell_none_leave_the_gateways_own() -> None:
     made = gateway(Route("m", "b"), backends=[Repository()])
-    made.own_statistics.record(call(model="m", route="m", operation="infer"), 0.25, 1)
+    made.own_statistics.record(RequestRecord(model="m", route="m", operation="infer"), 0.25, 1)
     (reported,) = (await status(made, "m")).models
     (counted,) = reported.statistics
     assert counted["inference_stats"]["success"] == {"count": 1, "ns": 250_000_000}
@@ -255,7 +256,7 @@ async def test_all_models() -> None:
     assert [one.metadata.name for one in reported.models] == ["simple", "x-1", "x-2"]
     assert reported.models[0].metadata.max_batch_size == 8
     assert [states(one) for one in reported.models] == [{"1": "READY"}] * 3
-    assert context.route == ""  # it is no one route's
+    assert context.record.route == ""  # it is no one route's
 
 
 async def test_a_gateway_that_is_not_ready_says_so() -> None:

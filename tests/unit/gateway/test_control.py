@@ -90,7 +90,7 @@ async def test_a_change_goes_along_the_models_route_to_every_server() -> None:
     load = ModelLoadRequest("m", "repo", {"config": "{}"})
     assert await made.perform(load, context) == Acknowledgement()
     assert here.requests == [ModelLoadRequest("real", "repo", {"config": "{}"})] * 3
-    assert (context.route, context.backend) == ("m@2", "b")
+    assert (context.record.route, context.record.backend) == ("m@2", "b")
     assert await made.perform(ModelUnloadRequest("x-y"), call()) == Acknowledgement()
     assert here.requests[3:] == [ModelUnloadRequest("y")] * 3
     assert not there.requests
@@ -178,7 +178,7 @@ async def test_a_servers_settings_go_to_every_backend_that_has_them(operation: O
     context = call()
     assert await made.perform(operation, context) == Settings({"x": "a"})
     assert (one.requests, other.requests, third.requests) == ([operation], [], [operation])
-    assert context.backend == "a,c"
+    assert context.record.backend == "a,c"
     third.answer = GatewayError(Kind.BAD_REQUEST, "no such setting")
     assert (await refusal(made, operation)).public == "no such setting"
     one.profile_of_all = third.profile_of_all = MLSERVER
@@ -234,7 +234,8 @@ async def test_the_audit_log_tells_who_asked_and_who_was_not_let_in(
     await gateway(Memory("b", Acknowledgement()), repository=True).perform(
         ModelLoadRequest("m"), context
     )
-    refused = call(model="m\nforged" + "x" * 1000)
+    refused = call()
+    refused.record.model = "m\nforged" + "x" * 1000
     log_denied(ModelLoadRequest, refused, GatewayError(Kind.UNAUTHENTICATED, "credentials"))
     done, kept_out = caplog.messages
     assert done.endswith("""outcome=ok identity="jwt:idp:al'ice\"""")

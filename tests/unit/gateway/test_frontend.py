@@ -28,7 +28,7 @@ async def test_the_same_protocol_goes_on_undecoded() -> None:
     assert answer.details == "as it said/it said"
     assert [w.method for w in backend.sent] == ["infer m 1 x"]
     assert codec.decoded == 0
-    assert context.pipeline == "forward"
+    assert context.record.pipeline == "forward"
 
 
 async def test_a_rewritten_model_is_still_not_decoded() -> None:
@@ -64,7 +64,7 @@ async def test_anything_else_is_translated(
     )
     assert b"InferResponse" in bytes(answer.message[0])
     assert not backend.sent
-    assert context.pipeline == "translate"
+    assert context.record.pipeline == "translate"
 
 
 async def test_a_form_the_server_does_not_take_is_translated() -> None:
@@ -74,7 +74,7 @@ async def test_a_form_the_server_does_not_take_is_translated() -> None:
     await frontend(backend, codec).respond(RpcRequest("infer m 1 odd"), context)
     assert codec.decoded == 1
     assert not backend.sent
-    assert context.pipeline == "translate"
+    assert context.record.pipeline == "translate"
 
 
 @pytest.mark.parametrize("backend", [Wired("b", LineCodec()), Memory("b")], ids=["wire", "other"])
@@ -82,7 +82,7 @@ async def test_both_ways_refuse_what_is_wrong_and_send_nothing(backend: Any) -> 
     context = call()
     answer = await frontend(backend, LineCodec()).respond(RpcRequest("infer m 1 bad"), context)
     assert answer.details == "bad_request: bad tensor"
-    assert context.outcome == "bad_request"
+    assert context.record.outcome == "bad_request"
     assert not backend.requests
     assert not getattr(backend, "sent", [])
 
@@ -116,7 +116,7 @@ async def test_a_backends_error_is_told_in_this_protocol() -> None:
     context = call()
     answer = await frontend(backend, LineCodec()).respond(RpcRequest("infer m 1 id"), context)
     assert answer.details == "backend_error: it broke"
-    assert context.outcome == "backend_error"
+    assert context.record.outcome == "backend_error"
 
 
 async def test_other_operations_need_no_way() -> None:
@@ -128,7 +128,7 @@ async def test_a_request_that_cannot_be_read_is_answered() -> None:
     context = call()
     answer = await frontend(Memory("b"), LineCodec()).respond(RpcRequest("?"), context)
     assert answer.details == "bad_request: no such verb"
-    assert context.protocol == "line"
+    assert context.record.protocol == "line"
 
 
 async def test_a_bug_costs_one_request(caplog: pytest.LogCaptureFixture) -> None:
@@ -147,7 +147,7 @@ def test_a_refusal_of_the_transport_takes_this_form() -> None:
         GatewayError(Kind.TOO_LARGE, "too large"), RpcRequest("infer m 1 id"), context
     )
     assert answer.details == "too_large: too large"
-    assert context.outcome == "too_large"
+    assert context.record.outcome == "too_large"
 
 
 async def test_outputs_that_cannot_be_had_in_that_form_are_translated() -> None:
@@ -170,7 +170,7 @@ async def test_outputs_that_cannot_be_had_in_that_form_are_translated() -> None:
         context = call()
         answer = await handler.respond(RpcRequest("infer m 1 id"), context)
         assert b"InferResponse" in bytes(answer.message[0])
-        assert context.pipeline == "translate"
+        assert context.record.pipeline == "translate"
         assert (len(backend.sent), codec.decoded) == (2, times)
     await handler.respond(sequence, call())
     assert len(backend.sent) == 2

@@ -59,7 +59,8 @@ async def test_an_operation_reaches_its_routes_backend_and_is_noted() -> None:
     context = call()
     assert await made.perform(ModelReadyRequest("m"), context) == HealthStatus(ok=True)
     assert memory.requests == [ModelReadyRequest("m")]
-    assert (context.route, context.backend, context.backend_protocol) == ("m", "b", "memory")
+    assert (context.record.route, context.record.backend) == ("m", "b")
+    assert context.record.backend_protocol == "memory"
 
 
 @pytest.mark.parametrize("model", ["", "M", "m2", "../m"])
@@ -148,7 +149,11 @@ async def test_a_model_is_described_in_the_clients_names() -> None:
     assert await made.describe("m", "2", context) == ModelMetadata(
         "m", ("2",), inputs=(TensorMetadata("image", "FP32", (-1, 3)),), max_batch_size=4
     )
-    assert (context.route, context.backend, context.route_timeout) == ("m@2", "b", 5.0)
+    assert (context.record.route, context.record.backend, context.route_timeout) == (
+        "m@2",
+        "b",
+        5.0,
+    )
     await made.describe("m", "2", call(), newer=True)
     assert memory.described == [("real", "1", False), ("real", "1", True)]
     assert not memory.requests
@@ -164,7 +169,7 @@ async def test_a_declared_model_is_described_as_declared() -> None:
     assert await made.describe("m", "", context, newer=True) == ModelMetadata(
         "m", ("1",), max_batch_size=0
     )
-    assert context.route == "*"
+    assert context.record.route == "*"
     assert not memory.described
 
 
@@ -277,7 +282,7 @@ async def test_a_routes_timeout_brings_the_deadline_forward() -> None:
     context = call()
     await made.perform(ModelReadyRequest("m"), context)
     assert context.deadline is not None
-    assert context.deadline - context.started_at <= 5.5
+    assert context.deadline - context.record.started_at <= 5.5
 
 
 async def test_the_embedded_models_are_served() -> None:

@@ -234,7 +234,7 @@ async def test_a_frontend_asks_its_gate_before_it_reads_a_message() -> None:
     for line in ("infer m 1 x", "ready m", "infer m 1 bad"):
         answer = await frontend.respond(RpcRequest(line), request_context := call())
         assert answer.details == "forbidden: no"
-        assert request_context.outcome == "forbidden"
+        assert request_context.record.outcome == "forbidden"
     with pytest.raises(GatewayError, match="no"):
         await frontend.parse_stream_request(RpcRequest("infer m 1 x"), call())
     assert codec.decoded == 0
@@ -288,7 +288,10 @@ async def test_own_services_refuse_as_grpc_does() -> None:
     outcomes: list[str] = []
     frontends = {"": Frontend(LineCodec(), gateway(Memory("b")), DEFAULT_LIMITS)}
     dispatch = RpcDispatch(
-        frontends, guarded.unary, guarded.streams, lambda context: outcomes.append(context.outcome)
+        frontends,
+        guarded.unary,
+        guarded.streams,
+        lambda context: outcomes.append(context.record.outcome),
     )
     answer = await dispatch.respond(RpcRequest(f"{HEALTH}Check"), call())
     assert (answer.code, answer.details) == (7, "no")

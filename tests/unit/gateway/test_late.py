@@ -81,7 +81,7 @@ async def _own(wire: RpcRequest, context: RequestContext) -> RpcResponse:
 async def test_a_client_that_is_refused_causes_no_inflation() -> None:
     gate = _Gate(GatewayError(Kind.FORBIDDEN, "no"))
     answer, late, memory, context = await _respond(_message(), gate)
-    assert (answer.code, context.model, context.outcome) == (7, "m", "forbidden")
+    assert (answer.code, context.record.model, context.record.outcome) == (7, "m", "forbidden")
     assert gate.requests == [RequestSummary(InferRequest, "m", "1")]
     assert (late.inflated, memory.requests) == (0, [])
 
@@ -91,7 +91,7 @@ async def test_a_client_that_is_admitted_is_served() -> None:
     answer, late, memory, context = await _respond(_message(), gate)
     assert (answer.code, answer.details) == (0, "")
     assert (late.inflated, len(memory.requests), len(gate.requests)) == (1, 1, 1)
-    assert context.bytes_in == len(_message())
+    assert context.record.bytes_in == len(_message())
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ async def test_a_client_that_is_admitted_is_served() -> None:
 )
 async def test_names_are_at_the_beginning(message: bytes) -> None:
     answer, _, memory, context = await _respond(message, _Gate())
-    assert context.outcome == "bad_request"
+    assert context.record.outcome == "bad_request"
     assert answer.code == 3
     assert memory.requests == []
 
@@ -112,7 +112,7 @@ async def test_names_are_at_the_beginning(message: bytes) -> None:
 async def test_the_gateways_own_methods_take_no_such_message() -> None:
     dispatch, context = _dispatch(Memory("b"), _Gate()), call()
     answer = await dispatch.respond(RpcRequest("/own/Method", deferred=_Late(b"")), context)
-    assert (answer.code, context.outcome) == (8, "too_large")
+    assert (answer.code, context.record.outcome) == (8, "too_large")
 
 
 @given(st.binary(max_size=200))

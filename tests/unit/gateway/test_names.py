@@ -163,15 +163,16 @@ async def test_it_is_refused_before_rules_and_routes(name: str, bad: str) -> Non
     gate = Everybody() if in_body else Nobody()  # what only a whole message tells comes after rules
     await frontend(protocol, memory, gate).respond(wire(bad), context)
     assert memory.requests == []
-    if context.error.startswith("no such path"):
+    record = context.record
+    if record.error.startswith("no such path"):
         assert protocol == "trtis-http"
         assert "/" in bad
         return
-    assert context.outcome == Kind.BAD_REQUEST.value
-    assert context.error.startswith(("the model name ", "the model version ", "the name of ")) or (
-        "the repository's name " in context.error
+    assert record.outcome == Kind.BAD_REQUEST.value
+    assert record.error.startswith(("the model name ", "the model version ", "the name of ")) or (
+        "the repository's name " in record.error
     )
-    assert context.route == ""
+    assert record.route == ""
 
 
 async def test_a_request_of_a_stream() -> None:
@@ -214,8 +215,8 @@ async def test_a_tensors_name(name: str) -> None:
     for protocol, wire in messages.items():
         memory, context = Memory("b"), call()
         await frontend(protocol, memory, Everybody()).respond(wire, context)
-        assert context.outcome == Kind.BAD_REQUEST.value
-        assert "name" in context.error
+        assert context.record.outcome == Kind.BAD_REQUEST.value
+        assert "name" in context.record.error
         assert memory.requests == []
 
 
@@ -239,8 +240,8 @@ async def test_the_region_of_a_tensor(name: str) -> None:
             "m", ("1",), inputs=(TensorMetadata("I", "INT8", (1,)),), max_batch_size=8
         )
         await frontend(protocol, memory, Everybody()).respond(wire, context)
-        assert context.outcome == Kind.BAD_REQUEST.value
-        assert "the name of a shared memory region " in context.error
+        assert context.record.outcome == Kind.BAD_REQUEST.value
+        assert "the name of a shared memory region " in context.record.error
         assert memory.requests == []
 
 

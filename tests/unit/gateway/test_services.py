@@ -22,7 +22,7 @@ from infergate.gateway.services import (
 )
 
 V2 = "inference.GRPCInferenceService"
-CALL = RequestContext(peer="test", started_at=0.0)
+CALL = RequestContext("test")
 CheckRequest = SCHEMA.message_class("grpc.health.v1.HealthCheckRequest")
 CheckResponse = SCHEMA.message_class("grpc.health.v1.HealthCheckResponse")
 ListResponse = SCHEMA.message_class("grpc.health.v1.HealthListResponse")

@@ -19,6 +19,7 @@ from infergate.core.messages import (
     ModelStatisticsRequest,
     Operation,
 )
+from infergate.core.request_record import RequestRecord
 from infergate.gateway.gateway import Gateway
 from infergate.gateway.statistics import MAX_MODELS, GatewayStatistics, merge_statistics
 from infergate.routing.table import Rewrite, Route, RouteTable
@@ -30,8 +31,8 @@ def counted(figures: GatewayStatistics, model: str) -> dict[str, Any]:
 
 
 def record(figures: GatewayStatistics, model: str, outcome: str = "ok", **fields: Any) -> None:
-    context = call(model=model, route="*", operation="infer", outcome=outcome, **fields)
-    figures.record(context, 0.25, 1_000.5)
+    record = RequestRecord(model=model, route="*", operation="infer", outcome=outcome, **fields)
+    figures.record(record, 0.25, 1_000.5)
 
 
 def test_successes_and_failures_are_counted_apart() -> None:
@@ -60,8 +61,8 @@ def test_successes_and_failures_are_counted_apart() -> None:
 
 def test_only_inferences_on_routes_are_counted() -> None:
     figures = GatewayStatistics(["m"])
-    figures.record(call(model="m", route="*", operation="model_ready"), 1, 1)
-    figures.record(call(model="m", operation="infer"), 1, 1)
+    figures.record(RequestRecord(model="m", route="*", operation="model_ready"), 1, 1)
+    figures.record(RequestRecord(model="m", operation="infer"), 1, 1)
     assert counted(figures, "m")["inference_count"] == 0
 
 

@@ -167,7 +167,7 @@ class Harness:
 
     def record(self, context: RequestContext) -> None:
         self.records.append(context)
-        self.gateway.own_statistics.record(context, 0.5, 1)
+        self.gateway.own_statistics.record(context.record, 0.5, 1)
 
     def name(self, context: RequestContext) -> None:
         self.names += 1
@@ -195,8 +195,8 @@ async def test_all_answers_and_the_end() -> None:
     assert await harness.ask("infer m 3 a") == ["a more"] * 3 + ["a end"]
     assert await harness.ask("infer m 0 b") == ["b end"]
     assert await harness.ask("infer m one c") == ["c last"]
-    assert [record.response_count for record in harness.records] == [4, 1, 1]
-    first_record = harness.records[0]
+    assert [each.record.response_count for each in harness.records] == [4, 1, 1]
+    first_record = harness.records[0].record
     assert (first_record.operation, first_record.protocol, first_record.pipeline) == (
         "stream_infer",
         "line",
@@ -228,7 +228,7 @@ async def test_a_helper_writes_long_answers() -> None:
 async def test_an_error_costs_one_request(text: str, answer: str, outcome: str) -> None:
     harness = Harness()
     assert await harness.ask(text) == [answer]
-    assert [record.outcome for record in harness.records] == [outcome]
+    assert [each.record.outcome for each in harness.records] == [outcome]
     assert await harness.ask("infer m one b") == ["b last"]
 
 
@@ -266,7 +266,7 @@ async def test_what_the_transport_refuses_is_told() -> None:
     harness = Harness()
     refused = GatewayError(Kind.OVERLOADED, "full")
     assert await harness.ask("infer m one a", refused) == ["overloaded: full"]
-    assert [record.outcome for record in harness.records] == ["overloaded"]
+    assert [each.record.outcome for each in harness.records] == ["overloaded"]
     assert not harness.backend.started
 
 
@@ -347,7 +347,7 @@ async def test_closing_gives_up_the_backend() -> None:
     await anext(answers)
     await answers.aclose()
     assert harness.backend.closed == ["a"]
-    assert [(record.outcome, record.response_count) for record in harness.records] == [
+    assert [(each.record.outcome, each.record.response_count) for each in harness.records] == [
         ("cancelled", 1)
     ]
 

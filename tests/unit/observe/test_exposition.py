@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import time
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
@@ -17,6 +16,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
 
 from infergate.core.request_context import RequestContext
+from infergate.core.request_record import RequestRecord
 from infergate.core.stats import EndpointStats
 from infergate.core.wire import HttpRequest
 from infergate.observe.aggregation import AggregatedMetrics
@@ -96,24 +96,16 @@ def busy(routes: int) -> Metrics:
     """``routes`` of them were asked something, each of its own backend."""
     metrics = Metrics()
     for number in range(routes):
-        context = RequestContext(peer="", started_at=10.0, received_at=10.001)
-        context.route = context.backend = f'some "model" {number}'
-        context.protocol, context.operation, context.backend_protocol = (
-            "v2-rest",
-            "infer",
-            "v2-grpc",
-        )
-        context.backend_seconds, context.bytes_in, context.bytes_out = (
-            0.01 * number + 0.001,
-            10,
-            2_000_000,
-        )
-        metrics.record(context, 0.02 * number + 0.001)
-        tally = metrics.backends.backend_counters(context.backend)
+        record = RequestRecord(10.0, received_at=10.001, bytes_in=10, bytes_out=2_000_000)
+        record.route = record.backend = f'some "model" {number}'
+        record.protocol, record.operation, record.backend_protocol = "v2-rest", "infer", "v2-grpc"
+        record.backend_seconds = 0.01 * number + 0.001
+        metrics.record(record, 0.02 * number + 0.001)
+        tally = metrics.backends.backend_counters(record.backend)
         tally.hedges_won += number
         tally.retries["broken"] = number
         tally.queue_wait.observe(0.1)
-        metrics.backends.route_counters(context.route).fallbacks += number
+        metrics.backends.route_counters(record.route).fallbacks += number
     figures = [EndpointStats(f"b{number}", "http://x", ok=number) for number in range(routes)]
     metrics.endpoints.source = lambda: iter(figures)
     metrics.reloads.labels("ok").inc()
@@ -194,11 +186,8 @@ async def scraped(metrics: Metrics, method: str = "GET") -> tuple[list[bytes], l
         return True
 
     beat = Beat()
-    wire, call = (
-        HttpRequest(method, "/metrics"),
-        RequestContext(peer="", started_at=time.monotonic()),
-    )
-    answer = await AdminApp(metrics.scrape, ready, ConfigHistory()).respond(wire, call)
+    app = AdminApp(metrics.scrape, ready, ConfigHistory())
+    answer = await app.respond(HttpRequest(method, "/metrics"), RequestContext(""))
     pieces, turns = [bytes(part) for part in answer.body], [beat.turns]
     if answer.body_stream is not None:
         while (body := await answer.body_stream.next()) is not None:

@@ -4,11 +4,13 @@ import io
 import json
 import threading
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from infergate.core.log_events import ADVICE
 from infergate.core.request_context import RequestContext
+from infergate.core.request_record import RequestRecord
 from infergate.observe.access_log import FORMATS, AccessLog, iso_time, log_fields
 from infergate.observe.label_names import MetricNames
 from infergate.observe.metrics import Metrics
@@ -18,14 +20,18 @@ def never() -> None:
     raise AssertionError("no line is dropped")
 
 
-def finished(**told: object) -> RequestContext:
-    context = RequestContext(peer="127.0.0.1:5", started_at=0.0)
-    context.protocol, context.operation, context.route = "v2-rest", "infer", "res*"
-    context.backend, context.backend_protocol, context.model = "triton", "v2-grpc", "resnet"
-    context.bytes_in, context.bytes_out, context.backend_seconds = 10, 20, 0.25
-    for name, value in told.items():
-        setattr(context, name, value)
-    return context
+def finished(peer: str = "127.0.0.1:5", request_id: str = "", **fields: Any) -> RequestContext:
+    record = finished_record(**fields)
+    return RequestContext(peer, request_id=request_id, record=record)
+
+
+def finished_record(**changes: Any) -> RequestRecord:
+    fields = {
+        "protocol": "v2-rest", "operation": "infer", "route": "res*", "backend": "triton",
+        "backend_protocol": "v2-grpc", "model": "resnet", "bytes_in": 10, "bytes_out": 20,
+        "backend_seconds": 0.25,
+    }  # fmt: skip
+    return RequestRecord(**fields | changes)
 
 
 def line_of(form: str, context: RequestContext, seconds: float, now: float) -> bytes:
@@ -43,8 +49,8 @@ LABELS = {
 
 def test_a_request_is_counted_with_time_and_bytes() -> None:
     metrics = Metrics()
-    metrics.record(finished(), 0.5)
-    metrics.record(finished(outcome="timeout"), 0.5)
+    metrics.record(finished_record(), 0.5)
+    metrics.record(finished_record(outcome="timeout"), 0.5)
 
     def value(name: str, **more: str) -> float | None:
         return metrics.registry.get_sample_value(name, {**LABELS, **more})
@@ -61,17 +67,17 @@ def test_a_request_is_counted_with_time_and_bytes() -> None:
 def test_the_clients_model_name_is_no_label() -> None:
     metrics = Metrics()
     for number in range(100):
-        metrics.record(finished(model=f"made-up-{number}", route=""), 0.1)
+        metrics.record(finished_record(model=f"made-up-{number}", route=""), 0.1)
     assert b"made-up" not in metrics.text()
     assert metrics.text().count(b"infergate_requests_total{") == 1
 
 
 def test_the_gateways_own_time_is_neither_the_backends_nor_the_bodys_way() -> None:
     metrics = Metrics()
-    metrics.record(finished(started_at=10.0, received_at=10.1), 0.5)
-    metrics.record(finished(started_at=10.0, received_at=10.1, response_count=3), 0.5)
-    metrics.record(finished(started_at=10.0), 0.5)
-    metrics.record(finished(started_at=10.0, received_at=10.0, backend_seconds=0.9), 0.5)
+    metrics.record(finished_record(started_at=10.0, received_at=10.1), 0.5)
+    metrics.record(finished_record(started_at=10.0, received_at=10.1, response_count=3), 0.5)
+    metrics.record(finished_record(started_at=10.0), 0.5)
+    metrics.record(finished_record(started_at=10.0, received_at=10.0, backend_seconds=0.9), 0.5)
     get = metrics.registry.get_sample_value
     assert get("infergate_gateway_seconds_count", LABELS) == 2
     assert get("infergate_gateway_seconds_sum", LABELS) == pytest.approx(0.15)
@@ -80,11 +86,11 @@ def test_the_gateways_own_time_is_neither_the_backends_nor_the_bodys_way() -> No
 def test_nothing_is_told_of_names_that_there_are_no_more() -> None:
     metrics = Metrics()
     for backend in ("old", "new"):
-        metrics.record(finished(route=f"{backend}*", backend=backend), 0.1)
+        metrics.record(finished_record(route=f"{backend}*", backend=backend), 0.1)
         metrics.backends.backend_counters(backend).queue_rejected += 1
         metrics.backends.route_counters(f"{backend}*").fallbacks += 1
-    metrics.record(finished(route="new*", backend="old"), 0.1)
-    metrics.record(finished(route="", backend=""), 0.1)
+    metrics.record(finished_record(route="new*", backend="old"), 0.1)
+    metrics.record(finished_record(route="", backend=""), 0.1)
     assert b'"old' in metrics.text()
     metrics.restrict_labels(lambda: MetricNames({"", "new*"}, {"", "new"}))
     text = metrics.text()
@@ -213,7 +219,7 @@ def test_a_line_tells_its_own_request_whatever_was_told_before() -> None:
             advice = "" if outcome == "ok" else f' advice="{ADVICE[outcome]}"'
             assert text.decode() == f"{begin}{TEXT.format(model, outcome)}{advice}\n"
             line = json.loads(line_of("json", call, 0.5, 999999999.9996))
-            assert (line["model"], line["outcome"]) == (call.model, outcome)
+            assert (line["model"], line["outcome"]) == (call.record.model, outcome)
             assert line.get("advice") == ADVICE.get(outcome)
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infergate.core.request_context import RequestContext
+from infergate.core.request_record import RequestRecord
 from infergate.observe.access_log import FORMATS
 from infergate.observe.log_rate_limit import LogRateLimit
 from infergate.observe.sampled_log import LogSampler, SampledLog
@@ -57,7 +58,7 @@ def test_a_line_tells_how_many_were_left_out_before_it() -> None:
     out = io.BytesIO()
     log = SampledLog(LogSampler(1, 0), FORMATS["json"], lambda: None, out)
     for now in (5.0, 5.1, 5.2, 6.0):
-        log.record(RequestContext(peer="p", started_at=0.0, route="r"), 0.1, now)
+        log.record(RequestContext("p", record=RequestRecord(route="r")), 0.1, now)
     log.close()
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [line.get("left_out") for line in lines] == [None, 2]

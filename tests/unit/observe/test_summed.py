@@ -11,7 +11,7 @@ from prometheus_client.core import Exemplar, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
 
-from infergate.core.request_context import RequestContext
+from infergate.core.request_record import RequestRecord
 from infergate.observe.aggregation import AggregatedMetrics
 from infergate.observe.family import HistogramValue, MetricFamily, in_batches
 from infergate.observe.label_names import MetricNames
@@ -92,7 +92,7 @@ def test_what_is_no_amount_is_told_once() -> None:
     other.last_reload_succeeded.set(1)
     for metrics, generations in ((one, 1), (other, 3)):
         metrics.generations.set(generations)
-        metrics.record(RequestContext(peer="", started_at=0.0), 0.1)
+        metrics.record(RequestRecord(), 0.1)
     summed = AggregatedMetrics()
     summed.add(one.registry.collect())
     summed.add(other.registry.collect())
@@ -134,8 +134,8 @@ def test_the_latest_exemplar_is_told() -> None:
 def test_what_was_counted_of_names_that_there_are_no_more_is_forgotten() -> None:
     metrics = Metrics()
     for backend in ("old", "new"):
-        context = RequestContext(peer="", started_at=0.0, route=f"{backend}*", backend=backend)
-        metrics.record(context, 0.1)
+        record = RequestRecord(route=f"{backend}*", backend=backend)
+        metrics.record(record, 0.1)
     summed = AggregatedMetrics()
     summed.add(metrics.registry.collect(), has_exited=True)
     summed.keep(MetricNames({"", "new*"}, {"", "new"}))

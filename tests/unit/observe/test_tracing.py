@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
@@ -151,9 +150,7 @@ def asked(model: str) -> InferRequest:
 
 
 async def infer(gateway: RunningGateway, protocol: str, model: str, **headers: str) -> Any:
-    context = RequestContext(
-        peer="test", started_at=time.monotonic(), headers={**HEADERS, **headers}
-    )
+    context = RequestContext("test", headers={**HEADERS, **headers})
     async with client(gateway, protocol, model) as asking:
         return await asking.perform(asked(model), context)
 
@@ -205,7 +202,7 @@ async def test_each_request_of_a_stream_is_a_span(spans: Spans, engine: str) -> 
             tensor_from_array("IN", Datatype.INT32, np.array([1, 2, 3], np.int32)),
             tensor_from_array("DELAY", Datatype.UINT32, np.array([0, 0, 0], np.uint32)),
         )
-        context = RequestContext(peer="test", started_at=time.monotonic(), headers=HEADERS)
+        context = RequestContext("test", headers=HEADERS)
         async with client(gateway, "v2-grpc", "repeat") as asking:
             answers: AsyncGenerator[Any, None] = asking.stream(
                 InferRequest("repeat", inputs=numbers), context
@@ -232,9 +229,7 @@ async def repeated(gateway: RunningGateway, protocol: str, times: int, **headers
         tensor_from_array("IN", Datatype.INT32, np.arange(times, dtype=np.int32)),
         tensor_from_array("DELAY", Datatype.UINT32, np.zeros(times, np.uint32)),
     )
-    context = RequestContext(
-        peer="test", started_at=time.monotonic(), headers={**HEADERS, **headers}
-    )
+    context = RequestContext("test", headers={**HEADERS, **headers})
     async with client(gateway, protocol, "repeat") as asking:
         answers: AsyncGenerator[Any, None] = asking.stream(
             InferRequest("repeat", inputs=numbers), context
@@ -433,7 +428,7 @@ def test_without_the_package_the_configuration_says_what_to_install(
 
 async def test_a_bug_and_a_cancelled_request_end_their_spans(spans: Spans) -> None:
     told = OpenTelemetry(spans.provider)
-    context = RequestContext(peer="test", started_at=time.monotonic(), headers=HEADERS)
+    context = RequestContext("test", headers=HEADERS)
     told.start_request(context)
     before = context.headers
     told.start_request(context)
@@ -441,9 +436,9 @@ async def test_a_bug_and_a_cancelled_request_end_their_spans(spans: Spans) -> No
     for raised in (ZeroDivisionError("secret"), asyncio.CancelledError()):
         with pytest.raises(type(raised)), told.start_step("parse"):
             raise raised
-    context.record_error(GatewayError(Kind.INTERNAL, "internal error"))
+    context.record.record_error(GatewayError(Kind.INTERNAL, "internal error"))
     told.end_request(context)
-    told.end_request(RequestContext(peer="test", started_at=0.0))
+    told.end_request(RequestContext("test"))
     (request,) = spans.below(PARENT)
     types = [each.attributes for each in spans.below(id_of(request))]
     assert types == [{"error.type": "ZeroDivisionError"}, {"error.type": "cancelled"}]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ def read(folder: Path, text: str) -> Config:
 
 def call(**headers: str) -> RequestContext:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return RequestContext("peer", time.monotonic(), headers=named)
+    return RequestContext("peer", headers=named)
 
 
 async def who(config: Config, asking: RequestContext, metrics: Metrics | None = None) -> str:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Mapping
 
 import pytest
@@ -27,7 +26,7 @@ def admin(
 async def told(
     served: AdminApp, path: str, method: str = "GET", headers: Mapping[str, str] | None = None
 ) -> tuple[int, bytes]:
-    context = RequestContext(peer="test", started_at=time.monotonic())
+    context = RequestContext("test")
     answer = await served.respond(HttpRequest(method, path, headers=headers or {}), context)
     return answer.status, b"".join(bytes(part) for part in answer.body)
 
@@ -39,7 +38,7 @@ async def test_metrics_are_prometheus_text() -> None:
 
 
 async def test_who_asks_for_openmetrics_gets_it() -> None:
-    context = RequestContext(peer="test", started_at=time.monotonic())
+    context = RequestContext("test")
     wire = HttpRequest(
         "GET", "/metrics", headers={"accept": "application/openmetrics-text;version=1.0.0,*/*"}
     )
@@ -81,7 +80,7 @@ def test_what_the_transport_turns_away_is_plain_text_and_its_limit_counted(
 ) -> None:
     over: list[str] = []
     served = AdminApp(Metrics().scrape, _never, ConfigHistory(), count_limit=over.append)
-    context = RequestContext(peer="test", started_at=time.monotonic())
+    context = RequestContext("test")
     for limit in ("", "body"):
         error = GatewayError(kind, "too much", retry_after=1.0, limit=limit)
         answer = served.refuse(error, HttpRequest("", ""), context)

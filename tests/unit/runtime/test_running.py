@@ -6,7 +6,6 @@ import asyncio
 import gc
 import socket
 import threading
-import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -100,7 +99,7 @@ class Site:
         return Connection(str(self.running.listeners[name].address))
 
     def call(self) -> RequestContext:
-        return RequestContext(peer="test", started_at=time.monotonic())
+        return RequestContext("test")
 
 
 @asynccontextmanager

@@ -43,7 +43,7 @@ async def test_requests_in_order(site: FrameSite) -> None:
     call, other = site.app.calls
     assert call.peer == other.peer
     assert call.peer.partition(":")[0] == ("unix" if site.server.address.unix else "127.0.0.1")
-    assert (call.bytes_in, other.bytes_in) == (3, 900)
+    assert (call.record.bytes_in, other.record.bytes_in) == (3, 900)
     assert site.app.wires[0].path == "/"
     await peer.close()
 

@@ -59,7 +59,7 @@ async def test_there_and_back(rpc_site: RpcSite, rpc_upstream: RpcUpstream) -> N
     call = rpc_site.app.calls[0]
     assert call.deadline is not None
     assert before + 3 < call.deadline < time.monotonic() + 5.5
-    assert call.bytes_in == 2
+    assert call.record.bytes_in == 2
     assert re.fullmatch(r"127\.0\.0\.1:\d+", call.peer)
     headers = dict(call.headers)
     assert headers.pop("user-agent").startswith(("grpc-python-asyncio/", "infergate/"))

@@ -28,9 +28,9 @@ async def test_a_real_client(site: HttpSite) -> None:
     assert (wire.method, wire.path, wire.query) == ("POST", "/v2/a%2Fb", "x=1&y=%20")
     assert wire.headers["x-a"] == "1"
     assert call.headers is wire.headers
-    assert call.bytes_in == 5
+    assert call.record.bytes_in == 5
     assert call.peer.startswith("127.0.0.1:")
-    assert call.started_at <= time.monotonic()
+    assert call.record.started_at <= time.monotonic()
     assert len({call.peer for call in site.app.calls}) == 1, "one connection, kept alive"
 
 
@@ -124,7 +124,7 @@ async def test_a_body_in_many_reads(serve_http: HttpServe) -> None:
     await peer.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body))
     await peer.send(body)
     assert (await peer.answer()).body == b"POST " + body
-    assert site.app.calls[0].bytes_in == len(body)
+    assert site.app.calls[0].record.bytes_in == len(body)
     await peer.close()
 
 

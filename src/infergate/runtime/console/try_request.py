@@ -121,8 +121,7 @@ async def _try_request(config: Config, gateway: Gateway, request: Json) -> Json:
     model, version = _string(request, "model"), _string(request, "version")
     operation = _operation(request, model, version, limits)
     recording = _Recording()
-    context = RequestContext(_PEER, time.monotonic(), headers=_headers(request))
-    context.shorten_deadline(context.started_at + _TIMEOUT_SECONDS)
+    context = RequestContext(_PEER, time.monotonic() + _TIMEOUT_SECONDS, headers=_headers(request))
     recording_gateway = _recording_gateway(gateway, model, version, context, recording)
     options = compiled.frontend_options(config)
     codec: Codec[Any, Any] = plugin.create(options.get(plugin.name, {}))
@@ -140,22 +139,23 @@ async def _try_request(config: Config, gateway: Gateway, request: Json) -> Json:
         seconds = time.monotonic() - began
         if isinstance(response, HttpResponse) and response.body_stream is not None:
             await response.body_stream.close()
+        record = context.record
         return {
             "request": request_shown,
             "answer": wire_format.describe_response(response, getattr(wire, "method", "")),
             "exchanges": recording.exchanges,
             "result": _format_result(codec, response, operation, limits, metadata),
             "seconds": seconds,
-            "backend_seconds": context.backend_seconds,
+            "backend_seconds": record.backend_seconds,
             "protocol": plugin.name,
-            "route": context.route,
-            "backend": context.backend,
-            "backend_protocol": context.backend_protocol,
-            "way": context.pipeline,
-            "outcome": context.outcome,
-            "error": context.error,
-            "detail": context.detail,
-            **explain(context.outcome),
+            "route": record.route,
+            "backend": record.backend,
+            "backend_protocol": record.backend_protocol,
+            "way": record.pipeline,
+            "outcome": record.outcome,
+            "error": record.error,
+            "detail": record.detail,
+            **explain(record.outcome),
         }
     finally:
         await recording_gateway.close()
@@ -164,8 +164,7 @@ async def _try_request(config: Config, gateway: Gateway, request: Json) -> Json:
 async def _example(config: Config, gateway: Gateway, request: Json) -> Json:
     del config
     model, version = _string(request, "model"), _string(request, "version")
-    context = RequestContext(_PEER, time.monotonic(), headers=_headers(request))
-    context.shorten_deadline(context.started_at + _TIMEOUT_SECONDS)
+    context = RequestContext(_PEER, time.monotonic() + _TIMEOUT_SECONDS, headers=_headers(request))
     recording_gateway = _recording_gateway(gateway, model, version, context, _Recording())
     try:
         metadata = await recording_gateway.describe(model, version, context)
@@ -298,9 +297,7 @@ def _recorded(backend: Backend, recording: _Recording) -> Backend:
 
 def _metadata_call(context: RequestContext) -> RequestContext:
     """Return a call for a metadata request of the console itself."""
-    return RequestContext(
-        _PEER, time.monotonic(), deadline=context.deadline, headers=context.headers
-    )
+    return RequestContext(_PEER, deadline=context.deadline, headers=context.headers)
 
 
 # ---- the result

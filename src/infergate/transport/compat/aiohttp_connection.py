@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from typing import Final
 
 from infergate.core.errors import GatewayError
@@ -122,7 +121,7 @@ class AiohttpConnection(Http1Connection[AiohttpRequest], asyncio.Protocol):
         """Start a request whose head is complete."""
         self._partial_head.clear()
         host = self._listener
-        context = RequestContext(self._peer, time.monotonic(), peer_identity=self._identity)
+        context = RequestContext(self._peer, peer_identity=self._identity)
         request = AiohttpRequest(message, payload, context, host.limits, host.admission)
         self._request = request
         try:

@@ -113,7 +113,7 @@ class AiohttpRequest:
                 self._join(chunk)
         if self.is_complete:
             self.wire.body = self._parts
-            self.context.bytes_in = self.received
+            self.context.record.bytes_in = self.received
 
     def release(self) -> None:
         """Release the request if it was admitted, and drop the body."""

@@ -268,7 +268,7 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _respond(
         self, method: str, message: bytes, context: RequestContext, servicer_context: Any
     ) -> RpcResponse:
-        length = context.bytes_in = len(message)
+        length = context.record.bytes_in = len(message)
         wire = RpcRequest(method, (message,), context.headers)
         share = context.memory = RequestAccount(self.admission)
         try:
@@ -361,12 +361,10 @@ def _internal_error() -> GatewayError:
 
 
 def _create_call(servicer_context: Any) -> RequestContext:
-    now = time.monotonic()
     remaining: float | None = servicer_context.time_remaining()
     return RequestContext(
-        peer=metadata.parse_peer(servicer_context.peer()),
-        started_at=now,
-        deadline=None if remaining is None else now + remaining,
+        metadata.parse_peer(servicer_context.peer()),
+        deadline=None if remaining is None else time.monotonic() + remaining,
         headers=metadata.read(servicer_context.invocation_metadata() or ()),
     )
 

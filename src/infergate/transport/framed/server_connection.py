@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Sequence
 
 from infergate.core.errors import GatewayError, bad_request
@@ -68,7 +67,7 @@ class FrameRequest:
         """Complete the request with its whole ``body``."""
         self.is_complete = True
         self.wire.body = [body]
-        self.context.bytes_in = self._length
+        self.context.record.bytes_in = self._length
 
     def release(self) -> None:
         """Release the request if it was admitted, and drop the body."""
@@ -137,7 +136,7 @@ class FrameConnection(HttpServerConnection[FrameRequest], asyncio.BufferedProtoc
             self._transport.abort()
             return
         whole = frames.has_whole(length)
-        context = RequestContext(self._peer, time.monotonic(), peer_identity=self._identity)
+        context = RequestContext(self._peer, peer_identity=self._identity)
         request = self._request = FrameRequest(context, length, host.admission, is_complete=whole)
         self._state = ConnectionState.BODY
         try:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
@@ -224,7 +223,7 @@ class GrpcServerConnection(Http2Protocol):
     ) -> None:
         """Refuse a call that cannot be started; the application records it like any other."""
         context = RequestContext(
-            self.peer, time.monotonic(), headers=request.headers, peer_identity=self.peer_identity
+            self.peer, headers=request.headers, peer_identity=self.peer_identity
         )
         self.listener.build_refusal(error, request, context)
         block = headers.encode_trailers_only(request.status, code, error.public, {})

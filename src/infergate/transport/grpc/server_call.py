@@ -127,7 +127,6 @@ class ServerCall:
     )
 
     def __init__(self, connection: CallConnection, stream: Stream, request: RequestHeaders) -> None:
-        now = time.monotonic()
         timeout = request.timeout
         self._connection: Final = connection
         self._stream: Final = stream
@@ -141,8 +140,7 @@ class ServerCall:
         self._incoming_message: IncomingBody | None = None
         self.context: Final = RequestContext(
             connection.peer,
-            now,
-            None if timeout is None else now + timeout,
+            None if timeout is None else time.monotonic() + timeout,
             headers=request.headers,
             peer_identity=connection.peer_identity,
         )

@@ -118,7 +118,7 @@ class UnaryCall(ServerCall):
         if message is None:
             self._finish_with(self.invalid_message_response(InvalidMessageError(_TRUNCATED)))
             return
-        self.context.bytes_in = len(message)
+        self.context.record.bytes_in = len(message)
         wire = RpcRequest(self._request.method, (), self._request.headers)
         if isinstance(message, DeferredInflation):
             wire.deferred = message

@@ -9,7 +9,6 @@ exceeds ``MAX_READ_AHEAD`` bytes waits in the client's socket.
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Final
 
 import numpy as np
@@ -182,9 +181,7 @@ class H1Connection(Http1Connection[H1Request], asyncio.BufferedProtocol):
 
     def _begin_request(self, head: HttpRequestHead) -> None:
         host = self._listener
-        context = RequestContext(
-            self._peer, time.monotonic(), headers=head.headers, peer_identity=self._identity
-        )
+        context = RequestContext(self._peer, headers=head.headers, peer_identity=self._identity)
         self._request = H1Request(head, context, host.admission)
         if head.error is not None:
             self._reject(head.error)
@@ -209,7 +206,7 @@ class H1Connection(Http1Connection[H1Request], asyncio.BufferedProtocol):
             self._await_body(reader.received, reader.missing)
             return
         request.wire.body = (body,) if body else ()
-        request.context.bytes_in = reader.received
+        request.context.record.bytes_in = reader.received
         self._start(request)
 
     def _set_watermark(self, missing: int, arrived: int) -> None:

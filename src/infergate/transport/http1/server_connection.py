@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-import time
 from collections.abc import Iterator, Sequence
 from typing import Final, Generic, Protocol, TypeVar, cast
 
@@ -281,7 +280,7 @@ class HttpServerConnection(asyncio.BaseProtocol, Generic[AnyRequest]):
         request = self._request
         if request is None:  # the head is incomplete
             wire = self._placeholder_request()
-            context = RequestContext(self._peer, time.monotonic(), peer_identity=self._identity)
+            context = RequestContext(self._peer, peer_identity=self._identity)
         else:
             wire, context = request.wire, request.context
             request.release()

@@ -14,7 +14,7 @@ from infergate.core.messages import InferRequest, InferResponse, RequestedOutput
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor, tensor_from_array
 
-CALL = RequestContext(peer="test", started_at=0.0)
+CALL = RequestContext("test")
 
 
 def int32(name: str, values: Any) -> Tensor:

@@ -251,7 +251,7 @@ async def test_a_late_answer_is_none(own: float, route: float | None) -> None:
     """As with other backends, a route's timeout stands for the backend's."""
     backend = BuiltinBackend("demo", timeout=own)
     request = InferRequest("simple", inputs=GOOD)
-    context = RequestContext(peer="test", started_at=0.0, route_timeout=route)
+    context = RequestContext("test", route_timeout=route)
     if (route or own) == 30.0:
         assert isinstance(await backend.perform(request, context), InferResponse)
         return

@@ -67,7 +67,7 @@ async def test_lengths_must_agree(backend: BuiltinBackend) -> None:
 
 
 async def test_the_deadline_ends_a_stream(backend: BuiltinBackend) -> None:
-    context = RequestContext(peer="test", started_at=0.0)
+    context = RequestContext("test")
     stream = backend.stream(asking([1, 2], [0, 4_000_000_000]), context)
     await anext(stream)
     context.deadline = time.monotonic()
@@ -79,7 +79,7 @@ async def test_the_deadline_ends_a_stream(backend: BuiltinBackend) -> None:
 @pytest.mark.parametrize(("own", "route"), [(0.05, None), (3600.0, 0.05)])
 async def test_an_answer_that_takes_too_long(own: float, route: float | None) -> None:
     backend = BuiltinBackend("demo", timeout=own)
-    context = RequestContext(peer="test", started_at=0.0, route_timeout=route)
+    context = RequestContext("test", route_timeout=route)
     stream = backend.stream(asking([1], [4_000_000_000]), context)
     with pytest.raises(GatewayError) as caught:
         await anext(stream)

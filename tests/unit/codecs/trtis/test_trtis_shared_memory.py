@@ -38,7 +38,7 @@ from infergate.gateway.shared_memory import SharedMemory, uses_shared_memory
 CAPTURED = "trtisgold"
 KEY = f"ig{os.getpid():07d}"[-len(CAPTURED) :]
 """As long as the captured one."""
-CALL = RequestContext("test", 0.0)
+CALL = RequestContext("test")
 OF_MEMORY = re.compile(r"\d+_shm_")
 
 

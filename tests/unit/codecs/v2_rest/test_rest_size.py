@@ -31,12 +31,12 @@ def test_it_is_between_the_bounds(tensor: Tensor) -> None:
 
 def test_a_refusal_names_the_key_of_its_limit_once() -> None:
     call, error = (
-        RequestContext("", 0.0),
+        RequestContext(""),
         GatewayError(Kind.TOO_LARGE, "it is too long", limit="body"),
     )
-    call.record_error(error)
-    call.record_error(error)
-    assert (error.public, call.error) == ("it is too long (limits.body)",) * 2
+    call.record.record_error(error)
+    call.record.record_error(error)
+    assert (error.public, call.record.error) == ("it is too long (limits.body)",) * 2
     other = GatewayError(Kind.OVERLOADED, "full", limit="transport.server.admission.MAX_STREAMS")
-    call.record_error(other)
+    call.record.record_error(other)
     assert other.public == "full", "that is not configured"

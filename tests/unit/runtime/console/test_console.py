@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import threading
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -58,7 +57,7 @@ class Site:
         query: str = "",
     ) -> HttpResponse:
         app = self.running._active.listeners[ADMIN].app
-        context = RequestContext(peer="test", started_at=time.monotonic())
+        context = RequestContext("test")
         answer: HttpResponse = await app.respond(
             HttpRequest(method, path, query, headers or {}), context
         )
@@ -74,7 +73,7 @@ class Site:
         tensor = {"name": "INPUT0", "shape": [1], "datatype": "INT32", "data": [1]}
         body = json.dumps({"inputs": [tensor]}).encode()
         wire = HttpRequest("POST", f"/v2/models/{model}/infer", body=[body])
-        answer: HttpResponse = await app.respond(wire, RequestContext("test", time.monotonic()))
+        answer: HttpResponse = await app.respond(wire, RequestContext("test"))
         return answer.status
 
 
@@ -282,9 +281,7 @@ async def test_the_console_may_reload_where_actions_are_on(
 async def test_data_ports_know_no_console(site: Site) -> None:
     app = site.running._active.listeners["http"].app
     for path in ("/console", "/console/state"):
-        answer = await app.respond(
-            HttpRequest("GET", path), RequestContext("test", time.monotonic())
-        )
+        answer = await app.respond(HttpRequest("GET", path), RequestContext("test"))
         assert answer.status == 404
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.request_context import RequestContext
+from infergate.core.request_record import RequestRecord
 from infergate.core.stats import EndpointStats
 from infergate.observe.aggregation import AggregatedMetrics
 from infergate.observe.metrics import Metrics
@@ -19,12 +19,12 @@ from infergate.runtime.console import state
 from infergate.runtime.console.explanations import MEANINGS, explain
 
 
-def call(**fields: Any) -> RequestContext:
+def finished(**fields: Any) -> RequestRecord:
     asked = {
         "protocol": "v2-rest", "operation": "infer", "model": "m", "route": "m", "backend": "b",
-        "backend_protocol": "v2-grpc", "pipeline": "translate", "request_id": "r1",
+        "backend_protocol": "v2-grpc", "pipeline": "translate",
     }  # fmt: skip
-    return RequestContext("peer", 0.0, **(asked | fields))
+    return RequestRecord(**asked | fields)
 
 
 def of_all(*told: Metrics) -> Any:
@@ -34,9 +34,9 @@ def of_all(*told: Metrics) -> Any:
 def test_processes_are_added_up_and_those_that_are_no_more_still_count() -> None:
     one, other, gone, past = Metrics(), Metrics(), Metrics(), AggregatedMetrics()
     for metrics in (one, other, gone):
-        metrics.record(call(bytes_in=10, backend_seconds=0.01), 0.02)
+        metrics.record(finished(bytes_in=10, backend_seconds=0.01), 0.02)
         metrics.in_flight.set(2)
-    gone.record(call(route="old"), 500.0)
+    gone.record(finished(route="old"), 500.0)
     past.add(gone.registry.collect(), has_exited=True)
     together = ProcessSnapshot(None, {}, (), (), list(past.collect()))
     told = state.statistics(
@@ -60,14 +60,14 @@ def test_the_busiest_flows_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = Metrics()
     for number in range(4):
         for _ in range(number):
-            metrics.record(call(route=f"r{number}"), 0.1)
+            metrics.record(finished(route=f"r{number}"), 0.1)
     assert [each["route"] for each in of_all(metrics)["flows"]] == ["r3", "r2"]
 
 
 def test_a_flow_has_all_that_is_counted_of_it() -> None:
     metrics = Metrics()
-    metrics.record(call(bytes_in=10, bytes_out=20, backend_seconds=0.01), 0.02)
-    failed = call(bytes_in=1)
+    metrics.record(finished(bytes_in=10, bytes_out=20, backend_seconds=0.01), 0.02)
+    failed = finished(bytes_in=1)
     failed.record_error(GatewayError(Kind.TIMEOUT, "late"))
     metrics.record(failed, 40.0)
     [flow] = of_all(metrics)["flows"]
@@ -129,9 +129,9 @@ def test_failures_are_the_last_ones_of_all_the_newest_first_with_what_they_mean(
     for worker in (0, 1):
         recent = RecentRequests()
         for number in range(MAX_FAILURES + 5):
-            failed = call(request_id=f"{worker}-{number}", model="m" * 1000)
+            failed = finished(model="m" * 1000)
             failed.record_error(GatewayError(Kind.CONNECT, "e" * 5000, detail="d"))
-            recent.record_failure(failed, 0.5, now=number * 2 + worker)
+            recent.record_failure(failed, f"{worker}-{number}", 0.5, now=number * 2 + worker)
         told.append(take_snapshot(recent, Metrics(), worker))
     failures = state.recent_failures(told)
     assert len(failures) == state.MAX_FAILURES
@@ -154,6 +154,6 @@ def test_every_kind_of_error_is_explained() -> None:
 
 def test_what_is_not_known_is_told_without_explanation() -> None:
     recent = RecentRequests()
-    recent.record_failure(call(outcome="new"), 0.1, 1.0)
+    recent.record_failure(finished(outcome="new"), "r1", 0.1, 1.0)
     [told] = state.recent_failures([take_snapshot(recent, Metrics())])
     assert (told["kind"], told["meaning"], told["advice"]) == ("new", "", "")

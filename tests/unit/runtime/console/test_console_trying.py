@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import json
 import logging
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -83,7 +82,7 @@ async def ask(
     wire = HttpRequest(
         "POST", f"/console/{path}", headers=headers or {CONSOLE_HEADER: "1"}, body=[data]
     )
-    context = RequestContext("test", time.monotonic(), headers=wire.headers)
+    context = RequestContext("test", headers=wire.headers)
     answer: HttpResponse = await app.respond(wire, context)
     text = b"".join(map(bytes, answer.body))
     is_json = answer.headers["content-type"] == "application/json"
@@ -242,9 +241,7 @@ async def test_it_is_audited_and_no_clients_request(
 
 async def flows(running: RunningGateway) -> Any:
     app = running._active.listeners[ADMIN].app
-    answer = await app.respond(
-        HttpRequest("GET", "/console/state"), RequestContext("t", time.monotonic())
-    )
+    answer = await app.respond(HttpRequest("GET", "/console/state"), RequestContext("t"))
     return json.loads(bytes(answer.body[0]))["flows"]
 
 

@@ -23,7 +23,7 @@ from infergate.core.request_context import RequestContext
 line = sys.argv[1].encode() * 9000 + b"\\n"
 log = AccessLog(lambda entry: line, lambda: None, lock=LogLock(int(sys.argv[2])))
 for _ in range(60):
-    log.record(RequestContext(peer="", started_at=0.0), 0.0, 0.0)
+    log.record(RequestContext(""), 0.0, 0.0)
 sys.stderr.write("!")
 sys.stderr.flush()
 log._closing.set()

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.core import Metric
 
 from infergate.config.schema import Config
-from infergate.core.request_context import RequestContext
+from infergate.core.request_record import RequestRecord
 from infergate.observe.family import in_batches
 from infergate.observe.metrics import Metrics
 from infergate.runtime.config_history import ConfigHistory
@@ -56,9 +56,7 @@ class Site:
         return pickle.loads(pickle.dumps(next(self.telling[worker], [])))
 
     def count(self, worker: int, route: str = "m") -> None:
-        context = RequestContext(peer="", started_at=0.0)
-        context.route = route
-        self.workers[worker].record(context, 0.1)
+        self.workers[worker].record(RequestRecord(route=route), 0.1)
 
     async def scraped(self, route: str = "m") -> float:
         """How many requests of ``route`` the metrics tell."""

@@ -233,9 +233,7 @@ def theirs(data: bytes, limits: Limits) -> object:
         if not messages:
             return "incomplete"
         message, payload = messages[0]
-        request = AiohttpRequest(
-            message, payload, RequestContext("", 0.0), limits, Admission(limits)
-        )
+        request = AiohttpRequest(message, payload, RequestContext(""), limits, Admission(limits))
         request.admit(message)
         request.read_body()
     except (*NOT_HTTP, GatewayError):
