@@ -13,12 +13,12 @@ from transport_kit import (
     QUICK,
     RPC_LIMITS,
     Engine,
+    GrpcHarness,
     HttpEcho,
+    HttpHarness,
     HttpServe,
-    HttpSite,
     RpcEcho,
     RpcServe,
-    RpcSite,
 )
 
 from infergate.core.limits import Limits
@@ -32,30 +32,30 @@ async def serve_http(engine: Engine) -> AsyncIterator[HttpServe]:
     """Start HTTP servers with given limits; afterwards nothing may be left admitted."""
     async with AsyncExitStack() as stack:
 
-        async def serve(limits: Limits) -> HttpSite:
+        async def serve(limits: Limits) -> HttpHarness:
             admission = Admission(limits)
             app = HttpEcho()
             server = engine.http(LOCAL, app, limits, admission)
             await server.start()
-            site = HttpSite(server, app, admission)
+            harness = HttpHarness(server, app, admission)
 
             async def stop() -> None:
                 await server.stop(0)
                 assert (admission.requests, admission.bytes) == (0, 0)
 
             stack.push_async_callback(stop)
-            return site
+            return harness
 
         yield serve
 
 
 @pytest.fixture
-async def site(serve_http: HttpServe) -> HttpSite:
+async def harness(serve_http: HttpServe) -> HttpHarness:
     return await serve_http(LIMITS)
 
 
 @pytest.fixture
-async def quick(serve_http: HttpServe) -> HttpSite:
+async def quick(serve_http: HttpServe) -> HttpHarness:
     """A site that loses patience after 0.2 s."""
     return await serve_http(QUICK)
 
@@ -78,7 +78,7 @@ async def serve_grpc(engine: Engine) -> AsyncIterator[RpcServe]:
     """Start gRPC servers with given limits; afterwards nothing may be left admitted."""
     async with AsyncExitStack() as stack:
 
-        async def serve(limits: Limits) -> RpcSite:
+        async def serve(limits: Limits) -> GrpcHarness:
             admission = Admission(limits)
             app = RpcEcho()
             server = engine.server(LOCAL, app, limits, admission)
@@ -89,13 +89,13 @@ async def serve_grpc(engine: Engine) -> AsyncIterator[RpcServe]:
                 assert (admission.requests, admission.bytes, admission.streams) == (0, 0, 0)
 
             stack.push_async_callback(stop)
-            return RpcSite(server, app, admission)
+            return GrpcHarness(server, app, admission)
 
         yield serve
 
 
 @pytest.fixture
-async def rpc_site(serve_grpc: RpcServe) -> RpcSite:
+async def grpc_harness(serve_grpc: RpcServe) -> GrpcHarness:
     return await serve_grpc(RPC_LIMITS)
 
 

@@ -59,7 +59,7 @@ class FramePeer(Peer):
 
 
 @dataclasses.dataclass
-class FrameSite:
+class FrameHarness:
     """A listening server and its application."""
 
     server: FrameServer
@@ -85,7 +85,7 @@ class FrameSite:
 
 
 @asynccontextmanager
-async def frame_site(limits: Limits, socket: Path | None = None) -> AsyncIterator[FrameSite]:
+async def frame_harness(limits: Limits, socket: Path | None = None) -> AsyncIterator[FrameHarness]:
     """Afterwards nothing may be left admitted."""
     admission = Admission(limits)
     app = FrameEcho()
@@ -93,7 +93,7 @@ async def frame_site(limits: Limits, socket: Path | None = None) -> AsyncIterato
     server = FrameServer(address, app, limits, admission)
     await server.start()
     try:
-        yield FrameSite(server, app, admission)
+        yield FrameHarness(server, app, admission)
     finally:
         await server.stop(0)
         assert (admission.requests, admission.bytes) == (0, 0)

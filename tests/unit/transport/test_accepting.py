@@ -18,9 +18,9 @@ from infergate.transport.worker_loads import WorkerLoads
 class Worker:
     """Accepts at ``place``, once it is told to."""
 
-    def __init__(self, listener: socket.socket, memory: int, place: int) -> None:
+    def __init__(self, listener: socket.socket, memory: int, index: int) -> None:
         self.connections: set[asyncio.Protocol] = set()
-        self.loads = WorkerLoads(memory, place)
+        self.loads = WorkerLoads(memory, index)
         self.listener = listener
         self.acceptor: Acceptor | None = None
 
@@ -54,7 +54,7 @@ async def workers() -> AsyncIterator[list[Worker]]:
     memory = WorkerLoads.create_file(3)
     listener = socket.create_server(("127.0.0.1", 0), backlog=100)
     listener.setblocking(False)
-    made = [Worker(listener.dup(), memory, place) for place in range(3)]
+    made = [Worker(listener.dup(), memory, index) for index in range(3)]
     listener.close()
     yield made
     for each in made:

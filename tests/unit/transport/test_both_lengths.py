@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transport_kit import LIMITS, LOCAL, QUICK, Engine, HttpEcho, HttpSite
+from transport_kit import LIMITS, LOCAL, QUICK, Engine, HttpEcho, HttpHarness
 
 from infergate.transport.http1.message_head import drop_content_length
 from infergate.transport.server.admission import Admission
@@ -33,25 +33,25 @@ BOTH = head(b"Content-Length: 5", b"Transfer-Encoding: chunked")
 
 
 @pytest.fixture
-async def lenient(engine: Engine) -> AsyncIterator[HttpSite]:
+async def lenient(engine: Engine) -> AsyncIterator[HttpHarness]:
     admission, app = Admission(LIMITS), HttpEcho()
     server = engine.http(LOCAL, app, QUICK, admission, accept_both_lengths=True)
     await server.start()
-    yield HttpSite(server, app, admission)
+    yield HttpHarness(server, app, admission)
     await server.stop(0)
     assert (admission.requests, admission.bytes) == (0, 0)
 
 
-async def test_not_by_default(site: HttpSite) -> None:
-    peer = await site.connect()
+async def test_not_by_default(harness: HttpHarness) -> None:
+    peer = await harness.connect()
     await peer.send(BOTH + CHUNKS)
     assert (await peer.answer()).status == 400
     assert await peer.ended()
-    assert site.app.wires == []
+    assert harness.app.requests == []
     await peer.close()
 
 
-async def test_the_client_of_the_tensorflow_operation(lenient: HttpSite) -> None:
+async def test_the_client_of_the_tensorflow_operation(lenient: HttpHarness) -> None:
     peer = await lenient.connect()
     await peer.send(TF)
     async with asyncio.timeout(5):
@@ -61,13 +61,15 @@ async def test_the_client_of_the_tensorflow_operation(lenient: HttpSite) -> None
     assert (answer.status, answer.body) == (200, b"POST abcde")
     assert answer.headers["connection"] == "close"
     assert await peer.ended()
-    assert "content-length" not in lenient.app.wires[0].headers
+    assert "content-length" not in lenient.app.requests[0].headers
     await peer.close()
 
 
 @pytest.mark.parametrize("cut", [1, 20, 60, len(BOTH) - 1, len(BOTH), len(BOTH) + 3])
 @pytest.mark.parametrize("length", [b"5", b"0", b"1", b"999999999999"])
-async def test_the_chunks_alone_say_the_length(lenient: HttpSite, cut: int, length: bytes) -> None:
+async def test_the_chunks_alone_say_the_length(
+    lenient: HttpHarness, cut: int, length: bytes
+) -> None:
     """And what follows them is never read as a request."""
     sent = BOTH.replace(b": 5", b": " + length) + CHUNKS + AFTER
     peer = await lenient.connect()
@@ -78,11 +80,11 @@ async def test_the_chunks_alone_say_the_length(lenient: HttpSite, cut: int, leng
     assert (answer.status, answer.body) == (200, b"POST abcde")
     assert answer.headers["connection"] == "close"
     assert await peer.ended()
-    assert "/smuggled" not in {wire.path for wire in lenient.app.wires}
+    assert "/smuggled" not in {wire.path for wire in lenient.app.requests}
     await peer.close()
 
 
-async def test_a_client_that_wants_to_keep_the_connection_cannot(lenient: HttpSite) -> None:
+async def test_a_client_that_wants_to_keep_the_connection_cannot(lenient: HttpHarness) -> None:
     peer = await lenient.connect()
     await peer.send(BOTH.replace(b"Host: x", b"Host: x\r\nConnection: keep-alive") + CHUNKS)
     assert (await peer.answer()).headers["connection"] == "close"
@@ -90,7 +92,7 @@ async def test_a_client_that_wants_to_keep_the_connection_cannot(lenient: HttpSi
     await peer.close()
 
 
-async def test_only_the_first_of_a_connection(lenient: HttpSite) -> None:
+async def test_only_the_first_of_a_connection(lenient: HttpHarness) -> None:
     peer = await lenient.connect()
     await peer.send(head(b"Content-Length: 2") + b"hi")
     assert (await peer.answer()).body == b"POST hi"
@@ -100,7 +102,7 @@ async def test_only_the_first_of_a_connection(lenient: HttpSite) -> None:
     await peer.close()
 
 
-async def test_a_pipelined_one_is_refused(lenient: HttpSite) -> None:
+async def test_a_pipelined_one_is_refused(lenient: HttpHarness) -> None:
     peer = await lenient.connect()
     await peer.send(head(b"Content-Length: 2") + b"hi" + BOTH + CHUNKS)
     assert (await peer.answer()).body == b"POST hi"
@@ -136,16 +138,16 @@ async def test_a_pipelined_one_is_refused(lenient: HttpSite) -> None:
         b"\r\n" + BOTH,
     ],
 )
-async def test_what_is_not_plain_is_refused(lenient: HttpSite, bad: bytes) -> None:
+async def test_what_is_not_plain_is_refused(lenient: HttpHarness, bad: bytes) -> None:
     peer = await lenient.connect()
     await peer.send(bad + CHUNKS)
     assert (await peer.answer()).status in {400, 501}
     assert await peer.ended()
-    assert lenient.app.wires == []
+    assert lenient.app.requests == []
     await peer.close()
 
 
-async def test_limits_of_the_head_hold(lenient: HttpSite) -> None:
+async def test_limits_of_the_head_hold(lenient: HttpHarness) -> None:
     for lines, status in (
         ([b"X: " + b"y" * 2500], 431),
         ([b"X%d: y" % i for i in range(30)], 431),
@@ -161,7 +163,7 @@ async def test_limits_of_the_head_hold(lenient: HttpSite) -> None:
     await peer.close()
 
 
-async def test_a_head_that_stops(lenient: HttpSite) -> None:
+async def test_a_head_that_stops(lenient: HttpHarness) -> None:
     peer = await lenient.connect()
     await peer.send(BOTH[:-2])
     assert (await peer.answer()).status == 408

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 from frame_kit import FrameEcho
-from test_h2_engine import Connect, Peer, answer, connect, is_asked, message, opened, served
+from test_h2_engine import Connect, Peer, answer, connect, is_request, message, opened, serve
 from transport_kit import ENGINES, LOCAL, RPC_LIMITS, HttpEcho, RpcEcho, until
 
 from infergate.core.errors import GatewayError, Kind
@@ -41,7 +41,7 @@ LARGE = b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 @dataclasses.dataclass
-class Site:
+class Harness:
     server: Server
     gate: ConnectionGate
     admission: Admission
@@ -54,12 +54,12 @@ class Site:
         """Whether one more may stay for now."""
         before, count = len(self.build_refusal), self.gate.open
         reader, writer = await self.connect()
-        told = asyncio.ensure_future(reader.read())
+        reading = asyncio.ensure_future(reader.read())
         await until(lambda: len(self.build_refusal) > before or self.gate.open > count)
         if self.gate.open == count:
             with suppress(ConnectionError):
-                await told
-        told.cancel()
+                await reading
+        reading.cancel()
         writer.close()
         await until(lambda: self.gate.open <= count)
         return len(self.build_refusal) == before
@@ -69,30 +69,30 @@ KINDS = ["http", "http of compat", "grpc", "frames"]
 
 
 @asynccontextmanager
-async def site(
+async def harness(
     kind: str,
     connections: ConnectionCount | None = None,
     limits: Limits = LIMITS,
-    most: int = 1000,
-) -> AsyncIterator[Site]:
+    limit: int = 1000,
+) -> AsyncIterator[Harness]:
     refused: list[ConnectionRefusal] = []
-    door, admission = (
-        ConnectionGate(kind, connections, None, refused.append, max_connections=most),
+    gate, admission = (
+        ConnectionGate(kind, connections, None, refused.append, max_connections=limit),
         Admission(limits),
     )
     server: Server
     if kind == "grpc":
-        server = ENGINES[1].server(LOCAL, RpcEcho(), limits, admission, door)
+        server = ENGINES[1].server(LOCAL, RpcEcho(), limits, admission, gate)
     elif kind == "frames":
-        server = FrameServer(LOCAL, FrameEcho(), limits, admission, door)
+        server = FrameServer(LOCAL, FrameEcho(), limits, admission, gate)
     else:
-        server = ENGINES[kind == "http"].http(LOCAL, HttpEcho(), limits, admission, door)
+        server = ENGINES[kind == "http"].http(LOCAL, HttpEcho(), limits, admission, gate)
     await server.start()
     try:
-        yield Site(server, door, admission, refused)
+        yield Harness(server, gate, admission, refused)
     finally:
         await server.stop(0)
-        assert (admission.requests, admission.bytes, door.open) == (0, 0, 0)
+        assert (admission.requests, admission.bytes, gate.open) == (0, 0, 0)
 
 
 # ---- connections
@@ -100,7 +100,7 @@ async def site(
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_no_more_connections_than_may_be(kind: str) -> None:
-    async with site(kind, most=2) as one:
+    async with harness(kind, limit=2) as one:
         assert await one.is_let_in()
         held = [await one.connect() for _ in range(2)]
         await until(lambda: one.gate.open == 2)
@@ -114,7 +114,10 @@ async def test_no_more_connections_than_may_be(kind: str) -> None:
 
 async def test_listeners_share_their_connections() -> None:
     both = ConnectionCount()
-    async with site("http", both, most=2) as one, site("frames", both, most=2) as other:
+    async with (
+        harness("http", both, limit=2) as one,
+        harness("frames", both, limit=2) as other,
+    ):
         held = [await one.connect(), await other.connect()]
         await until(lambda: (one.gate.open, other.gate.open, both.open) == (1, 1, 2))
         assert not await one.is_let_in()
@@ -130,13 +133,13 @@ def test_a_flood_is_counted_but_not_told_line_by_line(
     now = 1000.0
     monkeypatch.setattr("infergate.transport.server.connection_gate.time.monotonic", lambda: now)
     refused: list[ConnectionRefusal] = []
-    door = ConnectionGate("x", on_refused=refused.append)
+    gate = ConnectionGate("x", on_refused=refused.append)
     with caplog.at_level("INFO"):
         for _ in range(500):
-            door.refuse(ConnectionRefusal.FULL, "somebody", "full")
+            gate.refuse(ConnectionRefusal.FULL, "somebody", "full")
         assert (len(refused), len(caplog.messages)) == (500, 20)
         now += 1
-        door.refuse(ConnectionRefusal.FULL, "somebody", "full")
+        gate.refuse(ConnectionRefusal.FULL, "somebody", "full")
     assert caplog.messages[20:] == [
         "x: 480 more connections closed within a second",
         "x: connection from somebody closed: full",
@@ -157,7 +160,7 @@ def hello() -> bytes:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_tls_on_a_port_of_plain_text(kind: str) -> None:
-    async with site(kind) as one:
+    async with harness(kind) as one:
         reader, writer = await one.connect()
         writer.write(hello())
         await until(lambda: one.build_refusal == [ConnectionRefusal.TLS])
@@ -232,7 +235,7 @@ SAID: dict[str, bytes] = {
 @pytest.mark.parametrize("kind", SAID)
 async def test_an_answer_that_waits_is_counted(kind: str) -> None:
     """And is given back when it was read, or when its reader goes."""
-    async with site(kind) as one:
+    async with harness(kind) as one:
         for reads in (True, False):
             with narrow(one.server.address.port) as client:
                 client.sendall(SAID[kind])
@@ -246,7 +249,7 @@ async def test_an_answer_that_waits_is_counted(kind: str) -> None:
 
 async def test_what_waits_keeps_others_out() -> None:
     limits = dataclasses.replace(LIMITS, in_flight_bytes=1_000_000)
-    async with site("http", limits=limits) as one:
+    async with harness("http", limits=limits) as one:
         with narrow(one.server.address.port) as client:
             client.sendall(LARGE)
             await until(lambda: one.admission.bytes > 1_000_000)
@@ -258,7 +261,7 @@ async def test_what_waits_keeps_others_out() -> None:
 
 @pytest.mark.parametrize("kind", SAID)
 async def test_who_does_not_read_is_cut_off(kind: str) -> None:
-    async with site(kind, limits=QUICK) as one:
+    async with harness(kind, limits=QUICK) as one:
         with narrow(one.server.address.port) as client:
             client.sendall(SAID[kind])
             await until(lambda: one.build_refusal == [ConnectionRefusal.SLOW_READER])
@@ -268,13 +271,13 @@ async def test_who_does_not_read_is_cut_off(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["http", "http of compat"])
 async def test_who_ends_his_half_and_does_not_read_is_cut_off(kind: str) -> None:
     """While a request is served: the answers before it keep the connection from closing."""
-    async with site(kind, limits=QUICK) as one:
+    async with harness(kind, limits=QUICK) as one:
         with narrow(one.server.address.port) as client:
             await until(lambda: one.gate.open == 1)
             assert isinstance(one.server, HttpAppListener)
-            (served,) = one.server._connections
-            assert isinstance(served, HttpServerConnection)
-            ours = served._transport
+            (connection,) = one.server._connections
+            assert isinstance(connection, HttpServerConnection)
+            ours = connection._transport
             ours.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
             body = b"x" * 40_000
             client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 40000\r\n\r\n" + body)
@@ -300,16 +303,16 @@ NARROW = frames.PREFACE + frames.settings([(frames.INITIAL_WINDOW_SIZE, 1000)])
 async def test_an_answer_that_waits_for_windows(connect: Connect, method: str, said: bytes) -> None:
     """However well the client answers, and whatever else it asks."""
     limits = dataclasses.replace(RPC_LIMITS, idle_body_time=0.4)
-    site, peer = await connect(limits, NARROW)
+    harness, peer = await connect(limits, NARROW)
     peer.send(opened(1, method) + message(1, said, 0 if method == "Stream" else 1))
-    await until(lambda: site.admission.bytes > 40_000)
+    await until(lambda: harness.admission.bytes > 40_000)
     peer.send(frames.window_update(1, 10_000))
-    while (told := await peer.frame())[0] != frames.RST_STREAM:
-        peer.send(frame(frames.PING, 0, 0, bytes(8))) if told[0] == frames.DATA else None
-    assert told[2:] == (1, frames.Code.CANCEL.to_bytes(4))
-    await until(lambda: (site.admission.bytes, site.admission.streams) == (0, 0))
+    while (received := await peer.frame())[0] != frames.RST_STREAM:
+        peer.send(frame(frames.PING, 0, 0, bytes(8))) if received[0] == frames.DATA else None
+    assert received[2:] == (1, frames.Code.CANCEL.to_bytes(4))
+    await until(lambda: (harness.admission.bytes, harness.admission.streams) == (0, 0))
     peer.send(opened(3, "Echo") + message(3, b"x"))
-    assert (await peer.until(lambda told: told[0] == frames.DATA))[3][5:] == b"x"
+    assert (await peer.until(lambda received: received[0] == frames.DATA))[3][5:] == b"x"
 
 
 @pytest.mark.parametrize(("method", "said"), [("Large", b"x"), ("Stream", b"y" * 50_000)])
@@ -317,16 +320,16 @@ async def test_a_slow_reader_is_given_up_while_memory_is_short(
     connect: Connect, method: str, said: bytes
 ) -> None:
     """Its call alone: its connection may be a proxy's."""
-    site, peer = await connect(RPC_LIMITS, NARROW)
+    harness, peer = await connect(RPC_LIMITS, NARROW)
     peer.send(opened(1, method) + message(1, said, 0 if method == "Stream" else 1))
-    await until(lambda: site.admission.bytes > 40_000)
-    (waiting,) = [each for each in site.admission.transfers if each.size > 40_000]
+    await until(lambda: harness.admission.bytes > 40_000)
+    (waiting,) = [each for each in harness.admission.transfers if each.size > 40_000]
     waiting.abort()
-    told = await peer.until(lambda each: each[0] == frames.RST_STREAM)
-    assert told[2:] == (1, frames.Code.CANCEL.to_bytes(4))
-    await until(lambda: (site.admission.bytes, site.admission.streams) == (0, 0))
+    received = await peer.until(lambda each: each[0] == frames.RST_STREAM)
+    assert received[2:] == (1, frames.Code.CANCEL.to_bytes(4))
+    await until(lambda: (harness.admission.bytes, harness.admission.streams) == (0, 0))
     peer.send(opened(3, "Echo") + message(3, b"x"))
-    assert (await peer.until(lambda told: told[0] == frames.DATA))[3][5:] == b"x"
+    assert (await peer.until(lambda received: received[0] == frames.DATA))[3][5:] == b"x"
 
 
 @pytest.mark.skipif(
@@ -334,13 +337,13 @@ async def test_a_slow_reader_is_given_up_while_memory_is_short(
     reason="asyncio's own loop does not tell that a client lags (CVE-2024-12254); uvloop does",
 )
 async def test_what_the_socket_does_not_take_is_counted(connect: Connect) -> None:
-    site, peer = await connect(RPC_LIMITS)
+    harness, peer = await connect(RPC_LIMITS)
     wide = frames.PREFACE + frames.settings([(frames.INITIAL_WINDOW_SIZE, 2**31 - 1)])
-    with narrow(site.server.address.port) as client:
+    with narrow(harness.server.address.port) as client:
         client.sendall(wide + frames.window_update(0, 2**30))
         client.sendall(b"".join(opened(n, "Large") + message(n, b"x") for n in range(1, 40, 2)))
-        await until(lambda: site.admission.bytes > 5_000_000)
-    await until(lambda: not site.admission.bytes)
+        await until(lambda: harness.admission.bytes > 5_000_000)
+    await until(lambda: not harness.admission.bytes)
     peer.writer.close()
 
 
@@ -357,17 +360,17 @@ async def test_a_backend_that_owes_an_answer_is_asked_for_a_sign(
 
     async def script(peer: Peer, number: int) -> None:
         nonlocal pings
-        asked = await peer.until(is_asked)
+        request = await peer.until(is_request)
         with suppress(asyncio.IncompleteReadError):
             while pings < 4 or not is_there:
-                told = await peer.until(lambda said: said[0] == frames.PING)
+                received = await peer.until(lambda said: said[0] == frames.PING)
                 pings += 1
                 if is_there:
-                    peer.send(frame(frames.PING, frames.ACK, 0, told[3]))
-            peer.send(answer(asked[2]))
+                    peer.send(frame(frames.PING, frames.ACK, 0, received[3]))
+            peer.send(answer(request[2]))
             await peer.ended()
 
-    async with served(script) as (upstream, endpoint):
+    async with serve(script) as (upstream, endpoint):
         stream = upstream.stream(RpcRequest("/t.T/Stream", (b"x",)), endpoint, None)
         if is_there:
             assert [answer.message async for answer in stream] == [(b"hi",)]
@@ -381,10 +384,10 @@ async def test_a_backend_that_owes_an_answer_is_asked_for_a_sign(
 
 async def test_the_system_looks_after_connections_that_wait() -> None:
     async def script(peer: Peer, number: int) -> None:
-        peer.send(answer((await peer.until(is_asked))[2]))
+        peer.send(answer((await peer.until(is_request))[2]))
         await peer.ended()
 
-    async with served(script) as (upstream, endpoint):
+    async with serve(script) as (upstream, endpoint):
         await upstream.exchange(RpcRequest("/t.T/Echo", (b"x",)), endpoint, 10)
         (link,) = upstream._pools[endpoint]._connections
         made = link._transport.get_extra_info("socket")

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from frame_kit import frame_site, framed
-from transport_kit import LIMITS, QUICK, Fake, HttpSite, Script, fake_backend, until
+from frame_kit import frame_harness, framed
+from transport_kit import LIMITS, QUICK, Fake, HttpHarness, Script, fake_backend, until
 
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.wire import HttpRequest, join_parts
@@ -51,20 +51,20 @@ def saying(answer: bytes, *, stay: bool = False) -> Script:
 
 
 async def test_exchanges_share_a_connection(upstream: FrameUpstream) -> None:
-    async with frame_site(LIMITS) as site:
+    async with frame_harness(LIMITS) as harness:
         for _ in range(3):
-            answer = await upstream.exchange(POST, site.endpoint, 5)
+            answer = await upstream.exchange(POST, harness.endpoint, 5)
             assert (answer.status, join_parts(answer.body)) == (200, b"POST hello")
-        assert len(site.server._connections) == 1
-        await asyncio.gather(*(upstream.exchange(POST, site.endpoint, 5) for _ in range(20)))
-        assert len(site.server._connections) > 1
+        assert len(harness.server._connections) == 1
+        await asyncio.gather(*(upstream.exchange(POST, harness.endpoint, 5) for _ in range(20)))
+        assert len(harness.server._connections) > 1
 
 
 async def test_over_a_unix_socket(upstream: FrameUpstream, tmp_path: Path) -> None:
-    async with frame_site(LIMITS, tmp_path / "raw.sock") as site:
-        answer = await upstream.exchange(POST, site.endpoint, 5)
+    async with frame_harness(LIMITS, tmp_path / "raw.sock") as harness:
+        answer = await upstream.exchange(POST, harness.endpoint, 5)
         assert join_parts(answer.body) == b"POST hello"
-        assert site.app.calls[0].peer == "unix"
+        assert harness.app.calls[0].peer == "unix"
 
 
 async def test_what_is_no_post(upstream: FrameUpstream) -> None:
@@ -140,19 +140,19 @@ async def test_silence(upstream: FrameUpstream) -> None:
 
 
 async def test_cancelling_closes_the_connection(upstream: FrameUpstream) -> None:
-    async with frame_site(LIMITS) as site:
+    async with frame_harness(LIMITS) as harness:
         wait = HttpRequest("POST", "/", body=[b"wait"])
-        task = asyncio.create_task(upstream.exchange(wait, site.endpoint, 5))
-        await site.app.entered.wait()
+        task = asyncio.create_task(upstream.exchange(wait, harness.endpoint, 5))
+        await harness.app.entered.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await asyncio.wait_for(site.app.cancelled.wait(), 5)
+        await asyncio.wait_for(harness.app.cancelled.wait(), 5)
 
 
-async def test_each_endpoint_as_it_wants(site: HttpSite) -> None:
+async def test_each_endpoint_as_it_wants(harness: HttpHarness) -> None:
     upstream = HttpOrFrameUpstream(QUICK)
-    async with frame_site(LIMITS) as frames:
-        for endpoint in (site.endpoint, frames.endpoint):
+    async with frame_harness(LIMITS) as frames:
+        for endpoint in (harness.endpoint, frames.endpoint):
             answer = await upstream.exchange(POST, endpoint, 5)
             assert join_parts(answer.body) == b"POST hello"
     await upstream.close()

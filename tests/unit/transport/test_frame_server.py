@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from frame_kit import FrameSite, frame_site, framed
-from transport_kit import LIMITS, QUICK, turns, until
+from frame_kit import FrameHarness, frame_harness, framed
+from transport_kit import LIMITS, QUICK, run_loop, until
 
 from infergate.core.errors import Kind
 
@@ -20,36 +20,36 @@ LARGE = b"x" * 300 + b"y" * 5_000_000 + b"z"
 
 
 @pytest.fixture(params=["tcp", "unix"])
-async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[FrameSite]:
+async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[FrameHarness]:
     path = tmp_path / "raw.sock" if request.param == "unix" else None
-    async with frame_site(LIMITS, path) as site:
-        yield site
+    async with frame_harness(LIMITS, path) as harness:
+        yield harness
 
 
 @pytest.fixture
-async def quick() -> AsyncIterator[FrameSite]:
+async def quick() -> AsyncIterator[FrameHarness]:
     """A site that loses patience after 0.2 s."""
-    async with frame_site(QUICK) as site:
-        yield site
+    async with frame_harness(QUICK) as harness:
+        yield harness
 
 
 # ---- one after the other ---------------------------------------------------------------------
 
 
-async def test_requests_in_order(site: FrameSite) -> None:
-    peer = await site.connect()
+async def test_requests_in_order(harness: FrameHarness) -> None:
+    peer = await harness.connect()
     assert await peer.ask(b"one") == b"POST one"
     assert await peer.ask(b"two" * 300) == b"POST " + b"two" * 300
-    call, other = site.app.calls
+    call, other = harness.app.calls
     assert call.peer == other.peer
-    assert call.peer.partition(":")[0] == ("unix" if site.server.address.unix else "127.0.0.1")
+    assert call.peer.partition(":")[0] == ("unix" if harness.server.address.unix else "127.0.0.1")
     assert (call.record.bytes_in, other.record.bytes_in) == (3, 900)
-    assert site.app.wires[0].path == "/"
+    assert harness.app.requests[0].path == "/"
     await peer.close()
 
 
-async def test_pipelined_requests_are_answered_in_order(site: FrameSite) -> None:
-    peer = await site.connect()
+async def test_pipelined_requests_are_answered_in_order(harness: FrameHarness) -> None:
+    peer = await harness.connect()
     bodies = [b"%d" % i * (i % 100 + 1) for i in range(500)]
     sending = asyncio.create_task(peer.send(b"".join(map(framed, bodies))))
     for body in bodies:
@@ -58,39 +58,39 @@ async def test_pipelined_requests_are_answered_in_order(site: FrameSite) -> None
     await peer.close()
 
 
-async def test_what_is_pipelined_waits_with_the_client(site: FrameSite) -> None:
-    peer = await site.connect()
+async def test_what_is_pipelined_waits_with_the_client(harness: FrameHarness) -> None:
+    peer = await harness.connect()
     await peer.send(framed(b"wait"))
-    await site.app.entered.wait()
+    await harness.app.entered.wait()
     sending = asyncio.create_task(peer.send(framed(b"x" * 900) * 20_000))
-    await until(lambda: not next(iter(site.server._connections))._transport.is_reading())  # type: ignore[attr-defined]
-    assert len(site.app.calls) == 1
-    assert site.admission.bytes == 4
+    await until(lambda: not next(iter(harness.server._connections))._transport.is_reading())  # type: ignore[attr-defined]
+    assert len(harness.app.calls) == 1
+    assert harness.admission.bytes == 4
     sending.cancel()
-    await site.good()
-    site.app.release.set()
+    await harness.good()
+    harness.app.release.set()
     assert await peer.frame() == b"POST wait"
     assert await peer.frame() == b"POST " + b"x" * 900
     peer.writer.transport.abort()
 
 
-async def test_a_large_answer(site: FrameSite) -> None:
-    peer = await site.connect()
+async def test_a_large_answer(harness: FrameHarness) -> None:
+    peer = await harness.connect()
     assert await peer.ask(b"large") == LARGE
     assert await peer.ask(b"on") == b"POST on"
     await peer.close()
 
 
-async def test_a_body_as_large_as_allowed(site: FrameSite) -> None:
-    peer = await site.connect()
+async def test_a_body_as_large_as_allowed(harness: FrameHarness) -> None:
+    peer = await harness.connect()
     assert await peer.ask(b"x" * 1000) == b"POST " + b"x" * 1000
     await peer.close()
 
 
 async def test_a_body_larger_than_the_room_ahead() -> None:
     limits = dataclasses.replace(LIMITS, body=10_000_000)
-    async with frame_site(limits) as site:
-        peer = await site.connect()
+    async with frame_harness(limits) as harness:
+        peer = await harness.connect()
         body = bytes(range(256)) * 20_000
         writing = asyncio.create_task(peer.send(framed(body) + framed(b"next")))
         assert await peer.frame() == b"POST " + body
@@ -102,10 +102,10 @@ async def test_a_body_larger_than_the_room_ahead() -> None:
 # ---- refusals --------------------------------------------------------------------------------
 
 
-async def test_an_empty_frame_is_an_error_and_the_next_is_served(site: FrameSite) -> None:
-    peer = await site.connect()
+async def test_an_empty_frame_is_an_error_and_the_next_is_served(harness: FrameHarness) -> None:
+    peer = await harness.connect()
     assert await peer.ask(b"") == b"the frame is empty"
-    assert site.app.refused[0].kind is Kind.BAD_REQUEST
+    assert harness.app.refused[0].kind is Kind.BAD_REQUEST
     assert await peer.ask(b"good") == b"POST good"
     await peer.send(framed(b"") * 5000 + framed(b"end"))
     for _ in range(5000):
@@ -116,33 +116,33 @@ async def test_an_empty_frame_is_an_error_and_the_next_is_served(site: FrameSite
 
 @pytest.mark.parametrize("length", [50_000, 2**31, 2**32 - 1])
 async def test_a_body_over_the_limit_is_refused_by_its_announcement(
-    site: FrameSite, length: int
+    harness: FrameHarness, length: int
 ) -> None:
-    peer = await site.connect()
+    peer = await harness.connect()
     await peer.send(struct.pack("<I", length))
-    told = (await peer.frame()).decode()
-    assert told == f"the request body has {length} bytes or more, the limit is 1000"
+    text = (await peer.frame()).decode()
+    assert text == f"the request body has {length} bytes or more, the limit is 1000"
     await peer.send(b"x" * 5000)  # read away, so that the answer arrives
     assert await peer.ended()
-    assert site.app.calls == []
-    await site.good()
+    assert harness.app.calls == []
+    await harness.good()
 
 
 @pytest.mark.parametrize("sent", [16_380, 16_384, 20_000, 5_000_000])
 async def test_the_answer_to_a_refused_body_survives_all_that_still_comes(
-    site: FrameSite, sent: int, caplog: pytest.LogCaptureFixture
+    harness: FrameHarness, sent: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    peer = await site.connect()
+    peer = await harness.connect()
     await peer.send(struct.pack("<I", 100_000_000) + b"x" * sent)
     assert b"the limit is 1000" in await peer.frame()
     await peer.send(b"x" * 20_000)
     assert await peer.ended()
     assert [record.message for record in caplog.records] == []
-    await site.good()
+    await harness.good()
 
 
-async def test_a_body_over_the_limit_that_is_here_is_passed_over(site: FrameSite) -> None:
-    peer = await site.connect()
+async def test_a_body_over_the_limit_that_is_here_is_passed_over(harness: FrameHarness) -> None:
+    peer = await harness.connect()
     await peer.send(framed(b"x" * 1001) + framed(b"good"))
     assert b"limit is 1000" in await peer.frame()
     assert await peer.frame() == b"POST good"
@@ -150,12 +150,12 @@ async def test_a_body_over_the_limit_that_is_here_is_passed_over(site: FrameSite
 
 
 async def test_too_many_in_flight() -> None:
-    async with frame_site(dataclasses.replace(LIMITS, in_flight=1)) as site:
-        busy, other = await site.connect(), await site.connect()
+    async with frame_harness(dataclasses.replace(LIMITS, in_flight=1)) as harness:
+        busy, other = await harness.connect(), await harness.connect()
         await busy.send(framed(b"wait"))
-        await site.app.entered.wait()
+        await harness.app.entered.wait()
         assert b"limit of 1 requests" in await other.ask(b"hi")
-        site.app.release.set()
+        harness.app.release.set()
         assert await busy.frame() == b"POST wait"
         assert await other.ask(b"hi") == b"POST hi"
         await busy.close()
@@ -163,10 +163,10 @@ async def test_too_many_in_flight() -> None:
 
 
 async def test_too_many_bytes_in_flight() -> None:
-    async with frame_site(dataclasses.replace(LIMITS, in_flight_bytes=1200)) as site:
-        slow, other = await site.connect(), await site.connect()
+    async with frame_harness(dataclasses.replace(LIMITS, in_flight_bytes=1200)) as harness:
+        slow, other = await harness.connect(), await harness.connect()
         await slow.send(struct.pack("<I", 900) + b"x")
-        await until(lambda: site.admission.bytes == 900)
+        await until(lambda: harness.admission.bytes == 900)
         assert b"1200 bytes" in await other.ask(b"y" * 301)
         assert await other.ask(b"y" * 300) == b"POST " + b"y" * 300
         await slow.send(b"x" * 899)
@@ -175,8 +175,8 @@ async def test_too_many_bytes_in_flight() -> None:
         await other.close()
 
 
-async def test_a_bug_and_a_cancellation_of_its_own(site: FrameSite) -> None:
-    peer = await site.connect()
+async def test_a_bug_and_a_cancellation_of_its_own(harness: FrameHarness) -> None:
+    peer = await harness.connect()
     assert await peer.ask(b"bug") == b"internal error"
     assert await peer.ask(b"selfcancel") == b"internal error"
     assert await peer.ask(b"nothing") == b""
@@ -187,19 +187,19 @@ async def test_a_bug_and_a_cancellation_of_its_own(site: FrameSite) -> None:
 # ---- slow ------------------------------------------------------------------------------------
 
 
-async def test_a_connection_that_says_nothing(quick: FrameSite) -> None:
+async def test_a_connection_that_says_nothing(quick: FrameHarness) -> None:
     peer = await quick.connect()
     assert await peer.ended()
 
 
-async def test_a_connection_that_stays_idle_after_a_request(quick: FrameSite) -> None:
+async def test_a_connection_that_stays_idle_after_a_request(quick: FrameHarness) -> None:
     peer = await quick.connect()
     assert await peer.ask(b"hi") == b"POST hi"
     assert await peer.ended()
 
 
 @pytest.mark.parametrize("begin", [b"\4", b"\4\0\0", b"\4\0\0\0", b"\4\0\0\0abc"])
-async def test_a_frame_that_stops(quick: FrameSite, begin: bytes) -> None:
+async def test_a_frame_that_stops(quick: FrameHarness, begin: bytes) -> None:
     peer = await quick.connect()
     await peer.send(begin)
     await quick.good()
@@ -207,7 +207,7 @@ async def test_a_frame_that_stops(quick: FrameSite, begin: bytes) -> None:
     assert await peer.ended()
 
 
-async def test_a_length_that_drips(quick: FrameSite) -> None:
+async def test_a_length_that_drips(quick: FrameHarness) -> None:
     peer = await quick.connect()
     began = time.monotonic()
     for byte in b"\4\0\0":
@@ -218,7 +218,7 @@ async def test_a_length_that_drips(quick: FrameSite) -> None:
     await peer.close()
 
 
-async def test_a_body_that_drips_keeps_up_a_rate(quick: FrameSite) -> None:
+async def test_a_body_that_drips_keeps_up_a_rate(quick: FrameHarness) -> None:
     """One byte in 0.1 s is never idle for 0.2 s, but far from 500 in a second."""
     peer = await quick.connect()
     await peer.send(struct.pack("<I", 900))
@@ -232,7 +232,7 @@ async def test_a_body_that_drips_keeps_up_a_rate(quick: FrameSite) -> None:
     await peer.close()
 
 
-async def test_a_client_that_does_not_read(quick: FrameSite) -> None:
+async def test_a_client_that_does_not_read(quick: FrameHarness) -> None:
     peer = await quick.connect()
     peer.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -248,23 +248,23 @@ async def test_a_client_that_does_not_read(quick: FrameSite) -> None:
 
 @pytest.mark.parametrize("sent", [b"", b"\4\0", b"\4\0\0\0", b"\4\0\0\0ab", framed(b"wait")])
 @pytest.mark.parametrize("how", ["close", "reset", "half-close"])
-async def test_a_client_that_goes_away(site: FrameSite, sent: bytes, how: str) -> None:
-    peer = await site.connect()
+async def test_a_client_that_goes_away(harness: FrameHarness, sent: bytes, how: str) -> None:
+    peer = await harness.connect()
     await peer.send(sent)
     if sent == framed(b"wait"):
-        await site.app.entered.wait()
+        await harness.app.entered.wait()
     else:
-        await turns(5)
+        await run_loop(5)
     if how == "reset":
         peer.writer.transport.abort()
     elif how == "close":
         peer.writer.close()
     else:
         peer.writer.write_eof()
-    await until(lambda: not site.server._connections)
-    assert site.app.cancelled.is_set() == (sent == framed(b"wait"))
-    assert (site.admission.requests, site.admission.bytes) == (0, 0)
-    await site.good()
+    await until(lambda: not harness.server._connections)
+    assert harness.app.cancelled.is_set() == (sent == framed(b"wait"))
+    assert (harness.admission.requests, harness.admission.bytes) == (0, 0)
+    await harness.good()
     peer.writer.transport.abort()
 
 
@@ -272,42 +272,42 @@ async def test_a_client_that_goes_away(site: FrameSite, sent: bytes, how: str) -
 
 
 async def test_a_drain_lets_the_request_under_way_finish() -> None:
-    async with frame_site(LIMITS) as site:
-        busy, idle, inside = [await site.connect() for _ in range(3)]
+    async with frame_harness(LIMITS) as harness:
+        busy, idle, inside = [await harness.connect() for _ in range(3)]
         await idle.ask(b"hi")
         await inside.send(framed(b"inside")[:6])
         await busy.send(framed(b"wait") + framed(b"pipelined"))
-        await site.app.entered.wait()
-        await until(lambda: site.admission.requests == 2)
-        stopping = asyncio.create_task(site.server.stop(10))
+        await harness.app.entered.wait()
+        await until(lambda: harness.admission.requests == 2)
+        stopping = asyncio.create_task(harness.server.stop(10))
         assert await idle.ended()
         await inside.send(framed(b"inside")[6:])
         assert await inside.frame() == b"POST inside"
-        site.app.release.set()
+        harness.app.release.set()
         assert await busy.frame() == b"POST wait"
         assert await busy.frame() == b"POST pipelined", "nothing could tell it to ask elsewhere"
         assert await busy.ended()
         assert await inside.ended()
         await stopping
         with pytest.raises(ConnectionError):
-            await site.connect()
+            await harness.connect()
 
 
 async def test_a_drain_that_takes_too_long_cancels() -> None:
-    async with frame_site(LIMITS) as site:
-        peer = await site.connect()
+    async with frame_harness(LIMITS) as harness:
+        peer = await harness.connect()
         await peer.send(framed(b"wait"))
-        await site.app.entered.wait()
-        await site.server.stop(0.05)
-        assert site.app.cancelled.is_set()
+        await harness.app.entered.wait()
+        await harness.server.stop(0.05)
+        assert harness.app.cancelled.is_set()
         assert await peer.frame() == b"the gateway is shutting down"
         assert await peer.ended()
 
 
 async def test_an_answer_that_fits_no_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infergate.transport.framed.frame_reader.MAX_LENGTH", 100)
-    async with frame_site(LIMITS) as site:
-        peer = await site.connect()
+    async with frame_harness(LIMITS) as harness:
+        peer = await harness.connect()
         assert await peer.ask(b"x" * 99) == b""
         assert await peer.ask(b"y") == b"POST y"
         await peer.close()

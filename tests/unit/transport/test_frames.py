@@ -47,10 +47,10 @@ def received(stream: bytes, cuts: list[int]) -> list[bytes]:
             assert not is_open
             assert not frames.has_partial_frame
             return found
-        room = frames.get_buffer()
-        count = min(len(room), cuts[turn % len(cuts)], len(stream) - position)
+        buffer = frames.get_buffer()
+        count = min(len(buffer), cuts[turn % len(cuts)], len(stream) - position)
         assert count
-        room[:count] = stream[position : position + count]
+        buffer[:count] = stream[position : position + count]
         frames.buffer_written(count)
         position, turn = position + count, turn + 1
 
@@ -96,14 +96,14 @@ def test_a_long_frame_goes_where_it_stays() -> None:
     frames.get_buffer()[:10] = head
     frames.buffer_written(10)
     frames.open(100_000)
-    room = frames.get_buffer()
-    assert len(room) == 100_000 - 6 + 1  # the one byte more tells whether something follows
-    room[:-1] = b"y" * (100_000 - 6)
+    buffer = frames.get_buffer()
+    assert len(buffer) == 100_000 - 6 + 1  # the one byte more tells whether something follows
+    buffer[:-1] = b"y" * (100_000 - 6)
     frames.buffer_written(100_000 - 6)
     body = frames.take()
     assert body is not None
     assert body == b"x" * 6 + b"y" * (100_000 - 6)
-    assert body.obj is room.obj
+    assert body.obj is buffer.obj
 
 
 def test_a_prefix() -> None:

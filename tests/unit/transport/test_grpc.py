@@ -19,9 +19,9 @@ from transport_kit import (
     RPC_LIMITS,
     Budget,
     Engine,
+    GrpcHarness,
     RpcEcho,
     RpcServe,
-    RpcSite,
     fake_backend,
     until,
 )
@@ -51,12 +51,12 @@ async def kind_of(upstream: RpcUpstream, endpoint: Endpoint, wire: RpcRequest) -
     return caught.value.kind
 
 
-async def test_there_and_back(rpc_site: RpcSite, rpc_upstream: RpcUpstream) -> None:
+async def test_there_and_back(grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream) -> None:
     before = time.monotonic()
     wire = RpcRequest("/t.T/Echo", (b"a", memoryview(b"b")), {"x-a": "1", "x-b-bin": "AP8"})
-    answer = await rpc_upstream.exchange(wire, rpc_site.endpoint, 5)
+    answer = await rpc_upstream.exchange(wire, grpc_harness.endpoint, 5)
     assert (answer.code, list(answer.message), dict(answer.metadata)) == (0, [b"ab"], {"x-ok": "1"})
-    call = rpc_site.app.calls[0]
+    call = grpc_harness.app.calls[0]
     assert call.deadline is not None
     assert before + 3 < call.deadline < time.monotonic() + 5.5
     assert call.record.bytes_in == 2
@@ -66,13 +66,13 @@ async def test_there_and_back(rpc_site: RpcSite, rpc_upstream: RpcUpstream) -> N
     assert headers == {"x-a": "1", "x-b-bin": "AP8"}
 
 
-async def test_without_a_deadline(rpc_site: RpcSite) -> None:
-    async with grpc.aio.insecure_channel(rpc_site.endpoint.authority) as channel:
+async def test_without_a_deadline(grpc_harness: GrpcHarness) -> None:
+    async with grpc.aio.insecure_channel(grpc_harness.endpoint.authority) as channel:
         assert await channel.unary_unary("/t.T/Echo")(b"x") == b"x"
         await channel.unary_unary("/t.T/Echo", request_serializer=None)(
             b"y", metadata=(("k", "1"), ("k", "2"), ("r-bin", b"\0\xff"))
         )
-    first, second = rpc_site.app.calls
+    first, second = grpc_harness.app.calls
     assert first.deadline is None
     assert second.headers["k"] == "1, 2"
     assert second.headers["r-bin"] == base64.b64encode(b"\0\xff").decode().rstrip("=")
@@ -80,126 +80,133 @@ async def test_without_a_deadline(rpc_site: RpcSite) -> None:
 
 @pytest.mark.parametrize(("method", "expected"), [("Parts", b"abcd"), ("View", b"view")])
 async def test_answers_in_parts(
-    rpc_site: RpcSite, rpc_upstream: RpcUpstream, method: str, expected: bytes
+    grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream, method: str, expected: bytes
 ) -> None:
-    answer = await rpc_upstream.exchange(ask(method), rpc_site.endpoint, 5)
+    answer = await rpc_upstream.exchange(ask(method), grpc_harness.endpoint, 5)
     assert join_parts(answer.message) == expected
 
 
 @pytest.mark.parametrize("code", [*range(1, 4), *range(5, 17)])
 async def test_every_status_of_the_server_is_an_answer(
-    rpc_site: RpcSite, rpc_upstream: RpcUpstream, code: int
+    grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream, code: int
 ) -> None:
-    answer = await rpc_upstream.exchange(ask("Fail", b"%d" % code), rpc_site.endpoint, 5)
+    answer = await rpc_upstream.exchange(ask("Fail", b"%d" % code), grpc_harness.endpoint, 5)
     assert (answer.code, answer.details) == (code, "näh\nso")
     assert dict(answer.metadata) == {"x-why": "because", "x-raw-bin": "AP8"}
 
 
 async def test_the_servers_own_deadline_is_its_answer(
-    rpc_site: RpcSite, rpc_upstream: RpcUpstream
+    grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
 ) -> None:
-    answer = await rpc_upstream.exchange(ask("Fail", b"4"), rpc_site.endpoint, 5)
+    answer = await rpc_upstream.exchange(ask("Fail", b"4"), grpc_harness.endpoint, 5)
     assert answer.code == 4
 
 
-async def test_a_code_that_is_none(rpc_site: RpcSite, rpc_upstream: RpcUpstream) -> None:
-    answer = await rpc_upstream.exchange(ask("Fail", b"99"), rpc_site.endpoint, 5)
+async def test_a_code_that_is_none(grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream) -> None:
+    answer = await rpc_upstream.exchange(ask("Fail", b"99"), grpc_harness.endpoint, 5)
     assert answer.code == grpc.StatusCode.UNKNOWN.value[0]
 
 
 async def test_unknown_methods_are_the_applications(
-    rpc_site: RpcSite, rpc_upstream: RpcUpstream
+    grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
 ) -> None:
-    answer = await rpc_upstream.exchange(RpcRequest("/no.such/Unknown"), rpc_site.endpoint, 5)
+    answer = await rpc_upstream.exchange(RpcRequest("/no.such/Unknown"), grpc_harness.endpoint, 5)
     assert (answer.code, answer.details) == (12, "no such method")
 
 
 async def test_a_bug(
-    rpc_site: RpcSite, rpc_upstream: RpcUpstream, caplog: pytest.LogCaptureFixture
+    grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answer = await rpc_upstream.exchange(ask("Bug"), rpc_site.endpoint, 5)
+    answer = await rpc_upstream.exchange(ask("Bug"), grpc_harness.endpoint, 5)
     assert (answer.code, answer.details) == (13, "internal error")
     assert "ZeroDivisionError" in caplog.text
-    assert (await rpc_upstream.exchange(ask("Echo"), rpc_site.endpoint, 5)).code == 0
+    assert (await rpc_upstream.exchange(ask("Echo"), grpc_harness.endpoint, 5)).code == 0
 
 
-async def test_cancelling_travels(rpc_site: RpcSite, rpc_upstream: RpcUpstream) -> None:
-    asking = asyncio.ensure_future(
-        rpc_upstream.exchange(ask("Wait", b"abc"), rpc_site.endpoint, 30)
+async def test_cancelling_travels(grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream) -> None:
+    exchange = asyncio.ensure_future(
+        rpc_upstream.exchange(ask("Wait", b"abc"), grpc_harness.endpoint, 30)
     )
-    await rpc_site.app.entered.wait()
-    assert (rpc_site.admission.requests, rpc_site.admission.bytes) == (1, 3)
-    asking.cancel()
+    await grpc_harness.app.entered.wait()
+    assert (grpc_harness.admission.requests, grpc_harness.admission.bytes) == (1, 3)
+    exchange.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asking
+        await exchange
     async with asyncio.timeout(10):
-        await rpc_site.app.cancelled.wait()
-        await until(lambda: not rpc_site.admission.requests)
-    assert (await rpc_upstream.exchange(ask("Echo"), rpc_site.endpoint, 5)).code == 0
+        await grpc_harness.app.cancelled.wait()
+        await until(lambda: not grpc_harness.admission.requests)
+    assert (await rpc_upstream.exchange(ask("Echo"), grpc_harness.endpoint, 5)).code == 0
 
 
-async def test_a_deadline_that_passes(rpc_site: RpcSite, rpc_upstream: RpcUpstream) -> None:
+async def test_a_deadline_that_passes(grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream) -> None:
     with pytest.raises(GatewayError) as caught:
-        await rpc_upstream.exchange(ask("Wait"), rpc_site.endpoint, 0.1)
+        await rpc_upstream.exchange(ask("Wait"), grpc_harness.endpoint, 0.1)
     assert caught.value.kind is Kind.TIMEOUT
 
 
-async def test_fifty_at_once(rpc_site: RpcSite, rpc_upstream: RpcUpstream) -> None:
+async def test_fifty_at_once(grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream) -> None:
     answers = await asyncio.gather(
-        *(rpc_upstream.exchange(ask("Echo", b"%d" % i), rpc_site.endpoint, 30) for i in range(50))
+        *(
+            rpc_upstream.exchange(ask("Echo", b"%d" % i), grpc_harness.endpoint, 30)
+            for i in range(50)
+        )
     )
     assert [join_parts(answer.message) for answer in answers] == [b"%d" % i for i in range(50)]
-    assert len({call.peer for call in rpc_site.app.calls}) == 1
+    assert len({call.peer for call in grpc_harness.app.calls}) == 1
 
 
 async def test_a_big_message_is_refused(serve_grpc: RpcServe, rpc_upstream: RpcUpstream) -> None:
-    site = await serve_grpc(dataclasses.replace(RPC_LIMITS, body=1000))
-    answer = await rpc_upstream.exchange(ask("Echo", b"x" * 1000), site.endpoint, 5)
+    harness = await serve_grpc(dataclasses.replace(RPC_LIMITS, body=1000))
+    answer = await rpc_upstream.exchange(ask("Echo", b"x" * 1000), harness.endpoint, 5)
     assert answer.code == 0
-    answer = await rpc_upstream.exchange(ask("Echo", b"x" * 200_000), site.endpoint, 5)
+    answer = await rpc_upstream.exchange(ask("Echo", b"x" * 200_000), harness.endpoint, 5)
     assert answer.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
-    assert len(site.app.calls) == 1
+    assert len(harness.app.calls) == 1
 
 
-async def test_a_message_too_big_to_send(rpc_site: RpcSite, rpc_upstream: RpcUpstream) -> None:
+async def test_a_message_too_big_to_send(
+    grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
+) -> None:
     with pytest.raises(GatewayError) as caught:
-        await rpc_upstream.exchange(ask("Echo", b"x" * 2_000_000), rpc_site.endpoint, 5)
+        await rpc_upstream.exchange(ask("Echo", b"x" * 2_000_000), grpc_harness.endpoint, 5)
     assert caught.value.kind is Kind.TOO_LARGE
-    assert not rpc_site.app.calls
+    assert not grpc_harness.app.calls
 
 
-async def test_an_answer_too_big_to_take(engine: Engine, rpc_site: RpcSite) -> None:
+async def test_an_answer_too_big_to_take(engine: Engine, grpc_harness: GrpcHarness) -> None:
     upstream = engine.upstream(dataclasses.replace(RPC_LIMITS, body=1000))
-    assert await kind_of(upstream, rpc_site.endpoint, ask("Large")) is Kind.TOO_LARGE
+    assert await kind_of(upstream, grpc_harness.endpoint, ask("Large")) is Kind.TOO_LARGE
     await upstream.close()
 
 
 async def test_metadata_over_the_limit(serve_grpc: RpcServe, rpc_upstream: RpcUpstream) -> None:
-    site = await serve_grpc(dataclasses.replace(RPC_LIMITS, headers=4096))
+    harness = await serve_grpc(dataclasses.replace(RPC_LIMITS, headers=4096))
     for _ in range(5):
-        answer = await rpc_upstream.exchange(ask("Echo", a="x" * 3000), site.endpoint, 5)
+        answer = await rpc_upstream.exchange(ask("Echo", a="x" * 3000), harness.endpoint, 5)
         assert answer.code == 0
-        answer = await rpc_upstream.exchange(ask("Echo", a="x" * 4200), site.endpoint, 5)
+        answer = await rpc_upstream.exchange(ask("Echo", a="x" * 4200), harness.endpoint, 5)
         assert answer.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
 
 
 async def test_overload(serve_grpc: RpcServe, rpc_upstream: RpcUpstream) -> None:
-    site = await serve_grpc(dataclasses.replace(RPC_LIMITS, in_flight=1))
-    first = asyncio.ensure_future(rpc_upstream.exchange(ask("Wait"), site.endpoint, 30))
-    await site.app.entered.wait()
-    answer = await rpc_upstream.exchange(ask("Echo"), site.endpoint, 5)
+    harness = await serve_grpc(dataclasses.replace(RPC_LIMITS, in_flight=1))
+    first = asyncio.ensure_future(rpc_upstream.exchange(ask("Wait"), harness.endpoint, 30))
+    await harness.app.entered.wait()
+    answer = await rpc_upstream.exchange(ask("Echo"), harness.endpoint, 5)
     assert (answer.code, "limit of 1 requests" in answer.details) == (14, True)
-    site.app.release.set()
+    harness.app.release.set()
     assert (await first).code == 0
-    assert (await rpc_upstream.exchange(ask("Echo"), site.endpoint, 5)).code == 0
+    assert (await rpc_upstream.exchange(ask("Echo"), harness.endpoint, 5)).code == 0
 
 
-async def test_a_taken_port(engine: Engine, rpc_site: RpcSite, rpc_upstream: RpcUpstream) -> None:
-    other = engine.server(rpc_site.server.address, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
+async def test_a_taken_port(
+    engine: Engine, grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
+) -> None:
+    other = engine.server(grpc_harness.server.address, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
     with pytest.raises(OSError, match="in use"):
         await other.start()
     await other.stop(0)
-    assert (await rpc_upstream.exchange(ask("Echo"), rpc_site.endpoint, 5)).code == 0
+    assert (await rpc_upstream.exchange(ask("Echo"), grpc_harness.endpoint, 5)).code == 0
 
 
 async def test_an_address_of_another_machine(engine: Engine) -> None:
@@ -229,25 +236,25 @@ async def test_an_address_that_is_free_by_the_time_it_is_asked_about(
 # ---- streams
 
 
-async def test_a_stream(rpc_site: RpcSite) -> None:
-    async with grpc.aio.insecure_channel(rpc_site.endpoint.authority) as channel:
+async def test_a_stream(grpc_harness: GrpcHarness) -> None:
+    async with grpc.aio.insecure_channel(grpc_harness.endpoint.authority) as channel:
         stream = channel.stream_stream("/t.T/Stream")(timeout=30)
         for message in (b"a", b"b"):
             await stream.write(message)
             assert await stream.read() == message + b"!"
-        assert (rpc_site.admission.streams, rpc_site.admission.requests) == (1, 0)
+        assert (grpc_harness.admission.streams, grpc_harness.admission.requests) == (1, 0)
         await stream.done_writing()
         assert await stream.read() is grpc.aio.EOF
-    assert rpc_site.app.calls[0].deadline is not None
+    assert grpc_harness.app.calls[0].deadline is not None
 
 
 @pytest.mark.parametrize(
     ("message", "code", "details"), [(b"fail", 3, "enough"), (b"bug", 13, "internal error")]
 )
 async def test_a_stream_that_fails(
-    rpc_site: RpcSite, message: bytes, code: int, details: str
+    grpc_harness: GrpcHarness, message: bytes, code: int, details: str
 ) -> None:
-    async with grpc.aio.insecure_channel(rpc_site.endpoint.authority) as channel:
+    async with grpc.aio.insecure_channel(grpc_harness.endpoint.authority) as channel:
         stream = channel.stream_stream("/t.T/Stream")()
         await stream.write(b"a")
         assert await stream.read() == b"a!"
@@ -267,96 +274,96 @@ async def _reads(stream: Any) -> AsyncIterator[bytes]:
 
 
 @asynccontextmanager
-async def talking(site: RpcSite, method: str = "Talk") -> AsyncIterator[Any]:
+async def talking(harness: GrpcHarness, method: str = "Talk") -> AsyncIterator[Any]:
     # Its window stays at HTTP/2's 64 KiB.
     options = [("grpc.http2.bdp_probe", 0)]
-    async with grpc.aio.insecure_channel(site.endpoint.authority, options) as channel:
+    async with grpc.aio.insecure_channel(harness.endpoint.authority, options) as channel:
         yield channel.stream_stream(f"/t.T/{method}")(timeout=30, metadata=(("x-a", "1"),))
-    await until(lambda: not site.admission.streams)
+    await until(lambda: not harness.admission.streams)
 
 
-async def test_requests_of_a_stream_are_served_at_once(rpc_site: RpcSite) -> None:
-    async with talking(rpc_site) as stream:
+async def test_requests_of_a_stream_are_served_at_once(grpc_harness: GrpcHarness) -> None:
+    async with talking(grpc_harness) as stream:
         for message in (b"wait", b"wait", b"b 1"):
             await stream.write(message)
         assert await stream.read() == b"b"
-        assert (rpc_site.admission.streams, rpc_site.admission.requests) == (1, 2)
-        assert rpc_site.admission.bytes == 8
+        assert (grpc_harness.admission.streams, grpc_harness.admission.requests) == (1, 2)
+        assert grpc_harness.admission.bytes == 8
         await stream.write(b"wait")
         await stream.write(b"last 0")
-        await until(lambda: rpc_site.app.serving == 3)
-        assert len(rpc_site.app.calls) == 4  # one of five is not read
-        rpc_site.app.release.set()
+        await until(lambda: grpc_harness.app.serving == 3)
+        assert len(grpc_harness.app.calls) == 4  # one of five is not read
+        grpc_harness.app.release.set()
         await stream.done_writing()
         assert await rest(stream) == [b"wait"] * 6
-    assert len(rpc_site.app.calls) == 5
-    call = rpc_site.app.calls[0]
+    assert len(grpc_harness.app.calls) == 5
+    call = grpc_harness.app.calls[0]
     assert call.deadline is not None
     assert call.headers["x-a"] == "1"
 
 
-async def test_requests_in_turn(rpc_site: RpcSite) -> None:
-    async with talking(rpc_site, "Turns") as stream:
+async def test_requests_in_turn(grpc_harness: GrpcHarness) -> None:
+    async with talking(grpc_harness, "Turns") as stream:
         for message in (b"wait", b"b"):
             await stream.write(message)
-        await until(lambda: rpc_site.app.serving == 1)
-        assert len(rpc_site.app.calls) == 1
-        rpc_site.app.release.set()
+        await until(lambda: grpc_harness.app.serving == 1)
+        assert len(grpc_harness.app.calls) == 1
+        grpc_harness.app.release.set()
         await stream.done_writing()
         assert await rest(stream) == [b"wait", b"wait", b"b", b"b"]
 
 
-async def test_an_answer_is_pulled_when_the_one_before_was_taken(rpc_site: RpcSite) -> None:
-    async with talking(rpc_site) as stream:
+async def test_an_answer_is_pulled_when_the_one_before_was_taken(grpc_harness: GrpcHarness) -> None:
+    async with talking(grpc_harness) as stream:
         size = 100_000
         await stream.write(b"x" * size + b" 1000")
         assert len(await stream.read()) == size
         before = -1
-        while before != rpc_site.app.pulled:  # until nothing moves any more
-            before = rpc_site.app.pulled
+        while before != grpc_harness.app.pulled:  # until nothing moves any more
+            before = grpc_harness.app.pulled
             await asyncio.sleep(0.1)
         assert before < 10
         await stream.done_writing()
         assert len(await rest(stream)) == 999
 
 
-async def test_a_conversation_ends_with_a_status(rpc_site: RpcSite) -> None:
-    async with talking(rpc_site) as stream:
+async def test_a_conversation_ends_with_a_status(grpc_harness: GrpcHarness) -> None:
+    async with talking(grpc_harness) as stream:
         await stream.write(b"wait")
         await stream.write(b"fail")
         with pytest.raises(grpc.aio.AioRpcError, match="enough"):
             await stream.read()
-    await until(lambda: not rpc_site.app.serving)
+    await until(lambda: not grpc_harness.app.serving)
 
 
 async def test_a_bug_ends_a_conversation(
-    rpc_site: RpcSite, caplog: pytest.LogCaptureFixture
+    grpc_harness: GrpcHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with talking(rpc_site) as stream:
+    async with talking(grpc_harness) as stream:
         await stream.write(b"wait")
         await stream.write(b"badly")
         with pytest.raises(grpc.aio.AioRpcError, match="internal error"):
             await stream.read()
     assert "ZeroDivisionError" in caplog.text
-    await until(lambda: not rpc_site.app.serving)
+    await until(lambda: not grpc_harness.app.serving)
 
 
-async def test_a_client_that_leaves_a_conversation(rpc_site: RpcSite) -> None:
-    async with talking(rpc_site) as stream:
+async def test_a_client_that_leaves_a_conversation(grpc_harness: GrpcHarness) -> None:
+    async with talking(grpc_harness) as stream:
         await stream.write(b"wait")
-        await until(lambda: rpc_site.app.serving == 1)
+        await until(lambda: grpc_harness.app.serving == 1)
         stream.cancel()
-    await until(lambda: not rpc_site.app.serving)
+    await until(lambda: not grpc_harness.app.serving)
 
 
 async def test_requests_of_a_stream_are_turned_away_one_by_one(serve_grpc: RpcServe) -> None:
-    site = await serve_grpc(dataclasses.replace(RPC_LIMITS, in_flight=1))
-    async with talking(site) as stream:
+    harness = await serve_grpc(dataclasses.replace(RPC_LIMITS, in_flight=1))
+    async with talking(harness) as stream:
         await stream.write(b"wait 1")
-        await until(lambda: site.app.serving == 1)
+        await until(lambda: harness.app.serving == 1)
         await stream.write(b"b")
         assert "limit of 1 requests" in (await stream.read()).decode()
-        site.app.release.set()
+        harness.app.release.set()
         assert await stream.read() == b"wait"
         await stream.write(b"c 1")
         assert await stream.read() == b"c"
@@ -366,57 +373,60 @@ async def test_requests_of_a_stream_are_turned_away_one_by_one(serve_grpc: RpcSe
 
 
 async def test_a_stream_is_pulled_from_the_server(
-    rpc_site: RpcSite, rpc_upstream: RpcUpstream
+    grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
 ) -> None:
     size = 100_000
-    answers = rpc_upstream.stream(ask("Talk", b"x" * size + b" 1000"), rpc_site.endpoint, 30)
+    answers = rpc_upstream.stream(ask("Talk", b"x" * size + b" 1000"), grpc_harness.endpoint, 30)
     assert len(join_parts((await anext(answers)).message)) == size
     before = -1
-    while before != rpc_site.app.pulled:
-        before = rpc_site.app.pulled
+    while before != grpc_harness.app.pulled:
+        before = grpc_harness.app.pulled
         await asyncio.sleep(0.1)
     assert before < 500  # what HTTP/2's window may grow to
     assert len([answer async for answer in answers]) == 999
 
 
-async def test_a_stream_without_answers(rpc_site: RpcSite, rpc_upstream: RpcUpstream) -> None:
+async def test_a_stream_without_answers(
+    grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
+) -> None:
     for count in (0, 3):
         wire = ask("Talk", b"a %d" % count, **{"x-b": "2"})
-        answers = [each async for each in rpc_upstream.stream(wire, rpc_site.endpoint, None)]
+        answers = [each async for each in rpc_upstream.stream(wire, grpc_harness.endpoint, None)]
         assert [list(answer.message) for answer in answers] == [[b"a"]] * count
-    call = rpc_site.app.calls[-1]
+    call = grpc_harness.app.calls[-1]
     assert (call.deadline, call.headers["x-b"]) == (None, "2")
 
 
 async def test_a_conversation_that_is_not_wanted_ends_before_anything_is_asked(
-    rpc_site: RpcSite,
+    grpc_harness: GrpcHarness,
 ) -> None:
-    async with grpc.aio.insecure_channel(rpc_site.endpoint.authority) as channel:
+    async with grpc.aio.insecure_channel(grpc_harness.endpoint.authority) as channel:
         stream = channel.stream_stream("/t.T/Talk")(timeout=30, metadata=(("x-no-stream", "1"),))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stream.read()
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-    await until(lambda: not rpc_site.admission.streams)
+    await until(lambda: not grpc_harness.admission.streams)
 
 
 async def test_what_a_conversation_returns_is_told_at_its_end(
-    rpc_site: RpcSite, rpc_upstream: RpcUpstream
+    grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
 ) -> None:
     answers = [
-        each async for each in rpc_upstream.stream(ask("Talk", b"told 7"), rpc_site.endpoint, 30)
+        each
+        async for each in rpc_upstream.stream(ask("Talk", b"told 7"), grpc_harness.endpoint, 30)
     ]
     assert [(list(each.message), dict(each.metadata)) for each in answers] == [
         ([b"told"], {}),
         ([], {"x-told": "7", "x-b-bin": "AP8"}),
     ]
-    async with talking(rpc_site) as stream:
+    async with talking(grpc_harness) as stream:
         await stream.write(b"told 8")
         assert await stream.read() == b"told"
         await stream.write(b"fail")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stream.read()
-    told = dict(caught.value.trailing_metadata())
-    assert told == {"x-told": "8", "x-b-bin": b"\0\xff", "x-why": "because"}
+    trailers = dict(caught.value.trailing_metadata())
+    assert trailers == {"x-told": "8", "x-b-bin": b"\0\xff", "x-why": "because"}
 
 
 async def test_a_message_of_a_status_may_end_with_a_blank(rpc_upstream: RpcUpstream) -> None:
@@ -449,13 +459,13 @@ async def test_metadata_before_the_first_message_comes_with_it(rpc_upstream: Rpc
     endpoint = Endpoint("127.0.0.1", server.add_insecure_port("127.0.0.1:0"))
     await server.start()
     try:
-        for count, told in {
+        for count, metadata in {
             2: [{"x-first": "1"}, {}, {"x-last": "2"}],
             0: [{"x-first": "1", "x-last": "2"}],
         }.items():
             wire = ask("S", str(count).encode())
             answers = [each async for each in rpc_upstream.stream(wire, endpoint, 30)]
-            assert [dict(each.metadata) for each in answers] == told
+            assert [dict(each.metadata) for each in answers] == metadata
             assert [bool(each.message) for each in answers] == [True] * count + [False]
     finally:
         await server.stop(None)
@@ -463,15 +473,15 @@ async def test_metadata_before_the_first_message_comes_with_it(rpc_upstream: Rpc
 
 @pytest.mark.parametrize("is_stream", [False, True])
 async def test_a_response_is_counted(
-    rpc_site: RpcSite, rpc_upstream: RpcUpstream, *, is_stream: bool
+    grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream, *, is_stream: bool
 ) -> None:
     async def length(account: Budget) -> int:
         wire = RpcRequest("/t.T/Large", (b"x",), memory=account)
         if not is_stream:
             return len(
-                join_parts((await rpc_upstream.exchange(wire, rpc_site.endpoint, 5)).message)
+                join_parts((await rpc_upstream.exchange(wire, grpc_harness.endpoint, 5)).message)
             )
-        async with aclosing(rpc_upstream.stream(wire, rpc_site.endpoint, 5)) as responses:
+        async with aclosing(rpc_upstream.stream(wire, grpc_harness.endpoint, 5)) as responses:
             return len(join_parts((await anext(responses)).message))
 
     assert await length(Budget(1_000_000)) == 900_000
@@ -518,36 +528,38 @@ def serve_none(serve: Any) -> Any:
 
 
 async def test_a_streams_bad_end_is_its_last_answer(
-    rpc_site: RpcSite, rpc_upstream: RpcUpstream
+    grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
 ) -> None:
     answers = [
-        each async for each in rpc_upstream.stream(ask("Talk", b"fail"), rpc_site.endpoint, 30)
+        each async for each in rpc_upstream.stream(ask("Talk", b"fail"), grpc_harness.endpoint, 30)
     ]
     assert [(answer.code, answer.details) for answer in answers] == [(3, "enough")]
 
 
-async def test_closing_a_stream_cancels_it(rpc_site: RpcSite, rpc_upstream: RpcUpstream) -> None:
-    answers = rpc_upstream.stream(ask("Talk", b"a 1000000"), rpc_site.endpoint, 30)
+async def test_closing_a_stream_cancels_it(
+    grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
+) -> None:
+    answers = rpc_upstream.stream(ask("Talk", b"a 1000000"), grpc_harness.endpoint, 30)
     await anext(answers)
     await answers.aclose()
-    await until(lambda: not rpc_site.app.serving)
+    await until(lambda: not grpc_harness.app.serving)
 
 
 async def test_cancelling_a_pull_cancels_the_stream(
-    rpc_site: RpcSite, rpc_upstream: RpcUpstream
+    grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
 ) -> None:
-    answers = rpc_upstream.stream(ask("Talk", b"wait"), rpc_site.endpoint, 30)
+    answers = rpc_upstream.stream(ask("Talk", b"wait"), grpc_harness.endpoint, 30)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
             await anext(answers)
-    await until(lambda: not rpc_site.app.serving)
+    await until(lambda: not grpc_harness.app.serving)
 
 
-async def test_a_streams_deadline(rpc_site: RpcSite, rpc_upstream: RpcUpstream) -> None:
+async def test_a_streams_deadline(grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream) -> None:
     with pytest.raises(GatewayError) as caught:
-        await anext(rpc_upstream.stream(ask("Talk", b"wait"), rpc_site.endpoint, 0.2))
+        await anext(rpc_upstream.stream(ask("Talk", b"wait"), grpc_harness.endpoint, 0.2))
     assert caught.value.kind is Kind.TIMEOUT
-    await until(lambda: not rpc_site.app.serving)
+    await until(lambda: not grpc_harness.app.serving)
 
 
 async def test_a_stream_from_nobody(rpc_upstream: RpcUpstream, unused_tcp_port: int) -> None:
@@ -556,63 +568,65 @@ async def test_a_stream_from_nobody(rpc_upstream: RpcUpstream, unused_tcp_port: 
     assert caught.value.kind is Kind.CONNECT
 
 
-async def test_a_request_too_big_to_stream(rpc_site: RpcSite, rpc_upstream: RpcUpstream) -> None:
+async def test_a_request_too_big_to_stream(
+    grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
+) -> None:
     with pytest.raises(GatewayError) as caught:
-        await anext(rpc_upstream.stream(ask("Talk", b"x" * 2_000_000), rpc_site.endpoint, 5))
+        await anext(rpc_upstream.stream(ask("Talk", b"x" * 2_000_000), grpc_harness.endpoint, 5))
     assert caught.value.kind is Kind.TOO_LARGE
 
 
-async def test_a_stream_whose_client_leaves(rpc_site: RpcSite) -> None:
-    async with grpc.aio.insecure_channel(rpc_site.endpoint.authority) as channel:
+async def test_a_stream_whose_client_leaves(grpc_harness: GrpcHarness) -> None:
+    async with grpc.aio.insecure_channel(grpc_harness.endpoint.authority) as channel:
         stream = channel.stream_stream("/t.T/Stream")()
         await stream.write(b"a")
         await stream.read()
         stream.cancel()
         async with asyncio.timeout(10):
-            await rpc_site.app.left.wait()
-            await until(lambda: not rpc_site.admission.streams)
+            await grpc_harness.app.left.wait()
+            await until(lambda: not grpc_harness.admission.streams)
 
 
 async def test_streams_have_a_bound_of_their_own(
     serve_grpc: RpcServe, rpc_upstream: RpcUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission_module, "MAX_STREAMS", 1)
-    site = await serve_grpc(dataclasses.replace(RPC_LIMITS, in_flight=1))
-    async with grpc.aio.insecure_channel(site.endpoint.authority) as channel:
+    harness = await serve_grpc(dataclasses.replace(RPC_LIMITS, in_flight=1))
+    async with grpc.aio.insecure_channel(harness.endpoint.authority) as channel:
         first = channel.stream_stream("/t.T/Stream")(timeout=30)
         await first.write(b"a")
         assert await first.read() == b"a!"
-        assert (site.admission.streams, site.admission.requests) == (1, 0)
+        assert (harness.admission.streams, harness.admission.requests) == (1, 0)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.stream_stream("/t.T/Stream")(timeout=30).read()
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert "limit of 1 streams" in (caught.value.details() or "")
         # A stream takes no request's place, however long it stays.
-        assert (await rpc_upstream.exchange(ask("Echo"), site.endpoint, 5)).code == 0
+        assert (await rpc_upstream.exchange(ask("Echo"), harness.endpoint, 5)).code == 0
         await first.done_writing()
         assert await first.read() is grpc.aio.EOF
-        await until(lambda: not site.admission.streams)
+        await until(lambda: not harness.admission.streams)
 
 
 async def test_streams_that_wait_for_their_clients_do_not_hold_the_drain(
     serve_grpc: RpcServe, rpc_upstream: RpcUpstream
 ) -> None:
-    site = await serve_grpc(RPC_LIMITS)
-    async with grpc.aio.insecure_channel(site.endpoint.authority) as channel:
+    harness = await serve_grpc(RPC_LIMITS)
+    async with grpc.aio.insecure_channel(harness.endpoint.authority) as channel:
         stream = channel.stream_stream("/t.T/Stream")()
         await stream.write(b"a")
         assert await stream.read() == b"a!"
-        waiting = asyncio.ensure_future(rpc_upstream.exchange(ask("Wait"), site.endpoint, 300))
-        await site.app.entered.wait()
-        stopping = asyncio.ensure_future(site.server.stop(300))
+        waiting = asyncio.ensure_future(rpc_upstream.exchange(ask("Wait"), harness.endpoint, 300))
+        await harness.app.entered.wait()
+        stopping = asyncio.ensure_future(harness.server.stop(300))
         async with asyncio.timeout(20):
             assert await stream.read() is grpc.aio.EOF
             assert await stream.code() is grpc.StatusCode.OK
             assert not waiting.done()  # a request is waited for
-            site.app.release.set()
+            harness.app.release.set()
             assert (await waiting).code == 0
             await stopping
-    assert site.admission.streams == 0
+    assert harness.admission.streams == 0
 
 
 # ---- backends that misbehave
@@ -652,9 +666,9 @@ async def _answers(upstream: RpcUpstream, endpoint: Endpoint) -> bool:
 
 
 async def test_the_servers_unavailable_is_not_connect(
-    rpc_site: RpcSite, rpc_upstream: RpcUpstream
+    grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
 ) -> None:
-    answer = await rpc_upstream.exchange(ask("Fail", b"14"), rpc_site.endpoint, 5)
+    answer = await rpc_upstream.exchange(ask("Fail", b"14"), grpc_harness.endpoint, 5)
     assert answer.code == 14
 
 
@@ -697,11 +711,11 @@ async def test_stop_waits_for_what_is_served(engine: Engine, rpc_upstream: RpcUp
     server = engine.server(_local(0), app, RPC_LIMITS, admission)
     await server.start()
     endpoint = Endpoint("127.0.0.1", server.address.port)
-    asking = asyncio.ensure_future(rpc_upstream.exchange(ask("Wait", b"x"), endpoint, 30))
+    exchange = asyncio.ensure_future(rpc_upstream.exchange(ask("Wait", b"x"), endpoint, 30))
     await app.entered.wait()
     stopping = asyncio.ensure_future(server.stop(20))
     app.release.set()
-    assert join_parts((await asking).message) == b"x"
+    assert join_parts((await exchange).message) == b"x"
     await stopping
     # The channel may learn only by this call that its connection is gone.
     gone = {Kind.CONNECT, Kind.BACKEND_GARBAGE}
@@ -713,13 +727,13 @@ async def test_what_a_client_is_told_after_the_grace(engine: Engine) -> None:
     server = engine.server(_local(0), app, RPC_LIMITS, admission)
     await server.start()
     async with grpc.aio.insecure_channel(str(server.address)) as channel:
-        asking = channel.unary_unary("/t.T/Wait")(b"")
+        exchange = channel.unary_unary("/t.T/Wait")(b"")
         stream = channel.stream_stream("/t.T/Stream")()
         await stream.write(b"stay")
         await app.staying.wait()
         await app.entered.wait()
         await server.stop(0.01)
-        for ending in (asking, stream.read()):
+        for ending in (exchange, stream.read()):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await ending
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE

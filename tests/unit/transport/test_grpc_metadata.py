@@ -34,7 +34,7 @@ def test_binary_values_go_there_and_back(values: dict[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "peer"),
+    ("expected", "peer"),
     [
         ("ipv4:127.0.0.1:51234", "127.0.0.1:51234"),
         ("ipv6:%5B::1%5D:51234", "[::1]:51234"),
@@ -43,5 +43,5 @@ def test_binary_values_go_there_and_back(values: dict[str, bytes]) -> None:
         ("unix:/run/x.sock", "unix"),
     ],
 )
-def test_a_peer_is_spelled_as_over_http(told: str, peer: str) -> None:
-    assert metadata.parse_peer(told) == peer
+def test_a_peer_is_spelled_as_over_http(expected: str, peer: str) -> None:
+    assert metadata.parse_peer(expected) == peer

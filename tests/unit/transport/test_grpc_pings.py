@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from transport_kit import RpcSite, fake_backend, until
+from transport_kit import GrpcHarness, fake_backend, until
 from tritonclient.grpc import KeepAliveOptions
 from tritonclient.grpc.aio import InferenceServerClient
 
@@ -52,13 +52,13 @@ async def _watch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, see
 
 
 @asynccontextmanager
-async def watched(site: RpcSite) -> AsyncIterator[Seen]:
+async def watched(harness: GrpcHarness) -> AsyncIterator[Seen]:
     """Another way to a site, on which is seen what the server says."""
     seen = Seen()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         seen.connections += 1
-        from_server, to_server = await asyncio.open_connection("127.0.0.1", site.endpoint.port)
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", harness.endpoint.port)
         try:
             await asyncio.gather(_pass_on(reader, to_server), _watch(from_server, writer, seen))
         finally:
@@ -69,7 +69,7 @@ async def watched(site: RpcSite) -> AsyncIterator[Seen]:
         yield seen
 
 
-async def test_an_idle_client_may_ping(rpc_site: RpcSite) -> None:
+async def test_an_idle_client_may_ping(grpc_harness: GrpcHarness) -> None:
     options = KeepAliveOptions(
         keepalive_time_ms=600,  # grpc sends no two pings within a second, whatever it is told
         keepalive_timeout_ms=10_000,
@@ -77,7 +77,7 @@ async def test_an_idle_client_may_ping(rpc_site: RpcSite) -> None:
         http2_max_pings_without_data=0,
     )
     async with (
-        watched(rpc_site) as seen,
+        watched(grpc_harness) as seen,
         InferenceServerClient(seen.authority, keepalive_options=options) as client,
     ):
         await client.is_server_live()
@@ -85,11 +85,11 @@ async def test_an_idle_client_may_ping(rpc_site: RpcSite) -> None:
         await until(lambda: seen.pongs >= ENOUGH or bool(seen.goaways))
         await client.is_server_live()
     assert (seen.goaways, seen.connections) == ([], 1)
-    assert len(rpc_site.app.calls) == 2
+    assert len(grpc_harness.app.calls) == 2
 
 
-async def test_a_flood_of_pings_ends_its_connection(rpc_site: RpcSite) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", rpc_site.endpoint.port)
+async def test_a_flood_of_pings_ends_its_connection(grpc_harness: GrpcHarness) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", grpc_harness.endpoint.port)
     writer.write(_PREFACE + _SETTINGS + _PING * 10)
     async with asyncio.timeout(10):
         reasons = (payload async for head, payload in _frames(reader) if head[3] == _KIND_GOAWAY)

@@ -186,10 +186,10 @@ def test_slow_senders_are_given_up_where_memory_is_short(
     share.grow(10 * MIB)
     came = 0
     body.update(10 * MIB, 10 * MIB if length else 0, 100.0, client)
-    for age, told in looks:
+    for age, outcome in looks:
         now = 100.0 + age
-        if int(told * MIB) != came:
-            came = int(told * MIB)
+        if int(outcome * MIB) != came:
+            came = int(outcome * MIB)
             body.update(length * MIB or came, length * MIB - came if length else 0, now, client)
         assert not client.abort_with
         monkeypatch.setattr(admission_module.time, "monotonic", lambda now=now: now)

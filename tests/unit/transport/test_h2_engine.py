@@ -13,7 +13,7 @@ from contextlib import aclosing, asynccontextmanager
 
 import grpc.aio
 import pytest
-from transport_kit import LOCAL, RPC_LIMITS, RpcEcho, RpcSite, fake_backend, until
+from transport_kit import LOCAL, RPC_LIMITS, GrpcHarness, RpcEcho, fake_backend, until
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import KIB, MIB, Limits
@@ -37,14 +37,14 @@ END = frames.END_HEADERS | frames.END_STREAM
 CALLS = (UnaryClientCall, UnaryCall)
 
 
-def asking(method: str, *more: tuple[str, str]) -> bytes:
+def request_block(method: str, *more: tuple[str, str]) -> bytes:
     return headers.request_prefix(
         f"/t.T/{method}", "x", "http", "test"
     ) + header_blocks.encode_block(*more)
 
 
 def opened(number: int, method: str, *more: tuple[str, str]) -> bytes:
-    return frame(frames.HEADERS, frames.END_HEADERS, number, asking(method, *more))
+    return frame(frames.HEADERS, frames.END_HEADERS, number, request_block(method, *more))
 
 
 def message(number: int, data: bytes, flags: int = frames.END_STREAM) -> bytes:
@@ -85,30 +85,30 @@ class Peer:
             return found
 
 
-Connect = Callable[..., Awaitable[tuple[RpcSite, Peer]]]
+Connect = Callable[..., Awaitable[tuple[GrpcHarness, Peer]]]
 
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Connect]:
     """A client of a server with given limits; afterwards nothing may be left admitted."""
-    made: list[tuple[RpcSite, Peer]] = []
+    made: list[tuple[GrpcHarness, Peer]] = []
 
-    async def begin(limits: Limits = QUICK, said: bytes = HELLO) -> tuple[RpcSite, Peer]:
+    async def begin(limits: Limits = QUICK, said: bytes = HELLO) -> tuple[GrpcHarness, Peer]:
         admission = Admission(limits)
         app = RpcEcho()
         server = H2Server(LOCAL, app, limits, admission)
         await server.start()
         peer = Peer(*await asyncio.open_connection("127.0.0.1", server.address.port))
         peer.send(said)
-        made.append((RpcSite(server, app, admission), peer))
+        made.append((GrpcHarness(server, app, admission), peer))
         return made[-1]
 
     yield begin
-    for site, peer in made:
+    for harness, peer in made:
         peer.writer.close()
-        await site.server.stop(0)
-        await until(lambda: not site.admission.requests)  # noqa: B023
-        assert (site.admission.bytes, site.admission.streams) == (0, 0)
+        await harness.server.stop(0)
+        await until(lambda: not harness.admission.requests)  # noqa: B023
+        assert (harness.admission.bytes, harness.admission.streams) == (0, 0)
 
 
 def status(said: Said) -> tuple[int, str]:
@@ -135,12 +135,12 @@ async def test_headers_that_do_not_come(connect: Connect, said: bytes) -> None:
 
 
 async def test_a_message_that_does_not_come(connect: Connect) -> None:
-    site, peer = await connect()
+    harness, peer = await connect()
     peer.send(opened(1, "Echo") + frame(frames.DATA, 0, 1, b"\0\0\0\0\x64" + b"x" * 50))
     peer.send(opened(3, "Echo"))
     codes = [status(await peer.until(is_end))[0] for _ in range(2)]
     assert codes == [headers.DEADLINE_EXCEEDED] * 2
-    assert site.admission.requests == 0
+    assert harness.admission.requests == 0
     peer.send(opened(5, "Echo") + message(5, b"x"))  # the connection goes on
     assert status(await peer.until(is_end))[0] == 0
 
@@ -161,32 +161,32 @@ async def test_a_silent_client_is_asked_whether_it_is_there(connect: Connect) ->
 
 
 async def test_a_deadline_is_kept_for_the_application(connect: Connect) -> None:
-    site, peer = await connect(RPC_LIMITS)
+    harness, peer = await connect(RPC_LIMITS)
     peer.send(opened(1, "Wait", ("grpc-timeout", "50m")) + message(1, b"x"))
     assert status(await peer.until(is_end)) == (headers.DEADLINE_EXCEEDED, "Deadline Exceeded")
-    await site.app.cancelled.wait()
-    await until(lambda: not site.admission.requests)
+    await harness.app.cancelled.wait()
+    await until(lambda: not harness.admission.requests)
 
 
 async def test_an_early_refusal_ends_the_request(connect: Connect) -> None:
-    site, peer = await connect(dataclasses.replace(RPC_LIMITS, in_flight_bytes=1000))
+    harness, peer = await connect(dataclasses.replace(RPC_LIMITS, in_flight_bytes=1000))
     peer.send(opened(1, "Echo") + frame(0, 0, 1, b"\0\0\0\4\0" + b"x" * 100) * 2)
     code, words = status(await peer.until(is_end))
     assert (code, "limit of 1000 bytes" in words) == (14, True)
     assert (await peer.until(lambda said: said[0] == 3))[2:] == (1, bytes(4))
-    assert not site.app.calls
+    assert not harness.app.calls
 
 
 async def test_who_is_refused_may_end_the_request_first(connect: Connect) -> None:
     """curl takes a reset that comes before it has sent its body for a failure."""
     _, peer = await connect(RPC_LIMITS)
-    fields_told = asking("Echo").replace(b"application/grpc", b"application/what")
-    peer.send(frame(frames.HEADERS, frames.END_HEADERS, 1, fields_told))
+    wrong_block = request_block("Echo").replace(b"application/grpc", b"application/what")
+    peer.send(frame(frames.HEADERS, frames.END_HEADERS, 1, wrong_block))
     await peer.until(is_end)
     peer.send(message(1, b"late") + frame(frames.PING, 0, 0, bytes(8)))
     while (said := await peer.frame())[0] != frames.PING:
         assert said[0] != frames.RST_STREAM
-    peer.send(frame(frames.HEADERS, frames.END_HEADERS, 3, fields_told))
+    peer.send(frame(frames.HEADERS, frames.END_HEADERS, 3, wrong_block))
     cut = await peer.until(lambda said: said[0] == frames.RST_STREAM)
     assert cut[2:] == (3, frames.Code.NO_ERROR.to_bytes(4))
 
@@ -201,35 +201,37 @@ async def test_who_neither_reads_nor_ends_is_cut_off(connect: Connect) -> None:
 
 
 async def test_nothing_is_admitted_beyond_the_streams_of_a_connection(connect: Connect) -> None:
-    site, peer = await connect(dataclasses.replace(RPC_LIMITS, streams=2))
+    harness, peer = await connect(dataclasses.replace(RPC_LIMITS, streams=2))
     peer.send(frames.SETTINGS_ACK)
     peer.send(b"".join(opened(n, "Wait") + message(n, b"x") for n in (1, 3, 5)))
     assert (await peer.until(lambda said: said[0] == 3))[2:] == (5, (7).to_bytes(4))
-    assert site.admission.requests == 2
+    assert harness.admission.requests == 2
     peer.send(frames.reset(1, 8) + frames.reset(3, 8))
-    await until(lambda: not site.admission.requests)
+    await until(lambda: not harness.admission.requests)
 
 
 async def test_calls_that_come_before_our_settings_are_known_are_counted(connect: Connect) -> None:
     """They are served, and their headers count as long as there are too many."""
     limits = dataclasses.replace(RPC_LIMITS, streams=2, in_flight_bytes=1000)
-    site, peer = await connect(limits)
+    harness, peer = await connect(limits)
     peer.send(b"".join(opened(n, "Wait") + message(n, b"x") for n in (1, 3, 5, 7, 9, 11)))
     ends = [status(await peer.until(is_end)) for _ in range(2)]
     assert {code for code, _ in ends} == {headers.RESOURCE_EXHAUSTED}
-    assert site.admission.requests == 4
-    assert site.admission.bytes == 2 * 398 + 4
+    assert harness.admission.requests == 4
+    assert harness.admission.bytes == 2 * 398 + 4
     peer.send(frames.reset(1, 8) + frames.reset(3, 8))
-    await until(lambda: site.admission.bytes == 2)
+    await until(lambda: harness.admission.bytes == 2)
     peer.send(frames.reset(5, 8) + frames.reset(7, 8))
-    await until(lambda: not site.admission.requests)
-    assert site.admission.bytes == 0
+    await until(lambda: not harness.admission.requests)
+    assert harness.admission.bytes == 0
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
 async def test_compressed_calls(connect: Connect, compression: grpc.Compression) -> None:
-    site, _ = await connect(RPC_LIMITS)
-    async with grpc.aio.insecure_channel(site.endpoint.authority, compression=compression) as made:
+    harness, _ = await connect(RPC_LIMITS)
+    async with grpc.aio.insecure_channel(
+        harness.endpoint.authority, compression=compression
+    ) as made:
         data = b"abc" * 10_000
         assert await made.unary_unary("/t.T/Echo")(data) == data
         stream = made.stream_stream("/t.T/Stream")(timeout=30)
@@ -294,7 +296,7 @@ def answer(number: int, data: bytes = b"hi") -> bytes:
 
 
 @asynccontextmanager
-async def served(
+async def serve(
     script: Callable[[Peer, int], Awaitable[None]], settings: bytes = frames.settings([])
 ) -> AsyncIterator[tuple[H2Upstream, Endpoint]]:
     """``script`` is told which connection it has."""
@@ -314,7 +316,7 @@ async def served(
         await upstream.close()
 
 
-def is_asked(said: Said) -> bool:
+def is_request(said: Said) -> bool:
     return said[0] == frames.DATA and bool(said[1] & frames.END_STREAM)
 
 
@@ -326,16 +328,16 @@ WIRE = RpcRequest("/t.T/Echo", (b"x",))
 )
 async def test_what_was_not_looked_at_is_asked_again(refusal: bytes) -> None:
     async def script(peer: Peer, number: int) -> None:
-        said = await peer.until(is_asked)
+        said = await peer.until(is_request)
         if number == 1 and said[2] == 1:
             peer.send(refusal)
-            said = await peer.until(is_asked)
+            said = await peer.until(is_request)
         peer.send(answer(said[2]))
         await peer.ended()
 
-    async with served(script) as (upstream, endpoint):
-        told = await upstream.exchange(WIRE, endpoint, 10)
-        assert join_parts(told.message) == b"hi"
+    async with serve(script) as (upstream, endpoint):
+        answers = await upstream.exchange(WIRE, endpoint, 10)
+        assert join_parts(answers.message) == b"hi"
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
@@ -359,13 +361,13 @@ async def test_a_response_that_cannot_be_inflated_holds_no_memory(
     account.admit(0)
 
     async def script(peer: Peer, number: int) -> None:
-        stream = (await peer.until(is_asked))[2]
+        stream = (await peer.until(is_request))[2]
         peer.send(frame(frames.HEADERS, frames.END_HEADERS, stream, response_headers))
         peer.send(frame(frames.DATA, 0, stream, message))
         peer.send(frame(frames.HEADERS, END, stream, headers.OK_TRAILERS))
         await peer.ended()
 
-    async with served(script) as (upstream, endpoint):
+    async with serve(script) as (upstream, endpoint):
         wire = RpcRequest("/t.T/Echo", (b"x",), memory=account)
         async with aclosing(upstream.stream(wire, endpoint, 10)) as responses:
             response = anext(responses) if is_stream else upstream.exchange(wire, endpoint, 10)
@@ -378,10 +380,10 @@ async def test_a_response_that_cannot_be_inflated_holds_no_memory(
 async def test_what_is_not_looked_at_twice_was_not_sent() -> None:
     async def script(peer: Peer, number: int) -> None:
         while True:
-            said = await peer.until(is_asked)
+            said = await peer.until(is_request)
             peer.send(frames.reset(said[2], 7))
 
-    async with served(script) as (upstream, endpoint):
+    async with serve(script) as (upstream, endpoint):
         with pytest.raises(GatewayError) as caught:
             await upstream.exchange(WIRE, endpoint, 10)
         assert caught.value.kind is Kind.CONNECT
@@ -394,13 +396,13 @@ async def test_calls_wait_for_room_and_connections_are_bounded() -> None:
         nonlocal connections
         connections = number
         while True:
-            said = await peer.until(is_asked)
+            said = await peer.until(is_request)
             await asyncio.sleep(0.01)
             peer.send(answer(said[2]))
 
-    async with served(script, frames.settings([(3, 1)])) as (upstream, endpoint):
-        told = await asyncio.gather(*(upstream.exchange(WIRE, endpoint, 20) for _ in range(40)))
-        assert len(told) == 40
+    async with serve(script, frames.settings([(3, 1)])) as (upstream, endpoint):
+        answers = await asyncio.gather(*(upstream.exchange(WIRE, endpoint, 20) for _ in range(40)))
+        assert len(answers) == 40
         assert 1 < connections <= 8
 
 
@@ -408,7 +410,7 @@ async def test_a_call_that_finds_no_room_in_time() -> None:
     async def script(peer: Peer, number: int) -> None:
         await peer.ended()
 
-    async with served(script, frames.settings([(3, 0)])) as (upstream, endpoint):
+    async with serve(script, frames.settings([(3, 0)])) as (upstream, endpoint):
         with pytest.raises(GatewayError) as caught:
             await upstream.exchange(WIRE, endpoint, 0.3)
         assert caught.value.kind is Kind.TIMEOUT
@@ -421,11 +423,11 @@ async def test_a_server_that_says_nothing_is_asked_nothing_more() -> None:
         seen.append(number)
         if number == 1:
             await peer.ended()
-        said = await peer.until(is_asked)
+        said = await peer.until(is_request)
         peer.send(answer(said[2]))
         await peer.ended()
 
-    async with served(script) as (upstream, endpoint):
+    async with serve(script) as (upstream, endpoint):
         with pytest.raises(GatewayError) as caught:
             await upstream.exchange(WIRE, endpoint, 0.2)
         assert caught.value.kind is Kind.TIMEOUT
@@ -435,14 +437,14 @@ async def test_a_server_that_says_nothing_is_asked_nothing_more() -> None:
 
 async def test_a_late_status_is_a_timeout() -> None:
     async def script(peer: Peer, number: int) -> None:
-        said = await peer.until(is_asked)
+        said = await peer.until(is_request)
         await asyncio.sleep(0.197)
         peer.send(
             frame(1, END, said[2], headers.encode_trailers_only(200, 4, "Deadline Exceeded", {}))
         )
         await peer.ended()
 
-    async with served(script) as (upstream, endpoint):
+    async with serve(script) as (upstream, endpoint):
         with pytest.raises(GatewayError) as caught:
             await upstream.exchange(WIRE, endpoint, 0.2)
         assert caught.value.kind is Kind.TIMEOUT
@@ -462,7 +464,7 @@ async def test_a_request_larger_than_the_servers_windows() -> None:
                     peer.send(frames.window_update(stream, len(payload)))
                     peer.send(frames.window_update(0, len(payload)))
 
-    async with served(script, frames.settings([(4, 1000)])) as (upstream, endpoint):
+    async with serve(script, frames.settings([(4, 1000)])) as (upstream, endpoint):
         wire = RpcRequest("/t.T/Echo", (b"a" * 3, memoryview(b"b" * 500_000)))
         assert (await upstream.exchange(wire, endpoint, 20)).code == 0
     assert bytes(got[5:]) == b"aaa" + b"b" * 500_000
@@ -479,8 +481,10 @@ async def test_big_messages_both_ways_at_once_do_not_wait_for_each_other() -> No
     wire = RpcRequest("/t.T/Echo", (bytes(4_000_000),))
     async with asyncio.timeout(25):  # idle_body_time would end it after 30 s
         for _ in range(3):
-            told = await asyncio.gather(*(upstream.exchange(wire, endpoint, 60) for _ in range(12)))
-            assert all(len(join_parts(each.message)) == 4_000_000 for each in told)
+            answers = await asyncio.gather(
+                *(upstream.exchange(wire, endpoint, 60) for _ in range(12))
+            )
+            assert all(len(join_parts(each.message)) == 4_000_000 for each in answers)
     await upstream.close()
     await server.stop(0)
     assert (admission.requests, admission.bytes) == (0, 0)

@@ -17,11 +17,11 @@ from test_h2_engine import (
     Said,
     answer,
     connect,
-    is_asked,
     is_end,
+    is_request,
     message,
     opened,
-    served,
+    serve,
     status,
 )
 from transport_kit import LOCAL, RPC_LIMITS, RpcEcho, until
@@ -57,18 +57,18 @@ async def test_a_streams_message_is_admitted_before_it_is_let_in(
 ) -> None:
     """A hundred streams that each announce a long message and never end it hold nothing that was
     not counted."""
-    site, peer = await connect(dataclasses.replace(PATIENT, in_flight_bytes=120 * MIB))
+    harness, peer = await connect(dataclasses.replace(PATIENT, in_flight_bytes=120 * MIB))
     for number in (1, 3, 5):
         peer.send(opened(number, method) + data(number, b"\0" + LONG + b"x"))
     code, words = status(await peer.until(is_end))
     assert (code, "limit of" in words) == (headers.UNAVAILABLE, True)
-    await until(lambda: site.admission.bytes == 2 * (50 * MIB + 5))
+    await until(lambda: harness.admission.bytes == 2 * (50 * MIB + 5))
     peer.send(frames.reset(1, 8) + frames.reset(3, 8))
-    await until(lambda: not site.admission.bytes)
+    await until(lambda: not harness.admission.bytes)
 
 
 async def test_a_streams_message_that_does_not_come(connect: Connect) -> None:
-    site, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
+    harness, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
     peer.send(opened(1, "Talk") + opened(3, "Talk") + opened(5, "Talk"))
     peer.send(data(1, b"\0" + (9 * MIB).to_bytes(4)) + data(3, b"\0\0"))
     ends = [await peer.until(is_end) for _ in range(2)]
@@ -77,7 +77,7 @@ async def test_a_streams_message_that_does_not_come(connect: Connect) -> None:
     peer.send(message(5, b"hi 1"))  # silent, but not in the middle of anything
     assert (await peer.until(lambda said: said[0] == frames.DATA))[2] == 5
     await peer.until(is_end)
-    assert site.admission.bytes == 0
+    assert harness.admission.bytes == 0
 
 
 async def test_a_streams_message_that_comes_slowly_is_taken(connect: Connect) -> None:
@@ -107,24 +107,24 @@ async def test_frames_that_are_cut_where_we_look_are_no_headers_that_drip(connec
 @pytest.mark.parametrize("method", ["Talk", "Wait"])
 async def test_a_client_that_vanished_under_a_call(connect: Connect, method: str) -> None:
     """No FIN comes from a machine that lost its power."""
-    site, peer = await connect(dataclasses.replace(QUICK, idle_body_time=60))
+    harness, peer = await connect(dataclasses.replace(QUICK, idle_body_time=60))
     peer.send(opened(1, method) + (message(1, b"x") if method == "Wait" else b""))
-    await until(lambda: site.admission.streams + site.admission.requests == 1)
+    await until(lambda: harness.admission.streams + harness.admission.requests == 1)
     said = await peer.ended()
     assert frames.PING in [each[0] for each in said]
-    await until(lambda: site.admission.streams + site.admission.requests == 0)
+    await until(lambda: harness.admission.streams + harness.admission.requests == 0)
 
 
 async def test_a_compressed_message_is_counted_once(connect: Connect) -> None:
-    site, peer = await connect(RPC_LIMITS)
-    told = gzip.compress(bytes(50_000))
+    harness, peer = await connect(RPC_LIMITS)
+    compressed = gzip.compress(bytes(50_000))
     peer.send(opened(1, "Wait", ("grpc-encoding", "gzip")))
-    peer.send(data(1, b"\1" + len(told).to_bytes(4) + told))
-    await until(lambda: site.admission.bytes == 50_000)
+    peer.send(data(1, b"\1" + len(compressed).to_bytes(4) + compressed))
+    await until(lambda: harness.admission.bytes == 50_000)
     peer.send(frame(frames.DATA, frames.END_STREAM, 1, b""))
-    await site.app.entered.wait()
-    assert site.admission.bytes == 50_000
-    site.app.release.set()
+    await harness.app.entered.wait()
+    assert harness.admission.bytes == 50_000
+    harness.app.release.set()
     assert status(await peer.until(is_end))[0] == 0
 
 
@@ -133,18 +133,18 @@ async def test_the_message_that_has_begun_when_the_server_ends_is_the_last(
 ) -> None:
     """Its rest is taken, and what comes behind is not read as messages."""
     monkeypatch.setattr(server_call_kinds, "DRAIN_GRACE", 0)
-    site, peer = await connect(RPC_LIMITS)
+    harness, peer = await connect(RPC_LIMITS)
     peer.send(opened(1, "Stream") + message(1, b"stay", 0))
-    await site.app.staying.wait()
+    await harness.app.staying.wait()
     here = frame(frames.PING, 0, 0, b"are here")
     peer.send(data(1, b"\0" + (100).to_bytes(4) + bytes(50)) + here)
     await peer.until(lambda said: said[3] == b"are here")
-    stopping = asyncio.ensure_future(site.server.stop(20))
+    stopping = asyncio.ensure_future(harness.server.stop(20))
     await peer.until(lambda said: said[0] == frames.GOAWAY)
     await asyncio.sleep(0)  # QUIET is over
     peer.send(data(1, bytes(50) + b"\0" + (3).to_bytes(4) + b"not") + here)
     await peer.until(lambda said: said[3] == b"are here")
-    site.app.release.set()
+    harness.app.release.set()
     said = [await peer.until(lambda said: said[0] in {frames.DATA, frames.HEADERS})]
     while not is_end(said[-1]):
         said.append(await peer.frame())
@@ -157,12 +157,12 @@ async def test_the_message_that_has_begun_when_the_server_ends_is_the_last(
 
 
 async def test_a_client_that_answers_may_wait(connect: Connect) -> None:
-    site, peer = await connect(dataclasses.replace(QUICK, idle_body_time=60))
+    harness, peer = await connect(dataclasses.replace(QUICK, idle_body_time=60))
     peer.send(opened(1, "Wait") + message(1, b"x"))
     for _ in range(4):
         ping = await peer.until(lambda said: said[0] == frames.PING)
         peer.send(frame(frames.PING, frames.ACK, 0, ping[3]))
-    site.app.release.set()
+    harness.app.release.set()
     assert status(await peer.until(is_end))[0] == 0
 
 
@@ -182,13 +182,13 @@ async def test_windows_of_one_byte(connect: Connect) -> None:
 
 
 async def test_windows_that_open_later(connect: Connect) -> None:
-    site, peer = await connect(RPC_LIMITS, frames.PREFACE + settings([(4, 0)]))
+    harness, peer = await connect(RPC_LIMITS, frames.PREFACE + settings([(4, 0)]))
     count = 20
     for number in range(1, 2 * count, 2):
         peer.send(opened(number, "Echo") + message(number, b"y" * 1000))
     for _ in range(count):
         assert (await peer.until(lambda said: said[0] == frames.HEADERS))[1] == frames.END_HEADERS
-    await until(lambda: not site.admission.requests)
+    await until(lambda: not harness.admission.requests)
     peer.send(settings([(4, 2000)]))
     sizes = [0] * 2 * count
     ends = 0
@@ -204,12 +204,12 @@ async def test_a_reader_that_stalls_gives_back_what_it_holds(connect: Connect) -
     """Windows as wide as they go, and nothing read: a hundred answers of 900 KB."""
     limits = dataclasses.replace(QUICK, keepalive_time=60, idle_body_time=0.5)
     wide = frames.PREFACE + settings([(4, 2**31 - 1)]) + frames.window_update(0, 2**30)
-    site, peer = await connect(limits, wide)
+    harness, peer = await connect(limits, wide)
     peer.reader._transport.pause_reading()  # type: ignore[attr-defined]
     for number in range(1, 200, 2):
         peer.send(opened(number, "Large") + message(number, b""))
-    await until(lambda: bool(site.app.calls))
-    await until(lambda: not site.server._connections)  # type: ignore[attr-defined]
+    await until(lambda: bool(harness.app.calls))
+    await until(lambda: not harness.server._connections)  # type: ignore[attr-defined]
 
 
 # ---- servers
@@ -235,9 +235,11 @@ async def test_a_server_that_takes_nothing_holds_nothing(
     made: list[client.GrpcClientConnection] = []
     opened = client._EndpointPool.add
     monkeypatch.setattr(
-        client._EndpointPool, "add", lambda site, link: (made.append(link), opened(site, link))
+        client._EndpointPool,
+        "add",
+        lambda harness, link: (made.append(link), opened(harness, link)),
     )
-    async with served(script, settings([(4, 2**31 - 1)])) as (upstream, endpoint):
+    async with serve(script, settings([(4, 2**31 - 1)])) as (upstream, endpoint):
         upstream._limits = PATIENT  # type: ignore[misc]
         wire = RpcRequest("/t.T/Echo", (bytes(32 * MIB),))
         for count in (1, 2):
@@ -257,13 +259,13 @@ async def test_room_that_is_made_later_is_found(monkeypatch: pytest.MonkeyPatch)
         await asyncio.sleep(0.3)
         peer.send(settings([(3, 5)]))
         for _ in range(5):
-            said = await peer.until(is_asked)
+            said = await peer.until(is_request)
             peer.send(answer(said[2]))
         await peer.ended()
 
-    async with served(script, settings([(3, 0)])) as (upstream, endpoint):
-        asked = [upstream.exchange(WIRE, endpoint, 5) for _ in range(5)]
-        assert [each.code for each in await asyncio.gather(*asked)] == [0] * 5
+    async with serve(script, settings([(3, 0)])) as (upstream, endpoint):
+        exchanges = [upstream.exchange(WIRE, endpoint, 5) for _ in range(5)]
+        assert [each.code for each in await asyncio.gather(*exchanges)] == [0] * 5
 
 
 async def test_a_turn_that_is_not_taken_goes_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,27 +273,27 @@ async def test_a_turn_that_is_not_taken_goes_to_the_next(monkeypatch: pytest.Mon
     go = asyncio.Event()
 
     async def script(peer: Peer, number: int) -> None:
-        said = await peer.until(is_asked)
+        said = await peer.until(is_request)
         await go.wait()
         while True:
             peer.send(answer(said[2]))
-            said = await peer.until(is_asked)
+            said = await peer.until(is_request)
 
-    async with served(script, settings([(3, 1)])) as (upstream, endpoint):
+    async with serve(script, settings([(3, 1)])) as (upstream, endpoint):
         first, second, third = (
             asyncio.ensure_future(upstream.exchange(WIRE, endpoint, 5)) for _ in range(3)
         )
         await until(lambda: bool(upstream._pools))
-        site = upstream._pools[endpoint]
-        await until(lambda: len(site._waiters) == 2)
-        changed = site.notify_capacity
+        harness = upstream._pools[endpoint]
+        await until(lambda: len(harness._waiters) == 2)
+        changed = harness.notify_capacity
 
         def change(link: client.GrpcClientConnection | None = None) -> None:
             changed(link)
             second.cancel()  # in the very moment in which it is its turn
 
-        monkeypatch.setattr(site, "notify_capacity", change)
-        for link in site._connections:
+        monkeypatch.setattr(harness, "notify_capacity", change)
+        for link in harness._connections:
             monkeypatch.setattr(link, "_capacity_callback", change)
         go.set()
         assert (await first).code == 0
@@ -304,30 +306,32 @@ async def test_a_goodbye_in_the_middle() -> None:
     """What it left out is asked elsewhere, what it took is answered, and it closes after that."""
 
     async def script(peer: Peer, number: int) -> None:
-        asked: list[Said] = [await peer.until(is_asked) for _ in range(4 if number == 1 else 2)]
+        exchanges: list[Said] = [
+            await peer.until(is_request) for _ in range(4 if number == 1 else 2)
+        ]
         if number == 1:
-            peer.send(frames.goaway(asked[1][2], 0, "enough"))
+            peer.send(frames.goaway(exchanges[1][2], 0, "enough"))
             await asyncio.sleep(0.1)
-            asked = asked[:2]
-        peer.send(b"".join(answer(each[2], str(number).encode()) for each in asked))
+            exchanges = exchanges[:2]
+        peer.send(b"".join(answer(each[2], str(number).encode()) for each in exchanges))
         assert not [each for each in await peer.ended() if each[0] == frames.HEADERS]
 
-    async with served(script) as (upstream, endpoint):
-        asked = [upstream.exchange(WIRE, endpoint, 5) for _ in range(4)]
-        told = await asyncio.gather(*asked)
-        assert sorted(bytes(each.message[0]) for each in told) == [b"1", b"1", b"2", b"2"]
+    async with serve(script) as (upstream, endpoint):
+        exchanges = [upstream.exchange(WIRE, endpoint, 5) for _ in range(4)]
+        answers = await asyncio.gather(*exchanges)
+        assert sorted(bytes(each.message[0]) for each in answers) == [b"1", b"1", b"2", b"2"]
 
 
 async def test_a_server_that_floods_is_left() -> None:
     async def script(peer: Peer, number: int) -> None:
-        await peer.until(is_asked)
+        await peer.until(is_request)
         while not peer.writer.is_closing():
             peer.send(frames.reset(1, 0) * 100 + settings([]) * 100)
             await asyncio.sleep(0)
             if peer.reader.at_eof():
                 return
 
-    async with served(script) as (upstream, endpoint):
+    async with serve(script) as (upstream, endpoint):
         with pytest.raises(GatewayError) as caught:
             await upstream.exchange(WIRE, endpoint, 10)
         assert caught.value.kind is Kind.BACKEND_GARBAGE

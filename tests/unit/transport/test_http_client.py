@@ -15,8 +15,8 @@ from transport_kit import (
     QUICK,
     Budget,
     Engine,
+    HttpHarness,
     HttpServe,
-    HttpSite,
     fake_backend,
     read_request,
     until,
@@ -130,32 +130,36 @@ async def test_a_response_is_counted_before_it_is_received(engine: Engine, lengt
         await upstream.close()
 
 
-async def test_connections_are_used_again(site: HttpSite, http_upstream: Http1Upstream) -> None:
+async def test_connections_are_used_again(
+    harness: HttpHarness, http_upstream: Http1Upstream
+) -> None:
     for _ in range(20):
-        answer = await http_upstream.exchange(POST, site.endpoint, 5)
+        answer = await http_upstream.exchange(POST, harness.endpoint, 5)
         assert join_parts(answer.body) == b"POST hello"
-    assert len(site.server._connections) == 1
-    await asyncio.gather(*(http_upstream.exchange(POST, site.endpoint, 5) for _ in range(50)))
-    assert len({call.peer for call in site.app.calls}) <= 50
-    before = {call.peer for call in site.app.calls}
-    await asyncio.gather(*(http_upstream.exchange(POST, site.endpoint, 5) for _ in range(50)))
-    assert {call.peer for call in site.app.calls} == before
+    assert len(harness.server._connections) == 1
+    await asyncio.gather(*(http_upstream.exchange(POST, harness.endpoint, 5) for _ in range(50)))
+    assert len({call.peer for call in harness.app.calls}) <= 50
+    before = {call.peer for call in harness.app.calls}
+    await asyncio.gather(*(http_upstream.exchange(POST, harness.endpoint, 5) for _ in range(50)))
+    assert {call.peer for call in harness.app.calls} == before
 
 
 async def test_idle_connections_are_closed(
-    site: HttpSite, http_upstream: Http1Upstream, monkeypatch: pytest.MonkeyPatch
+    harness: HttpHarness, http_upstream: Http1Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("infergate.transport.client.pool._MAX_IDLE_SECONDS", 0.05)
-    await asyncio.gather(*(http_upstream.exchange(POST, site.endpoint, 5) for _ in range(3)))
-    await until(lambda: not site.server._connections)
-    assert join_parts((await http_upstream.exchange(POST, site.endpoint, 5)).body) == b"POST hello"
+    await asyncio.gather(*(http_upstream.exchange(POST, harness.endpoint, 5) for _ in range(3)))
+    await until(lambda: not harness.server._connections)
+    assert (
+        join_parts((await http_upstream.exchange(POST, harness.endpoint, 5)).body) == b"POST hello"
+    )
 
 
-async def test_head(site: HttpSite, http_upstream: Http1Upstream) -> None:
-    answer = await http_upstream.exchange(HttpRequest("HEAD", "/"), site.endpoint, 5)
+async def test_head(harness: HttpHarness, http_upstream: Http1Upstream) -> None:
+    answer = await http_upstream.exchange(HttpRequest("HEAD", "/"), harness.endpoint, 5)
     assert (answer.status, answer.headers["content-length"], list(answer.body)) == (200, "5", [])
-    await http_upstream.exchange(POST, site.endpoint, 5)
-    assert len(site.server._connections) == 1
+    await http_upstream.exchange(POST, harness.endpoint, 5)
+    assert len(harness.server._connections) == 1
 
 
 async def test_refused(http_upstream: Http1Upstream, unused_tcp_port: int) -> None:
@@ -170,10 +174,10 @@ async def test_an_unknown_name(http_upstream: Http1Upstream) -> None:
     }
 
 
-async def test_tls_to_a_server_without(http_upstream: Http1Upstream, site: HttpSite) -> None:
-    endpoint = dataclasses.replace(site.endpoint, tls=True)
+async def test_tls_to_a_server_without(http_upstream: Http1Upstream, harness: HttpHarness) -> None:
+    endpoint = dataclasses.replace(harness.endpoint, tls=True)
     assert await kind_of(http_upstream, endpoint) is Kind.CONNECT
-    await site.good()
+    await harness.good()
 
 
 async def test_a_handshake_that_never_ends(http_upstream: Http1Upstream) -> None:
@@ -202,17 +206,19 @@ async def test_silence_is_a_timeout_and_closes_the_connection(
 
 
 async def test_cancelling_closes_the_connection(
-    site: HttpSite, http_upstream: Http1Upstream
+    harness: HttpHarness, http_upstream: Http1Upstream
 ) -> None:
     wire = HttpRequest("POST", "/wait")
-    asking = asyncio.ensure_future(http_upstream.exchange(wire, site.endpoint, 5))
-    await site.app.entered.wait()
-    asking.cancel()
+    exchange = asyncio.ensure_future(http_upstream.exchange(wire, harness.endpoint, 5))
+    await harness.app.entered.wait()
+    exchange.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asking
+        await exchange
     async with asyncio.timeout(10):
-        await site.app.cancelled.wait()
-    assert join_parts((await http_upstream.exchange(POST, site.endpoint, 5)).body) == b"POST hello"
+        await harness.app.cancelled.wait()
+    assert (
+        join_parts((await http_upstream.exchange(POST, harness.endpoint, 5)).body) == b"POST hello"
+    )
 
 
 @pytest.mark.parametrize(
@@ -365,22 +371,24 @@ async def test_an_answer_before_the_request_was_read(http_upstream: Http1Upstrea
         assert got.status == 413
 
 
-async def test_a_path_that_http_cannot_carry(http_upstream: Http1Upstream, site: HttpSite) -> None:
+async def test_a_path_that_http_cannot_carry(
+    http_upstream: Http1Upstream, harness: HttpHarness
+) -> None:
     for wire in (HttpRequest("GET", "/a b"), HttpRequest("GET", "/", headers={"x": "a\nb"})):
         with pytest.raises(GatewayError) as caught:
-            await http_upstream.exchange(wire, site.endpoint, 5)
+            await http_upstream.exchange(wire, harness.endpoint, 5)
         assert caught.value.kind is Kind.BAD_REQUEST
-    assert not site.app.wires
+    assert not harness.app.requests
 
 
 async def test_close_ends_what_is_under_way(serve_http: HttpServe, engine: Engine) -> None:
-    site = await serve_http(LIMITS)
+    harness = await serve_http(LIMITS)
     upstream = engine.http_upstream(LIMITS)
-    asking = asyncio.ensure_future(
-        upstream.exchange(HttpRequest("POST", "/wait"), site.endpoint, 5)
+    exchange = asyncio.ensure_future(
+        upstream.exchange(HttpRequest("POST", "/wait"), harness.endpoint, 5)
     )
-    await site.app.entered.wait()
+    await harness.app.entered.wait()
     await upstream.close()
     with pytest.raises(GatewayError) as caught:
-        await asking
+        await exchange
     assert caught.value.kind is Kind.BACKEND_GARBAGE

@@ -9,14 +9,14 @@ from contextlib import suppress
 
 import aiohttp
 import pytest
-from transport_kit import LIMITS, LOCAL, Engine, HttpEcho, HttpServe, HttpSite, until
+from transport_kit import LIMITS, LOCAL, Engine, HttpEcho, HttpHarness, HttpServe, until
 
 from infergate.transport.base import Address
 from infergate.transport.server.admission import Admission
 
 
-async def test_a_real_client(site: HttpSite) -> None:
-    url = f"http://127.0.0.1:{site.server.address.port}/v2/a%2Fb?x=1&y=%20"
+async def test_a_real_client(harness: HttpHarness) -> None:
+    url = f"http://127.0.0.1:{harness.server.address.port}/v2/a%2Fb?x=1&y=%20"
     async with aiohttp.ClientSession() as session:
         for _ in range(3):
             async with session.post(url, data=b"hello", headers={"X-A": "1"}) as answer:
@@ -24,14 +24,14 @@ async def test_a_real_client(site: HttpSite) -> None:
                 assert answer.headers["Server"] == "infergate"
                 assert answer.headers["X-Name"] == "é"
                 assert "Connection" not in answer.headers
-    (wire, *_), (call, *_) = site.app.wires, site.app.calls
+    (wire, *_), (call, *_) = harness.app.requests, harness.app.calls
     assert (wire.method, wire.path, wire.query) == ("POST", "/v2/a%2Fb", "x=1&y=%20")
     assert wire.headers["x-a"] == "1"
     assert call.headers is wire.headers
     assert call.record.bytes_in == 5
     assert call.peer.startswith("127.0.0.1:")
     assert call.record.started_at <= time.monotonic()
-    assert len({call.peer for call in site.app.calls}) == 1, "one connection, kept alive"
+    assert len({call.peer for call in harness.app.calls}) == 1, "one connection, kept alive"
 
 
 @pytest.mark.parametrize(
@@ -39,38 +39,38 @@ async def test_a_real_client(site: HttpSite) -> None:
     [(("127.0.0.1", 5), "127.0.0.1:5"), (("::1", 5, 0, 0), "[::1]:5"), ("", "unix")],
 )
 async def test_a_peer_is_spelled_as_over_grpc(
-    site: HttpSite, peername: object, peer: str, monkeypatch: pytest.MonkeyPatch
+    harness: HttpHarness, peername: object, peer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The socket says who the client is: the rest of the way is a real one."""
     known = "asyncio.selector_events._SelectorSocketTransport.get_extra_info"
     monkeypatch.setattr(known, lambda *_: peername)
-    client = await site.connect()
+    client = await harness.connect()
     await client.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     await client.answer()
-    assert site.app.calls[-1].peer == peer
+    assert harness.app.calls[-1].peer == peer
     monkeypatch.undo()
     await client.close()
 
 
-async def test_repeated_headers_are_joined(site: HttpSite) -> None:
-    peer = await site.connect()
+async def test_repeated_headers_are_joined(harness: HttpHarness) -> None:
+    peer = await harness.connect()
     await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\nX-A: 1\r\nx-a: 2\r\nB: caf\xe9\r\n\r\n")
     assert (await peer.answer()).status == 200
-    assert site.app.wires[0].headers == {"host": "x", "x-a": "1, 2", "b": "café"}
+    assert harness.app.requests[0].headers == {"host": "x", "x-a": "1, 2", "b": "café"}
     await peer.close()
 
 
-async def test_absolute_form(site: HttpSite) -> None:
-    peer = await site.connect()
+async def test_absolute_form(harness: HttpHarness) -> None:
+    peer = await harness.connect()
     await peer.send(b"GET http://other/p?q HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (await peer.answer()).status == 200
-    assert (site.app.wires[0].path, site.app.wires[0].query) == ("/p", "q")
-    assert site.app.wires[0].headers["host"] == "other", "RFC 9112, 3.2.2: not the Host field"
+    assert (harness.app.requests[0].path, harness.app.requests[0].query) == ("/p", "q")
+    assert harness.app.requests[0].headers["host"] == "other", "RFC 9112, 3.2.2: not the Host field"
     await peer.close()
 
 
-async def test_pipelined_requests_are_answered_in_order(site: HttpSite) -> None:
-    peer = await site.connect()
+async def test_pipelined_requests_are_answered_in_order(harness: HttpHarness) -> None:
+    peer = await harness.connect()
     count = 50
     body = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n%02d"
     await peer.send(b"".join(body % i for i in range(count)))
@@ -79,23 +79,25 @@ async def test_pipelined_requests_are_answered_in_order(site: HttpSite) -> None:
     await peer.close()
 
 
-async def test_pipelined_behind_a_slow_one_and_more_than_is_held(site: HttpSite) -> None:
-    peer = await site.connect()
+async def test_pipelined_behind_a_slow_one_and_more_than_is_held(harness: HttpHarness) -> None:
+    peer = await harness.connect()
     await peer.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
-    await site.app.entered.wait()
+    await harness.app.entered.wait()
     request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n" + b"b" * 900
     count = 200
     sending = asyncio.ensure_future(peer.send(request * count))
-    await site.good()
-    site.app.release.set()
+    await harness.good()
+    harness.app.release.set()
     for _ in range(count + 1):
         assert (await peer.answer()).status == 200
     await sending
     await peer.close()
 
 
-async def test_garbage_behind_a_good_request_is_refused_after_its_answer(site: HttpSite) -> None:
-    peer = await site.connect()
+async def test_garbage_behind_a_good_request_is_refused_after_its_answer(
+    harness: HttpHarness,
+) -> None:
+    peer = await harness.connect()
     await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\nrubbish\r\n\r\n")
     assert (await peer.answer()).status == 200
     assert (await peer.answer()).status == 400
@@ -104,8 +106,8 @@ async def test_garbage_behind_a_good_request_is_refused_after_its_answer(site: H
 
 
 @pytest.mark.parametrize("step", [1, 7])
-async def test_bytes_may_come_in_any_pieces(site: HttpSite, step: int) -> None:
-    peer = await site.connect()
+async def test_bytes_may_come_in_any_pieces(harness: HttpHarness, step: int) -> None:
+    peer = await harness.connect()
     wire = (
         b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
         b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
@@ -118,18 +120,18 @@ async def test_bytes_may_come_in_any_pieces(site: HttpSite, step: int) -> None:
 
 
 async def test_a_body_in_many_reads(serve_http: HttpServe) -> None:
-    site = await serve_http(dataclasses.replace(LIMITS, body=3_000_000))
-    peer = await site.connect()
+    harness = await serve_http(dataclasses.replace(LIMITS, body=3_000_000))
+    peer = await harness.connect()
     body = bytes(range(256)) * 8000
     await peer.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body))
     await peer.send(body)
     assert (await peer.answer()).body == b"POST " + body
-    assert site.app.calls[0].record.bytes_in == len(body)
+    assert harness.app.calls[0].record.bytes_in == len(body)
     await peer.close()
 
 
-async def test_http_1_0(site: HttpSite) -> None:
-    peer = await site.connect()
+async def test_http_1_0(harness: HttpHarness) -> None:
+    peer = await harness.connect()
     await peer.send(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
     assert (await peer.answer()).headers["connection"] == "keep-alive"
     await peer.send(b"GET / HTTP/1.0\r\n\r\n")
@@ -139,36 +141,36 @@ async def test_http_1_0(site: HttpSite) -> None:
     await peer.close()
 
 
-async def test_nothing_behind_connection_close_is_served(site: HttpSite) -> None:
-    peer = await site.connect()
+async def test_nothing_behind_connection_close_is_served(harness: HttpHarness) -> None:
+    peer = await harness.connect()
     await peer.send(
         b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
         b"GET /late HTTP/1.1\r\nHost: x\r\n\r\n"
     )
     assert len((await peer.answer()).body) == 5_000_301
     assert await peer.ended()
-    assert [wire.path for wire in site.app.wires] == ["/large"]
+    assert [wire.path for wire in harness.app.requests] == ["/large"]
     await peer.close()
 
 
-async def test_connection_close_is_kept(site: HttpSite) -> None:
-    peer = await site.connect()
+async def test_connection_close_is_kept(harness: HttpHarness) -> None:
+    peer = await harness.connect()
     await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert (await peer.answer()).headers["connection"] == "close"
     assert await peer.ended()
     await peer.close()
 
 
-async def test_head_has_a_length_and_no_body(site: HttpSite) -> None:
-    peer = await site.connect()
+async def test_head_has_a_length_and_no_body(harness: HttpHarness) -> None:
+    peer = await harness.connect()
     await peer.send(b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (await peer.answer(body=False)).headers["content-length"] == "5"
     assert (await peer.answer()).body == b"GET "
     await peer.close()
 
 
-async def test_an_upgrade_is_ignored_and_the_connection_closed(site: HttpSite) -> None:
-    peer = await site.connect()
+async def test_an_upgrade_is_ignored_and_the_connection_closed(harness: HttpHarness) -> None:
+    peer = await harness.connect()
     await peer.send(
         b"GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
     )
@@ -177,8 +179,8 @@ async def test_an_upgrade_is_ignored_and_the_connection_closed(site: HttpSite) -
     await peer.close()
 
 
-async def test_a_large_answer_to_a_slow_reader(site: HttpSite) -> None:
-    peer = await site.connect()
+async def test_a_large_answer_to_a_slow_reader(harness: HttpHarness) -> None:
+    peer = await harness.connect()
     await peer.send(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
     for _ in range(2):
         answer = await peer.answer()
@@ -186,8 +188,8 @@ async def test_a_large_answer_to_a_slow_reader(site: HttpSite) -> None:
     await peer.close()
 
 
-async def test_expect_continue(site: HttpSite) -> None:
-    peer = await site.connect()
+async def test_expect_continue(harness: HttpHarness) -> None:
+    peer = await harness.connect()
     await peer.send(
         b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
     )
@@ -198,9 +200,9 @@ async def test_expect_continue(site: HttpSite) -> None:
 
 
 async def test_a_bug_is_500_and_the_connection_lives(
-    site: HttpSite, caplog: pytest.LogCaptureFixture
+    harness: HttpHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    peer = await site.connect()
+    peer = await harness.connect()
     for path in (b"/bug", b"/selfcancel"):
         await peer.send(b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path)
         answer = await peer.answer()
@@ -211,38 +213,38 @@ async def test_a_bug_is_500_and_the_connection_lives(
     await peer.close()
 
 
-async def test_a_header_that_would_split_the_answer_is_not_sent(site: HttpSite) -> None:
-    peer = await site.connect()
+async def test_a_header_that_would_split_the_answer_is_not_sent(harness: HttpHarness) -> None:
+    peer = await harness.connect()
     await peer.send(b"GET /split HTTP/1.1\r\nHost: x\r\n\r\n")
     answer = await peer.answer()
     assert (answer.status, "set-cookie" in answer.headers) == (500, False)
     await peer.close()
-    await site.good()
+    await harness.good()
 
 
-async def test_a_client_that_leaves_cancels_the_application(site: HttpSite) -> None:
-    peer = await site.connect()
+async def test_a_client_that_leaves_cancels_the_application(harness: HttpHarness) -> None:
+    peer = await harness.connect()
     await peer.send(b"POST /wait HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc")
-    await site.app.entered.wait()
-    assert (site.admission.requests, site.admission.bytes) == (1, 3)
+    await harness.app.entered.wait()
+    assert (harness.admission.requests, harness.admission.bytes) == (1, 3)
     await peer.close()
     async with asyncio.timeout(10):
-        await site.app.cancelled.wait()
-        await until(lambda: not site.admission.requests)
-    await site.good()
+        await harness.app.cancelled.wait()
+        await until(lambda: not harness.admission.requests)
+    await harness.good()
 
 
-async def test_a_client_that_leaves_before_the_application_began(site: HttpSite) -> None:
+async def test_a_client_that_leaves_before_the_application_began(harness: HttpHarness) -> None:
     for _ in range(20):
-        peer = await site.connect()
+        peer = await harness.connect()
         await peer.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
         peer.writer.transport.abort()
-    await site.good()
-    await until(lambda: not site.admission.requests)
+    await harness.good()
+    await until(lambda: not harness.admission.requests)
 
 
-async def test_a_taken_port(engine: Engine, site: HttpSite) -> None:
-    other = engine.http(site.server.address, HttpEcho(), LIMITS, Admission(LIMITS))
+async def test_a_taken_port(engine: Engine, harness: HttpHarness) -> None:
+    other = engine.http(harness.server.address, HttpEcho(), LIMITS, Admission(LIMITS))
     with pytest.raises(OSError, match="in use"):
         await other.start()
     await other.stop(0)
@@ -252,8 +254,8 @@ async def test_stop_waits_for_what_is_served(engine: Engine) -> None:
     app, admission = HttpEcho(), Admission(LIMITS)
     server = engine.http(LOCAL, app, LIMITS, admission)
     await server.start()
-    site = HttpSite(server, app, admission)
-    idle, busy = await site.connect(), await site.connect()
+    harness = HttpHarness(server, app, admission)
+    idle, busy = await harness.connect(), await harness.connect()
     await idle.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     await idle.answer()
     await busy.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -261,7 +263,7 @@ async def test_stop_waits_for_what_is_served(engine: Engine) -> None:
     stopping = asyncio.ensure_future(server.stop(10))
     assert await idle.ended()
     with pytest.raises(OSError, match="Connect call failed"):
-        await site.connect()
+        await harness.connect()
     assert not stopping.done()
     app.release.set()
     answer = await busy.answer()
@@ -276,7 +278,7 @@ async def test_stop_cancels_after_the_grace(engine: Engine) -> None:
     app, admission = HttpEcho(), Admission(LIMITS)
     server = engine.http(LOCAL, app, LIMITS, admission)
     await server.start()
-    peer = await HttpSite(server, app, admission).connect()
+    peer = await HttpHarness(server, app, admission).connect()
     await peer.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
     await app.entered.wait()
     await server.stop(0.01)
@@ -293,14 +295,14 @@ async def test_stop_abandons_what_is_half_received_or_half_sent(engine: Engine) 
     app, admission = HttpEcho(), Admission(LIMITS)
     server = engine.http(LOCAL, app, LIMITS, admission)
     await server.start()
-    site = HttpSite(server, app, admission)
-    head, body, slow = await site.connect(), await site.connect(), await site.connect()
+    harness = HttpHarness(server, app, admission)
+    head, body, slow = await harness.connect(), await harness.connect(), await harness.connect()
     await head.send(b"GET / HTTP/1.1\r\nHo")
     await body.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc")
     slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
     await slow.send(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
     # The body that was announced, and what waits of the answer.
-    await until(lambda: bool(app.wires) and admission.bytes > 9)
+    await until(lambda: bool(app.requests) and admission.bytes > 9)
     await server.stop(0.01)
     assert (admission.requests, admission.bytes, server._connections) == (0, 0, set())
     for peer in (head, body):
@@ -315,7 +317,7 @@ async def test_the_port_is_free_after_stop(engine: Engine) -> None:
     admission = Admission(LIMITS)
     server = engine.http(LOCAL, HttpEcho(), LIMITS, admission)
     await server.start()
-    peer = await HttpSite(server, HttpEcho(), admission).connect()
+    peer = await HttpHarness(server, HttpEcho(), admission).connect()
     await server.stop(0)
     other = engine.http(server.address, HttpEcho(), LIMITS, admission)
     await other.start()

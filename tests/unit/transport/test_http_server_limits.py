@@ -7,15 +7,15 @@ import asyncio
 import dataclasses
 
 import pytest
-from transport_kit import LIMITS, QUICK, HttpServe, HttpSite, until
+from transport_kit import LIMITS, QUICK, HttpHarness, HttpServe, until
 
 from infergate.core.errors import Kind
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
 
 
-async def test_body_at_the_limit(site: HttpSite) -> None:
-    peer = await site.connect()
+async def test_body_at_the_limit(harness: HttpHarness) -> None:
+    peer = await harness.connect()
     await peer.send(HEAD + b"Content-Length: 1000\r\n\r\n" + b"x" * 1000)
     assert (await peer.answer()).status == 200
     await peer.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
@@ -26,53 +26,56 @@ async def test_body_at_the_limit(site: HttpSite) -> None:
 
 @pytest.mark.parametrize("expect", [b"", b"Expect: 100-continue\r\n"])
 async def test_an_announced_body_over_the_limit_is_refused_before_it_comes(
-    site: HttpSite, expect: bytes
+    harness: HttpHarness, expect: bytes
 ) -> None:
-    peer = await site.connect()
+    peer = await harness.connect()
     await peer.send(HEAD + expect + b"Content-Length: 1001\r\n\r\n")
     answer = await peer.answer()
     assert (answer.status, answer.headers["connection"]) == (413, "close")
-    assert (answer.headers["content-type"], site.app.refused[0].kind) == ("refusal", Kind.TOO_LARGE)
+    assert (answer.headers["content-type"], harness.app.refused[0].kind) == (
+        "refusal",
+        Kind.TOO_LARGE,
+    )
     assert await peer.ended()
     await peer.close()
-    await site.good()
-    assert len(site.app.wires) == 1, "only the good one"
+    await harness.good()
+    assert len(harness.app.requests) == 1, "only the good one"
 
 
 async def test_the_refusal_reaches_a_client_that_keeps_sending(serve_http: HttpServe) -> None:
-    site = await serve_http(LIMITS)
-    peer = await site.connect()
+    harness = await serve_http(LIMITS)
+    peer = await harness.connect()
     await peer.send(HEAD + b"Content-Length: 3000000\r\n\r\n" + b"x" * 2_000_000)
     assert (await peer.answer()).status == 413
     await peer.close()
-    await site.good()
+    await harness.good()
 
 
-async def test_a_chunked_body_over_the_limit(site: HttpSite) -> None:
-    peer = await site.connect()
+async def test_a_chunked_body_over_the_limit(harness: HttpHarness) -> None:
+    peer = await harness.connect()
     await peer.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
     for _ in range(11):
         await peer.send(b"64\r\n" + b"x" * 100 + b"\r\n")
     assert (await peer.answer()).status == 413
     assert await peer.ended()
     await peer.close()
-    await site.good()
+    await harness.good()
 
 
 @pytest.mark.parametrize("count", [20, 21, 200])
-async def test_header_count(site: HttpSite, count: int) -> None:
-    peer = await site.connect()
+async def test_header_count(harness: HttpHarness, count: int) -> None:
+    peer = await harness.connect()
     lines = b"".join(b"X-%d: y\r\n" % i for i in range(count - 1))
     await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\n" + lines + b"\r\n")
     assert (await peer.answer()).status == (200 if count <= 20 else 431)
     await peer.close()
-    await site.good()
+    await harness.good()
 
 
 @pytest.mark.parametrize("over", [0, 1])
 @pytest.mark.parametrize("pieces", [1, 2, 5])
-async def test_header_bytes(site: HttpSite, over: int, pieces: int) -> None:
-    peer = await site.connect()
+async def test_header_bytes(harness: HttpHarness, over: int, pieces: int) -> None:
+    peer = await harness.connect()
     value = b"v" * (2000 - len(b"Host: x\r\nX: \r\n") + over)
     wire = b"GET / HTTP/1.1\r\nHost: x\r\nX: " + value + b"\r\n\r\n"
     step = len(wire) // pieces + 1
@@ -81,24 +84,24 @@ async def test_header_bytes(site: HttpSite, over: int, pieces: int) -> None:
         await asyncio.sleep(0)
     assert (await peer.answer()).status == (431 if over else 200)
     await peer.close()
-    await site.good()
+    await harness.good()
 
 
-async def test_a_field_far_over_the_limit(site: HttpSite) -> None:
-    peer = await site.connect()
+async def test_a_field_far_over_the_limit(harness: HttpHarness) -> None:
+    peer = await harness.connect()
     await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"v" * 100_000)
     assert (await peer.answer()).status == 431
     await peer.close()
-    await site.good()
+    await harness.good()
 
 
 @pytest.mark.parametrize(("length", "status"), [(1900, 200), (2001, 414), (50_000, 414)])
-async def test_target_length(site: HttpSite, length: int, status: int) -> None:
-    peer = await site.connect()
+async def test_target_length(harness: HttpHarness, length: int, status: int) -> None:
+    peer = await harness.connect()
     await peer.send(b"GET /" + b"x" * (length - 1) + b" HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (await peer.answer()).status == status
     await peer.close()
-    await site.good()
+    await harness.good()
 
 
 @pytest.mark.parametrize(
@@ -126,15 +129,15 @@ async def test_target_length(site: HttpSite, length: int, status: int) -> None:
         HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\nabXX",
     ],
 )
-async def test_what_is_not_http_is_refused(site: HttpSite, wire: bytes) -> None:
-    peer = await site.connect()
+async def test_what_is_not_http_is_refused(harness: HttpHarness, wire: bytes) -> None:
+    peer = await harness.connect()
     await peer.send(wire)
     answer = await peer.answer()
     assert (answer.status, answer.headers["connection"]) == (400, "close")
     assert answer.headers["content-type"] == "refusal"
     assert await peer.ended()
     await peer.close()
-    await site.good()
+    await harness.good()
 
 
 @pytest.mark.parametrize(
@@ -144,43 +147,43 @@ async def test_what_is_not_http_is_refused(site: HttpSite, wire: bytes) -> None:
         b"transfer-encoding: identity , Chunked\r\n",
     ],
 )
-async def test_a_transfer_coding_that_is_not_known(site: HttpSite, lines: bytes) -> None:
+async def test_a_transfer_coding_that_is_not_known(harness: HttpHarness, lines: bytes) -> None:
     """Taken for plain bytes, the body would be another than the client sent (RFC 9112, 6.1)."""
-    peer = await site.connect()
+    peer = await harness.connect()
     await peer.send(HEAD + lines + b"\r\n2\r\nab\r\n0\r\n\r\n")
     answer = await peer.answer()
     assert (answer.status, b"transfer coding" in answer.body) == (501, True)
-    assert not site.app.calls
+    assert not harness.app.calls
     await peer.close()
-    await site.good()
+    await harness.good()
 
 
 @pytest.mark.parametrize("host", ["x/y", "x, y", "user@x", "x:port"])
-async def test_a_host_that_is_none(site: HttpSite, host: str) -> None:
-    peer = await site.connect()
+async def test_a_host_that_is_none(harness: HttpHarness, host: str) -> None:
+    peer = await harness.connect()
     await peer.send(f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
     answer = await peer.answer()
     assert (answer.status, b"Host" in answer.body) == (400, True)
     await peer.close()
 
 
-async def test_connect_is_refused(site: HttpSite) -> None:
-    peer = await site.connect()
+async def test_connect_is_refused(harness: HttpHarness) -> None:
+    peer = await harness.connect()
     await peer.send(b"CONNECT other:443 HTTP/1.1\r\nHost: other\r\n\r\n")
     assert (await peer.answer()).status == 405
     assert await peer.ended()
     await peer.close()
-    await site.good()
+    await harness.good()
 
 
-async def test_a_silent_connection_is_closed(quick: HttpSite) -> None:
+async def test_a_silent_connection_is_closed(quick: HttpHarness) -> None:
     peer = await quick.connect()
     assert await peer.ended()
     await peer.close()
     await quick.good()
 
 
-async def test_an_idle_connection_is_closed(quick: HttpSite) -> None:
+async def test_an_idle_connection_is_closed(quick: HttpHarness) -> None:
     peer = await quick.connect()
     await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (await peer.answer()).status == 200
@@ -196,7 +199,7 @@ async def test_an_idle_connection_is_closed(quick: HttpSite) -> None:
         (HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nv\r\n"),
     ],
 )
-async def test_dripping_is_refused(quick: HttpSite, begin: bytes, drip: bytes) -> None:
+async def test_dripping_is_refused(quick: HttpHarness, begin: bytes, drip: bytes) -> None:
     peer = await quick.connect()
     await peer.send(begin)
 
@@ -214,7 +217,7 @@ async def test_dripping_is_refused(quick: HttpSite, begin: bytes, drip: bytes) -
     await quick.good()
 
 
-async def test_a_body_that_stalls(quick: HttpSite) -> None:
+async def test_a_body_that_stalls(quick: HttpHarness) -> None:
     peer = await quick.connect()
     await peer.send(HEAD + b"Content-Length: 900\r\n\r\nabc")
     assert (await peer.answer()).status == 408
@@ -223,26 +226,26 @@ async def test_a_body_that_stalls(quick: HttpSite) -> None:
     await quick.good()
 
 
-async def test_a_client_that_does_not_read(quick: HttpSite) -> None:
+async def test_a_client_that_does_not_read(quick: HttpHarness) -> None:
     peer = await quick.connect()
     peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
     await peer.send(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
     await until(lambda: not quick.server._connections)
-    assert len(quick.app.wires) < 20, "answers are not piled up"
+    assert len(quick.app.requests) < 20, "answers are not piled up"
     peer.writer.transport.abort()
     await quick.good()
 
 
 async def test_overload(serve_http: HttpServe) -> None:
-    site = await serve_http(dataclasses.replace(LIMITS, in_flight=1, in_flight_bytes=500))
-    first, second = await site.connect(), await site.connect()
+    harness = await serve_http(dataclasses.replace(LIMITS, in_flight=1, in_flight_bytes=500))
+    first, second = await harness.connect(), await harness.connect()
     await first.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
-    await site.app.entered.wait()
+    await harness.app.entered.wait()
     count = 300
     await second.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * count)
     for _ in range(count):
         assert (await second.answer()).status == 503
-    site.app.release.set()
+    harness.app.release.set()
     assert (await first.answer()).status == 200
     await second.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (await second.answer()).status == 200
@@ -250,40 +253,40 @@ async def test_overload(serve_http: HttpServe) -> None:
         b"Content-Length: 501\r\n\r\n",
         b"Transfer-Encoding: chunked\r\n\r\n1f5\r\n" + b"x" * 501 + b"\r\n0\r\n\r\n",
     ):
-        third = await site.connect()
+        third = await harness.connect()
         await third.send(HEAD + framing)
         assert (await third.answer()).status == 503
         await third.close()
     await first.close()
     await second.close()
-    await site.good()
+    await harness.good()
 
 
 async def test_after_a_body_that_was_too_much_but_is_here(serve_http: HttpServe) -> None:
     """The connection goes on: it is known where the next request begins."""
-    site = await serve_http(dataclasses.replace(LIMITS, in_flight_bytes=500))
-    peer = await site.connect()
+    harness = await serve_http(dataclasses.replace(LIMITS, in_flight_bytes=500))
+    peer = await harness.connect()
     await peer.send(HEAD + b"Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n")
     assert (await peer.answer()).status == 100
     body = b"1f5\r\n" + b"x" * 501 + b"\r\n0\r\n\r\n"
     await peer.send(body + b"GET /next HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (await peer.answer()).status == 503
     assert (await peer.answer()).status == 200
-    assert [wire.path for wire in site.app.wires] == ["/next"]
+    assert [wire.path for wire in harness.app.requests] == ["/next"]
     await peer.close()
 
 
-async def test_trailers_are_bounded(site: HttpSite) -> None:
-    peer = await site.connect()
+async def test_trailers_are_bounded(harness: HttpHarness) -> None:
+    peer = await harness.connect()
     await peer.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n")
     await peer.send(b"X: y\r\n" * 100)
     assert (await peer.answer()).status == 400
     await peer.close()
-    await site.good()
+    await harness.good()
 
 
-async def test_request_content_encodings_are_left_to_codecs(site: HttpSite) -> None:
-    peer = await site.connect()
+async def test_request_content_encodings_are_left_to_codecs(harness: HttpHarness) -> None:
+    peer = await harness.connect()
     await peer.send(HEAD + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc")
     assert (await peer.answer()).body == b"POST abc"
     await peer.close()

@@ -15,10 +15,10 @@ from transport_kit import (
     Budget,
     Engine,
     HttpEcho,
-    HttpSite,
+    HttpHarness,
     fake_backend,
     read_request,
-    turns,
+    run_loop,
     until,
 )
 
@@ -82,11 +82,11 @@ class Parts:
 @asynccontextmanager
 async def serving(
     engine: Engine, limits: Limits = LIMITS
-) -> AsyncIterator[tuple[HttpSite, Counting]]:
+) -> AsyncIterator[tuple[HttpHarness, Counting]]:
     app, admission = Counting(), Admission(limits)
     server = engine.http(LOCAL, app, limits, admission)
     await server.start()
-    yield HttpSite(server, app, admission), app
+    yield HttpHarness(server, app, admission), app
     await server.stop(0)
     assert (admission.requests, admission.bytes) == (0, 0)
 
@@ -96,8 +96,8 @@ def get(path: str, version: bytes = b"1.1") -> bytes:
 
 
 async def test_parts_are_chunks_and_the_connection_goes_on(engine: Engine) -> None:
-    async with serving(engine) as (site, app):
-        peer = await site.connect()
+    async with serving(engine) as (harness, app):
+        peer = await harness.connect()
         await peer.send(get("/2") + get("/good"))  # the second waits for the end of the first
         answer = await peer.answer()
         assert answer.headers["transfer-encoding"] == "chunked"
@@ -111,8 +111,8 @@ async def test_parts_are_chunks_and_the_connection_goes_on(engine: Engine) -> No
 
 
 async def test_an_empty_part_is_not_the_last(engine: Engine) -> None:
-    async with serving(engine) as (site, _):
-        peer = await site.connect()
+    async with serving(engine) as (harness, _):
+        peer = await harness.connect()
         await peer.send(get("/3?empty"))
         await peer.answer()
         assert await peer.reader.readuntil(b"0\r\n\r\n") == b"5\r\nfirst\r\n0\r\n\r\n"
@@ -120,8 +120,8 @@ async def test_an_empty_part_is_not_the_last(engine: Engine) -> None:
 
 
 async def test_http_1_0_ends_with_the_connection(engine: Engine) -> None:
-    async with serving(engine) as (site, _):
-        peer = await site.connect()
+    async with serving(engine) as (harness, _):
+        peer = await harness.connect()
         await peer.send(get("/2", b"1.0").replace(b"Host", b"Connection: keep-alive\r\nHost"))
         answer = await peer.answer()
         assert answer.headers["connection"] == "close"
@@ -131,8 +131,8 @@ async def test_http_1_0_ends_with_the_connection(engine: Engine) -> None:
 
 
 async def test_each_part_is_there_when_it_is_made(engine: Engine) -> None:
-    async with serving(engine) as (site, app):
-        peer = await site.connect()
+    async with serving(engine) as (harness, app):
+        peer = await harness.connect()
         await peer.send(get("/1?wait"))
         await peer.answer()
         assert await peer.reader.readexactly(10) == b"5\r\nfirst\r\n"
@@ -142,8 +142,8 @@ async def test_each_part_is_there_when_it_is_made(engine: Engine) -> None:
 
 
 async def test_a_slow_reader_stops_the_pulling(engine: Engine) -> None:
-    async with serving(engine) as (site, app):
-        peer = await site.connect()
+    async with serving(engine) as (harness, app):
+        peer = await harness.connect()
         await peer.send(get("/1000?100000"))
         seen = -1
         while seen != app.pulled:
@@ -159,29 +159,29 @@ async def test_a_slow_reader_stops_the_pulling(engine: Engine) -> None:
 
 
 async def test_a_reader_that_takes_nothing_is_given_up(engine: Engine) -> None:
-    async with serving(engine, QUICK) as (site, app):
-        peer = await site.connect()
+    async with serving(engine, QUICK) as (harness, app):
+        peer = await harness.connect()
         await peer.send(get("/1000?100000"))
         await until(lambda: app.closed == 1)
         assert app.pulled < 200
-        await until(lambda: site.admission.requests == 0)
+        await until(lambda: harness.admission.requests == 0)
         await peer.close()
 
 
 async def test_a_client_that_leaves_cancels_it(engine: Engine) -> None:
-    async with serving(engine) as (site, app):
-        peer = await site.connect()
+    async with serving(engine) as (harness, app):
+        peer = await harness.connect()
         await peer.send(get("/1?wait"))
         await app.entered.wait()
         await peer.close()
         await until(lambda: app.closed == 1)
-        await until(lambda: site.admission.requests == 0)
+        await until(lambda: harness.admission.requests == 0)
 
 
 @pytest.mark.parametrize("query", ["bug", "bad"])
 async def test_what_must_not_happen_ends_the_connection(engine: Engine, query: str) -> None:
-    async with serving(engine) as (site, app):
-        peer = await site.connect()
+    async with serving(engine) as (harness, app):
+        peer = await harness.connect()
         await peer.send(get(f"/1?{query}"))
         assert not (await peer.reader.read()).endswith(b"0\r\n\r\n")
         assert app.closed == 1
@@ -189,13 +189,13 @@ async def test_what_must_not_happen_ends_the_connection(engine: Engine, query: s
 
 
 async def test_a_stream_may_end_while_the_server_stops(engine: Engine) -> None:
-    async with serving(engine) as (site, app):
-        peer = await site.connect()
+    async with serving(engine) as (harness, app):
+        peer = await harness.connect()
         await peer.send(get("/1?wait"))
         await peer.answer()
         await app.entered.wait()
-        stopping = asyncio.create_task(site.server.stop(10))
-        await turns(20)
+        stopping = asyncio.create_task(harness.server.stop(10))
+        await run_loop(20)
         app.release.set()
         assert (await peer.reader.read()).endswith(b"part!\r\n0\r\n\r\n")
         await stopping
@@ -203,11 +203,11 @@ async def test_a_stream_may_end_while_the_server_stops(engine: Engine) -> None:
 
 
 async def test_a_stream_that_does_not_end_is_cut_when_the_grace_is_over(engine: Engine) -> None:
-    async with serving(engine) as (site, app):
-        peer = await site.connect()
+    async with serving(engine) as (harness, app):
+        peer = await harness.connect()
         await peer.send(get("/1?wait"))
         await app.entered.wait()
-        await site.server.stop(0.05)
+        await harness.server.stop(0.05)
         assert app.closed == 1
         await peer.close()
 

@@ -8,7 +8,7 @@ import weakref
 from pathlib import Path
 
 import pytest
-from frame_kit import frame_site
+from frame_kit import frame_harness
 from transport_kit import Engine, HttpServe, fake_backend, read_request, until
 
 from infergate.core.errors import GatewayError, Kind
@@ -31,33 +31,33 @@ def resident() -> int:
 
 async def test_a_request_that_is_only_announced(serve_http: HttpServe) -> None:
     """Huge pages make the first byte of a long one cost up to 2 MiB, no more."""
-    site = await serve_http(LIMITS)
+    harness = await serve_http(LIMITS)
     before = resident()
     head = b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\nx" % (64 * MIB)
-    peers = [await site.connect() for _ in range(8)]
+    peers = [await harness.connect() for _ in range(8)]
     for peer in peers:
         await peer.send(head)
-    await until(lambda: site.admission.bytes == 512 * MIB)
+    await until(lambda: harness.admission.bytes == 512 * MIB)
     for peer in peers:
         await peer.send(b"y" * 1000)
-    await site.good()
+    await harness.good()
     assert resident() - before < 48 * MIB
     for peer in peers:
         await peer.close()
-    await until(lambda: not site.admission.bytes)
+    await until(lambda: not harness.admission.bytes)
 
 
 async def test_a_frame_that_is_only_announced() -> None:
-    async with frame_site(LIMITS) as site:
+    async with frame_harness(LIMITS) as harness:
         before = resident()
-        peers = [await site.connect() for _ in range(8)]
+        peers = [await harness.connect() for _ in range(8)]
         for peer in peers:
             await peer.send((64 * MIB).to_bytes(4, "little") + b"x")
-        await until(lambda: site.admission.bytes == 512 * MIB)
+        await until(lambda: harness.admission.bytes == 512 * MIB)
         assert resident() - before < 48 * MIB
         for peer in peers:
             await peer.close()
-        await until(lambda: not site.admission.bytes)
+        await until(lambda: not harness.admission.bytes)
 
 
 async def test_an_answer_that_is_only_announced(engine: Engine) -> None:
@@ -72,13 +72,15 @@ async def test_an_answer_that_is_only_announced(engine: Engine) -> None:
     upstream = engine.http_upstream(LIMITS)
     async with fake_backend(script) as fake:
         before = resident()
-        asked = [asyncio.create_task(upstream.exchange(POST, fake.endpoint, 30)) for _ in range(8)]
-        for _ in asked:
+        exchanges = [
+            asyncio.create_task(upstream.exchange(POST, fake.endpoint, 30)) for _ in range(8)
+        ]
+        for _ in exchanges:
             await begun.acquire()
         assert resident() - before < 48 * MIB
-        for each in asked:
+        for each in exchanges:
             each.cancel()
-        await asyncio.wait(asked)
+        await asyncio.wait(exchanges)
     await upstream.close()
 
 

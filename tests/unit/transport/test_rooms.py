@@ -11,16 +11,16 @@ from infergate.transport.net import buffer_pool
 from infergate.transport.net.buffer_pool import MAX_UNUSED_BYTES, MIN_POOLED_BYTES, BufferPool
 
 
-def place(room: memoryview) -> int:
+def address(buffer: memoryview) -> int:
     """Where it lies."""
-    return int(np.frombuffer(room, np.uint8).ctypes.data)
+    return int(np.frombuffer(buffer, np.uint8).ctypes.data)
 
 
 async def test_what_nobody_uses_is_given_out_again() -> None:
     made = BufferPool()
     first, other = made.allocate(50 * MIB), made.allocate(40 * MIB)
     assert (len(first), len(other), made.unused_bytes) == (50 * MIB, 40 * MIB, 0)
-    where = place(first)
+    where = address(first)
     part = first[5:10]
     part[:] = b"hello"
     del first
@@ -30,7 +30,7 @@ async def test_what_nobody_uses_is_given_out_again() -> None:
     del part
     assert made.unused_bytes == 50 * MIB
     again = made.allocate(45 * MIB)
-    assert (len(again), place(again), made.unused_bytes) == (45 * MIB, where, 0)
+    assert (len(again), address(again), made.unused_bytes) == (45 * MIB, where, 0)
     del again, third, other
     assert made.unused_bytes == 140 * MIB
 
@@ -43,9 +43,9 @@ async def test_no_more_than_twice_of_what_was_asked_for_is_given_out() -> None:
         assert made.unused_bytes >= 100 * MIB
         del other
     assert made.unused_bytes == 250 * MIB
-    room = made.allocate(50 * MIB)
+    buffer = made.allocate(50 * MIB)
     assert made.unused_bytes == 150 * MIB
-    del room
+    del buffer
 
 
 async def test_only_so_much_is_kept() -> None:
@@ -69,9 +69,9 @@ async def test_the_operator_may_want_less() -> None:
 
 def test_no_more_is_kept_than_may_be_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffer_pool.POOL, "max_unused_bytes", MAX_UNUSED_BYTES)
-    for size, most in ((100 * MIB, 100 * MIB), (2 * MAX_UNUSED_BYTES, MAX_UNUSED_BYTES)):
+    for size, limit in ((100 * MIB, 100 * MIB), (2 * MAX_UNUSED_BYTES, MAX_UNUSED_BYTES)):
         buffer_pool.limit_unused_bytes(size)
-        assert buffer_pool.POOL.max_unused_bytes == most
+        assert buffer_pool.POOL.max_unused_bytes == limit
 
 
 async def test_short_ones_are_the_c_librarys() -> None:

@@ -4,7 +4,7 @@ behind it is served."""
 from __future__ import annotations
 
 import pytest
-from transport_kit import HttpSite
+from transport_kit import HttpHarness
 
 START = b"POST /first HTTP/1.1\r\nHost: x\r\n"
 CHUNKS = b"2\r\nhi\r\n0\r\n\r\n"
@@ -69,43 +69,43 @@ _BODIES = {
 }
 
 
-async def refuses(site: HttpSite, wire: bytes) -> None:
-    peer = await site.connect()
+async def refuses(harness: HttpHarness, wire: bytes) -> None:
+    peer = await harness.connect()
     await peer.send(wire + SMUGGLED)
     answer = await peer.answer()
     assert answer.status in {400, 413, 501}
     assert answer.headers["connection"] == "close"
     assert await peer.ended()
-    assert site.app.wires == []
+    assert harness.app.requests == []
     await peer.close()
-    await site.good()
+    await harness.good()
 
 
 @pytest.mark.parametrize("case", _HEADS)
-async def test_a_head(site: HttpSite, case: str) -> None:
-    await refuses(site, START + _HEADS[case] + b"\r\n\r\n" + CHUNKS)
+async def test_a_head(harness: HttpHarness, case: str) -> None:
+    await refuses(harness, START + _HEADS[case] + b"\r\n\r\n" + CHUNKS)
 
 
 @pytest.mark.parametrize("case", _BODIES)
-async def test_a_chunked_body(site: HttpSite, case: str) -> None:
-    await refuses(site, START + b"Transfer-Encoding: chunked\r\n\r\n" + _BODIES[case])
+async def test_a_chunked_body(harness: HttpHarness, case: str) -> None:
+    await refuses(harness, START + b"Transfer-Encoding: chunked\r\n\r\n" + _BODIES[case])
 
 
-async def test_a_chunked_body_of_http_1_0(site: HttpSite) -> None:
-    await refuses(site, b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKS)
+async def test_a_chunked_body_of_http_1_0(harness: HttpHarness) -> None:
+    await refuses(harness, b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKS)
 
 
-async def test_http_2_is_told_the_version(site: HttpSite) -> None:
-    peer = await site.connect()
+async def test_http_2_is_told_the_version(harness: HttpHarness) -> None:
+    peer = await harness.connect()
     await peer.send(b"GET / HTTP/2.0\r\nHost: x\r\n\r\n")
     assert (await peer.answer()).status == 505
     await peer.close()
-    await site.good()
+    await harness.good()
 
 
-async def test_the_same_head_with_another_body_is_another_request(site: HttpSite) -> None:
+async def test_the_same_head_with_another_body_is_another_request(harness: HttpHarness) -> None:
     """Heads may be remembered; what came after them never is."""
-    peer = await site.connect()
+    peer = await harness.connect()
     head = START + b"Content-Length: 2\r\n\r\n"
     for body in (b"ab", b"cd", b"ef"):
         await peer.send(head + body)

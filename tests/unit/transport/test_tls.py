@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 import pytest
 from transport_kit import RPC_LIMITS as LIMITS
-from transport_kit import HttpSite, RpcSite, fake_backend, read_request
+from transport_kit import GrpcHarness, HttpHarness, fake_backend, read_request
 
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.wire import HttpRequest, RpcRequest, join_parts
@@ -96,15 +96,15 @@ async def ask_https() -> AsyncIterator[Ask]:
 
 
 def ask_grpcs() -> AbstractAsyncContextManager[Ask]:
-    return asking(GrpcioUpstream(LIMITS))
+    return exchange_with(GrpcioUpstream(LIMITS))
 
 
 def ask_own_grpcs() -> AbstractAsyncContextManager[Ask]:
-    return asking(H2Upstream(LIMITS))
+    return exchange_with(H2Upstream(LIMITS))
 
 
 @asynccontextmanager
-async def asking(upstream: RpcUpstream) -> AsyncIterator[Ask]:
+async def exchange_with(upstream: RpcUpstream) -> AsyncIterator[Ask]:
     async def ask(endpoint: Endpoint) -> bytes:
         answer = await upstream.exchange(RpcRequest("/t.T/Echo", (b"ok",)), endpoint, 10)
         return bytes(join_parts(answer.message))
@@ -188,23 +188,23 @@ async def test_nobody_is_trusted(
         await refused(ask, endpoint)
 
 
-async def test_https_to_a_server_without_tls(site: HttpSite, trust: Trust) -> None:
+async def test_https_to_a_server_without_tls(harness: HttpHarness, trust: Trust) -> None:
     trust(AUTHORITY)
     async with ask_https() as ask:
-        error = await refused(ask, dataclasses.replace(site.endpoint, tls=True))
+        error = await refused(ask, dataclasses.replace(harness.endpoint, tls=True))
     assert "SSLError" in error.detail
 
 
 @OF_GRPCS
 async def test_grpcs_to_a_server_without_tls(
-    client: Client, site: HttpSite, rpc_site: RpcSite, trust: Trust
+    client: Client, harness: HttpHarness, grpc_harness: GrpcHarness, trust: Trust
 ) -> None:
     trust(AUTHORITY)
     async with client() as ask:
-        error = await refused(ask, dataclasses.replace(site.endpoint, tls=True))
+        error = await refused(ask, dataclasses.replace(harness.endpoint, tls=True))
         assert "handshake failed" in error.detail or "SSLError" in error.detail
         with pytest.raises(GatewayError) as caught:
-            await ask(dataclasses.replace(rpc_site.endpoint, tls=True))
+            await ask(dataclasses.replace(grpc_harness.endpoint, tls=True))
         assert caught.value.kind is Kind.CONNECT
 
 
@@ -240,15 +240,15 @@ def test_ciphers_of_tls_1_2(ciphers: str, is_good: bool, trust: Trust) -> None:
         .wrap_bio(down, up, server_hostname="localhost")
     )
     theirs = context.wrap_bio(up, down, server_side=True)
-    refusals = []
+    rejections = []
     for end in (ours, theirs) * 3:
         try:
             end.do_handshake()
         except ssl.SSLWantReadError:
             continue
         except ssl.SSLError as error:
-            refusals.append(error.reason)
-    assert (ours.cipher() is not None, "NO_SHARED_CIPHER" in refusals) == (is_good, not is_good)
+            rejections.append(error.reason)
+    assert (ours.cipher() is not None, "NO_SHARED_CIPHER" in rejections) == (is_good, not is_good)
 
 
 # ---- the store

@@ -21,14 +21,14 @@ class Noting:
     def __init__(self) -> None:
         self.go = asyncio.Event()
         self.now = dict.fromkeys((HERE, THERE), 0)
-        self.most = dict.fromkeys((HERE, THERE), 0)
+        self.max_active = dict.fromkeys((HERE, THERE), 0)
         self.order: list[str] = []
         self.closed = False
 
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
         self.order.append(wire.path)
         self.now[endpoint] += 1
-        self.most[endpoint] = max(self.most[endpoint], self.now[endpoint])
+        self.max_active[endpoint] = max(self.max_active[endpoint], self.now[endpoint])
         try:
             await asyncio.wait_for(self.go.wait(), timeout)
             if wire.path == "/fail":
@@ -41,29 +41,29 @@ class Noting:
         self.closed = True
 
 
-@pytest.mark.parametrize("most", [1, 3])
-async def test_no_more_than_that_at_a_time_to_each(most: int) -> None:
+@pytest.mark.parametrize("limit", [1, 3])
+async def test_no_more_than_that_at_a_time_to_each(limit: int) -> None:
     upstream = Noting()
-    turns = LimitedUpstream(upstream, most)
-    asked = [
-        asyncio.ensure_future(turns.exchange(HttpRequest("POST", f"/{n}"), endpoint, 10))
+    limited = LimitedUpstream(upstream, limit)
+    exchanges = [
+        asyncio.ensure_future(limited.exchange(HttpRequest("POST", f"/{n}"), endpoint, 10))
         for n in range(10)
         for endpoint in (HERE, THERE)
     ]
     await asyncio.sleep(0)
     upstream.go.set()
-    assert [answer.status for answer in await asyncio.gather(*asked)] == [200] * 20
-    assert upstream.most == {HERE: most, THERE: most}
+    assert [answer.status for answer in await asyncio.gather(*exchanges)] == [200] * 20
+    assert upstream.max_active == {HERE: limit, THERE: limit}
     assert upstream.order == sorted(upstream.order)
 
 
 async def test_who_fails_or_gives_up_makes_room() -> None:
     upstream = Noting()
-    turns = LimitedUpstream(upstream, 1)
-    first = asyncio.ensure_future(turns.exchange(POST, HERE, 10))
-    waits = asyncio.ensure_future(turns.exchange(POST, HERE, 10))
-    fails = asyncio.ensure_future(turns.exchange(HttpRequest("POST", "/fail"), HERE, 10))
-    last = asyncio.ensure_future(turns.exchange(POST, HERE, 10))
+    limited = LimitedUpstream(upstream, 1)
+    first = asyncio.ensure_future(limited.exchange(POST, HERE, 10))
+    waits = asyncio.ensure_future(limited.exchange(POST, HERE, 10))
+    fails = asyncio.ensure_future(limited.exchange(HttpRequest("POST", "/fail"), HERE, 10))
+    last = asyncio.ensure_future(limited.exchange(POST, HERE, 10))
     await asyncio.sleep(0)
     first.cancel()
     waits.cancel()
@@ -71,18 +71,18 @@ async def test_who_fails_or_gives_up_makes_room() -> None:
     with pytest.raises(GatewayError, match="no"):
         await fails
     assert (await last).status == 200
-    assert upstream.most[HERE] == 1
+    assert upstream.max_active[HERE] == 1
 
 
 async def test_the_wait_ends_with_the_deadline() -> None:
     upstream = Noting()
-    turns = LimitedUpstream(upstream, 1)
-    first = asyncio.ensure_future(turns.exchange(POST, HERE, 10))
+    limited = LimitedUpstream(upstream, 1)
+    first = asyncio.ensure_future(limited.exchange(POST, HERE, 10))
     await asyncio.sleep(0)
     with pytest.raises(GatewayError, match="busy") as caught:
-        await turns.exchange(POST, HERE, 0.01)
+        await limited.exchange(POST, HERE, 0.01)
     assert (caught.value.kind, caught.value.origin) == (Kind.TIMEOUT, Origin.BACKEND)
     upstream.go.set()
     assert (await first).status == 200
-    await turns.close()
+    await limited.close()
     assert upstream.closed

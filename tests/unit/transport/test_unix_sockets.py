@@ -65,8 +65,8 @@ async def test_the_client_over_a_unix_socket(server: HttpAppListener, path: Path
         assert join_parts(answer.body) == b"POST hi"
     app = server.app
     assert isinstance(app, HttpEcho)
-    assert app.wires[0].path == "/base/x"
-    assert app.wires[0].headers["host"] == "localhost"
+    assert app.requests[0].path == "/base/x"
+    assert app.requests[0].headers["host"] == "localhost"
     assert len(server._connections) == 1
     await upstream.close()
 
@@ -157,16 +157,16 @@ def test_a_lock_whose_file_was_taken_away_is_none(
     flock, beside = fcntl.flock, path.with_name(path.name + ".lock")
 
     def late(lock: int, how: int) -> None:
-        if beside.exists() and not turns:
+        if beside.exists() and not accepted:
             beside.unlink()
-        turns.append(how)
+        accepted.append(how)
         flock(lock, how)
 
-    turns: list[int] = []
+    accepted: list[int] = []
     monkeypatch.setattr(fcntl, "flock", late)
     file = SocketFile(str(path), 0o660)
     made = file.bind()
-    assert len(turns) == 2
+    assert len(accepted) == 2
     assert beside.exists()
     made.close()
     file.remove()

@@ -39,33 +39,33 @@ async def answered(peer: Peer, body: bytes) -> None:
 async def test_the_loop_is_told_less_often(
     serve_http: HttpServe, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[int] = []
+    watermarks: list[int] = []
     updated = server.H1Connection.buffer_updated
 
     def counted(self: server.H1Connection, nbytes: int) -> None:
-        told.append(nbytes)
+        watermarks.append(nbytes)
         updated(self, nbytes)
 
     monkeypatch.setattr(server.H1Connection, "buffer_updated", counted)
-    site = await serve_http(LIMITS)
-    peer = await site.connect()
+    harness = await serve_http(LIMITS)
+    peer = await harness.connect()
     for _ in range(3):
-        told.clear()
+        watermarks.clear()
         await peer.send(head())
         await in_pieces(peer, BODY)
         await answered(peer, BODY)
         if engine.name != "own":
-            assert not told
+            assert not watermarks
             continue
-        assert sum(told) == len(head()) + len(BODY)
-        assert len(told) < 3 + len(BODY) // (128 * KIB) < len(BODY) // (16 * KIB)
+        assert sum(watermarks) == len(head()) + len(BODY)
+        assert len(watermarks) < 3 + len(BODY) // (128 * KIB) < len(BODY) // (16 * KIB)
     await peer.close()
 
 
 @pytest.mark.parametrize("length", [256 * KIB, 400_001, MIB, 2 * MIB - 1])
 async def test_the_end_of_a_body_is_told_at_once(serve_http: HttpServe, length: int) -> None:
-    site = await serve_http(LIMITS)
-    peer = await site.connect()
+    harness = await serve_http(LIMITS)
+    peer = await harness.connect()
     for rest in (1, 100, 20_000):
         await peer.send(head(length))
         await in_pieces(peer, BODY[: length - rest], 64 * KIB)
@@ -75,8 +75,8 @@ async def test_the_end_of_a_body_is_told_at_once(serve_http: HttpServe, length: 
 
 
 async def test_short_requests_behind_a_long_body_are_heard(serve_http: HttpServe) -> None:
-    site = await serve_http(LIMITS)
-    peer = await site.connect()
+    harness = await serve_http(LIMITS)
+    peer = await harness.connect()
     await peer.send(head())
     await in_pieces(peer, BODY + SMALL)
     await answered(peer, BODY)
@@ -93,8 +93,8 @@ async def test_short_requests_behind_a_long_body_are_heard(serve_http: HttpServe
 
 
 async def test_a_client_that_becomes_slow_is_not_called_late(serve_http: HttpServe) -> None:
-    site = await serve_http(QUICK)
-    peer = await site.connect()
+    harness = await serve_http(QUICK)
+    peer = await harness.connect()
     await peer.send(head())
     await in_pieces(peer, BODY[: len(BODY) // 2])
     rest = BODY[len(BODY) // 2 :]
@@ -107,62 +107,62 @@ async def test_a_client_that_becomes_slow_is_not_called_late(serve_http: HttpSer
 
 
 async def test_a_client_that_stops_is_called_late(serve_http: HttpServe) -> None:
-    site = await serve_http(QUICK)
-    peer = await site.connect()
+    harness = await serve_http(QUICK)
+    peer = await harness.connect()
     await peer.send(head())
     await in_pieces(peer, BODY[:-300_000])
     answer = await peer.answer()
     assert (answer.status, answer.headers["connection"]) == (408, "close")
     assert await peer.ended()
     await peer.close()
-    await site.good()
+    await harness.good()
 
 
 async def test_a_client_that_goes_away_is_missed_at_once(serve_http: HttpServe) -> None:
-    site = await serve_http(LIMITS)
-    peer = await site.connect()
+    harness = await serve_http(LIMITS)
+    peer = await harness.connect()
     await peer.send(head())
     await in_pieces(peer, BODY[:-300_000])
-    await until(lambda: site.admission.bytes == len(BODY))
+    await until(lambda: harness.admission.bytes == len(BODY))
     await peer.close()
-    await until(lambda: not site.admission.bytes)
-    await site.good()
+    await until(lambda: not harness.admission.bytes)
+    await harness.good()
 
 
 async def test_a_long_request_that_is_refused_leaves_the_connection_in_order(
     serve_http: HttpServe,
 ) -> None:
-    site = await serve_http(dataclasses.replace(LIMITS, in_flight=1))
-    holding = await site.connect()
+    harness = await serve_http(dataclasses.replace(LIMITS, in_flight=1))
+    holding = await harness.connect()
     await holding.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
-    await site.app.entered.wait()
-    peer = await site.connect()
+    await harness.app.entered.wait()
+    peer = await harness.connect()
     await peer.send(head())
     await in_pieces(peer, BODY)
     assert (await peer.answer()).status == 503
-    site.app.release.set()
+    harness.app.release.set()
     assert (await holding.answer()).status == 200
     await holding.close()
     await peer.close()
-    await site.good()
+    await harness.good()
 
 
 async def test_sockets_that_do_not_know_it_are_left_alone() -> None:
     class Transport(asyncio.Transport):
-        def __init__(self, **told: object) -> None:
-            super().__init__(told)
+        def __init__(self, **attributes: object) -> None:
+            super().__init__(attributes)
 
     ours, theirs = socket.socketpair()
     with ours, theirs, socket.socket() as plain:
-        for told in ({"socket": ours}, {}, {"socket": plain, "ssl_object": object()}):
-            waking = ReceiveWatermark(Transport(**told))
-            waking.set_min_bytes(1000)
-            assert waking.min_bytes == 1
-        waking = ReceiveWatermark(Transport(socket=plain))
-        waking.set_min_bytes(1000)
-        assert waking.min_bytes == 1000
+        for attributes in ({"socket": ours}, {}, {"socket": plain, "ssl_object": object()}):
+            watermark = ReceiveWatermark(Transport(**attributes))
+            watermark.set_min_bytes(1000)
+            assert watermark.min_bytes == 1
+        watermark = ReceiveWatermark(Transport(socket=plain))
+        watermark.set_min_bytes(1000)
+        assert watermark.min_bytes == 1000
         assert plain.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1000
-        waking.set_min_bytes(1)
+        watermark.set_min_bytes(1)
         assert plain.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1
-    waking.set_min_bytes(1000)  # it is closed
-    assert waking.min_bytes == 1
+    watermark.set_min_bytes(1000)  # it is closed
+    assert watermark.min_bytes == 1

@@ -63,11 +63,11 @@ class HttpEcho:
         self.release = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.calls: list[RequestContext] = []
-        self.wires: list[HttpRequest] = []
+        self.requests: list[HttpRequest] = []
         self.refused: list[GatewayError] = []
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
-        self.wires.append(wire)
+        self.requests.append(wire)
         self.calls.append(context)
         if wire.path == "/wait":
             self.entered.set()
@@ -98,7 +98,7 @@ class HttpEcho:
 
 
 @dataclasses.dataclass
-class HttpSite:
+class HttpHarness:
     """A listening server and its application."""
 
     server: HttpAppListener
@@ -164,7 +164,7 @@ class Peer:
             await self.close()
 
 
-HttpServe = Callable[[Limits], Awaitable[HttpSite]]
+HttpServe = Callable[[Limits], Awaitable[HttpHarness]]
 
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -180,7 +180,7 @@ class Fake:
     requests: list[bytes] = dataclasses.field(default_factory=list)
 
 
-async def turns(count: int) -> None:
+async def run_loop(count: int) -> None:
     """Let the loop turn."""
     for _ in range(count):
         await asyncio.sleep(0)
@@ -223,11 +223,11 @@ async def fake_backend(script: Script, tls: ssl.SSLContext | None = None) -> Asy
         yield fake
     finally:
         # A connection accepted in the moment its server closes is leaked by asyncio (3.11).
-        await turns(20)
+        await run_loop(20)
         server.close()
         for task in tuple(tasks):
             task.cancel()
-        await turns(20)
+        await run_loop(20)
         await until(lambda: not tasks)
 
 
@@ -383,7 +383,7 @@ ENGINES = (
 
 
 @dataclasses.dataclass
-class RpcSite:
+class GrpcHarness:
     """A listening gRPC server and its application."""
 
     server: Server
@@ -395,7 +395,7 @@ class RpcSite:
         return Endpoint("127.0.0.1", self.server.address.port)
 
 
-RpcServe = Callable[[Limits], Awaitable[RpcSite]]
+RpcServe = Callable[[Limits], Awaitable[GrpcHarness]]
 
 
 RPC_LIMITS = Limits(body=1_000_000, connect_time=0.5)

@@ -71,9 +71,9 @@ def _give(exchange: HttpExchangeConnection, wire: Wire, data: bytes) -> None:
     """As a socket does, which gives what there is room for, then asks again."""
     while data and not wire.closed:
         if isinstance(exchange, H1ClientConnection):
-            room = exchange.get_buffer(-1)
-            count = min(len(room), len(data))
-            room[:count] = data[:count]
+            buffer = exchange.get_buffer(-1)
+            count = min(len(buffer), len(data))
+            buffer[:count] = data[:count]
             exchange.buffer_updated(count)
             data = data[count:]
         else:
@@ -93,14 +93,14 @@ async def _answers(
     found: list[object] = []
     for _ in range(times):
         deadline = asyncio.get_running_loop().time() + 1000
-        asked = asyncio.ensure_future(exchange.send(HttpRequest(method, "/"), "/", deadline))
+        exchanging = asyncio.ensure_future(exchange.send(HttpRequest(method, "/"), "/", deadline))
         await asyncio.sleep(0)
         for piece in pieces:
             _give(exchange, wire, piece)
-        if not asked.done() and not wire.closed:
+        if not exchanging.done() and not wire.closed:
             exchange.connection_lost(None)
         try:
-            answer = await asked
+            answer = await exchanging
         except GatewayError as error:
             found.append((error.kind, error.public))
             break
@@ -188,7 +188,7 @@ _EMPTY_LINE = re.compile(rb"\n\r?\n")
 
 
 @st.composite
-def wires(draw: st.DrawFn) -> bytes:
+def responses(draw: st.DrawFn) -> bytes:
     fields = draw(st.lists(_FIELDS, max_size=4))
     if draw(st.booleans()):
         fields.append(b"Content-Length: 5")
@@ -198,12 +198,14 @@ def wires(draw: st.DrawFn) -> bytes:
 
 
 @settings(max_examples=examples(500))
-@given(wires(), st.lists(st.integers(0, 200), max_size=4), st.sampled_from(["POST", "GET", "HEAD"]))
+@given(
+    responses(), st.lists(st.integers(0, 200), max_size=4), st.sampled_from(["POST", "GET", "HEAD"])
+)
 @example(OK + b"abcde", [], "POST")
 @example(OK + b"abcde", [len(OK), len(OK) + 2], "POST")
 def test_an_answer_is_the_same_by_both(data: bytes, cuts: list[int], method: str) -> None:
-    places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
-    pieces = [data[a:b] for a, b in pairwise(places) if b > a]
+    positions = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    pieces = [data[a:b] for a, b in pairwise(positions) if b > a]
     expected = answers(AiohttpClientConnection, pieces, method)
     got = answers(_own, pieces, method)
     if got != expected:

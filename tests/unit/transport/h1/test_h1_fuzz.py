@@ -136,7 +136,7 @@ def heads(draw: st.DrawFn) -> bytes:
 
 
 @st.composite
-def wires(draw: st.DrawFn) -> bytes:
+def requests_on_wire(draw: st.DrawFn) -> bytes:
     """Some requests after each other, good ones among them, and perhaps spoilt."""
     good = [
         b"POST /g HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc",
@@ -170,10 +170,10 @@ def requests(data: bytes, cuts: Sequence[int], *, both: bool = False) -> tuple[l
     for piece in pieces(data, cuts):
         left = piece
         while left:
-            room = reader.get_buffer()
-            count = min(len(room), len(left))
+            buffer = reader.get_buffer()
+            count = min(len(buffer), len(left))
             assert count
-            room[:count] = left[:count]
+            buffer[:count] = left[:count]
             left = left[count:]
             reader.buffer_written(count)
             assert reader.received <= LIMITS.body
@@ -188,8 +188,8 @@ def requests(data: bytes, cuts: Sequence[int], *, both: bool = False) -> tuple[l
                     body = reader.read_body()
                     if body is None:
                         break
-                    asked = (head.method, head.path, head.query, dict(head.headers))
-                    found.append((asked, head.keep_alive, head.is_http10, bytes(body)))
+                    head_fields = (head.method, head.path, head.query, dict(head.headers))
+                    found.append((head_fields, head.keep_alive, head.is_http10, bytes(body)))
                     head = None
             except GatewayError:
                 return found, True
@@ -203,7 +203,7 @@ _CUTS = st.lists(st.integers(0, 10_000), max_size=8)
 
 
 @settings(max_examples=examples(500))
-@given(wires(), _CUTS, st.booleans())
+@given(requests_on_wire(), _CUTS, st.booleans())
 @example(b"\r\n\r", [1, 2], True)
 @example(b"GET / HTTP/1.1\r\nHost: x\r\nA:" + b" " * 495 + b"b\r\n\r\n", [300, 520], False)
 @example(b"GET /" + b"x" * 499 + b" HTTP/1.1\r\nHost: x\r\n\r\n", [508, 512], False)
@@ -241,8 +241,8 @@ def theirs(data: bytes, limits: Limits) -> object:
     if not request.is_complete:
         return "incomplete"
     wire = request.wire
-    asked = wire.method, wire.path, wire.query, dict(wire.headers)
-    return asked, request.keep_alive, request.is_http10, b"".join(wire.body)
+    head_fields = wire.method, wire.path, wire.query, dict(wire.headers)
+    return head_fields, request.keep_alive, request.is_http10, b"".join(wire.body)
 
 
 def ours(data: bytes, limits: Limits) -> object:
@@ -260,8 +260,8 @@ def ours(data: bytes, limits: Limits) -> object:
         return "refused"
     if body is None:
         return "incomplete"
-    asked = head.method, head.path, head.query, dict(head.headers)
-    return asked, head.keep_alive, head.is_http10, bytes(body)
+    head_fields = head.method, head.path, head.query, dict(head.headers)
+    return head_fields, head.keep_alive, head.is_http10, bytes(body)
 
 
 _STRICTER = (b"GET  /", b"http://u@h", b"PRI ")
@@ -331,7 +331,7 @@ def test_nothing_costs_much(case: str) -> None:
     """In a second at the very most what takes tens of milliseconds here."""
     data, step = _COSTLY[case]
     reader = RequestReader(SCRATCH, ROOMY)
-    head, served = None, 0
+    head, handled = None, 0
     began = time.process_time()
     for at in range(0, len(data), step):
         piece = data[at : at + step]
@@ -342,6 +342,6 @@ def test_nothing_costs_much(case: str) -> None:
             if head is None or reader.read_body() is None:
                 break
             head = None
-            served += 1
+            handled += 1
     assert time.process_time() - began < 2
-    assert served == (2000 if "GET" in str(data[-60:]) else 0)
+    assert handled == (2000 if "GET" in str(data[-60:]) else 0)

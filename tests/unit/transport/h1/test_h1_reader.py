@@ -25,14 +25,14 @@ def reader(limits: Limits = LIMITS, *, both: bool = False, scratch: int = 4096) 
 
 def put(into: RequestReader, data: bytes) -> None:
     """As a socket does: what there is room for, then ask again."""
-    room = into.get_buffer()
-    count = min(len(room), len(data))
-    room[:count] = data[:count]
+    buffer = into.get_buffer()
+    count = min(len(buffer), len(data))
+    buffer[:count] = data[:count]
     into.buffer_written(count)
     assert count == len(data), "use feed"
 
 
-def asked(into: RequestReader, data: bytes) -> tuple[HttpRequestHead, Buffer | None]:
+def receive(into: RequestReader, data: bytes) -> tuple[HttpRequestHead, Buffer | None]:
     put(into, data)
     head = into.read_head()
     assert head is not None
@@ -42,14 +42,14 @@ def asked(into: RequestReader, data: bytes) -> tuple[HttpRequestHead, Buffer | N
 def refused(data: bytes) -> int:
     """The status with which its head is."""
     with pytest.raises(HeadError) as caught:  # noqa: PT012 - now, or when it is looked at
-        head, _ = asked(reader(), data)
+        head, _ = receive(reader(), data)
         assert head.error is not None
         raise head.error
     return caught.value.status
 
 
 def test_a_request_in_one_piece() -> None:
-    head, body = asked(reader(), POST + b"X-A: 1\r\nx-a: \t2 \r\nContent-Length: 2\r\n\r\nhi")
+    head, body = receive(reader(), POST + b"X-A: 1\r\nx-a: \t2 \r\nContent-Length: 2\r\n\r\nhi")
     assert (head.method, head.path, head.query) == ("POST", "/v2/a%2Fb", "x=1&y")
     assert head.headers == {"host": "h:80", "x-a": "1, 2", "content-length": "2"}
     assert (head.length, head.is_chunked, head.keep_alive, head.is_http10) == (
@@ -71,7 +71,7 @@ def test_a_request_in_one_piece() -> None:
 )
 def test_nothing_is_kept_of_a_request_that_was_taken(data: bytes) -> None:
     into = reader()
-    assert asked(into, data)[1] is not None
+    assert receive(into, data)[1] is not None
     assert (into._data, into.untaken_bytes, into._body_buffer, into._chunked_body) == (
         b"",
         0,
@@ -94,7 +94,7 @@ def test_nothing_is_kept_of_a_request_that_was_taken(data: bytes) -> None:
     ],
 )
 def test_whether_the_client_goes_on(line: bytes, keep: bool, old: bool) -> None:
-    head, _ = asked(reader(), b"GET / " + line + b"\r\n")
+    head, _ = receive(reader(), b"GET / " + line + b"\r\n")
     assert (head.keep_alive, head.is_http10) == (keep, old)
 
 
@@ -110,12 +110,12 @@ def test_whether_the_client_goes_on(line: bytes, keep: bool, old: bool) -> None:
     ],
 )
 def test_targets(target: bytes, path: str, query: str) -> None:
-    head, _ = asked(reader(), b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+    head, _ = receive(reader(), b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (head.path, head.query, head.error) == (path, query, None)
 
 
 def test_options_of_the_whole_server() -> None:
-    head, _ = asked(reader(), b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n")
+    head, _ = receive(reader(), b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (head.path, head.error) == ("*", None)
 
 
@@ -148,13 +148,13 @@ def test_versions(line: bytes, status: int) -> None:
 @pytest.mark.parametrize("name", [b"Content-Type", b"User-Agent", b"ETag"])
 def test_a_field_that_may_come_once(name: bytes) -> None:
     line = name + b": a\r\n"
-    assert asked(reader(), POST + line + b"\r\n")[0].error is None
+    assert receive(reader(), POST + line + b"\r\n")[0].error is None
     assert refused(POST + line + line.lower() + b"\r\n") == 400
 
 
 def test_a_long_body_is_received_where_it_stays() -> None:
     into = reader(dataclasses.replace(LIMITS, body=10**6), scratch=1000)
-    head, body = asked(into, POST + b"Content-Length: 100000\r\n\r\n" + b"a" * 500)
+    head, body = receive(into, POST + b"Content-Length: 100000\r\n\r\n" + b"a" * 500)
     assert body is None
     assert (head.length, into.received) == (100_000, 500)
     assert len(into.get_buffer()) == 99_500
@@ -184,7 +184,7 @@ def test_nothing_is_had_for_a_body_before_it_is_asked_for() -> None:
 def test_what_is_pipelined_waits_as_it_came() -> None:
     into = reader()
     second = b"rubbish\r\n\r\n"
-    head, body = asked(into, CHUNKED + b"2;a=b\r\nhi\r\n0\r\nX: y\r\n\r\n" + second)
+    head, body = receive(into, CHUNKED + b"2;a=b\r\nhi\r\n0\r\nX: y\r\n\r\n" + second)
     assert (head.is_chunked, body, into.untaken_bytes) == (True, b"hi", len(second))
     put(into, b"more")
     with pytest.raises(HeadError):
@@ -235,7 +235,7 @@ def test_a_head_that_never_ends(piece: bytes) -> None:
 
 def test_both_lengths_only_at_the_beginning() -> None:
     both = POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
-    head, body = asked(reader(both=True), both + b"3\r\nabc\r\n0\r\n\r\n")
+    head, body = receive(reader(both=True), both + b"3\r\nabc\r\n0\r\n\r\n")
     assert (head.keep_alive, body, "content-length" in head.headers) == (False, b"abc", False)
     for before in (b"\r\n", POST + b"\r\n"):
         into = reader(both=True)
@@ -288,7 +288,7 @@ def test_both_lengths_only_at_the_beginning() -> None:
 def test_chunks_that_are_none(chunks: bytes, step: int) -> None:
     """Refused as soon as they can be none, however they come."""
     into = reader(scratch=8000)
-    head, body = asked(into, CHUNKED)
+    head, body = receive(into, CHUNKED)
     assert (head.is_chunked, body) == (True, None)
     with pytest.raises(HeadError) as caught:  # noqa: PT012 - which piece does not matter
         for at in range(0, len(chunks), step):

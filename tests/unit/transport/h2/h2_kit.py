@@ -8,10 +8,10 @@ from infergate.transport.http2.events import Event, Failed, Reset
 from infergate.transport.http2.roles import Http2ClientConnection, Http2ServerConnection
 
 HEADER_BYTES = 4096
-MOST = 10
+MAX_STREAMS = 10
 SETTINGS = frames.settings([])
 HELLO = frames.PREFACE + SETTINGS
-ASKING = header_blocks.encode_block(
+REQUEST = header_blocks.encode_block(
     (":method", "POST"),
     (":scheme", "http"),
     (":path", "/t.T/Echo"),
@@ -23,7 +23,7 @@ OK = header_blocks.encode_block((":status", "200"), ("content-type", "applicatio
 TRAILERS = header_blocks.encode_block(("grpc-status", "0"))
 
 
-def headers(number: int, block: bytes = ASKING, flags: int = frames.END_HEADERS) -> bytes:
+def headers(number: int, block: bytes = REQUEST, flags: int = frames.END_HEADERS) -> bytes:
     return frames.frame(frames.HEADERS, flags, number, block)
 
 
@@ -31,12 +31,12 @@ def data(number: int, payload: bytes = b"", flags: int = 0) -> bytes:
     return frames.frame(frames.DATA, flags, number, payload)
 
 
-def asked(number: int, block: bytes = ASKING) -> bytes:
+def request_frame(number: int, block: bytes = REQUEST) -> bytes:
     return headers(number, block, frames.END_HEADERS | frames.END_STREAM)
 
 
 def server(said: bytes = HELLO) -> Http2ServerConnection:
-    made = Http2ServerConnection(HEADER_BYTES, MOST)
+    made = Http2ServerConnection(HEADER_BYTES, MAX_STREAMS)
     made.receive(said, 0.0)
     made.take_output()
     return made
@@ -77,6 +77,6 @@ def resets(connection: Http2Connection) -> list[tuple[int, int]]:
     ]
 
 
-def told_of(events: list[Event]) -> list[tuple[int, int]]:
+def ended_streams(events: list[Event]) -> list[tuple[int, int]]:
     """The streams whose owner is told that they are over, and why."""
     return [(event.stream.id, event.code) for event in events if isinstance(event, Reset)]

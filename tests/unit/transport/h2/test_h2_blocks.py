@@ -17,7 +17,7 @@ from infergate.transport.http2.header_blocks import HeaderBlock, HeaderBlockDeco
 from infergate.transport.http2.hpack_decoder import HpackDecoder
 from searching import examples
 
-MOST = 65_536
+MAX_SIZE = 65_536
 PHASES = (Phase.explicit, Phase.generate)
 _TEXT = st.sampled_from(
     [b"", b"a", b"b", b"a-longer-name", b"v" * 40, b"v" * 130, bytes(range(256))]
@@ -25,10 +25,10 @@ _TEXT = st.sampled_from(
 
 
 def _integer(value: int, bits: int, first: int) -> bytes:
-    most = (1 << bits) - 1
-    if value < most:
+    largest = (1 << bits) - 1
+    if value < largest:
         return bytes((first | value,))
-    written, value = bytearray((first | most,)), value - most
+    written, value = bytearray((first | largest,)), value - largest
     while value >= 128:
         written.append(value & 127 | 128)
         value >>= 7
@@ -66,13 +66,13 @@ _BLOCKS = st.one_of(
     st.builds(lambda block, cut: block[:-cut], _FIELDS, st.integers(1, 3)),
 )
 
-_FEW = st.sampled_from(
+_SHORT_BLOCKS = st.sampled_from(
     [b"\x40\1a\1b", b"\x40\1c\1d", b"\0\1c\1d", b"\xbe", b"\xbf", b"\xc0", b"\x82"]
 )
 _SHORT = st.builds(
-    lambda size, told: size + b"".join(told),
+    lambda size, parts: size + b"".join(parts),
     st.sampled_from([b"", b"", b"", b"\x20", b"\x3f\x05", b"\x3f\xe1\x1f"]),
-    st.lists(_FEW, min_size=1, max_size=2),
+    st.lists(_SHORT_BLOCKS, min_size=1, max_size=2),
 )
 
 
@@ -89,7 +89,7 @@ _SHORT = st.builds(
 )
 def test_blocks_mean_what_hpack_says(blocks: list[bytes], again: list[int]) -> None:
     """One after the other on one connection, some of them again."""
-    theirs, ours = hpack.Decoder(max_header_list_size=MOST), HeaderBlockDecoder(MOST)
+    theirs, ours = hpack.Decoder(max_header_list_size=MAX_SIZE), HeaderBlockDecoder(MAX_SIZE)
     for block in [*blocks, *(blocks[number % len(blocks)] for number in again)]:
         try:
             pairs = theirs.decode(block, raw=True)
@@ -114,16 +114,16 @@ def test_blocks_mean_what_hpack_says(blocks: list[bytes], again: list[int]) -> N
 def test_integers_end(block: bytes) -> None:
     began = time.process_time()
     with pytest.raises(Http2ConnectionError) as caught:
-        HpackDecoder(MOST).decode(block)
+        HpackDecoder(MAX_SIZE).decode(block)
     assert caught.value.code == Code.COMPRESSION_ERROR
     assert time.process_time() - began < 1
 
 
 BOMBS = {
-    "a field of each byte": b"\x8f" * MOST,
-    "the table's entry of each byte": b"\x40\x01a\x7f\xa1\x1e" + b"x" * 4000 + b"\xbe" * MOST,
-    "nothing but names": b"\0\1a\0" * (MOST // 4),
-    "entries that push each other out": b"\x40\1a\0" * (MOST // 4),
+    "a field of each byte": b"\x8f" * MAX_SIZE,
+    "the table's entry of each byte": b"\x40\x01a\x7f\xa1\x1e" + b"x" * 4000 + b"\xbe" * MAX_SIZE,
+    "nothing but names": b"\0\1a\0" * (MAX_SIZE // 4),
+    "entries that push each other out": b"\x40\1a\0" * (MAX_SIZE // 4),
 }
 
 
@@ -132,11 +132,11 @@ def test_a_bomb_is_left_when_it_is_seen(bomb: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(header_blocks, "HeaderBlock", None)  # none is made of it
     tracemalloc.start()
     with pytest.raises(Http2ConnectionError) as caught:
-        HeaderBlockDecoder(MOST).decode(BOMBS[bomb])
+        HeaderBlockDecoder(MAX_SIZE).decode(BOMBS[bomb])
     assert caught.value.code == Code.ENHANCE_YOUR_CALM
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 8 * MOST
+    assert peak < 8 * MAX_SIZE
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_bomb_is_left_when_it_is_seen(bomb: str, monkeypatch: pytest.MonkeyPat
     [b"\x8f" * 60, b"\0\1a\1b" * 60, header_blocks.encode_block(("authorization", "x" * 3000))],
 )
 def test_what_is_remembered_is_bounded_by_what_it_says(block: bytes) -> None:
-    reader = HeaderBlockDecoder(MOST)
+    reader = HeaderBlockDecoder(MAX_SIZE)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     for number in range(3 * limits.MAX_CACHED_BLOCKS):
@@ -158,13 +158,13 @@ def test_what_is_remembered_is_bounded_by_what_it_says(block: bytes) -> None:
 @pytest.mark.parametrize("block", [b"\x8f" * 1000, b"\x3f\xe1\x1f" * 2000 + b"\x8f"])
 def test_a_long_block_is_not_remembered(block: bytes) -> None:
     """Long by what it says, or by bytes that say nothing."""
-    reader = HeaderBlockDecoder(MOST)
+    reader = HeaderBlockDecoder(MAX_SIZE)
     reader.decode(block)
     assert not reader._cache
 
 
 def test_bytes_that_say_nothing_count() -> None:
-    reader = HeaderBlockDecoder(MOST)
+    reader = HeaderBlockDecoder(MAX_SIZE)
     for number in range(200):
         reader.decode(b"\x3f\xe1\x1f" * 1000 + header_blocks.encode_block(("n", str(number))))
     assert sum(map(len, reader._cache)) <= limits.MAX_CACHE_BYTES

@@ -12,7 +12,19 @@ import h2.events
 import h2.exceptions
 import h2.settings
 import pytest
-from h2_kit import ASKING, HELLO, MOST, OK, SETTINGS, TRAILERS, client, data, headers, sent, server
+from h2_kit import (
+    HELLO,
+    MAX_STREAMS,
+    OK,
+    REQUEST,
+    SETTINGS,
+    TRAILERS,
+    client,
+    data,
+    headers,
+    sent,
+    server,
+)
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +39,7 @@ _NUMBERS = st.sampled_from([0, 1, 2, 3, 5, 7, 2**31 - 1])
 _FLAGS = st.sampled_from([0, 1, 4, 5, 8, 9, 12, 13, 32, 36, 37, 45, 255])
 _PAYLOADS = st.one_of(
     st.binary(max_size=40),
-    st.sampled_from([ASKING, OK, TRAILERS, b"\x20" + ASKING, bytes(5) + ASKING, bytes(4)]),
+    st.sampled_from([REQUEST, OK, TRAILERS, b"\x20" + REQUEST, bytes(5) + REQUEST, bytes(4)]),
     st.sampled_from([b"\0\0\0\1", b"\x7f\xff\xff\xff", bytes(8), bytes(6), b"\0\4\0\0\0\1"]),
     st.integers(0, 70_000).map(bytes),
 )
@@ -88,11 +100,11 @@ def test_any_bytes(end: str, said: bytes, steps: list[int]) -> None:
     def made() -> Http2Connection:
         if end == "server":
             return server()
-        asking = client()
+        connection = client()
         for _ in range(3):
-            asking.open_stream(ASKING, [b"x"]).owner = []
-        asking.take_output()
-        return asking
+            connection.open_stream(REQUEST, [b"x"]).owner = []
+        connection.take_output()
+        return connection
 
     whole, cut = made(), made()
     began = time.process_time()
@@ -105,7 +117,7 @@ def test_any_bytes(end: str, said: bytes, steps: list[int]) -> None:
     # And nothing is held but an unfinished frame, of which the long ones are handed on.
     assert len(whole._unparsed) <= whole._max_block + frames.FRAME_HEADER_SIZE
     assert len(whole._closed_streams) <= limits.MAX_CLOSED_STREAMS
-    assert len(whole.streams) <= MOST + limits.EARLY_STREAMS
+    assert len(whole.streams) <= MAX_STREAMS + limits.EARLY_STREAMS
     if whole.is_closed:
         assert whole.receive(said, 0.0) == []
 
@@ -144,8 +156,8 @@ def test_we_let_pass_what_h2_lets_pass(said: bytes) -> None:
             "a closed stream",
             "size is wrong for its kind",
         }
-        told = events[-1].reason
-        assert any(word in told for word in known) or told in _STRICTER, (told, said)
+        written = events[-1].reason
+        assert any(word in written for word in known) or written in _STRICTER, (written, said)
 
 
 _STRICTER = frozenset(
@@ -168,14 +180,14 @@ def pumped(
     """Let both talk until neither has anything to say."""
     mine, others = [], []
     while True:
-        told = b"".join(map(bytes, ours.take_output()))
-        asked = theirs.data_to_send()
-        if not told and not asked:
+        written = b"".join(map(bytes, ours.take_output()))
+        requested = theirs.data_to_send()
+        if not written and not requested:
             return mine, others
-        if told:
-            others += theirs.receive_data(told)
-        if asked:
-            mine += ours.receive(asked, 0.0)
+        if written:
+            others += theirs.receive_data(written)
+        if requested:
+            mine += ours.receive(requested, 0.0)
 
 
 @settings(max_examples=examples(60), deadline=None, phases=PHASES)
@@ -199,14 +211,14 @@ def test_h2_as_a_client(bodies: list[int], window: int, padding: int | None) -> 
         sent = 0
         received = bytearray()
         while sent < size:
-            room = min(theirs.local_flow_control_window(stream), size - sent, 10_000)
+            capacity = min(theirs.local_flow_control_window(stream), size - sent, 10_000)
             around = 0 if padding is None else padding + 1
-            if room > around:
-                theirs.send_data(stream, b"d" * (room - around), pad_length=padding)
-                sent += room - around
-            elif room > 0:
-                theirs.send_data(stream, b"d" * room)
-                sent += room
+            if capacity > around:
+                theirs.send_data(stream, b"d" * (capacity - around), pad_length=padding)
+                sent += capacity - around
+            elif capacity > 0:
+                theirs.send_data(stream, b"d" * capacity)
+                sent += capacity
             mine, _ = pumped(ours, theirs)
             for event in mine:
                 if isinstance(event, Data):
@@ -216,9 +228,9 @@ def test_h2_as_a_client(bodies: list[int], window: int, padding: int | None) -> 
         mine, _ = pumped(ours, theirs)
         assert mine
         assert bytes(received) == b"d" * size
-        served = ours.streams[stream]
-        ours.send_headers(served, OK)
-        ours.send_data(served, [b"e" * size], TRAILERS)
+        stream_state = ours.streams[stream]
+        ours.send_headers(stream_state, OK)
+        ours.send_data(stream_state, [b"e" * size], TRAILERS)
         done = False
         while not done:
             _, others = pumped(ours, theirs)
@@ -256,23 +268,23 @@ def test_h2_as_a_server(size: int, window: int, frame_size: int) -> None:
     pumped(ours, theirs)
     assert ours.can_open_stream
     for _ in range(2):
-        stream = ours.open_stream(ASKING, [b"\0" * 5, memoryview(b"q" * size)])
-        asked, ended = bytearray(), False
+        stream = ours.open_stream(REQUEST, [b"\0" * 5, memoryview(b"q" * size)])
+        requested, ended = bytearray(), False
         while not ended:
             _, others = pumped(ours, theirs)
             assert others
             for event in others:
                 if isinstance(event, h2.events.DataReceived):
-                    asked += event.data
+                    requested += event.data
                     theirs.acknowledge_received_data(event.flow_controlled_length, stream.id)
                 ended = ended or isinstance(event, h2.events.StreamEnded)
-        assert bytes(asked) == bytes(5) + b"q" * size
+        assert bytes(requested) == bytes(5) + b"q" * size
         theirs.send_headers(stream.id, [(":status", "200"), ("content-type", "application/grpc")])
         answered, sent = bytearray(), 0
         while sent < size:
-            room = min(theirs.local_flow_control_window(stream.id), size - sent, 16_384)
-            theirs.send_data(stream.id, b"a" * room)
-            sent += room
+            capacity = min(theirs.local_flow_control_window(stream.id), size - sent, 16_384)
+            theirs.send_data(stream.id, b"a" * capacity)
+            sent += capacity
             mine, _ = pumped(ours, theirs)
             for event in mine:
                 if isinstance(event, Data):
@@ -308,7 +320,7 @@ def test_h2_resets_and_leaves() -> None:
 
 def test_a_frame_that_drips_costs_little() -> None:
     connection = server()
-    said = headers(1, ASKING + b"\x00\x01a\x7f\x81\x1e" + b"x" * 3968) * 1
+    said = headers(1, REQUEST + b"\x00\x01a\x7f\x81\x1e" + b"x" * 3968) * 1
     began = time.process_time()
     for at in range(len(said)):
         connection.receive(said[at : at + 1], 0.0)

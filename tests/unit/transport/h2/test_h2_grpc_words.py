@@ -29,20 +29,22 @@ from infergate.transport.http2 import header_blocks
 from infergate.transport.http2.header_blocks import HeaderBlock, HeaderBlockDecoder
 from infergate.transport.net.deferred_inflation import DeferredInflation
 
-MOST = 100_000
+MAX_BYTES = 100_000
 
 
-def told(*pairs: tuple[str, str]) -> HeaderBlock:
+def block(*pairs: tuple[str, str]) -> HeaderBlock:
     return HeaderBlockDecoder(100_000).decode(header_blocks.encode_block(*pairs))
 
 
-def asked(*more: tuple[str, str], limits: Limits | None = None, **instead: str) -> RequestHeaders:
+def request_headers(
+    *more: tuple[str, str], limits: Limits | None = None, **instead: str
+) -> RequestHeaders:
     known = {
         ":method": "POST", ":scheme": "http", ":path": "/a/b",
         "content-type": "application/grpc", "te": "trailers", **instead,
     }  # fmt: skip
     pairs = [(name, value) for name, value in known.items() if value]
-    return RequestHeaders(told(*pairs, *more), limits or Limits())
+    return RequestHeaders(block(*pairs, *more), limits or Limits())
 
 
 # ---- messages
@@ -54,7 +56,7 @@ def framed(data: bytes, flag: int = 0) -> bytes:
 
 @given(data=st.binary(max_size=3000), cuts=st.lists(st.integers(1, 700), max_size=12))
 def test_one_message_however_it_comes(data: bytes, cuts: list[int]) -> None:
-    reader, body, at = SingleMessageReader(MOST, ""), memoryview(framed(data)), 0
+    reader, body, at = SingleMessageReader(MAX_BYTES, ""), memoryview(framed(data)), 0
     for cut in [*cuts, len(body)]:
         assert reader.message is None or at >= len(body)
         reader.add([body[at : at + cut]])
@@ -69,7 +71,7 @@ def test_one_message_however_it_comes(data: bytes, cuts: list[int]) -> None:
     cuts=st.lists(st.integers(1, 400), max_size=9),
 )
 def test_many_messages_however_they_come(parts: list[bytes], cuts: list[int]) -> None:
-    reader, body, at, found = MessageReader(MOST, ""), b"".join(map(framed, parts)), 0, []
+    reader, body, at, found = MessageReader(MAX_BYTES, ""), b"".join(map(framed, parts)), 0, []
     for cut in [*cuts, len(body)]:
         reader.add([body[at : at + cut]])
         at += cut
@@ -88,7 +90,7 @@ def test_messages_that_are_closed_end_with_the_one_that_has_begun(
     parts: list[bytes], at: int, cuts: list[int]
 ) -> None:
     """A message has begun when its length is known."""
-    reader, body = MessageReader(MOST, ""), b"".join(map(framed, parts))
+    reader, body = MessageReader(MAX_BYTES, ""), b"".join(map(framed, parts))
     reader.add([body[:at]])
     reader.stop_after_current()
     for cut in [*cuts, len(body)]:
@@ -115,13 +117,13 @@ def test_long_messages_however_they_come(
     """One that is asked for while it comes goes to where it stays; what follows it is the next."""
     parts = [bytes([number]) * size for number, size in enumerate(sizes, 1)]
     reader, body, at, found = MessageReader(100_000, ""), b"".join(map(framed, parts)), 0, []
-    for cut, is_asked in zip([*cuts, len(body)], [*asks, *[True] * 10], strict=False):
+    for cut, reads in zip([*cuts, len(body)], [*asks, *[True] * 10], strict=False):
         piece = body[at : at + cut]
         held = reader.held_bytes
         reader.add([piece])
         assert reader.held_bytes == held + len(piece)
         at += cut
-        while is_asked and (taken := reader.next_message()) is not None:
+        while reads and (taken := reader.next_message()) is not None:
             found.append((bytes(taken[0]), taken[1]))
     while (taken := reader.next_message()) is not None:
         found.append((bytes(taken[0]), taken[1]))
@@ -129,11 +131,11 @@ def test_long_messages_however_they_come(
     assert (reader.is_empty, reader.held_bytes, reader.missing_bytes) == (True, 0, 0)
 
 
-@pytest.mark.parametrize("asked_for", [False, True])
-def test_a_long_message_that_is_the_last(*, asked_for: bool) -> None:
-    many, body = MessageReader(MOST, ""), framed(b"x" * 90_000)
+@pytest.mark.parametrize("requested", [False, True])
+def test_a_long_message_that_is_the_last(*, requested: bool) -> None:
+    many, body = MessageReader(MAX_BYTES, ""), framed(b"x" * 90_000)
     many.add([body[:70_000]])
-    if asked_for:
+    if requested:
         assert many.next_message() is None
     many.stop_after_current()
     many.add_last([body[70_000:80_000], body[80_000:] + framed(b"next")])
@@ -175,8 +177,8 @@ class _Budget:
         self.set_remaining += size
 
 
-def _late(packed: bytes, most: int = 64 * MIB) -> DeferredInflation:
-    reader = SingleMessageReader(most, "gzip")
+def _late(packed: bytes, limit: int = 64 * MIB) -> DeferredInflation:
+    reader = SingleMessageReader(limit, "gzip")
     reader.add([framed(packed, 1)])
     assert isinstance(reader.message, DeferredInflation)
     return reader.message
@@ -193,12 +195,12 @@ async def test_a_bomb_is_counted_before_it_is_inflated_and_others_have_their_tur
     assert budget.set_remaining == MIB
     others = [_late(packed) for _ in range(3)]
     inflating = [asyncio.create_task(each.inflate(UNLIMITED)) for each in others]
-    turns = 0
+    passes = 0
     while not all(each.done() for each in inflating):
-        turns += 1
+        passes += 1
         await asyncio.sleep(0)
     assert (
-        turns >= 3 * 32 * MIB // PIECE_BYTES
+        passes >= 3 * 32 * MIB // PIECE_BYTES
     )  # in each of the loop's turns a piece of one of them
     assert [bytes(each.result()) == bytes(32 * MIB) for each in inflating] == [True] * 3
 
@@ -225,10 +227,10 @@ async def test_what_is_found_wrong_late(packed: bytes, error: type[GatewayError]
 def test_compressed_messages(name: str, packed: object) -> None:
     assert callable(packed)
     body = framed(packed(b"a" * 5000), 1)
-    reader = SingleMessageReader(MOST, name)
+    reader = SingleMessageReader(MAX_BYTES, name)
     reader.add([body])
     assert reader.message == b"a" * 5000
-    many = MessageReader(MOST, name)
+    many = MessageReader(MAX_BYTES, name)
     many.add([body, framed(b"plain")])
     assert many.next_message() == (b"a" * 5000, len(body))
     assert many.next_message() == (b"plain", 10)
@@ -244,20 +246,20 @@ WRONG = {
     "not gzip": (framed(b"abc", 1), "gzip", InvalidMessageError),
     "gzip cut short": (framed(gzip.compress(b"abc")[:-1], 1), "gzip", InvalidMessageError),
     "gzip and more": (framed(gzip.compress(b"abc") + b"x", 1), "gzip", InvalidMessageError),
-    "too long": (encode_prefix(MOST + 1), "", MessageTooLongError),
-    "a bomb": (framed(zlib.compress(bytes(MOST + 1)), 1), "deflate", MessageTooLongError),
+    "too long": (encode_prefix(MAX_BYTES + 1), "", MessageTooLongError),
+    "a bomb": (framed(zlib.compress(bytes(MAX_BYTES + 1)), 1), "deflate", MessageTooLongError),
 }
 
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_malformed_messages(wrong: str) -> None:
     body, encoding, error = WRONG[wrong]
-    one = SingleMessageReader(MOST, encoding)
+    one = SingleMessageReader(MAX_BYTES, encoding)
     with pytest.raises(
         error, match="larger than max" if error is MessageTooLongError else "message"
     ):
         one.add([body])
-    many = MessageReader(MOST, encoding)
+    many = MessageReader(MAX_BYTES, encoding)
     many.add([body])
     if wrong != "two":
         with pytest.raises(error):
@@ -267,7 +269,7 @@ def test_malformed_messages(wrong: str) -> None:
 def test_a_bomb_is_not_inflated_beyond_the_limit() -> None:
     bomb = framed(zlib.compress(bytes(300_000_000)), 1)
     with pytest.raises(MessageTooLongError):
-        SingleMessageReader(MOST, "deflate").add([bomb])
+        SingleMessageReader(MAX_BYTES, "deflate").add([bomb])
 
 
 # ---- requests
@@ -306,7 +308,7 @@ def test_how_a_timeout_is_written(seconds: float, said: str) -> None:
 
 
 def test_a_request() -> None:
-    found = asked(
+    found = request_headers(
         ("grpc-timeout", "1S"), ("grpc-encoding", "gzip"), ("x-a", "1"), ("x-a", "2"),
         ("r-bin", "AP8="),
     )  # fmt: skip
@@ -318,13 +320,13 @@ def test_a_request() -> None:
 @pytest.mark.parametrize(
     ("found", "status", "code"),
     [
-        (asked(**{"content-type": "text/html"}), 415, 2),
-        (asked(**{"content-type": ""}), 415, 2),
-        (asked(**{"content-type": "application/grpcweb"}), 415, 2),
-        (asked(**{":method": "GET"}), 405, 13),
-        (asked(te=""), 400, 13),
-        (asked(("a", "x" * 500), limits=Limits(headers=600)), 200, 8),
-        (asked(("a", "b"), ("c", "d"), limits=Limits(header_count=3)), 200, 8),
+        (request_headers(**{"content-type": "text/html"}), 415, 2),
+        (request_headers(**{"content-type": ""}), 415, 2),
+        (request_headers(**{"content-type": "application/grpcweb"}), 415, 2),
+        (request_headers(**{":method": "GET"}), 405, 13),
+        (request_headers(te=""), 400, 13),
+        (request_headers(("a", "x" * 500), limits=Limits(headers=600)), 200, 8),
+        (request_headers(("a", "b"), ("c", "d"), limits=Limits(header_count=3)), 200, 8),
     ],
 )
 def test_requests_that_are_refused(found: RequestHeaders, status: int, code: int) -> None:
@@ -338,15 +340,15 @@ def test_metadata_up_to_its_limits(over: int) -> None:
     pseudo = {":method": "POST", ":scheme": "http", ":path": "/a/b"}
     plain = {"content-type": "application/grpc", "te": "trailers", "c": "d" * 9}
     size = sum(len(name) + len(value) + 32 for name, value in (pseudo | plain).items())
-    for limit, most in {"headers": size, "header_count": len(plain)}.items():
-        found = asked(("c", "d" * 9), limits=Limits(**{limit: most - over}))  # type: ignore[arg-type]
+    for limit, maximum in {"headers": size, "header_count": len(plain)}.items():
+        found = request_headers(("c", "d" * 9), limits=Limits(**{limit: maximum - over}))  # type: ignore[arg-type]
         assert found.limit == (limit if over else "")
         assert (found.refusal is not None) is bool(over)
 
 
 @pytest.mark.parametrize("more", ["", "+proto", ";x"])
 def test_kinds_of_content(more: str) -> None:
-    assert asked(**{"content-type": f"application/grpc{more}"}).refusal is None
+    assert request_headers(**{"content-type": f"application/grpc{more}"}).refusal is None
 
 
 # ---- answers
@@ -387,11 +389,11 @@ def test_details_that_are_no_text_are_told_as_far_as_they_are() -> None:
     ],
 )
 def test_codes(pairs: list[tuple[str, str]], code: int | None) -> None:
-    assert ResponseHeaders(told(*pairs)).code == code
+    assert ResponseHeaders(block(*pairs)).code == code
 
 
 def test_metadata_on_the_wire() -> None:
-    told_of = {
+    fields = {
         "a": "1",
         "b-bin": "AP8, AQ",
         "te": "x",
@@ -400,7 +402,7 @@ def test_metadata_on_the_wire() -> None:
         "d": "ä",
         "e-bin": "!",
     }
-    assert metadata.to_wire(told_of) == [("a", "1"), ("b-bin", "AP8"), ("b-bin", "AQ")]
+    assert metadata.to_wire(fields) == [("a", "1"), ("b-bin", "AP8"), ("b-bin", "AQ")]
 
 
 @given(

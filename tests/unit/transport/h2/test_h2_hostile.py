@@ -9,12 +9,12 @@ from h2_kit import (
     OK,
     TRAILERS,
     data,
+    ended_streams,
     failure,
     headers,
     resets,
     sent,
     server,
-    told_of,
 )
 
 from infergate.transport.http2 import frames, limits
@@ -167,18 +167,18 @@ def test_padding_takes_no_room_from_a_message() -> None:
     size = 3 * limits.STREAM_WINDOW
     connection.expect(stream, size)
     connection.take_output()
-    room, got = size, 0
+    remaining, got = size, 0
     while got < size:
         for kind, _, number, payload in sent(connection):
             if (kind, number) == (frames.WINDOW_UPDATE, 1):
-                room += int.from_bytes(payload)
+                remaining += int.from_bytes(payload)
         piece = min(1000, size - got)
-        assert room >= piece, "the message fits"
-        if room > piece + 200:
-            room -= piece + 201
+        assert remaining >= piece, "the message fits"
+        if remaining > piece + 200:
+            remaining -= piece + 201
             said = data(1, b"\xc8" + bytes(piece + 200), frames.PADDED)
         else:
-            room -= piece
+            remaining -= piece
             said = data(1, bytes(piece))
-        assert told_of(connection.receive(said, 0.0)) == []
+        assert ended_streams(connection.receive(said, 0.0)) == []
         got += piece

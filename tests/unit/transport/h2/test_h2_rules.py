@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 from h2_kit import (
-    ASKING,
     HELLO,
-    MOST,
+    MAX_STREAMS,
     OK,
+    REQUEST,
     TRAILERS,
-    asked,
     client,
     data,
+    ended_streams,
     failure,
     headers,
+    request_frame,
     resets,
     sent,
     server,
-    told_of,
 )
 
 from infergate.transport.http2 import frames, header_blocks, limits
@@ -86,15 +86,15 @@ FATAL: dict[str, tuple[bytes, Code]] = {
     "HPACK: cut short": (HELLO + headers(1, b"\x00\x05ab"), Code.COMPRESSION_ERROR),
     "HPACK: a table too large": (HELLO + headers(1, b"\x3f\xff\x7f"), Code.COMPRESSION_ERROR),
     "HPACK: a table when there is none any more": (
-        HELLO + frames.SETTINGS_ACK + headers(1, b"\x21" + ASKING), Code.COMPRESSION_ERROR,
+        HELLO + frames.SETTINGS_ACK + headers(1, b"\x21" + REQUEST), Code.COMPRESSION_ERROR,
     ),
     "HPACK: the same, known from before": (
-        HELLO + asked(1, b"\x3f\xe1\x1f" + ASKING) + frames.SETTINGS_ACK
-        + asked(3, b"\x3f\xe1\x1f" + ASKING), Code.COMPRESSION_ERROR,
+        HELLO + request_frame(1, b"\x3f\xe1\x1f" + REQUEST) + frames.SETTINGS_ACK
+        + request_frame(3, b"\x3f\xe1\x1f" + REQUEST), Code.COMPRESSION_ERROR,
     ),
     "HPACK: what was in the table then": (
-        HELLO + asked(1, ASKING + b"\x40\x01a\x01b") + frames.SETTINGS_ACK
-        + asked(3, ASKING + b"\xbe"), Code.COMPRESSION_ERROR,
+        HELLO + request_frame(1, REQUEST + b"\x40\x01a\x01b") + frames.SETTINGS_ACK
+        + request_frame(3, REQUEST + b"\xbe"), Code.COMPRESSION_ERROR,
     ),
     "HPACK: a bomb": (
         HELLO + headers(1, b"\x40\x01a\x7f\xa1\x1e" + b"x" * 4000 + b"\xbe" * 100),
@@ -129,7 +129,7 @@ def test_what_ends_the_connection(wrong: str, step: int, monkeypatch: pytest.Mon
         step = 1000
     if "beyond the connection's window" in wrong:
         monkeypatch.setattr(Http2ServerConnection, "_send_window_update", lambda *_: None)
-    connection = Http2ServerConnection(4096, MOST)
+    connection = Http2ServerConnection(4096, MAX_STREAMS)
     connection.take_output()
     events = []
     for at in range(0, len(said), step):
@@ -153,40 +153,40 @@ BROKEN: dict[str, tuple[bytes, Code]] = {
     ),
     "a pseudo-header that there is not": (headers(1, MINIMAL + encode_block((":x", "y"))), Code.PROTOCOL_ERROR),  # noqa: E501
     "a response's": (headers(1, encode_block((":status", "200"))), Code.PROTOCOL_ERROR),
-    "a pseudo-header twice": (headers(1, encode_block((":method", "GET")) + ASKING), Code.PROTOCOL_ERROR),  # noqa: E501
-    "a pseudo-header late": (headers(1, encode_block(("a", "b")) + ASKING), Code.PROTOCOL_ERROR),
-    "upper case": (headers(1, ASKING + encode_block(("A", "b"))), Code.PROTOCOL_ERROR),
-    "a name with a space": (headers(1, ASKING + encode_block(("a b", "c"))), Code.PROTOCOL_ERROR),
-    "no name": (headers(1, ASKING + encode_block(("", "c"))), Code.PROTOCOL_ERROR),
-    "a line's end in a value": (headers(1, ASKING + encode_block(("a", "b\r\nc"))), Code.PROTOCOL_ERROR),  # noqa: E501
+    "a pseudo-header twice": (headers(1, encode_block((":method", "GET")) + REQUEST), Code.PROTOCOL_ERROR),  # noqa: E501
+    "a pseudo-header late": (headers(1, encode_block(("a", "b")) + REQUEST), Code.PROTOCOL_ERROR),
+    "upper case": (headers(1, REQUEST + encode_block(("A", "b"))), Code.PROTOCOL_ERROR),
+    "a name with a space": (headers(1, REQUEST + encode_block(("a b", "c"))), Code.PROTOCOL_ERROR),
+    "no name": (headers(1, REQUEST + encode_block(("", "c"))), Code.PROTOCOL_ERROR),
+    "a line's end in a value": (headers(1, REQUEST + encode_block(("a", "b\r\nc"))), Code.PROTOCOL_ERROR),  # noqa: E501
     "a space after the path": (
         headers(1, encode_block((":method", "GET"), (":scheme", "http"), (":path", "/ "))),
         Code.PROTOCOL_ERROR,
     ),
-    "connection": (headers(1, ASKING + encode_block(("connection", "close"))), Code.PROTOCOL_ERROR),
-    "te: gzip": (headers(1, ASKING + encode_block(("te", "gzip"))), Code.PROTOCOL_ERROR),
-    "a length that is none": (headers(1, ASKING + encode_block(("content-length", "+1"))), Code.PROTOCOL_ERROR),  # noqa: E501
+    "connection": (headers(1, REQUEST + encode_block(("connection", "close"))), Code.PROTOCOL_ERROR),  # noqa: E501
+    "te: gzip": (headers(1, REQUEST + encode_block(("te", "gzip"))), Code.PROTOCOL_ERROR),
+    "a length that is none": (headers(1, REQUEST + encode_block(("content-length", "+1"))), Code.PROTOCOL_ERROR),  # noqa: E501
     "two lengths": (
-        headers(1, ASKING + encode_block(("content-length", "1"), ("content-length", "2"))),
+        headers(1, REQUEST + encode_block(("content-length", "1"), ("content-length", "2"))),
         Code.PROTOCOL_ERROR,
     ),
     "a length and no body": (
-        headers(1, ASKING + encode_block(("content-length", "1")), END), Code.PROTOCOL_ERROR,
+        headers(1, REQUEST + encode_block(("content-length", "1")), END), Code.PROTOCOL_ERROR,
     ),
     "less than the length": (
-        headers(1, ASKING + encode_block(("content-length", "2"))) + data(1, b"a", 1), Code.PROTOCOL_ERROR,  # noqa: E501
+        headers(1, REQUEST + encode_block(("content-length", "2"))) + data(1, b"a", 1), Code.PROTOCOL_ERROR,  # noqa: E501
     ),
     "more than the length": (
-        headers(1, ASKING + encode_block(("content-length", "2"))) + data(1, b"abc"), Code.PROTOCOL_ERROR,  # noqa: E501
+        headers(1, REQUEST + encode_block(("content-length", "2"))) + data(1, b"abc"), Code.PROTOCOL_ERROR,  # noqa: E501
     ),
     "trailers before the length": (
-        headers(1, ASKING + encode_block(("content-length", "2"))) + headers(1, TRAILERS, END),
+        headers(1, REQUEST + encode_block(("content-length", "2"))) + headers(1, TRAILERS, END),
         Code.PROTOCOL_ERROR,
     ),
     "trailers without an end": (OPEN + headers(1, TRAILERS), Code.PROTOCOL_ERROR),
     "pseudo-headers in trailers": (OPEN + headers(1, flags=END), Code.PROTOCOL_ERROR),
-    "DATA after the end": (asked(1) + data(1, b"x"), Code.STREAM_CLOSED),
-    "HEADERS after the end": (asked(1) + headers(1, TRAILERS, END), Code.STREAM_CLOSED),
+    "DATA after the end": (request_frame(1) + data(1, b"x"), Code.STREAM_CLOSED),
+    "HEADERS after the end": (request_frame(1) + headers(1, TRAILERS, END), Code.STREAM_CLOSED),
     "a window grown by 0": (OPEN + window_update(1, 0), Code.PROTOCOL_ERROR),
     "a window grown too far": (OPEN + window_update(1, 2**31 - 1), Code.FLOW_CONTROL_ERROR),
     "DATA beyond the stream's window": (OPEN + data(1, bytes(2**18)) * 5, Code.FLOW_CONTROL_ERROR),
@@ -197,7 +197,7 @@ BROKEN: dict[str, tuple[bytes, Code]] = {
 def test_blanks_around_a_value_are_let_be() -> None:
     """RFC 9113, 8.2.1 forbids them, and real Tritons send "… got []. " as a status's message."""
     connection = server()
-    events = connection.receive(headers(1, ASKING + encode_block(("a", " b\t"))), 0.0)
+    events = connection.receive(headers(1, REQUEST + encode_block(("a", " b\t"))), 0.0)
     assert [event.fields.pairs[-1] for event in events if isinstance(event, Headers)] == [
         ("a", " b\t")
     ]
@@ -209,25 +209,25 @@ def test_what_ends_a_stream(wrong: str) -> None:
     connection = server()
     known = connection.receive(said, 0.0)
     opened = [event.stream.id for event in known if isinstance(event, Headers)]
-    assert told_of(known) == ([(1, code)] if opened else [])
+    assert ended_streams(known) == ([(1, code)] if opened else [])
     assert resets(connection) == [(1, code)]
     assert not connection.streams
     # What was on its way is ignored, and the connection goes on.
-    more = connection.receive(data(1, b"x") + headers(1, TRAILERS, END) + asked(3), 0.0)
+    more = connection.receive(data(1, b"x") + headers(1, TRAILERS, END) + request_frame(3), 0.0)
     assert [type(event) for event in more] == [Headers]
     assert list(connection.streams) == [3]
 
 
 def test_streams_beyond_the_limit_are_refused() -> None:
     connection = server(HELLO + frames.SETTINGS_ACK)
-    connection.receive(b"".join(headers(2 * i + 1) for i in range(MOST + 2)), 0.0)
-    assert len(connection.streams) == MOST
-    assert resets(connection) == [(2 * MOST + 1, 7), (2 * MOST + 3, 7)]
+    connection.receive(b"".join(headers(2 * i + 1) for i in range(MAX_STREAMS + 2)), 0.0)
+    assert len(connection.streams) == MAX_STREAMS
+    assert resets(connection) == [(2 * MAX_STREAMS + 1, 7), (2 * MAX_STREAMS + 3, 7)]
 
 
 def test_numbers_only_grow() -> None:
     connection = server()
-    connection.receive(asked(5), 0.0)
+    connection.receive(request_frame(5), 0.0)
     assert failure(connection.receive(headers(3), 0.0))[0] == Code.STREAM_CLOSED
 
 
@@ -236,9 +236,9 @@ def test_numbers_only_grow() -> None:
 
 def test_a_table_until_our_settings_are_known() -> None:
     """RFC 7541, 4.2: they bind the peer from its acknowledgement on."""
-    connection = server(HELLO + asked(1, b"\x21\x3f\xe1\x1f" + ASKING + b"\x40\x01a\x01b"))
-    connection.receive(asked(3, ASKING + b"\xbe") + frames.SETTINGS_ACK, 0.0)
-    connection.receive(asked(5, b"\x20\x20" + ASKING) + asked(7), 0.0)
+    connection = server(HELLO + request_frame(1, b"\x21\x3f\xe1\x1f" + REQUEST + b"\x40\x01a\x01b"))
+    connection.receive(request_frame(3, REQUEST + b"\xbe") + frames.SETTINGS_ACK, 0.0)
+    connection.receive(request_frame(5, b"\x20\x20" + REQUEST) + request_frame(7), 0.0)
     assert list(connection.streams) == [1, 3, 5, 7]
 
 
@@ -248,17 +248,17 @@ def test_a_request_however_it_comes(step: int) -> None:
         HELLO
         + frame(2, 0, 9, bytes(5))
         + frame(200, 255, 0, b"unknown")
-        + frame(1, frames.WITH_PRIORITY, 1, bytes(5) + ASKING[:9])
-        + frame(9, 0, 1, ASKING[9:11])
-        + frame(9, 4, 1, ASKING[11:])
+        + frame(1, frames.WITH_PRIORITY, 1, bytes(5) + REQUEST[:9])
+        + frame(9, 0, 1, REQUEST[9:11])
+        + frame(9, 4, 1, REQUEST[11:])
         + data(1, b"abc")
         + padded(0, 0, 1, b"de", 9)
         + padded(0, 0, 1, b"", 3)
         + data(1)
         + headers(1, TRAILERS, END)
-        + padded(1, END, 3, ASKING, 255)
+        + padded(1, END, 3, REQUEST, 255)
     )
-    connection = Http2ServerConnection(4096, MOST)
+    connection = Http2ServerConnection(4096, MAX_STREAMS)
     events = []
     for at in range(0, len(said), step):
         events += connection.receive(said[at : at + step], 0.0)
@@ -288,23 +288,23 @@ def test_a_block_is_decoded_once_where_there_is_no_table(monkeypatch: pytest.Mon
         connection.send_headers(event.stream, OK, end=True)
         return event.fields.pairs
 
-    entering = ASKING + b"\x40\x01a\x01b"
+    entering = REQUEST + b"\x40\x01a\x01b"
     for _ in range(3):
-        assert read(ASKING) == read(ASKING)
+        assert read(REQUEST) == read(REQUEST)
     assert len(decoded) == 1
     assert read(entering)[-1] == ("a", "b")
     assert read(entering)[-1] == ("a", "b")
     assert len(decoded) == 3
-    assert read(ASKING + b"\xbe")[-1] == ("a", "b")  # by the table
-    assert read(b"\x20" + ASKING + b"\x40\x01a\x01c")[-1] == ("a", "c")  # which has no room
-    assert failure(connection.receive(headers(99, ASKING + b"\xbe"), 0.0))[0] == 9
+    assert read(REQUEST + b"\xbe")[-1] == ("a", "b")  # by the table
+    assert read(b"\x20" + REQUEST + b"\x40\x01a\x01c")[-1] == ("a", "c")  # which has no room
+    assert failure(connection.receive(headers(99, REQUEST + b"\xbe"), 0.0))[0] == 9
 
 
 def test_remembered_blocks_are_bounded() -> None:
     connection = server(HELLO + headers(1, flags=END))
     connection.send_headers(connection.streams[1], OK, end=True)
     for number in range(1, 3 * limits.MAX_CACHED_BLOCKS):
-        block = ASKING + encode_block(("n", str(number)))
+        block = REQUEST + encode_block(("n", str(number)))
         (event,) = connection.receive(headers(2 * number + 1, block, END), 0.0)
         assert isinstance(event, Headers)
         assert event.fields.pairs[-1] == ("n", str(number))
@@ -316,7 +316,7 @@ def test_remembered_blocks_are_bounded() -> None:
 
 
 def open_stream(connection: Http2ServerConnection) -> Headers:
-    (event,) = connection.receive(asked(1), 0.0)
+    (event,) = connection.receive(request_frame(1), 0.0)
     assert isinstance(event, Headers)
     return event
 
@@ -343,7 +343,7 @@ def test_an_answer_waits_for_the_peers_windows() -> None:
 
 def test_the_connections_window_is_shared_in_turn() -> None:
     connection = server(frames.PREFACE + setting(4, 2**20))
-    connection.receive(asked(1) + asked(3), 0.0)
+    connection.receive(request_frame(1) + request_frame(3), 0.0)
     first, second = connection.streams.values()
     assert not connection.send_data(first, [bytes(65_536)], b"")
     assert not connection.send_data(second, [b"ab"], b"")
@@ -461,7 +461,7 @@ def test_pings_are_answered_until_they_are_too_many() -> None:
 def test_pings_while_we_answer_are_none_too_many() -> None:
     connection = server()
     for number in range(1, 200, 2):
-        connection.receive(asked(number) + frame(6, 0, 0, bytes(8)), 0.0)
+        connection.receive(request_frame(number) + frame(6, 0, 0, bytes(8)), 0.0)
         connection.send_headers(connection.streams[number], OK, end=True)
     assert not connection.is_closed
 
@@ -481,15 +481,15 @@ def test_window_updates_that_our_data_asks_for_are_none_too_many() -> None:
 
 def test_a_drain() -> None:
     connection = server()
-    connection.receive(asked(1), 0.0)
+    connection.receive(request_frame(1), 0.0)
     connection.take_output()
     connection.drain()
     connection.drain()
     (goaway, ping) = sent(connection)
     assert frames.read_goaway(goaway[3])[:2] == (frames.LAST_STREAM, 0)
-    connection.receive(asked(3), 0.0)  # was on its way
+    connection.receive(request_frame(3), 0.0)  # was on its way
     assert sorted(connection.streams) == [1, 3]
-    connection.receive(frame(6, 1, 0, ping[3]) + asked(5), 0.0)
+    connection.receive(frame(6, 1, 0, ping[3]) + request_frame(5), 0.0)
     goaway, refused = sent(connection)
     assert frames.read_goaway(goaway[3])[:2] == (3, 0)
     assert refused[:3] == (3, 0, 5)
@@ -505,22 +505,25 @@ def test_a_drain() -> None:
 def ask(number: int = 1) -> tuple[object, object]:
     connection = client()
     for _ in range(number):
-        stream = connection.open_stream(ASKING, [b"x"])
+        stream = connection.open_stream(REQUEST, [b"x"])
     connection.take_output()
     return connection, stream
 
 
 def test_a_client_asks() -> None:
     connection = client()
-    stream = connection.open_stream(ASKING, [b"a", b"b"])
-    assert sent(connection) == [(1, 4, 1, header_blocks.TABLE_SIZE_ZERO + ASKING), (0, 1, 1, b"ab")]
+    stream = connection.open_stream(REQUEST, [b"a", b"b"])
+    assert sent(connection) == [
+        (1, 4, 1, header_blocks.TABLE_SIZE_ZERO + REQUEST),
+        (0, 1, 1, b"ab"),
+    ]
     block = encode_block((":status", "103"))
     events = connection.receive(headers(1, block) + headers(1, OK) + data(1, b"hi"), 0.0)
     events += connection.receive(headers(1, TRAILERS, END), 0.0)
     assert [type(event) for event in events] == [Headers, Data, Trailers]
     assert not connection.streams
-    assert connection.open_stream(ASKING, []).id == stream.id + 2
-    assert sent(connection) == [(1, 4, 3, ASKING), (0, 1, 3, b"")]
+    assert connection.open_stream(REQUEST, []).id == stream.id + 2
+    assert sent(connection) == [(1, 4, 3, REQUEST), (0, 1, 3, b"")]
 
 
 CLIENT_FATAL = {
@@ -541,7 +544,7 @@ CLIENT_FATAL = {
 def test_what_ends_a_clients_connection(wrong: str) -> None:
     said, code = CLIENT_FATAL[wrong]
     connection = client()
-    connection.open_stream(ASKING, [b"x"])
+    connection.open_stream(REQUEST, [b"x"])
     assert failure(connection.receive(said, 0.0))[0] == code
 
 
@@ -559,15 +562,20 @@ CLIENT_BROKEN = {
 @pytest.mark.parametrize("wrong", CLIENT_BROKEN)
 def test_what_ends_a_clients_stream(wrong: str) -> None:
     connection = client()
-    connection.open_stream(ASKING, [b"x"])
+    connection.open_stream(REQUEST, [b"x"])
     connection.take_output()
-    assert told_of(connection.receive(CLIENT_BROKEN[wrong], 0.0)) == [(1, Code.PROTOCOL_ERROR)]
+    assert ended_streams(connection.receive(CLIENT_BROKEN[wrong], 0.0)) == [
+        (1, Code.PROTOCOL_ERROR)
+    ]
     assert resets(connection) == [(1, Code.PROTOCOL_ERROR)]
 
 
 def test_a_server_that_leaves() -> None:
     connection = client()
-    first, second = connection.open_stream(ASKING, [b"x"]), connection.open_stream(ASKING, [b"x"])
+    first, second = (
+        connection.open_stream(REQUEST, [b"x"]),
+        connection.open_stream(REQUEST, [b"x"]),
+    )
     events = connection.receive(frames.goaway(1, 0, "bye") + headers(1, OK), 0.0)
     reset, goaway, answer = events
     assert reset == Reset(second, 0, is_unprocessed=True)
@@ -579,7 +587,7 @@ def test_a_server_that_leaves() -> None:
 
 def test_a_refused_stream_was_not_touched() -> None:
     connection = client()
-    stream = connection.open_stream(ASKING, [b"x"])
+    stream = connection.open_stream(REQUEST, [b"x"])
     (reset,) = connection.receive(frames.reset(1, 7), 0.0)
     assert reset == Reset(stream, 7, is_unprocessed=True)
 
@@ -588,7 +596,7 @@ def test_room_is_what_the_server_gives() -> None:
     connection = client()
     assert connection.can_open_stream
     connection.receive(setting(3, 1), 0.0)
-    stream = connection.open_stream(ASKING, [b"x"])
+    stream = connection.open_stream(REQUEST, [b"x"])
     assert not connection.can_open_stream
     connection.reset(stream, Code.CANCEL)
     assert connection.can_open_stream

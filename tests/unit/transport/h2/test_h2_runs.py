@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from h2_kit import ASKING, asked, data, failure, headers, resets, server, told_of
+from h2_kit import (
+    REQUEST,
+    data,
+    ended_streams,
+    failure,
+    headers,
+    request_frame,
+    resets,
+    server,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_h2_fuzz import PHASES, fed, pieces
@@ -19,7 +28,7 @@ FULL = 16_384
 
 
 def announced(number: int, length: int) -> bytes:
-    return headers(number, ASKING + header_blocks.encode_block(("content-length", str(length))))
+    return headers(number, REQUEST + header_blocks.encode_block(("content-length", str(length))))
 
 
 def bodies(events: list[Event]) -> list[Data]:
@@ -69,7 +78,7 @@ def test_a_run_beyond_the_streams_window() -> None:
     events = connection.receive(headers(1) + headers(3) + data(1, bytes(FULL)) * (count + 5), 0.0)
     run, *_ = bodies(events)
     assert run.size == limits.STREAM_WINDOW
-    assert told_of(events) == [(1, Code.FLOW_CONTROL_ERROR)]
+    assert ended_streams(events) == [(1, Code.FLOW_CONTROL_ERROR)]
     assert resets(connection) == [(1, Code.FLOW_CONTROL_ERROR)]
     assert list(connection.streams) == [3]
 
@@ -78,14 +87,14 @@ def test_a_run_beyond_what_was_announced() -> None:
     connection = server()
     events = connection.receive(announced(1, 350) + data(1, bytes(100)) * 9, 0.0)
     assert sum(event.size for event in bodies(events)) == 300
-    assert told_of(events) == [(1, Code.PROTOCOL_ERROR)]
+    assert ended_streams(events) == [(1, Code.PROTOCOL_ERROR)]
 
 
 def test_a_run_that_comes_to_what_was_announced() -> None:
     connection = server()
     events = connection.receive(announced(1, 300) + data(1, bytes(100)) * 3 + data(1, b"", 1), 0.0)
     assert [(event.size, event.end) for event in bodies(events)] == [(300, False), (0, True)]
-    assert not told_of(events)
+    assert not ended_streams(events)
 
 
 def test_a_run_beyond_the_connections_window(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +111,7 @@ def test_a_run_beyond_the_connections_window(monkeypatch: pytest.MonkeyPatch) ->
     [
         (data(1, bytes(9)) * 9, Code.PROTOCOL_ERROR),  # never opened
         (data(0, bytes(9)) * 9, Code.PROTOCOL_ERROR),
-        (asked(1) + data(1, bytes(9)) * 9, None),  # it had ended
+        (request_frame(1) + data(1, bytes(9)) * 9, None),  # it had ended
     ],
 )
 def test_a_run_on_no_open_stream(said: bytes, code: Code | None) -> None:
@@ -110,7 +119,7 @@ def test_a_run_on_no_open_stream(said: bytes, code: Code | None) -> None:
     events = connection.receive(said, 0.0)
     assert not bodies(events)
     if code is None:
-        assert told_of(events) == [(1, Code.STREAM_CLOSED)]
+        assert ended_streams(events) == [(1, Code.STREAM_CLOSED)]
     else:
         assert failure(events)[0] == code
 

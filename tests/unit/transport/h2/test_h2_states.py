@@ -10,15 +10,15 @@ from collections.abc import Callable
 
 import pytest
 from h2_kit import (
-    ASKING,
     HELLO,
     OK,
+    REQUEST,
     TRAILERS,
-    asked,
     client,
     data,
     failure,
     headers,
+    request_frame,
     resets,
     sent,
     server,
@@ -39,7 +39,7 @@ def answering(body: bytes = b"xx", window: int = 65_535) -> Http2ClientConnectio
     """A call whose answer has begun. With a ``window`` of 0 some of ``body`` is not sent yet."""
     made = Http2ClientConnection(4096)
     made.receive(frames.settings([(frames.INITIAL_WINDOW_SIZE, window)]), 0.0)
-    made.open_stream(ASKING, [body])
+    made.open_stream(REQUEST, [body])
     made.receive(headers(1, OK), 0.0)
     return made
 
@@ -55,7 +55,7 @@ def reset_here(made: Http2Connection) -> Http2Connection:
     return made
 
 
-def told(made: Http2Connection, said: bytes) -> Http2Connection:
+def after(made: Http2Connection, said: bytes) -> Http2Connection:
     """The peer says more."""
     made.receive(said, 0.0)
     return made
@@ -64,28 +64,28 @@ def told(made: Http2Connection, said: bytes) -> Http2Connection:
 def leaving() -> Http2Connection:
     made = server()
     made.announce_last_stream()
-    return told(made, headers(1))
+    return after(made, headers(1))
 
 
 STATES: dict[str, Callable[[], Http2Connection]] = {
     "server, idle": server,
     "server, open": lambda: server(HELLO + headers(1)),
     "server, half-closed (local)": lambda: ended(server(HELLO + headers(1))),
-    "server, half-closed (remote)": lambda: server(HELLO + asked(1)),
-    "server, closed": lambda: ended(server(HELLO + asked(1))),
+    "server, half-closed (remote)": lambda: server(HELLO + request_frame(1)),
+    "server, closed": lambda: ended(server(HELLO + request_frame(1))),
     "server, reset by us": lambda: reset_here(server(HELLO + headers(1))),
     "server, reset by the peer": lambda: server(HELLO + headers(1) + frames.reset(1, 8)),
     "server, refused": leaving,
     "server, broken": lambda: server(HELLO + headers(1, OK)),
-    "server, skipped": lambda: server(HELLO + asked(3)),
+    "server, skipped": lambda: server(HELLO + request_frame(3)),
     "client, idle": client,
     "client, open": lambda: answering(window=0),
     "client, half-closed (local)": answering,
-    "client, half-closed (remote)": lambda: told(answering(window=0), headers(1, TRAILERS, END)),
-    "client, closed": lambda: told(answering(), headers(1, TRAILERS, END)),
+    "client, half-closed (remote)": lambda: after(answering(window=0), headers(1, TRAILERS, END)),
+    "client, closed": lambda: after(answering(), headers(1, TRAILERS, END)),
     "client, reset by us": lambda: reset_here(answering()),
-    "client, reset by the peer": lambda: told(answering(), frames.reset(1, 8)),
-    "client, given up by the peer": lambda: told(answering(), frames.goaway(0, 0, "")),
+    "client, reset by the peer": lambda: after(answering(), frames.reset(1, 8)),
+    "client, given up by the peer": lambda: after(answering(), frames.goaway(0, 0, "")),
 }
 
 # ---- what comes of each frame: an event, nothing, or an error of the stream or the connection
@@ -183,10 +183,10 @@ def test_a_frame_in_a_state(state: str, kind: str) -> None:
         assert not connection.has_output
     if isinstance(connection, Http2ClientConnection):
         if connection.can_open_stream:
-            number = connection.open_stream(ASKING, [b"x"]).id
+            number = connection.open_stream(REQUEST, [b"x"]).id
             assert connection.receive(headers(number, OK), 0.0)
     else:
-        assert connection.receive(asked(7), 0.0) or state == "server, refused"
+        assert connection.receive(request_frame(7), 0.0) or state == "server, refused"
 
 
 # ---- what it costs
@@ -229,7 +229,7 @@ def test_what_was_on_its_way_when_we_reset_is_free(make: Callable[[], Http2Conne
     connection = make()
     for number in range(1, 2 * 1000, 2):
         if isinstance(connection, Http2ClientConnection):
-            stream = connection.open_stream(ASKING, [b"x"])
+            stream = connection.open_stream(REQUEST, [b"x"])
         else:
             connection.receive(headers(number), 0.0)
             stream = connection.streams[number]
@@ -259,7 +259,7 @@ def test_a_bad_backend_model_does_not_end_the_connection() -> None:
     connection = client()
     for wrong in (lambda n: headers(n, TRAILERS), lambda n: frames.reset(n, 2)):
         numbers = [
-            connection.open_stream(ASKING, [b"x"]).id for _ in range(2 * int(limits.GLITCH_BURST))
+            connection.open_stream(REQUEST, [b"x"]).id for _ in range(2 * int(limits.GLITCH_BURST))
         ]
         events = connection.receive(b"".join(map(wrong, numbers)), 0.0)
         assert {type(each) for each in events} == {Reset}
@@ -269,7 +269,7 @@ def test_a_bad_backend_model_does_not_end_the_connection() -> None:
 
 def test_a_server_may_widen_all_streams_at_once() -> None:
     connection = client()
-    numbers = [connection.open_stream(ASKING, [b"x"]).id for _ in range(1000)]
+    numbers = [connection.open_stream(REQUEST, [b"x"]).id for _ in range(1000)]
     said = b"".join(window_update(n, 5) + window_update(0, 5) for n in numbers)
     assert not [each for each in connection.receive(said, 0.0) if isinstance(each, Failed)]
 
@@ -299,11 +299,11 @@ def test_early_streams_are_bounded(excess: str) -> None:
         assert connection.receive(headers(101), limits.EARLY_SECONDS)
         assert connection.receive(headers(103), limits.EARLY_SECONDS + 0.1) == []
         return
-    block = ASKING + 2 * (b"\x00\x01a\x7f\x81\x1e" + b"x" * 3968)
-    served = len(connection.receive(
+    block = REQUEST + 2 * (b"\x00\x01a\x7f\x81\x1e" + b"x" * 3968)
+    opened = len(connection.receive(
         b"".join(headers(2 * n + 101, block) for n in range(limits.EARLY_STREAMS)), 0.0
     ))  # fmt: skip
-    assert 0.9 * limits.EARLY_HEADER_BYTES < served * 8000 <= limits.EARLY_HEADER_BYTES
+    assert 0.9 * limits.EARLY_HEADER_BYTES < opened * 8000 <= limits.EARLY_HEADER_BYTES
 
 
 # ---- header blocks that are too long (a backend may quote a megabyte in a status)
@@ -358,5 +358,5 @@ def test_such_blocks_are_paid_for() -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(2, Code.PROTOCOL_ERROR), (1, Code.STREAM_CLOSED)])
 def test_such_a_block_where_none_may_be(number: int, code: Code) -> None:
-    connection = server(HELLO + frames.SETTINGS_ACK + asked(3))
+    connection = server(HELLO + frames.SETTINGS_ACK + request_frame(3))
     assert failure(connection.receive(headers(number, b"\x8f" * 4096), 0.0))[0] == code

@@ -56,11 +56,11 @@ def pair(authority: Authority) -> Pair:
 
 
 @dataclasses.dataclass
-class Site:
+class Harness:
     """A listener behind TLS, and what was told of it."""
 
     server: Server
-    door: ConnectionGate
+    gate: ConnectionGate
     calls: list[RequestContext]
     refused: list[ConnectionRefusal]
     reloads: list[bool]
@@ -77,9 +77,9 @@ class Site:
         reader, writer = await asyncio.open_connection("localhost", self.port, ssl=context)
         return Peer(reader, writer)
 
-    async def turned_away(self, *refusals: ConnectionRefusal) -> None:
+    async def turned_away(self, *rejections: ConnectionRefusal) -> None:
         """These were, and nothing is open any more."""
-        await until(lambda: self.refused == list(refusals) and not self.door.open)
+        await until(lambda: self.refused == list(rejections) and not self.gate.open)
 
 
 def context(trusted: Authority, shown: Pair | None = None) -> ssl.SSLContext:
@@ -90,55 +90,55 @@ def context(trusted: Authority, shown: Pair | None = None) -> ssl.SSLContext:
 
 
 @asynccontextmanager
-async def served(
+async def serve(
     kind: str,
     shown: Pair,
     engine: Engine = ENGINES[1],
     limits: Limits = LIMITS,
     **options: object,
-) -> AsyncIterator[Site]:
+) -> AsyncIterator[Harness]:
     """``kind``: http, grpc or frames."""
     refused: list[ConnectionRefusal] = []
     reloads: list[bool] = []
     names = {"http": ["http/1.1"], "grpc": ["h2"], "frames": []}
     certificates = ServerTlsContext(kind, of_server(shown, **options), names[kind], reloads.append)
-    door = ConnectionGate(kind, ConnectionCount(), certificates, refused.append)
+    gate = ConnectionGate(kind, ConnectionCount(), certificates, refused.append)
     admission = Admission(limits)
     server: Server
     app: HttpEcho | RpcEcho
     if kind == "grpc":
         app = RpcEcho()
-        server = engine.server(LOCAL, app, limits, admission, door)
+        server = engine.server(LOCAL, app, limits, admission, gate)
     elif kind == "frames":
         app = FrameEcho()
-        server = FrameServer(LOCAL, app, limits, admission, door)
+        server = FrameServer(LOCAL, app, limits, admission, gate)
     else:
         app = HttpEcho()
-        server = engine.http(LOCAL, app, limits, admission, door)
+        server = engine.http(LOCAL, app, limits, admission, gate)
     await server.start()
     try:
-        yield Site(server, door, app.calls, refused, reloads)
+        yield Harness(server, gate, app.calls, refused, reloads)
     finally:
         await server.stop(0)
-        assert (admission.requests, admission.bytes, door.open) == (0, 0, 0)
+        assert (admission.requests, admission.bytes, gate.open) == (0, 0, 0)
 
 
 def opened(engine: Engine, authority: Authority, shown: Pair | None = None) -> RpcUpstream:
     return engine.upstream(LIMITS, of_client(authority, shown))
 
 
-async def ask_http(engine: Engine, site: Site, body: bytes, authority: Authority) -> bytes:
+async def ask_http(engine: Engine, harness: Harness, body: bytes, authority: Authority) -> bytes:
     upstream = engine.http_upstream(LIMITS, of_client(authority))
     try:
         wire = HttpRequest("POST", "/", body=(body,))
-        answer = await upstream.exchange(wire, site.endpoint, 60)
+        answer = await upstream.exchange(wire, harness.endpoint, 60)
     finally:
         await upstream.close()
     return bytes(join_parts(answer.body))
 
 
-async def ask_grpc(upstream: RpcUpstream, site: Site, message: bytes) -> bytes:
-    answer = await upstream.exchange(RpcRequest("/t.T/Echo", (message,)), site.endpoint, 60)
+async def ask_grpc(upstream: RpcUpstream, harness: Harness, message: bytes) -> bytes:
+    answer = await upstream.exchange(RpcRequest("/t.T/Echo", (message,)), harness.endpoint, 60)
     assert not answer.code, answer.details
     return bytes(join_parts(answer.message))
 
@@ -150,22 +150,22 @@ LARGE = b"0123456789abcdef" * (4 << 20)
 
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
 async def test_bodies_over_http(engine: Engine, authority: Authority, pair: Pair) -> None:
-    async with served("http", pair, engine) as site:
+    async with serve("http", pair, engine) as harness:
         for body in BODIES:
-            assert await ask_http(engine, site, body, authority) == b"POST " + body
-        assert not site.refused
+            assert await ask_http(engine, harness, body, authority) == b"POST " + body
+        assert not harness.refused
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
 async def test_messages_over_grpc(engine: Engine, authority: Authority, pair: Pair) -> None:
     upstream = opened(engine, authority)
-    async with served("grpc", pair, engine) as site:
+    async with serve("grpc", pair, engine) as harness:
         for body in BODIES:
-            assert await ask_grpc(upstream, site, body) == body
+            assert await ask_grpc(upstream, harness, body) == body
         await upstream.close()
 
 
-def asked_last(port: int, context: ssl.SSLContext, body: bytes) -> bytes:
+def last_exchange(port: int, context: ssl.SSLContext, body: bytes) -> bytes:
     """All that comes of a request that is the connection's last."""
     head = f"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
     with (
@@ -183,28 +183,28 @@ async def test_a_long_last_answer(
     """It comes whole; asyncio's transport would end twice if it were closed while it says that
     there is room again."""
     body = bytes(5_000_000)
-    async with served("http", pair, engine) as site:
+    async with serve("http", pair, engine) as harness:
         for _ in range(3):
-            told = await asyncio.to_thread(asked_last, site.port, context(authority), body)
-            assert told.endswith(b"\r\n\r\nPOST " + body)
-        await until(lambda: not site.door.open)
+            answer = await asyncio.to_thread(last_exchange, harness.port, context(authority), body)
+            assert answer.endswith(b"\r\n\r\nPOST " + body)
+        await until(lambda: not harness.gate.open)
     assert not [each for each in caplog.records if each.levelname == "ERROR"]
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_as_large_as_a_body_may_be(authority: Authority, pair: Pair) -> None:
     own = ENGINES[1]
-    async with served("http", pair) as site:
-        assert await ask_http(own, site, LARGE, authority) == b"POST " + LARGE
+    async with serve("http", pair) as harness:
+        assert await ask_http(own, harness, LARGE, authority) == b"POST " + LARGE
     upstream = opened(own, authority)
-    async with served("grpc", pair) as site:
-        assert await ask_grpc(upstream, site, LARGE) == LARGE
+    async with serve("grpc", pair) as harness:
+        assert await ask_grpc(upstream, harness, LARGE) == LARGE
         await upstream.close()
 
 
 async def test_frames(authority: Authority, pair: Pair) -> None:
-    async with served("frames", pair) as site:
-        peer = await site.connect(context(authority))
+    async with serve("frames", pair) as harness:
+        peer = await harness.connect(context(authority))
         framed = FramePeer(peer.reader, peer.writer)
         for body in BODIES[1:]:
             assert await framed.ask(body) == b"POST " + body
@@ -220,8 +220,8 @@ async def test_frames(authority: Authority, pair: Pair) -> None:
 async def test_alpn(authority: Authority, pair: Pair, kind: str, agreed: str | None) -> None:
     offering = context(authority)
     offering.set_alpn_protocols(["h2", "http/1.1"])
-    async with served(kind, pair) as site:
-        peer = await site.connect(offering)
+    async with serve(kind, pair) as harness:
+        peer = await harness.connect(offering)
         made = peer.writer.get_extra_info("ssl_object")
         assert (made.selected_alpn_protocol(), made.version()) == (agreed, "TLSv1.3")
         await peer.close_badly()  # what it was sent is unread
@@ -279,15 +279,15 @@ async def test_a_protocol_that_both_speak(
     offering.maximum_version = version
     if offered:
         offering.set_alpn_protocols(offered)
-    async with served(kind, pair) as site:
+    async with serve(kind, pair) as harness:
         if is_good:
-            agreed = await asyncio.to_thread(knock, site.port, offering, step)
+            agreed = await asyncio.to_thread(knock, harness.port, offering, step)
             assert agreed in {None, "h2", "http/1.1"}
-            assert not site.refused
+            assert not harness.refused
             return
         with pytest.raises(ssl.SSLError, match="no application protocol"):
-            await asyncio.to_thread(knock, site.port, offering, step)
-        await site.turned_away(ConnectionRefusal.ALPN)
+            await asyncio.to_thread(knock, harness.port, offering, step)
+        await harness.turned_away(ConnectionRefusal.ALPN)
 
 
 @pytest.mark.parametrize("record", [1, 7, 100, 10_000])
@@ -301,8 +301,8 @@ def test_an_offer_in_any_number_of_records(record: int) -> None:
     sent = b"".join(b"\x16\x03\x01" + len(each).to_bytes(2) + each for each in pieces)
     for protocols, excluded in ((["http/1.1"], True), (["h2"], False), ([], False)):
         offer = AlpnOffer(protocols)
-        told = [offer.excludes(memoryview(sent)[at : at + 1]) for at in range(len(sent))]
-        assert told == [False] * (len(sent) - 1) + [excluded]
+        decisions = [offer.excludes(memoryview(sent)[at : at + 1]) for at in range(len(sent))]
+        assert decisions == [False] * (len(sent) - 1) + [excluded]
     for cut in range(len(hello)):  # whatever is broken is for OpenSSL to judge
         broken = hello[:1] + (cut).to_bytes(3) + hello[4 : 4 + cut]
         record_of_it = b"\x16\x03\x01" + len(broken).to_bytes(2) + broken
@@ -332,25 +332,25 @@ async def test_ciphers_of_tls_1_2(
     old = context(authority)
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     old.set_ciphers(ciphers)
-    async with served(kind, pair) as site:
+    async with serve(kind, pair) as harness:
         if is_good:
-            await asyncio.to_thread(knock, site.port, old, 100_000)
-            assert not site.refused
+            await asyncio.to_thread(knock, harness.port, old, 100_000)
+            assert not harness.refused
             return
         with pytest.raises(ssl.SSLError, match=r"(?i)handshake.failure"):
-            await asyncio.to_thread(knock, site.port, old, 100_000)
-        await site.turned_away(ConnectionRefusal.HANDSHAKE)
+            await asyncio.to_thread(knock, harness.port, old, 100_000)
+        await harness.turned_away(ConnectionRefusal.HANDSHAKE)
 
 
 async def test_the_lowest_version(authority: Authority, pair: Pair) -> None:
     old = context(authority)
     old.maximum_version = ssl.TLSVersion.TLSv1_2
-    async with served("http", pair) as site:
-        await (await site.connect(old)).close()
-    async with served("http", pair, min_version="1.3") as site:
+    async with serve("http", pair) as harness:
+        await (await harness.connect(old)).close()
+    async with serve("http", pair, min_version="1.3") as harness:
         with pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"):  # the alert tells why
-            await site.connect(old)
-        await site.turned_away(ConnectionRefusal.HANDSHAKE)
+            await harness.connect(old)
+        await harness.turned_away(ConnectionRefusal.HANDSHAKE)
 
 
 # ---- who does not fit
@@ -360,34 +360,34 @@ async def test_the_lowest_version(authority: Authority, pair: Pair) -> None:
 async def test_plain_text_on_a_port_of_tls(
     authority: Authority, pair: Pair, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with served(kind, pair) as site:
+    async with serve(kind, pair) as harness:
         with caplog.at_level("INFO"):
-            reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)
             writer.write(GET)
             assert await reader.read() == b""
             writer.close()
-        await site.turned_away(ConnectionRefusal.PLAIN_TEXT)
+        await harness.turned_away(ConnectionRefusal.PLAIN_TEXT)
         assert "does not speak TLS" in caplog.text
-        await (await site.connect(context(authority))).close_badly()
+        await (await harness.connect(context(authority))).close_badly()
 
 
 @pytest.mark.parametrize("sent", [b"", b"\x16", b"\x16\x03\x01\x02\x00\x01"])
 async def test_a_handshake_that_never_ends(pair: Pair, sent: bytes) -> None:
-    async with served("http", pair, limits=QUICK) as site:
-        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    async with serve("http", pair, limits=QUICK) as harness:
+        reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)
         writer.write(sent)
         assert await reader.read() == b""
         writer.close()
-        await site.turned_away(ConnectionRefusal.HANDSHAKE_TIME)
+        await harness.turned_away(ConnectionRefusal.HANDSHAKE_TIME)
 
 
 async def test_who_only_knocks_is_not_told_of(pair: Pair) -> None:
     """As a load balancer does, to see that the port is open."""
-    async with served("http", pair) as site:
-        _, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    async with serve("http", pair) as harness:
+        _, writer = await asyncio.open_connection("127.0.0.1", harness.port)
         writer.close()
-        await until(lambda: not site.door.open)
-        assert not site.refused
+        await until(lambda: not harness.gate.open)
+        assert not harness.refused
 
 
 def say_garbage(port: int, context: ssl.SSLContext) -> None:
@@ -402,9 +402,9 @@ def say_garbage(port: int, context: ssl.SSLContext) -> None:
 
 
 async def test_garbage_after_the_handshake(authority: Authority, pair: Pair) -> None:
-    async with served("http", pair) as site:
-        await asyncio.to_thread(say_garbage, site.port, context(authority))
-        await site.turned_away(ConnectionRefusal.HANDSHAKE)
+    async with serve("http", pair) as harness:
+        await asyncio.to_thread(say_garbage, harness.port, context(authority))
+        await harness.turned_away(ConnectionRefusal.HANDSHAKE)
 
 
 def mutated(seed: int) -> bytes:
@@ -427,16 +427,16 @@ async def test_any_bytes_end_a_handshake(
     authority: Authority, pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = dataclasses.replace(LIMITS, header_time=1.0)
-    async with served("http", pair, limits=limits) as site:
+    async with serve("http", pair, limits=limits) as harness:
         writers = []
         for seed in range(150):
-            _, writer = await asyncio.open_connection("127.0.0.1", site.port)
+            _, writer = await asyncio.open_connection("127.0.0.1", harness.port)
             writer.write(mutated(seed))
             writers.append(writer)
-        await until(lambda: len(site.refused) > 100 and not site.door.open)
+        await until(lambda: len(harness.refused) > 100 and not harness.gate.open)
         for writer in writers:
             writer.close()
-        peer = await site.connect(context(authority))
+        peer = await harness.connect(context(authority))
         await peer.send(GET)
         assert (await peer.answer()).status == 200
         await peer.close()
@@ -453,13 +453,13 @@ async def test_a_certificate_is_required(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     good = authority.issue("a.clients.example")
-    async with served(
+    async with serve(
         "http", pair, client_certificates="required", client_ca=authority.file
-    ) as site:
-        peer = await site.connect(context(authority, good))
+    ) as harness:
+        peer = await harness.connect(context(authority, good))
         await peer.send(GET)
         assert (await peer.answer()).status == 200
-        assert site.calls[0].peer_identity == ("a.clients.example",)
+        assert harness.calls[0].peer_identity == ("a.clients.example",)
         await peer.close()
         with caplog.at_level("INFO"):
             for shown, alert, said in (
@@ -467,35 +467,35 @@ async def test_a_certificate_is_required(
                 (stranger.issue("a.clients.example"), "UNKNOWN_CA", "local issuer"),
                 (authority.issue("a", expired=True), "CERTIFICATE_EXPIRED", "has expired"),
             ):
-                peer = await site.connect(context(authority, shown))
+                peer = await harness.connect(context(authority, shown))
                 with pytest.raises(ssl.SSLError, match=alert):
                     await peer.answer()
                 await peer.close_badly()
                 await until(lambda said=said: said in caplog.text)  # type: ignore[misc]
-        await site.turned_away(*[ConnectionRefusal.CERTIFICATE] * 3)
+        await harness.turned_away(*[ConnectionRefusal.CERTIFICATE] * 3)
 
 
 async def test_a_certificate_may_be_shown(
     authority: Authority, stranger: Authority, pair: Pair
 ) -> None:
     good = authority.issue("spiffe://example/ns/a", "b.example")
-    async with served(
+    async with serve(
         "http", pair, client_certificates="optional", client_ca=authority.file
-    ) as site:
+    ) as harness:
         for shown in (None, good):
-            peer = await site.connect(context(authority, shown))
+            peer = await harness.connect(context(authority, shown))
             await peer.send(GET)
             assert (await peer.answer()).status == 200
             await peer.close()
-        assert [call.peer_identity for call in site.calls] == [
+        assert [call.peer_identity for call in harness.calls] == [
             (),
             ("spiffe://example/ns/a", "b.example"),
         ]
-        peer = await site.connect(context(authority, stranger.issue("b.example")))
+        peer = await harness.connect(context(authority, stranger.issue("b.example")))
         with pytest.raises(ssl.SSLError):
             await peer.answer()
         await peer.close_badly()
-        await site.turned_away(ConnectionRefusal.CERTIFICATE)
+        await harness.turned_away(ConnectionRefusal.CERTIFICATE)
 
 
 NAMES = ("*.clients.example", "spiffe://example/ns/*", "10.0.0.?")
@@ -517,23 +517,23 @@ async def test_names(
     authority: Authority, pair: Pair, kind: str, names: list[str], allowed: bool
 ) -> None:
     shown = authority.issue(*names)
-    async with served(
+    async with serve(
         kind,
         pair,
         client_certificates="required",
         client_ca=authority.file,
         allowed_names=NAMES,
-    ) as site:
+    ) as harness:
         if kind == "grpc":
             upstream: RpcUpstream = H2Upstream(LIMITS, of_client(authority, shown))
             if allowed:
-                await ask_grpc(upstream, site, b"x")
+                await ask_grpc(upstream, harness, b"x")
             else:
                 with pytest.raises(GatewayError):
-                    await ask_grpc(upstream, site, b"x")
+                    await ask_grpc(upstream, harness, b"x")
             await upstream.close()
         else:
-            peer = await site.connect(context(authority, shown))
+            peer = await harness.connect(context(authority, shown))
             await peer.send(GET)
             if allowed:
                 assert (await peer.answer()).status == 200
@@ -541,8 +541,8 @@ async def test_names(
             else:
                 assert await peer.reader.read() == b""
                 await peer.close()
-        assert bool(site.calls) is allowed
-        await site.turned_away(*[] if allowed else [ConnectionRefusal.NAME])
+        assert bool(harness.calls) is allowed
+        await harness.turned_away(*[] if allowed else [ConnectionRefusal.NAME])
 
 
 @pytest.mark.parametrize("required", [True, False])
@@ -557,33 +557,33 @@ async def test_compat_grpc_and_clients_certificates(
             "client_ca": authority.file,
             "allowed_names": NAMES,
         }
-    async with served("grpc", pair, engine, **options) as site:
+    async with serve("grpc", pair, engine, **options) as harness:
         good = opened(engine, authority, authority.issue("a.clients.example"))
-        assert await ask_grpc(good, site, b"x") == b"x"
-        assert site.calls[0].peer_identity == (("a.clients.example",) if required else ())
+        assert await ask_grpc(good, harness, b"x") == b"x"
+        assert harness.calls[0].peer_identity == (("a.clients.example",) if required else ())
         await good.close()
         if not required:
             return
         for shown in (None, stranger.issue("a.clients.example")):
             bad = opened(engine, authority, shown)
             with pytest.raises(GatewayError):
-                await ask_grpc(bad, site, b"x")
+                await ask_grpc(bad, harness, b"x")
             await bad.close()
         other = opened(engine, authority, authority.issue("b.example"))
         wire = RpcRequest("/t.T/Echo", (b"x",))
-        answer = await other.exchange(wire, site.endpoint, 10)
+        answer = await other.exchange(wire, harness.endpoint, 10)
         assert (answer.code, answer.details) == (
             14,  # what RpcEcho makes of every refusal
             "no name in the client's certificate is allowed",
         )
         await other.close()
-        assert len(site.calls) == 1
+        assert len(harness.calls) == 1
 
 
 # ---- files that change
 
 
-def _soon(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def _soon(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infergate.transport.tls.file_watch._CHECK_INTERVAL", 0.0)
 
 
@@ -591,15 +591,15 @@ async def test_certificates_are_renewed_under_load(
     authority: Authority, stranger: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every connection that is made trusts both authorities; no request fails."""
-    place = authority.server()
+    renewed = authority.server()
     both = ssl.create_default_context(cafile=authority.file)
     both.load_verify_locations(stranger.file)
     seen: set[str] = set()
     done = False
 
-    async def client(site: Site, *, stays: bool) -> int:
+    async def client(harness: Harness, *, stays: bool) -> int:
         count = 0
-        peer = await site.connect(both)
+        peer = await harness.connect(both)
         while not done or not count:
             await peer.send(GET)
             assert (await peer.answer()).status == 200
@@ -608,46 +608,46 @@ async def test_certificates_are_renewed_under_load(
                 shown = peer.writer.get_extra_info("ssl_object").getpeercert()
                 seen.add(str(shown["serialNumber"]))
                 await peer.close()
-                peer = await site.connect(both)
+                peer = await harness.connect(both)
         await peer.close()
         return count
 
-    async with served("http", place) as site:
-        _soon(site, monkeypatch)
-        clients = [asyncio.create_task(client(site, stays=i % 2 == 0)) for i in range(6)]
+    async with serve("http", renewed) as harness:
+        _soon(harness, monkeypatch)
+        clients = [asyncio.create_task(client(harness, stays=i % 2 == 0)) for i in range(6)]
         await until(lambda: len(seen) == 1)
         for count, issuer in enumerate((stranger, authority, stranger), 2):
-            put(issuer.server(), place)
+            put(issuer.server(), renewed)
             await until(lambda count=count: len(seen) == count)  # type: ignore[misc]
         done = True
         assert all(await asyncio.gather(*clients))
-        assert site.reloads.count(True) >= 3
-        assert not site.refused
+        assert harness.reloads.count(True) >= 3
+        assert not harness.refused
 
 
 async def test_a_pair_that_cannot_be_used_changes_nothing(
     authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    place, other = authority.server(), authority.server()
-    async with served("http", place) as site:
-        _soon(site, monkeypatch)
+    renewed, other = authority.server(), authority.server()
+    async with serve("http", renewed) as harness:
+        _soon(harness, monkeypatch)
         steps: list[tuple[Callable[[], object], str, list[bool]]] = [
             (
-                lambda: place.key.write_bytes(other.key.read_bytes()),
+                lambda: renewed.key.write_bytes(other.key.read_bytes()),
                 "does not belong",
                 [False],
             ),
-            (lambda: place.certificate.write_text("none"), "no PEM certificate", [False] * 2),
-            (place.certificate.unlink, "cannot be read", [False] * 3),
-            (lambda: put(other, place), "a new certificate", [False] * 3 + [True]),
+            (lambda: renewed.certificate.write_text("none"), "no PEM certificate", [False] * 2),
+            (renewed.certificate.unlink, "cannot be read", [False] * 3),
+            (lambda: put(other, renewed), "a new certificate", [False] * 3 + [True]),
         ]
         for change, said, reloads in steps:
             change()
             with caplog.at_level("INFO"):
-                peer = await site.connect(context(authority))
+                peer = await harness.connect(context(authority))
             await peer.close()
             assert said in caplog.text
-            assert site.reloads == reloads
+            assert harness.reloads == reloads
         assert "nobody" not in caplog.text
 
 
@@ -664,11 +664,11 @@ async def test_links_are_swapped(
     data.symlink_to("one")
     for name in ("tls.crt", "tls.key"):
         (tmp_path / name).symlink_to(f"..data/{name}")
-    async with served("http", Pair(tmp_path / "tls.crt", tmp_path / "tls.key")) as site:
-        _soon(site, monkeypatch)
+    async with serve("http", Pair(tmp_path / "tls.crt", tmp_path / "tls.key")) as harness:
+        _soon(harness, monkeypatch)
         serials = []
         for _ in range(2):
-            peer = await site.connect(context(authority))
+            peer = await harness.connect(context(authority))
             shown = peer.writer.get_extra_info("ssl_object").getpeercert()
             serials.append(shown["serialNumber"])
             await peer.close()
@@ -676,21 +676,21 @@ async def test_links_are_swapped(
             beside.symlink_to("two")
             beside.replace(data)
         assert len(set(serials)) == 2
-        assert site.reloads == [True]
+        assert harness.reloads == [True]
 
 
 async def test_compat_grpc_takes_a_new_certificate(
     authority: Authority, stranger: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, engine = authority.server(), ENGINES[0]
-    async with served("grpc", place, engine) as site:
-        _soon(site, monkeypatch)
+    renewed, engine = authority.server(), ENGINES[0]
+    async with serve("grpc", renewed, engine) as harness:
+        _soon(harness, monkeypatch)
         before = opened(engine, authority)
-        assert await ask_grpc(before, site, b"1") == b"1"
-        put(stranger.server(), place)
+        assert await ask_grpc(before, harness, b"1") == b"1"
+        put(stranger.server(), renewed)
         after = opened(engine, stranger)
-        assert await ask_grpc(after, site, b"2") == b"2"
-        assert await ask_grpc(before, site, b"3") == b"3", "a connection keeps what it has"
+        assert await ask_grpc(after, harness, b"2") == b"2"
+        assert await ask_grpc(before, harness, b"3") == b"3", "a connection keeps what it has"
         await before.close()
         await after.close()
 
@@ -717,16 +717,16 @@ async def test_the_last_answer_waits_for_a_slow_reader(
 ) -> None:
     """TLS of the loops themselves would cut it off after a while."""
     request = b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-    async with served("http", pair, engine) as site:
-        answer = await asyncio.to_thread(read_slowly, site.port, context(authority), request)
+    async with serve("http", pair, engine) as harness:
+        answer = await asyncio.to_thread(read_slowly, harness.port, context(authority), request)
         assert answer.endswith(b"yyyz")
         assert len(answer) > 5_000_300
-        await until(lambda: not site.door.open)
+        await until(lambda: not harness.gate.open)
 
 
 async def test_a_refused_body_is_told_and_ended(authority: Authority, pair: Pair) -> None:
-    async with served("http", pair) as site:
-        peer = await site.connect(context(authority))
+    async with serve("http", pair) as harness:
+        peer = await harness.connect(context(authority))
         await peer.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 90000000\r\n\r\nhalf")
         assert (await peer.answer()).status == 413
         assert await peer.reader.read() == b"", "close_notify says that nothing more comes"
@@ -734,13 +734,13 @@ async def test_a_refused_body_is_told_and_ended(authority: Authority, pair: Pair
 
 
 async def test_a_listener_that_stops_lets_nobody_hang(authority: Authority, pair: Pair) -> None:
-    async with served("http", pair) as site:
-        idle = await site.connect(context(authority))
-        _, knocking = await asyncio.open_connection("127.0.0.1", site.port)
-        await until(lambda: site.door.open == 2)
+    async with serve("http", pair) as harness:
+        idle = await harness.connect(context(authority))
+        _, knocking = await asyncio.open_connection("127.0.0.1", harness.port)
+        await until(lambda: harness.gate.open == 2)
         async with asyncio.timeout(5):
-            await site.server.stop(60)
-        assert site.door.open == 0
+            await harness.server.stop(60)
+        assert harness.gate.open == 0
         assert await idle.reader.read() == b""
         await idle.close()
         knocking.close()
@@ -748,9 +748,9 @@ async def test_a_listener_that_stops_lets_nobody_hang(authority: Authority, pair
 
 async def test_many_small_writes_are_one_record(authority: Authority, pair: Pair) -> None:
     """H1Server is asked in one write for several requests, whose answers come in order."""
-    async with served("http", pair) as site:
-        assert isinstance(site.server, H1Server)
-        peer = await site.connect(context(authority))
+    async with serve("http", pair) as harness:
+        assert isinstance(harness.server, H1Server)
+        peer = await harness.connect(context(authority))
         await peer.send(GET * 500)
         for _ in range(500):
             assert (await peer.answer()).body == b"GET "

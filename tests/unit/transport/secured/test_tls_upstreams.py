@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from test_tls_listeners import (
     LIMITS,
-    Site,
+    Harness,
     authority,
     pair,
-    served,
+    serve,
     stranger,
 )
 from transport_kit import ENGINES, Engine
@@ -28,7 +28,7 @@ from tls_kit import Authority, Pair, of_client, put
 __all__ = ["authority", "pair", "stranger"]
 
 
-class Asking:
+class Client:
     """A client of one carrier."""
 
     def __init__(self, kind: str, engine: Engine, tls: ClientTls | None) -> None:
@@ -40,12 +40,12 @@ class Asking:
         if self._is_http:
             answer = await self.upstream.exchange(HttpRequest("POST", "/"), endpoint, 10)  # type: ignore[arg-type]
             return bytes(join_parts(answer.body))  # type: ignore[union-attr]
-        told = await self.upstream.exchange(RpcRequest("/t.T/Echo", (b"x",)), endpoint, 10)  # type: ignore[arg-type]
-        return bytes(join_parts(told.message))  # type: ignore[union-attr]
+        response = await self.upstream.exchange(RpcRequest("/t.T/Echo", (b"x",)), endpoint, 10)  # type: ignore[arg-type]
+        return bytes(join_parts(response.message))  # type: ignore[union-attr]
 
-    async def is_refused(self, site: Site) -> bool:
+    async def is_refused(self, harness: Harness) -> bool:
         with pytest.raises(GatewayError) as caught:
-            await self.ask(site.endpoint)
+            await self.ask(harness.endpoint)
         return caught.value.kind in {Kind.CONNECT, Kind.BACKEND_GARBAGE}
 
 
@@ -60,14 +60,14 @@ WHO = pytest.mark.parametrize(
 async def test_an_authority_of_its_own(
     kind: str, engine: Engine, authority: Authority, stranger: Authority, pair: Pair
 ) -> None:
-    async with served(kind, pair, engine) as site:
+    async with serve(kind, pair, engine) as harness:
         for tls, trusted in ((of_client(authority), True), (of_client(stranger), False)):
-            asking = Asking(kind, engine, tls)
+            client = Client(kind, engine, tls)
             if trusted:
-                assert await asking.ask(site.endpoint)
+                assert await client.ask(harness.endpoint)
             else:
-                assert await asking.is_refused(site)
-            await asking.upstream.close()
+                assert await client.is_refused(harness)
+            await client.upstream.close()
 
 
 @WHO
@@ -75,41 +75,41 @@ async def test_a_name_that_is_not_its_hosts(
     kind: str, engine: Engine, authority: Authority
 ) -> None:
     hidden = authority.issue("back.example")
-    async with served(kind, hidden, engine) as site:
+    async with serve(kind, hidden, engine) as harness:
         for name, fits in (("back.example", True), (None, False), ("other.example", False)):
-            asking = Asking(kind, engine, ClientTls(authority.file, name))
+            client = Client(kind, engine, ClientTls(authority.file, name))
             if fits:
-                assert await asking.ask(site.endpoint)
-                looked_up = dataclasses.replace(site.endpoint, host="x", address="127.0.0.1")
-                assert await asking.ask(looked_up)
+                assert await client.ask(harness.endpoint)
+                looked_up = dataclasses.replace(harness.endpoint, host="x", address="127.0.0.1")
+                assert await client.ask(looked_up)
             else:
-                assert await asking.is_refused(site)
-            await asking.upstream.close()
+                assert await client.is_refused(harness)
+            await client.upstream.close()
 
 
 @WHO
 async def test_a_certificate_is_shown(
     kind: str, engine: Engine, authority: Authority, stranger: Authority, pair: Pair
 ) -> None:
-    async with served(
+    async with serve(
         kind,
         pair,
         engine,
         client_certificates="required",
         client_ca=authority.file,
-    ) as site:
+    ) as harness:
         for shown, fits in (
             (authority.issue("a"), True),
             (None, False),
             (stranger.issue("a"), False),
         ):
-            asking = Asking(kind, engine, of_client(authority, shown))
+            client = Client(kind, engine, of_client(authority, shown))
             if fits:
-                assert await asking.ask(site.endpoint)
+                assert await client.ask(harness.endpoint)
             else:
-                assert await asking.is_refused(site)
-            await asking.upstream.close()
-        assert [call.peer_identity for call in site.calls] == [("a",)]
+                assert await client.is_refused(harness)
+            await client.upstream.close()
+        assert [call.peer_identity for call in harness.calls] == [("a",)]
 
 
 @pytest.mark.parametrize("kind", ["http", "grpc"])
@@ -122,18 +122,18 @@ async def test_a_certificate_that_is_renewed_is_shown(
 ) -> None:
     monkeypatch.setattr("infergate.transport.tls.file_watch._CHECK_INTERVAL", 0.0)
     ours = authority.issue("before")
-    asking = Asking(kind, ENGINES[1], of_client(authority, ours))
-    asked = {"client_certificates": "required", "client_ca": authority.file}
+    client = Client(kind, ENGINES[1], of_client(authority, ours))
+    options = {"client_certificates": "required", "client_ca": authority.file}
     for name in ("before", "after", "after"):
-        async with served(kind, pair, **asked) as site:
-            assert await asking.ask(site.endpoint)
-            assert site.calls[0].peer_identity == (name,)
+        async with serve(kind, pair, **options) as harness:
+            assert await client.ask(harness.endpoint)
+            assert harness.calls[0].peer_identity == (name,)
         if name == "before":
             put(authority.issue("after"), ours)
         else:
             ours.key.write_text("broken")
     assert "keeping the previous certificates" in caplog.text
-    await asking.upstream.close()
+    await client.upstream.close()
 
 
 def test_files_that_cannot_be_used_are_told_at_once(authority: Authority, tmp_path: Path) -> None:
