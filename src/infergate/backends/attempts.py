@@ -90,7 +90,7 @@ class Attempts:
         retry."""
         reason = DECLINED if self._error is None else self._retry_reason(self._error.kind)
         self._return_budget()
-        if not reason or len(self.tried) > self.context.retry_policy.max_retries:
+        if not reason or len(self.tried) > self.context.policy.retry.max_retries:
             return None
         handle = self._choose_other() if reason is NOT_SENT else None
         if handle is None:

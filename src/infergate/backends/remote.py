@@ -356,7 +356,7 @@ class RemoteBackend(Generic[Req, Resp]):
         """Return the sequence of ``request`` if it affects the choice of the endpoint or forbids
         resending."""
         is_relevant = self.supports_sequences and (
-            self.has_several_endpoints or context.retry_policy.is_idempotent
+            self.has_several_endpoints or context.policy.retry.is_idempotent
         )
         return sequence_key(request) if is_relevant else None
 

@@ -94,7 +94,8 @@ class RequestSender(Generic[Req, Resp]):
 
     def timeout_for(self, context: RequestContext) -> float:
         """Return the route's timeout, else the backend's."""
-        return self._timeout if context.route_timeout is None else context.route_timeout
+        timeout = context.policy.timeout
+        return self._timeout if timeout is None else timeout
 
     def prepare_request(self, wire: Req, context: RequestContext) -> None:
         """Add the client headers that are forwarded to ``wire``, and charge the response to the
@@ -108,7 +109,7 @@ class RequestSender(Generic[Req, Resp]):
     ) -> Awaitable[Resp]:
         """Send ``wire`` to an endpoint (the owner of ``sequence``, if given) and return its
         response, whatever its status."""
-        if sequence is None and self._hash_key is None and not context.retry_policy.is_idempotent:
+        if sequence is None and self._hash_key is None and not context.policy.retry.is_idempotent:
             return self._exchange_once(wire, context)
         return self._exchange_with_retries(wire, context, sequence)
 
@@ -179,7 +180,7 @@ class RequestSender(Generic[Req, Resp]):
             choose,
             self._retry_budget,
             self._counters,
-            may_resend=context.retry_policy.is_idempotent,
+            may_resend=context.policy.retry.is_idempotent,
         )
 
     def _attempts_on(
@@ -194,7 +195,7 @@ class RequestSender(Generic[Req, Resp]):
     ) -> Awaitable[Resp]:
         """Send an inference, which, unlike ``exchange``, respects the concurrency limit and the
         route's hedging."""
-        if self._queue is None and context.retry_policy.hedge is None:
+        if self._queue is None and context.policy.retry.hedge is None:
             return self.exchange(wire, context, sequence)
         return self._infer_queued(wire, context, sequence)
 
@@ -210,8 +211,8 @@ class RequestSender(Generic[Req, Resp]):
             finally:
                 context.record.backend_seconds += time.monotonic() - started
         try:
-            if sequence is None and context.retry_policy.hedge is not None:
-                return await self._exchange_hedged(wire, context, context.retry_policy.hedge)
+            if sequence is None and context.policy.retry.hedge is not None:
+                return await self._exchange_hedged(wire, context, context.policy.retry.hedge)
             return await self.exchange(wire, context, sequence)
         finally:
             if queue is not None:
@@ -310,8 +311,8 @@ class RequestSender(Generic[Req, Resp]):
         started = time.monotonic()
         assert context.deadline is not None
         seconds = context.deadline - started
-        if attempts.may_resend and context.retry_policy.per_try_timeout is not None:
-            seconds = min(seconds, context.retry_policy.per_try_timeout)
+        if attempts.may_resend and context.policy.retry.per_try_timeout is not None:
+            seconds = min(seconds, context.policy.retry.per_try_timeout)
         outcome = AttemptOutcome.UNKNOWN
         try:
             response = await self._upstream.exchange(wire, handle.endpoint, seconds)
@@ -352,7 +353,7 @@ class RequestSender(Generic[Req, Resp]):
             while handle is not None:
                 declined: Resp | None = None
                 message_timeout = (
-                    context.retry_policy.per_try_timeout if attempts.may_resend else None
+                    context.policy.retry.per_try_timeout if attempts.may_resend else None
                 )
                 started = time.monotonic()
                 remaining = (
@@ -454,8 +455,8 @@ class RequestSender(Generic[Req, Resp]):
         if error.kind is Kind.BACKEND_GARBAGE:
             return AttemptOutcome.BROKEN
         time_allowed = self.timeout_for(context)
-        if context.retry_policy.per_try_timeout is not None:
-            time_allowed = min(time_allowed, context.retry_policy.per_try_timeout)
+        if context.policy.retry.per_try_timeout is not None:
+            time_allowed = min(time_allowed, context.policy.retry.per_try_timeout)
         used_full_time = error.kind is Kind.TIMEOUT and seconds >= time_allowed - CLOCK_TOLERANCE
         return AttemptOutcome.FAILED if used_full_time else AttemptOutcome.UNKNOWN
 

@@ -12,7 +12,7 @@ from infergate.core.errors import GatewayError
 from infergate.core.memory import UNLIMITED, MemoryAccount
 from infergate.core.messages import ModelMetadata
 from infergate.core.request_record import RequestRecord
-from infergate.core.retry_policy import DEFAULT_RETRY_POLICY, RetryPolicy
+from infergate.core.route_policy import DEFAULT_ROUTE_POLICY, RoutePolicy
 from infergate.core.trace_context import TraceContext
 from infergate.core.wire import NO_HEADERS
 
@@ -50,10 +50,8 @@ class RequestContext:
     stream_deadline: float | None = None
     """For a request that is answered by a stream: the deadline of the whole stream, as the client
     set it. ``deadline`` is then that of the next message."""
-    route_timeout: float | None = None
-    """The route's timeout in seconds, which replaces the backend's."""
-    retry_policy: RetryPolicy = DEFAULT_RETRY_POLICY
-    """The route's retry policy."""
+    policy: RoutePolicy = DEFAULT_ROUTE_POLICY
+    """What the request's route decided; set when the route is found."""
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
     peer_identity: tuple[str, ...] = ()
     """The subjectAltNames of the client certificate that TLS has verified: first URIs (SPIFFE),
@@ -98,8 +96,7 @@ class RequestContext:
             self.peer,
             self.deadline,
             self.stream_deadline,
-            self.route_timeout,
-            self.retry_policy,
+            self.policy,
             self.headers,
             self.peer_identity,
             self.unsupported_datatypes,
@@ -128,5 +125,5 @@ class RequestContext:
         """Set the deadline of a stream's next message: the route's timeout from now, but no later
         than the deadline of the stream."""
         self.deadline = self.stream_deadline
-        if self.route_timeout is not None:
-            self.shorten_deadline(time.monotonic() + self.route_timeout)
+        if self.policy.timeout is not None:
+            self.shorten_deadline(time.monotonic() + self.policy.timeout)

@@ -294,8 +294,7 @@ class Gateway:
                 response = to_client(backend_response, request, binding.route)
                 assert isinstance(response, InferResponse)
                 yield await fit_response(response, request, model, binding, context)
-                if binding.route.idle_timeout is not None:
-                    context.route_timeout = binding.route.idle_timeout
+                context.policy = binding.idle_policy
                 context.renew_deadline()
 
     async def _prepare_request(

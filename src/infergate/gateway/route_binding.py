@@ -9,6 +9,7 @@ from typing import Final
 from infergate.backends.base import Backend
 from infergate.core.datatypes import Datatype
 from infergate.core.request_context import RequestContext
+from infergate.core.route_policy import RoutePolicy
 from infergate.routing.table import Route
 
 _ALL_DATATYPES: Final = frozenset(Datatype)
@@ -22,21 +23,29 @@ class RouteBinding:
     backend: Backend
     label: str = field(init=False)
     """The route's label in metrics and logs."""
+    policy: RoutePolicy = field(init=False)
+    idle_policy: RoutePolicy = field(init=False)
+    """The policy of a stream after its first response: the idle timeout replaces the timeout."""
     unsupported_datatypes: frozenset[Datatype] = field(init=False)
     """Datatypes that the backend's protocol cannot carry."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "label", self.route.label)
+        route = self.route
+        policy = idle_policy = RoutePolicy(route.timeout, route.retry)
+        if route.idle_timeout is not None:
+            idle_policy = RoutePolicy(route.idle_timeout, route.retry)
+        object.__setattr__(self, "label", route.label)
+        object.__setattr__(self, "policy", policy)
+        object.__setattr__(self, "idle_policy", idle_policy)
         object.__setattr__(self, "unsupported_datatypes", _ALL_DATATYPES - self.backend.datatypes)
 
     def apply_to(self, context: RequestContext) -> None:
-        """Set the route, backend, timeout and retry policy of ``context``, and shorten its
+        """Give ``context`` the route's policy, record the route and its backend, and shorten the
         deadline to the route's timeout."""
-        backend, timeout = self.backend, self.route.timeout
-        context.record.route = self.label
-        context.record.backend = backend.name
-        context.record.backend_protocol = backend.protocol
-        context.route_timeout = timeout
-        context.retry_policy = self.route.retry
-        if timeout is not None:
-            context.shorten_deadline(time.monotonic() + timeout)
+        policy, backend, record = self.policy, self.backend, context.record
+        record.route = self.label
+        record.backend = backend.name
+        record.backend_protocol = backend.protocol
+        context.policy = policy
+        if policy.timeout is not None:
+            context.shorten_deadline(time.monotonic() + policy.timeout)

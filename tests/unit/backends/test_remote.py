@@ -26,6 +26,7 @@ from infergate.core.messages import (
     ServerMetadataRequest,
 )
 from infergate.core.request_context import RequestContext
+from infergate.core.route_policy import RoutePolicy
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.transport.base import Endpoint
 
@@ -162,7 +163,7 @@ async def test_a_routes_timeout_stands_for_the_backends(
     timeout: float | None, expected: float
 ) -> None:
     upstream = FakeUpstream()
-    asked = call(route_timeout=timeout)
+    asked = call(policy=RoutePolicy(timeout))
     await backend(upstream, timeout=5.0).perform(ServerLiveRequest(), asked)
     assert expected - 1 < upstream.sent[0][2] <= expected
 

@@ -21,8 +21,8 @@ from infergate.backends.request_sender import RequestSender
 from infergate.core.counters import BackendCounters
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.request_context import RequestContext
-from infergate.core.request_record import RequestRecord
 from infergate.core.retry_policy import HedgePolicy, RetryPolicy
+from infergate.core.route_policy import RoutePolicy
 from infergate.core.sequences import SequenceKey
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.routing.budget import RetryBudget
@@ -103,8 +103,14 @@ class Site:
             counters=self.tally,
         )
 
-    async def ask(self, policy: RetryPolicy, sequence: Any = None, **fields: Any) -> RpcResponse:
-        context = RequestContext("test", retry_policy=policy, **fields)
+    async def ask(
+        self,
+        policy: RetryPolicy,
+        sequence: Any = None,
+        deadline: float | None = None,
+        timeout: float | None = None,
+    ) -> RpcResponse:
+        context = RequestContext("test", deadline, policy=RoutePolicy(timeout, policy))
         try:
             return await self.sending.infer(RpcRequest("/infer"), context, sequence)
         finally:
@@ -223,7 +229,7 @@ async def test_a_sequence_goes_to_no_other_endpoint(waits: list[int]) -> None:
 async def test_an_outage_is_sent_the_budget_and_no_more() -> None:
     site = Site(*[Kind.BACKEND_GARBAGE] * 1000)
     policy = RetryPolicy(max_retries=3, is_idempotent=True)
-    calls = [RequestContext("test", retry_policy=policy) for _ in range(100)]
+    calls = [RequestContext("test", policy=RoutePolicy(retry=policy)) for _ in range(100)]
     told = await asyncio.gather(
         *(site.sending.infer(RpcRequest("/infer"), call) for call in calls),
         return_exceptions=True,
@@ -248,10 +254,10 @@ async def test_a_try_that_would_pass_the_deadline_is_not_made(
 async def test_each_try_has_its_own_time_within_the_whole() -> None:
     site = Site(5.0, 5.0, OK)
     policy = RetryPolicy(max_retries=2, is_idempotent=True, per_try_timeout=0.01)
-    assert await site.ask(policy, route_timeout=30.0) is OK
+    assert await site.ask(policy, timeout=30.0) is OK
     assert site.upstream.timeouts == [0.01, 0.01, 0.01]
     site = Site(OK)
-    assert await site.ask(policy, route_timeout=0.005) is OK
+    assert await site.ask(policy, timeout=0.005) is OK
     assert site.upstream.timeouts[0] <= 0.005
 
 
@@ -269,7 +275,7 @@ async def test_no_message_is_kept_once_it_has_failed() -> None:
     async def failing(site: Site, policy: RetryPolicy) -> weakref.ref[Wire]:
         wire = Wire("/infer")
         with pytest.raises(GatewayError):
-            await site.sending.infer(wire, RequestContext("test", retry_policy=policy))
+            await site.sending.infer(wire, RequestContext("test", policy=RoutePolicy(retry=policy)))
         return weakref.ref(wire)
 
     gc.collect()
@@ -289,7 +295,7 @@ async def test_no_message_is_kept_once_it_has_failed() -> None:
 
 
 async def pulled(site: Site, policy: RetryPolicy) -> list[RpcResponse]:
-    context = RequestContext("test", retry_policy=policy)
+    context = RequestContext("test", policy=RoutePolicy(retry=policy))
     return [each async for each in site.sending.stream(RpcRequest("/stream"), context, None)]
 
 
@@ -388,9 +394,9 @@ async def test_a_percentile_is_learnt_first() -> None:
     site = Site(*[0.001] * 60, SLOW)
     policy = hedging(percentile=0.95)
     for _ in range(60):
-        await site.ask(policy, record=RequestRecord(route="m"))
+        await site.ask(policy)
     before = site.upstream.asked.count("a") + site.upstream.asked.count("b")
-    assert await site.ask(policy, record=RequestRecord(route="m")) is OK
+    assert await site.ask(policy) is OK
     assert len(site.upstream.asked) >= before + 2
     assert len(site.upstream.cancelled) >= 1
 
@@ -442,7 +448,7 @@ async def test_who_waits_too_long_is_told_so_and_leaves() -> None:
     first = asyncio.ensure_future(site.sending.infer(RpcRequest("/x"), call()))
     await until(lambda: site.upstream.asked == ["a"])
     with pytest.raises(GatewayError, match="waiting in the queue") as caught:
-        await site.sending.infer(RpcRequest("/x"), call(route_timeout=0.01))
+        await site.sending.infer(RpcRequest("/x"), call(policy=RoutePolicy(0.01)))
     assert caught.value.kind is Kind.TIMEOUT
     assert (site.tally.queued, site.tally.queue_expired) == (0, 1)
     first.cancel()

@@ -149,11 +149,8 @@ async def test_a_model_is_described_in_the_clients_names() -> None:
     assert await made.describe("m", "2", context) == ModelMetadata(
         "m", ("2",), inputs=(TensorMetadata("image", "FP32", (-1, 3)),), max_batch_size=4
     )
-    assert (context.record.route, context.record.backend, context.route_timeout) == (
-        "m@2",
-        "b",
-        5.0,
-    )
+    record = context.record
+    assert (record.route, record.backend, context.policy.timeout) == ("m@2", "b", 5.0)
     await made.describe("m", "2", call(), newer=True)
     assert memory.described == [("real", "1", False), ("real", "1", True)]
     assert not memory.requests

@@ -122,7 +122,8 @@ class BuiltinBackend:
 
     def _deadline(self, context: RequestContext) -> float:
         """Return the time by which a response requested now must be there."""
-        allowed = self._timeout if context.route_timeout is None else context.route_timeout
+        timeout = context.policy.timeout
+        allowed = self._timeout if timeout is None else timeout
         latest = time.monotonic() + allowed
         return latest if context.deadline is None else min(latest, context.deadline)
 

@@ -178,7 +178,7 @@ async def _metadata(
 ) -> ModelMetadata:
     """Return the metadata that a client needs whose protocol omits names or shapes."""
     try:
-        return await gateway.describe(model, version, _metadata_call(context))
+        return await gateway.describe(model, version, context.child())
     except GatewayError as error:
         raise GatewayError(
             error.kind,
@@ -278,7 +278,7 @@ def _recording_gateway(
     """Return a gateway with only the model's route, if any, whose backends record messages."""
     backends_by_name = {backend.name: backend for backend in gateway.backends}
     try:
-        route = gateway.bind(model, version, _metadata_call(context)).route
+        route = gateway.bind(model, version, context.child()).route
     except GatewayError:
         return Gateway(RouteTable((), gateway.name_rule), {}, gateway.declared)
     route = replace(route, mirror=None)
@@ -293,11 +293,6 @@ def _recorded(backend: Backend, recording: _Recording) -> Backend:
     return backend.with_upstream(
         lambda upstream: _RecordingUpstream(upstream, recording, backend.name)
     )
-
-
-def _metadata_call(context: RequestContext) -> RequestContext:
-    """Return a call for a metadata request of the console itself."""
-    return RequestContext(_PEER, deadline=context.deadline, headers=context.headers)
 
 
 # ---- the result

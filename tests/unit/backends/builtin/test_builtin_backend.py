@@ -30,6 +30,7 @@ from infergate.core.messages import (
     TensorMetadata,
 )
 from infergate.core.request_context import RequestContext
+from infergate.core.route_policy import RoutePolicy
 from infergate.core.tensor import Tensor, tensor_from_array
 
 MODELS = ["simple", "simple_string", "identity", "repeat", "accumulate", "digits"]
@@ -251,7 +252,7 @@ async def test_a_late_answer_is_none(own: float, route: float | None) -> None:
     """As with other backends, a route's timeout stands for the backend's."""
     backend = BuiltinBackend("demo", timeout=own)
     request = InferRequest("simple", inputs=GOOD)
-    context = RequestContext("test", route_timeout=route)
+    context = RequestContext("test", policy=RoutePolicy(route))
     if (route or own) == 30.0:
         assert isinstance(await backend.perform(request, context), InferResponse)
         return

@@ -12,6 +12,7 @@ from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest
 from infergate.core.request_context import RequestContext
+from infergate.core.route_policy import RoutePolicy
 from infergate.core.tensor import tensor_from_array
 
 
@@ -79,7 +80,7 @@ async def test_the_deadline_ends_a_stream(backend: BuiltinBackend) -> None:
 @pytest.mark.parametrize(("own", "route"), [(0.05, None), (3600.0, 0.05)])
 async def test_an_answer_that_takes_too_long(own: float, route: float | None) -> None:
     backend = BuiltinBackend("demo", timeout=own)
-    context = RequestContext("test", route_timeout=route)
+    context = RequestContext("test", policy=RoutePolicy(route))
     stream = backend.stream(asking([1], [4_000_000_000]), context)
     with pytest.raises(GatewayError) as caught:
         await anext(stream)
