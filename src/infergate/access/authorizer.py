@@ -31,6 +31,7 @@ from infergate.access.rules import (
 )
 from infergate.access.watched_file import WatchedFile
 from infergate.codecs.base import RequestSummary
+from infergate.core.bounded_cache import BoundedCache
 from infergate.core.errors import GatewayError
 from infergate.core.messages import OPERATION_NAMES as NAMES
 from infergate.core.messages import SharedMemoryStatusRequest
@@ -101,7 +102,7 @@ class Authorizer:
         self._open_health: Final = open_health
         self._has_shared_memory: Final = has_shared_memory
         self._anonymous: Final = rules.anonymous_permit()
-        self._permits: Final[dict[str, RulePermit]] = {}
+        self._permits: Final = BoundedCache[str, RulePermit](_MAX_CACHED_PERMITS)
         self._successor: Authorizer | None = None
 
     def hand_over_to(self, successor: Authorizer) -> None:
@@ -167,8 +168,6 @@ class Authorizer:
     def _permit_of(self, identity: str) -> RulePermit:
         permit = self._permits.get(identity)
         if permit is None:
-            if len(self._permits) >= _MAX_CACHED_PERMITS:
-                self._permits.clear()
             permit = self._permits[identity] = self._rules.permit_for(identity)
         return permit
 

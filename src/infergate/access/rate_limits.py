@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, Protocol
 
 from infergate.access.rejection import RejectionReason
 from infergate.access.rules import ANY, RulePermit, TextPredicate, matcher
+from infergate.core.bounded_cache import BoundedCache
 from infergate.routing.table import model_matcher
 
 MAX_BUCKETS: Final = 65_536
@@ -198,7 +199,7 @@ class RateLimits:
     def __init__(self, limits: Sequence[RateLimit], store: RateStore) -> None:
         self._limits: Final = [_CompiledLimit(index, limit) for index, limit in enumerate(limits)]
         self._store: Final = store
-        self._plans: Final[dict[tuple[str, str, str], _ChargePlan]] = {}
+        self._plans: Final = BoundedCache[tuple[str, str, str], _ChargePlan](_MAX_CACHED_PLANS)
 
     async def charge(
         self, permit: RulePermit, model: str, route: str, size: int, now: float
@@ -223,7 +224,5 @@ class RateLimits:
                 [bucket_charge for _, bucket_charge in charges], [reason for reason, _ in charges]
             )
             if len(model) <= _MAX_CACHED_MODEL_CHARS:
-                if len(self._plans) >= _MAX_CACHED_PLANS:
-                    self._plans.clear()
                 self._plans[key] = plan
         return plan

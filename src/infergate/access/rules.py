@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from infergate.core.bounded_cache import BoundedCache
 from infergate.core.messages import (
     InferRequest,
     LogSettingsRequest,
@@ -188,7 +189,7 @@ class RulePermit:
     def __init__(self, identity: str, rules: Sequence[CompiledRule]) -> None:
         self.identity: str = identity
         self._rules: Final = rules
-        self._decisions: Final[dict[tuple[type, str], bool]] = {}
+        self._decisions: Final = BoundedCache[tuple[type, str], bool](_MAX_CACHED_DECISIONS)
 
     def allows(self, operation: type, model: str) -> bool:
         """Return whether any rule allows ``operation`` on ``model`` (rule 1)."""
@@ -198,8 +199,6 @@ class RulePermit:
             return cached
         allowed = any(grant.allows(operation, model) for grant in self._rules)
         if len(model) <= _MAX_CACHED_MODEL_CHARS:
-            if len(self._decisions) >= _MAX_CACHED_DECISIONS:
-                self._decisions.clear()
             self._decisions[key] = allowed
         return allowed
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from infergate.core import trace_headers
+from infergate.core.bounded_cache import BoundedCache
 from infergate.core.errors import GatewayError, Kind
 
 # Headers that describe one connection or one body, never forwarded whatever the configuration says.
@@ -74,7 +75,7 @@ class HeaderFilter:
         self._pattern: Final = re.compile("|".join(patterns)) if patterns else None
         self._secrets: Final = _CREDENTIAL_HEADERS.difference(names)
         self._max_bytes: Final = max_bytes
-        self._selections: dict[tuple[str, ...], _NameSelection] = {}
+        self._selections: Final = BoundedCache[tuple[str, ...], _NameSelection](_MAX_SELECTIONS)
 
     def allows(self, name: str) -> bool:
         """Return whether a header of this name can be selected."""
@@ -135,7 +136,5 @@ class HeaderFilter:
         )
         # Clients choose the names, so the cache is bounded.
         if sum(map(len, names)) <= _MAX_CACHED_CHARACTERS and len(names) <= _MAX_CACHED_NAMES:
-            if len(self._selections) >= _MAX_SELECTIONS:
-                self._selections.clear()
             self._selections[names] = selection
         return selection

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from infergate.core.bounded_cache import BoundedCache
 from infergate.core.errors import GatewayError, bad_request
 
 MAX_NAME_BYTES: Final = 1024
@@ -49,7 +50,7 @@ class NameRule:
 
     def __init__(self, *, allow_slash: bool = False) -> None:
         self.allow_slash: Final = allow_slash
-        self._accepted_names: Final[set[str]] = set()
+        self._accepted_names: Final = BoundedCache[str, None](_MAX_CACHED_NAMES)
 
     def find_problem(self, name: str) -> str:
         """Return what is wrong with ``name``, or an empty string."""
@@ -74,10 +75,8 @@ class NameRule:
             return
         if problem := self.find_problem(name):
             raise bad_request(f"the {label} {problem}")
-        if is_cacheable:  # clients choose the names, so the cache is bounded
-            if len(self._accepted_names) >= _MAX_CACHED_NAMES:
-                self._accepted_names.clear()
-            self._accepted_names.add(name)
+        if is_cacheable:
+            self._accepted_names[name] = None
 
     def check_operation(self, operation: Any) -> None:
         """Raise BAD_REQUEST if a name in ``operation`` is invalid."""

@@ -32,6 +32,7 @@ from infergate.core.accounting import (
     charge_tensors,
     needs_accounting,
 )
+from infergate.core.bounded_cache import BoundedCache
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits, NeedsOffloadError
@@ -214,7 +215,7 @@ class PassThrough(Generic[Req, Resp]):
         self._codec_offload: Final = codec_offload
         self._backend: Final = backend
         self._translation: Final = translation
-        self._translated_models: Final[set[str]] = set()
+        self._translated_models: Final = BoundedCache[str, None](_MAX_TRANSLATED_MODELS)
         """The backend's models that cannot give outputs in the form that clients request."""
 
     async def infer(  # noqa: C901 - one path; an error raised in a helper would keep the message alive
@@ -301,9 +302,7 @@ class PassThrough(Generic[Req, Resp]):
         if not isinstance(error, OutputsNeedTranslationError):
             return False
         model = binding.route.backend_model(summary.model)
-        if len(self._translated_models) >= _MAX_TRANSLATED_MODELS:
-            self._translated_models.clear()
-        self._translated_models.add(model)
+        self._translated_models[model] = None
         return await self._sequence_name(checked, binding, model, context) is None
 
     async def _rewrite_in_helper(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from infergate.core.bounded_cache import BoundedCache
+
 _MAX_LINES: Final = 20
 """Maximum number of similar lines per second."""
 _MAX_KINDS: Final = 1024
@@ -22,7 +24,7 @@ class LogRateLimit(logging.Filter):
     def __init__(self, max_lines: int = _MAX_LINES) -> None:
         super().__init__()
         self._max_lines: Final = max_lines
-        self._kinds: Final[dict[tuple[str, str], list[int]]] = {}
+        self._kinds: Final = BoundedCache[tuple[str, str], list[int]](_MAX_KINDS)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to log ``record``."""
@@ -31,8 +33,6 @@ class LogRateLimit(logging.Filter):
         kind, second = (record.name, str(record.msg)), int(record.created)
         counts = self._kinds.get(kind)
         if counts is None:
-            if len(self._kinds) >= _MAX_KINDS:
-                self._kinds.clear()
             counts = self._kinds[kind] = [second, 0]
         if counts[0] != second:
             dropped = counts[1] - self._max_lines

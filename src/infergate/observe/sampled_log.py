@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import BinaryIO, Final
 
+from infergate.core.bounded_cache import BoundedCache
 from infergate.core.request_context import RequestContext
 from infergate.observe.access_log import NO_LOCK, AccessLog, LineFormatter, log_fields
 
@@ -27,7 +28,7 @@ class LogSampler:
     def __init__(self, first: int, every: int) -> None:
         self._first: Final = first
         self._every: Final = every
-        self._kinds: Final[dict[tuple[str, str], list[int]]] = {}
+        self._kinds: Final = BoundedCache[tuple[str, str], list[int]](_MAX_KINDS)
         """By kind: the second, requests in it, and requests left out since the last line."""
 
     def count_left_out(self, route: str, outcome: str, now: float) -> int | None:
@@ -35,8 +36,6 @@ class LogSampler:
         kind, second = (route, outcome), int(now)
         counts = self._kinds.get(kind)
         if counts is None:
-            if len(self._kinds) >= _MAX_KINDS:
-                self._kinds.clear()
             counts = self._kinds[kind] = [second, 0, 0]
         elif counts[0] != second:
             counts[0], counts[1] = second, 0

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from infergate.core.bounded_cache import BoundedCache
 from infergate.core.datatypes import Datatype
 from infergate.core.name_rules import STRICT_RULE, NameRule
 from infergate.core.retry_policy import DEFAULT_RETRY_POLICY, RetryPolicy
@@ -215,7 +216,7 @@ class RouteTable:
                 self._exact.setdefault(route.pattern, []).append(index)
             else:
                 self._patterns.append((index, model_matcher(route.pattern)))
-        self._candidates_cache: dict[str, tuple[Route, ...]] = {}
+        self._candidates_cache: Final = BoundedCache[str, tuple[Route, ...]](_MAX_CACHED_NAMES)
 
     def candidates(self, model: str) -> tuple[Route, ...]:
         """Return the routes whose pattern matches ``model``, in order."""
@@ -227,8 +228,6 @@ class RouteTable:
         ]
         routes = tuple(self.routes[i] for i in sorted(indexes))
         if routes and len(model) <= _MAX_CACHED_NAME_CHARS:  # unknown names are not cached
-            if len(self._candidates_cache) >= _MAX_CACHED_NAMES:
-                self._candidates_cache.clear()
             self._candidates_cache[model] = routes
         return routes
 

@@ -66,12 +66,11 @@ class ValidatedRpcRequest(RpcRequest):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what is needed to validate a response (Rule 2), without the cached responses."""
-        header = None if self.header is None else replace(self.header, responses={})
         arguments = (
             self.method,
             self.message,
             self.metadata,
-            header,
+            self.header,
             self.model_and_version,
             self.parse,
         )

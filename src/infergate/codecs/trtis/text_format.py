@@ -21,6 +21,8 @@ from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.text_encoding import CEscape
 
+from infergate.core.bounded_cache import BoundedCache
+
 MAX_CACHED: Final = 2048
 """Characters. The caches hold less than 8 MiB with entries of this size."""
 MAX_ON_LOOP: Final = 8192
@@ -67,7 +69,7 @@ def to_lines(message: Any) -> str:
     return _print_cached(_print_lines, message)
 
 
-_printed_cache: Final[dict[Any, str]] = {}
+_printed_cache: Final = BoundedCache[Any, str](CACHE_SIZE)
 
 
 def _print_cached(printer: Callable[[Any], str], message: Any) -> str:
@@ -81,8 +83,6 @@ def _print_cached(printer: Callable[[Any], str], message: Any) -> str:
     if text is None:
         text = printer(message)
         if len(text) <= MAX_CACHED:
-            if len(_printed_cache) >= CACHE_SIZE:
-                _printed_cache.clear()
             _printed_cache[key] = text
     return text
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 from infergate.codecs.base import ParsedRequest
 from infergate.codecs.trtis.infer_request import TrtisResponseOptions
 from infergate.codecs.trtis.infer_response import OutputSplitter, read_response, write_response
+from infergate.core.bounded_cache import BoundedCache
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, as_backend_error
 from infergate.core.limits import KIB, Limits
@@ -88,7 +89,7 @@ class ValidatedHeader:
     bytes_tensors: BytesTensors
     can_pass_through: bool
     sequence: SequenceId | None
-    responses: dict[Any, ValidatedResponse]
+    responses: BoundedCache[Any, ValidatedResponse]
 
     def is_valid_for(self, metadata: ModelMetadata, limits: Limits) -> bool:
         """Return whether the validation would have the same result now."""
@@ -101,8 +102,6 @@ class ValidatedHeader:
     def cache_response(self, key: tuple[Any, ...], response: ValidatedResponse) -> None:
         """Cache ``response``. The first element of ``key`` is the response header."""
         if len(key[0]) <= MAX_KEY_LENGTH:
-            if len(self.responses) >= MAX_RESPONSES:
-                self.responses.clear()
             self.responses[key] = response
 
 
@@ -112,7 +111,7 @@ class ValidatedHeaderCache:
     __slots__ = ("_entries",)
 
     def __init__(self) -> None:
-        self._entries: dict[HeaderKey, ValidatedHeader] = {}
+        self._entries: Final = BoundedCache[HeaderKey, ValidatedHeader](MAX_HEADERS)
 
     def find(self, key: HeaderKey | None) -> ValidatedHeader | None:
         """Return the entry of ``key``, if any."""
@@ -139,11 +138,9 @@ class ValidatedHeaderCache:
             _bytes_tensors(request.inputs),
             _can_pass_through(header),
             header.correlation_id or None,
-            {},
+            BoundedCache(MAX_RESPONSES),
         )
         if key is not None and entry.can_pass_through and len(key[0]) <= MAX_KEY_LENGTH:
-            if len(self._entries) >= MAX_HEADERS:
-                self._entries.clear()
             self._entries[key] = entry
         return entry
 

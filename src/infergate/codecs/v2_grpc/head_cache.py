@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from infergate.core.bounded_cache import BoundedCache
 from infergate.core.limits import KIB, MIB
 from infergate.core.tensor import Buffer
 
@@ -135,7 +136,7 @@ class MessageHeadCache(Generic[T]):
         self._younger: dict[bytes, T] = {}
         self._elder: dict[bytes, T] = {}
         self._weight = 0
-        self._seen: set[int] = set()
+        self._seen: Final = BoundedCache[int, None](_MAX_SEEN)
 
     def has_recurred(self, head: bytes) -> bool:
         """Return whether `head` came before, lately. A head that comes once is not worth caching;
@@ -143,9 +144,7 @@ class MessageHeadCache(Generic[T]):
         digest = hash(head)
         if digest in self._seen:
             return True
-        if len(self._seen) >= _MAX_SEEN:
-            self._seen.clear()
-        self._seen.add(digest)
+        self._seen[digest] = None
         return False
 
     def get(self, head: bytes) -> T | None:

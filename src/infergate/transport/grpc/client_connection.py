@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from infergate import __version__
+from infergate.core.bounded_cache import BoundedCache
 from infergate.core.errors import GatewayError, Kind, Origin, backend_garbage
 from infergate.core.limits import KIB, Limits
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
@@ -79,7 +80,7 @@ class GrpcClientConnection(Http2Protocol):
         self._calls: set[ClientCall] = set()
         self._timer_due = math.inf  # when the timer fires; not later than any call's deadline
         self._deadline_timer: asyncio.TimerHandle | None = None
-        self._request_prefixes: dict[str, bytes] = {}
+        self._request_prefixes: Final = BoundedCache[str, bytes](_CACHED_METHODS)
         self._calls_without_deadline: set[ClientCall] = set()  # the calls without a deadline
         self._silence_timer: asyncio.TimerHandle | None = None
 
@@ -100,8 +101,6 @@ class GrpcClientConnection(Http2Protocol):
         """Return the start of the header block that all calls of `method` share."""
         block = self._request_prefixes.get(method)
         if block is None:
-            if len(self._request_prefixes) >= _CACHED_METHODS:
-                self._request_prefixes.clear()
             scheme = "https" if self.endpoint.tls else "http"
             block = grpc_headers.request_prefix(method, self.endpoint.authority, scheme, _AGENT)
             self._request_prefixes[method] = block

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Final
 
+from infergate.core.bounded_cache import BoundedCache
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
@@ -55,7 +56,7 @@ _WITHOUT_LENGTH: Final = frozenset({"GET", "HEAD"})
 _REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
 _MAX_CACHED_HEADS: Final = 256
 _MAX_CACHED_HEAD_BYTES: Final = 1024
-_head_cache: Final[dict[tuple[object, ...], bytes]] = {}
+_head_cache: Final = BoundedCache[tuple[object, ...], bytes](_MAX_CACHED_HEADS)
 """Serialized head lines by everything they depend on: most responses repeat them."""
 JOIN_BELOW: Final = 64 * 1024
 """Smaller parts are joined by copying, which is cheaper than a system call for each."""
@@ -263,8 +264,6 @@ def response_head(response: HttpResponse, length: int | None, extra: str, date: 
     if lines is None:
         lines = _response_lines(response, extra)
         if len(lines) <= _MAX_CACHED_HEAD_BYTES:
-            if len(_head_cache) >= _MAX_CACHED_HEADS:
-                _head_cache.clear()
             _head_cache[key] = lines
     if length is None or status in _BODILESS:
         return b"%b%b\r\n" % (lines, date)

@@ -16,6 +16,8 @@ from hpack.huffman_table import (
     HUFFMAN_TABLE,
 )
 
+from infergate.core.bounded_cache import BoundedCache
+
 _MAX_STEPS: Final = 8192
 """Maximum number of cached transitions, together under 2 MB."""
 
@@ -29,7 +31,7 @@ class _Step(NamedTuple):
     is_accepting: bool
 
 
-_steps: Final[dict[int, _Step]] = {}
+_steps: Final = BoundedCache[int, _Step](_MAX_STEPS)
 
 
 def decode(text: bytes) -> bytes:
@@ -55,8 +57,6 @@ def _compute_step(state_and_byte: int) -> _Step:
             raise HPACKDecodingError("invalid Huffman code")
         if flags & HUFFMAN_EMIT_SYMBOL:
             decoded.append(symbol)
-    if len(_steps) >= _MAX_STEPS:
-        _steps.clear()
     step = _steps[state_and_byte] = _Step(
         state << 8, bytes(decoded), bool(flags & HUFFMAN_COMPLETE)
     )

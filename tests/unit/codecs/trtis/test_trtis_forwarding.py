@@ -13,6 +13,7 @@ from infergate.codecs.trtis import GRPC, HTTP, validated_headers
 from infergate.codecs.trtis import messages as pb
 from infergate.codecs.trtis.grpc_methods import INFER
 from infergate.codecs.trtis.http_pass_through import split_id
+from infergate.core.bounded_cache import BoundedCache
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
@@ -195,7 +196,7 @@ def test_other_metadata_and_other_limits_are_looked_at_again(way: Way) -> None:
 
 
 def test_the_cache_is_bounded(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validated_headers, "MAX_HEADERS", 4)
+    monkeypatch.setattr(way.codec._header_cache, "_entries", BoundedCache(4))
     monkeypatch.setattr(validated_headers, "MAX_RESPONSES", 2)
     for length in range(9):
         words = [b"x" * length, b""]

@@ -10,6 +10,7 @@ from hpack.huffman_table import decode_huffman
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from infergate.core.bounded_cache import BoundedCache
 from infergate.transport.http2 import huffman
 
 ENCODER = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH)
@@ -33,8 +34,8 @@ def test_any_bytes(text: bytes) -> None:
 
 
 def test_what_is_kept_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huffman, "_MAX_STEPS", 100)
+    monkeypatch.setattr(huffman, "_steps", BoundedCache(100))
     for number in range(1000):
         text = bytes((number % 256, number // 4))
         assert huffman.decode(ENCODER.encode(text)) == text
-        assert len(huffman._steps) <= 100 or number == 0
+        assert len(huffman._steps) <= 100

@@ -1,0 +1,31 @@
+"""A dictionary for results that depend on what clients send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class BoundedCache(dict[K, V]):
+    """A dictionary of at most ``max_entries`` entries: it is emptied before it would exceed them.
+
+    A lookup costs as much as in a dictionary, which an eviction by age would not. Add entries by
+    item assignment only. A pickled copy is empty.
+    """
+
+    __slots__ = ("_max_entries",)
+
+    def __init__(self, max_entries: int) -> None:
+        super().__init__()
+        self._max_entries = max_entries
+
+    def __setitem__(self, key: K, value: V) -> None:
+        if len(self) >= self._max_entries and key not in self:
+            self.clear()
+        super().__setitem__(key, value)
+
+    def __reduce__(self) -> tuple[Callable[[int], BoundedCache[K, V]], tuple[int]]:
+        return BoundedCache, (self._max_entries,)
