@@ -452,7 +452,7 @@ def test_health_is_everybodys(site: Site) -> None:
     assert check.code is grpc.StatusCode.OK
 
 
-def test_lists_leave_out_what_is_not_the_callers(site: Site) -> None:
+def test_lists_leave_out_models_without_permission(site: Site) -> None:
     def names(secret: str) -> set[str]:
         body = http(site, "POST", "/v2/repository/index", b"{}", bearer(secret)).body
         return {each["name"] for each in json.loads(body)}

@@ -72,7 +72,7 @@ def test_what_is_not_http_is_400_and_the_end(gateway: Tight, case: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["a/b", "a, b", "user@a", "a:b", "\u00e9"])
-def test_a_host_that_is_none(gateway: Tight, host: str) -> None:
+def test_an_invalid_host(gateway: Tight, host: str) -> None:
     before = counted(gateway, outcome="bad_request")
     with Client(gateway.http) as client:
         client.send(f"GET /v2/health/live HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())

@@ -21,7 +21,7 @@ _CHUNKS = {
 
 
 @pytest.mark.parametrize("case", _CHUNKS)
-def test_chunks_that_are_none(gateway: Tight, case: str) -> None:
+def test_invalid_chunks(gateway: Tight, case: str) -> None:
     before = counted(gateway, outcome="bad_request")
     with Client(gateway.http) as client:
         client.send(BEGUN + _CHUNKS[case])

@@ -768,7 +768,7 @@ def test_a_message_that_is_none_ends_the_stream(rpc: grpc.Channel) -> None:
     assert (status.code, status.details) == (grpc.StatusCode.INTERNAL, "Unable to parse request")
 
 
-def test_a_stream_whose_client_leaves(rpc: grpc.Channel, gateway: Infergate) -> None:
+def test_a_stream_after_its_client_disconnects(rpc: grpc.Channel, gateway: Infergate) -> None:
     held = threading.Event()
 
     def messages() -> Iterator[bytes]:

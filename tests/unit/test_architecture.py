@@ -392,7 +392,7 @@ RIGHT = [
 
 
 @pytest.mark.parametrize(("module", "source", "told"), WRONG)
-def test_a_broken_rule_is_told(module: str, source: str, told: str) -> None:
+def test_a_broken_rule_is_named(module: str, source: str, told: str) -> None:
     mistakes = mistakes_in(module, source, MODULES)
     assert mistakes
     assert any(told in mistake for mistake in mistakes), mistakes

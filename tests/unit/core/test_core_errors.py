@@ -37,7 +37,7 @@ def test_shorthands() -> None:
     assert backend.detail == "<html>"
 
 
-def test_what_is_wrong_with_an_answer_is_the_backends_doing() -> None:
+def test_invalid_responses_are_blamed_on_the_backend() -> None:
     wrong = as_backend_error(bad_request("tensor 'x': no shape"))
     assert (wrong.kind, wrong.origin) == (Kind.BACKEND_GARBAGE, Origin.BACKEND)
     assert wrong.public == "the backend's response is invalid: tensor 'x': no shape"
@@ -78,7 +78,7 @@ def test_when_a_backend_wants_to_be_tried_again(expected: str, after: float | No
     assert parse_retry_after({}) is None
 
 
-def test_who_is_not_known_is_told_how_to_say_who_he_is() -> None:
+def test_unauthenticated_clients_get_a_challenge() -> None:
     error = UnauthenticatedError("credentials are required", 'Bearer realm="x"', "detail")
     assert error.kind is Kind.UNAUTHENTICATED
     assert (error.public, error.detail) == ("credentials are required", "detail")

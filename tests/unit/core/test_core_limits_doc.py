@@ -47,7 +47,7 @@ def test_each_limit_has_a_row_with_its_default(field: str) -> None:
     assert ROWS[field] == getattr(DEFAULT_LIMITS, field)
 
 
-def test_each_limit_tells_where_it_holds_and_what_tells_of_it() -> None:
+def test_each_limit_names_its_scope_and_its_metric() -> None:
     section = PAGE.partition("## What holds where")[2].partition("\n## ")[0]
     rows = dict(re.findall(r"^\| `(\w+)` \|(.*)\|$", section, re.MULTILINE))
     assert list(rows) == [f.name for f in dataclasses.fields(Limits)]
@@ -129,6 +129,6 @@ def test_bounds_that_are_not_configured() -> None:
     }
 
 
-def test_no_row_tells_of_a_limit_there_is_not() -> None:
+def test_every_row_describes_an_existing_limit() -> None:
     fields = {f.name for f in dataclasses.fields(Limits)}
     assert {name for name in ROWS if "." not in name} == fields

@@ -24,7 +24,7 @@ def test_records_are_equal_by_what_they_hold() -> None:
     assert Noted("a").notes is not Noted("a").notes
 
 
-def test_a_record_has_no_room_for_more() -> None:
+def test_a_record_has_no_other_attributes() -> None:
     with pytest.raises((AttributeError, TypeError)):
         REGION.other = 1  # type: ignore[attr-defined]
 

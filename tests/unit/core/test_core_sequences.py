@@ -16,7 +16,7 @@ def test_a_sequence(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [None, True, False, 1.5, 0.0, [], [1], {"a": 1}])
-def test_what_is_refused(value: Any) -> None:
+def test_requests_that_are_refused(value: Any) -> None:
     with pytest.raises(
         GatewayError, match="'sequence_id' must be an integer or a string"
     ) as caught:
@@ -25,7 +25,7 @@ def test_what_is_refused(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [0, ""])
-def test_what_is_none(value: Any) -> None:
+def test_values_that_are_not_valid(value: Any) -> None:
     assert sequence_id({"sequence_id": value}) is None
     assert sequence_key(InferRequest("m", parameters={"sequence_id": value})) is None
 

@@ -31,7 +31,7 @@ def test_parts_are_joined_and_counted(parts: list[bytes], whole: bytes) -> None:
     assert total_size(parts) == len(whole)
 
 
-def test_wires_are_empty_by_default() -> None:
+def test_messages_are_empty_by_default() -> None:
     assert HttpRequest("GET", "/v2") == HttpRequest("GET", "/v2", "", {}, ())
     assert HttpResponse(200) == HttpResponse(200, NO_HEADERS, ())
     assert RpcRequest("/a.B/C") == RpcRequest("/a.B/C", (), {})
@@ -40,7 +40,7 @@ def test_wires_are_empty_by_default() -> None:
         NO_HEADERS["a"] = "b"  # type: ignore[index]
 
 
-def test_a_call_goes_to_another_process_without_what_is_this_ones() -> None:
+def test_a_context_is_pickled_without_process_local_fields() -> None:
     here: Any = lambda: None  # noqa: E731 - what cannot be pickled
     wire = RpcRequest("/a.B/C", (b"x",), {"a": "b"}, memory=here, deferred=here)
     wire.codec_state = here

@@ -64,7 +64,7 @@ def sent(backend: Memory) -> tuple[Tensor, ...]:
     return request.inputs
 
 
-async def test_inputs_are_cast_for_a_backend_that_lacks_their_datatype() -> None:
+async def test_inputs_are_cast_for_a_backend_without_their_datatype() -> None:
     backend = Lacking("b")
     answer = await infer(through(backend), call(), BOOL, BF16)
     assert sent(backend) == (UINT8, FP32)
@@ -72,12 +72,12 @@ async def test_inputs_are_cast_for_a_backend_that_lacks_their_datatype() -> None
     assert backend.described == []
 
 
-async def test_outputs_are_cast_for_a_client_that_lacks_their_datatype() -> None:
+async def test_outputs_are_cast_for_a_client_without_their_datatype() -> None:
     backend = Memory("b", InferResponse("m", outputs=(BOOL, BF16)))
     assert (await infer(through(backend), lacking())).outputs == (UINT8, FP32)
 
 
-async def test_inputs_are_cast_back_where_the_model_wants_what_the_client_lacks() -> None:
+async def test_inputs_are_cast_back_if_the_client_cannot_send_the_models_datatype() -> None:
     backend = Memory("b")
     backend.description = MODEL
     answer = await infer(through(backend), lacking(), UINT8, FP32)
@@ -93,7 +93,7 @@ async def test_only_what_the_model_wants_is_cast_back() -> None:
     assert sent(backend) == (UINT8, FP32)
 
 
-async def test_what_a_cast_makes_is_counted() -> None:
+async def test_memory_of_casts_is_counted() -> None:
     elements = 100_000
     half = Tensor("f", Datatype.BF16, (elements,), bytes(2 * elements))
     full = Tensor("f", Datatype.FP32, (elements,), bytes(4 * elements))
@@ -129,7 +129,7 @@ async def test_declared_metadata_casts_back_too() -> None:
 
 
 @pytest.mark.parametrize(("context", "backend"), [(call(), Memory("b")), (lacking(), Lacking("b"))])
-async def test_nothing_is_cast_back_and_nobody_asked_where_both_sides_are_alike(
+async def test_no_cast_and_no_metadata_request_if_both_sides_are_alike(
     context: RequestContext, backend: Memory
 ) -> None:
     backend.description = MODEL
@@ -138,7 +138,7 @@ async def test_nothing_is_cast_back_and_nobody_asked_where_both_sides_are_alike(
     assert backend.described == []
 
 
-async def test_the_backend_is_not_asked_where_no_input_may_be_meant() -> None:
+async def test_no_metadata_request_if_no_input_could_be_meant() -> None:
     backend = Memory("b")
     await infer(through(backend), lacking(), Tensor("i", Datatype.INT8, (1,), b"\1"))
     assert backend.described == []
@@ -166,7 +166,7 @@ async def test_without_a_cast_an_output_is_unsupported() -> None:
     )
 
 
-async def test_metadata_tells_the_client_what_it_gets() -> None:
+async def test_metadata_reports_the_datatypes_after_casting() -> None:
     backend = Memory("b", MODEL)
     backend.description = MODEL
     gateway = through(backend)
@@ -200,7 +200,7 @@ async def test_a_declared_model_is_known_to_the_backend_in_its_own_names() -> No
     )
 
 
-async def test_of_another_model_nothing_is_declared() -> None:
+async def test_declared_metadata_is_of_its_own_model_only() -> None:
     context = call()
     context.declared_metadata = MODEL
     await infer(through(Memory("b")), context, BOOL)

@@ -86,7 +86,7 @@ def test_a_refusal_is_recorded() -> None:
 
 
 @pytest.mark.parametrize(("code", "outcome"), [(5, "not_found"), (3, "bad_request")])
-async def test_refusals_of_own_services_are_recorded(code: int, outcome: str) -> None:
+async def test_rejections_by_own_services_are_recorded(code: int, outcome: str) -> None:
     contexts: list[RequestContext] = []
 
     async def check(wire: RpcRequest, context: RequestContext) -> RpcResponse:

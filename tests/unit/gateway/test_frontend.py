@@ -19,7 +19,7 @@ def frontend(backend: Any, codec: LineCodec, **route: Any) -> Frontend[RpcReques
     return Frontend(codec, made, DEFAULT_LIMITS)
 
 
-async def test_the_same_protocol_goes_on_undecoded() -> None:
+async def test_the_same_protocol_passes_through_undecoded() -> None:
     codec = LineCodec()
     backend = Wired("b", LineCodec())
     context = call()
@@ -67,7 +67,7 @@ async def test_anything_else_is_translated(
     assert context.record.pipeline == "translate"
 
 
-async def test_a_form_the_server_does_not_take_is_translated() -> None:
+async def test_tensor_formats_that_the_server_rejects_are_translated() -> None:
     codec = LineCodec()
     backend = Wired("b", LineCodec())
     context = call()
@@ -78,7 +78,7 @@ async def test_a_form_the_server_does_not_take_is_translated() -> None:
 
 
 @pytest.mark.parametrize("backend", [Wired("b", LineCodec()), Memory("b")], ids=["wire", "other"])
-async def test_both_ways_refuse_what_is_wrong_and_send_nothing(backend: Any) -> None:
+async def test_both_pipelines_refuse_an_invalid_request_and_send_nothing(backend: Any) -> None:
     context = call()
     answer = await frontend(backend, LineCodec()).respond(RpcRequest("infer m 1 bad"), context)
     assert answer.details == "bad_request: bad tensor"
@@ -94,7 +94,7 @@ async def test_a_trusted_routes_message_is_not_read() -> None:
 
 
 @pytest.mark.parametrize("validate", [True, False])
-async def test_a_forwarded_request_tells_its_sequence_in_the_backends_names(validate: bool) -> None:
+async def test_a_forwarded_sequence_has_the_backends_model_name(validate: bool) -> None:
     backend = Wired("b", LineCodec())
     handler = frontend(backend, LineCodec(), rewrite=Rewrite(model="theirs"), validate=validate)
     await handler.respond(RpcRequest("infer m 1 id", metadata={"sequence": "s"}), call())
@@ -102,7 +102,7 @@ async def test_a_forwarded_request_tells_its_sequence_in_the_backends_names(vali
     assert backend.supports_sequences == [("theirs", "s"), None]
 
 
-async def test_where_there_is_one_endpoint_no_sequence_is_looked_for() -> None:
+async def test_one_endpoint_needs_no_sequence_lookup() -> None:
     backend = Wired("b", LineCodec())
     backend.has_several_endpoints = False
     handler = frontend(backend, LineCodec())
@@ -110,7 +110,7 @@ async def test_where_there_is_one_endpoint_no_sequence_is_looked_for() -> None:
     assert backend.supports_sequences == [None]
 
 
-async def test_a_backends_error_is_told_in_this_protocol() -> None:
+async def test_a_backends_error_is_written_in_this_protocol() -> None:
     backend = Wired("b", LineCodec())
     backend.reply = RpcResponse(code=13, details="it broke")
     context = call()
@@ -119,7 +119,7 @@ async def test_a_backends_error_is_told_in_this_protocol() -> None:
     assert context.record.outcome == "backend_error"
 
 
-async def test_other_operations_need_no_way() -> None:
+async def test_other_operations_need_no_pipeline() -> None:
     answer = await frontend(Memory("b"), LineCodec()).respond(RpcRequest("ready m"), call())
     assert answer.message == [b"HealthStatus(ok=True)"]
 
@@ -150,7 +150,7 @@ def test_a_refusal_of_the_transport_takes_this_form() -> None:
     assert context.record.outcome == "too_large"
 
 
-async def test_outputs_that_cannot_be_had_in_that_form_are_translated() -> None:
+async def test_outputs_that_need_translation_are_translated() -> None:
     """A second time where the first told so, from the beginning later; never a step of a sequence
     twice."""
 

@@ -45,7 +45,7 @@ def one(rewrite: Rewrite | None = None, **route: Any) -> tuple[Gateway, Memory]:
 TENSOR = Tensor("x", Datatype.INT8, (2,), b"\x01\x02")
 
 
-async def test_the_server_speaks_for_itself() -> None:
+async def test_server_metadata_is_the_gateways_own() -> None:
     made, memory = one()
     assert await made.perform(ServerLiveRequest(), call()) == HealthStatus(ok=True)
     index = await made.perform(ServerMetadataRequest(), call())
@@ -117,7 +117,7 @@ async def test_renaming_two_tensors_to_one_is_refused() -> None:
     assert not memory.requests
 
 
-async def test_metadata_is_told_in_the_clients_names() -> None:
+async def test_metadata_has_the_clients_names() -> None:
     made, memory = one(Rewrite("real", "1", {"image": "data"}, {"probs": "prob"}), version="2")
     memory.answer = ModelMetadata(
         "real",
@@ -213,7 +213,7 @@ class WatchedMemory(Memory):
         ((False, None), any, True),
     ],
 )
-async def test_readiness_believes_checks_and_asks_where_there_are_none(
+async def test_readiness_uses_health_checks_or_else_sends_a_request(
     index: tuple[bool | None, ...], combine: Any, ready: bool
 ) -> None:
     backends = [WatchedMemory(str(i), each) for i, each in enumerate(index)]
@@ -282,7 +282,7 @@ async def test_a_routes_timeout_brings_the_deadline_forward() -> None:
     assert context.deadline - context.record.started_at <= 5.5
 
 
-async def test_the_embedded_models_are_served() -> None:
+async def test_the_embedded_models_respond() -> None:
     made = gateway(Route("*", "demo"), backends=[BuiltinBackend("demo")])
     index = await made.perform(ModelIndexRequest(), call())
     assert isinstance(index, ModelIndex)

@@ -40,7 +40,7 @@ async def until(met: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_storm_of_probes_is_one_question() -> None:
+async def test_a_storm_of_probes_is_one_check() -> None:
     backends = Backends()
     backends.gate.clear()
     readiness = Readiness(backends.ask, Clock())
@@ -52,7 +52,7 @@ async def test_a_storm_of_probes_is_one_question() -> None:
 
 
 @pytest.mark.parametrize("is_ready", [True, False])
-async def test_an_answer_is_good_for_a_moment(is_ready: bool) -> None:
+async def test_a_result_is_cached_briefly(is_ready: bool) -> None:
     backends, clock = Backends(), Clock()
     backends.is_ready = is_ready
     readiness = Readiness(backends.ask, clock)
@@ -65,7 +65,7 @@ async def test_an_answer_is_good_for_a_moment(is_ready: bool) -> None:
     assert backends.requests == 2
 
 
-async def test_at_most_two_questions_a_second() -> None:
+async def test_no_more_than_two_checks_a_second() -> None:
     backends, clock = Backends(), Clock()
     readiness = Readiness(backends.ask, clock)
     for _ in range(1000):
@@ -74,7 +74,7 @@ async def test_at_most_two_questions_a_second() -> None:
     assert backends.requests <= 20
 
 
-async def test_where_the_one_who_asks_goes_away_the_next_asks() -> None:
+async def test_a_cancelled_check_is_repeated_by_the_next_caller() -> None:
     backends = Backends()
     backends.gate.clear()
     readiness = Readiness(backends.ask, Clock())
@@ -89,7 +89,7 @@ async def test_where_the_one_who_asks_goes_away_the_next_asks() -> None:
     assert first.cancelled()
 
 
-async def test_all_who_wait_share_one_timer_and_one_question(
+async def test_all_watchers_share_one_timer_and_one_check(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     timers: list[tuple[float, Callable[[], None]]] = []
@@ -125,7 +125,7 @@ async def test_all_who_wait_share_one_timer_and_one_question(
     assert answers[-1] is False
 
 
-async def test_draining_wakes_who_waits_and_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_draining_wakes_waiters_without_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "POLL_SECONDS", 3600.0)
     backends = Backends()
     readiness = Readiness(backends.ask, Clock())
@@ -142,7 +142,7 @@ async def test_draining_wakes_who_waits_and_asks_nothing(monkeypatch: pytest.Mon
     assert backends.requests == 1
 
 
-async def test_an_answer_that_comes_after_draining_began_is_no() -> None:
+async def test_a_check_that_ends_after_draining_began_is_negative() -> None:
     backends = Backends()
     backends.gate.clear()
     readiness = Readiness(backends.ask, Clock())

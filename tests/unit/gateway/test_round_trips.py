@@ -295,7 +295,7 @@ def changes(rule: Callable[[], Any], example: Any) -> bool:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.what)
-def test_a_rule_is_told(rule: Rule) -> None:
+def test_a_name_rule_is_reported(rule: Rule) -> None:
     file, row = rule.row
     rows = [line.split("|")[1].strip() for line in (DOCS / file).read_text().splitlines()
             if line.startswith("|")]  # fmt: skip

@@ -23,7 +23,7 @@ async def stream(made: Gateway, request: InferRequest) -> None:
 
 
 @pytest.mark.parametrize("act", [perform, stream])
-async def test_a_protocol_without_sequences_is_sent_none(act: object) -> None:
+async def test_a_protocol_without_sequences_gets_none(act: object) -> None:
     assert callable(act)
     backend = Memory("b")
     made = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {})

@@ -108,7 +108,7 @@ async def check(channel: grpc.aio.Channel, service: str) -> int:
     return int(CheckResponse.FromString(answer).status)
 
 
-async def test_check_tells_readiness_of_the_server_and_its_services() -> None:
+async def test_check_returns_the_readiness_of_the_server_and_its_services() -> None:
     readiness = Switch()
     async with services_of(made(readiness)) as channel:
         for service in ("", V2, HEALTH_SERVICE, *REFLECTION_SERVICES):
@@ -121,7 +121,7 @@ async def test_check_tells_readiness_of_the_server_and_its_services() -> None:
         assert "nosuch.Service" in (caught.value.details() or "")
 
 
-async def test_list_tells_every_service() -> None:
+async def test_list_returns_every_service() -> None:
     async with services_of(made(Switch())) as channel:
         answer = await channel.unary_unary(f"/{HEALTH_SERVICE}/List")(b"", timeout=30)
     statuses = ListResponse.FromString(answer).statuses
@@ -130,7 +130,7 @@ async def test_list_tells_every_service() -> None:
     )
 
 
-async def test_watch_tells_the_status_now_and_each_change_once() -> None:
+async def test_watch_sends_the_status_and_each_change_once() -> None:
     readiness = Switch()
     async with services_of(made(readiness)) as channel:
         call = channel.unary_stream(f"/{HEALTH_SERVICE}/Watch")(b"", timeout=30)
@@ -155,7 +155,7 @@ async def test_watch_of_an_unknown_service_stays_open() -> None:
         call.cancel()
 
 
-async def test_draining_is_told_to_every_watcher_and_ends_its_stream(
+async def test_draining_is_sent_to_every_watcher_and_ends_its_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("infergate.gateway.readiness.POLL_SECONDS", 3600.0)
@@ -186,7 +186,7 @@ async def test_draining_is_told_to_every_watcher_and_ends_its_stream(
     assert len(watches) == 1
 
 
-async def test_draining_while_a_status_is_on_its_way_is_told_after_it() -> None:
+async def test_draining_during_a_status_is_sent_after_it() -> None:
     async def ask(context: RequestContext) -> bool:
         return True
 
@@ -278,7 +278,7 @@ async def test_files_by_name_and_by_any_symbol(service: str) -> None:
 
 
 @pytest.mark.parametrize("service", REFLECTION_SERVICES)
-async def test_what_cannot_be_answered_is_an_error_and_the_stream_goes_on(service: str) -> None:
+async def test_a_request_that_fails_leaves_the_stream_open(service: str) -> None:
     async with services_of(made(Switch())) as channel:
         answers = await reflect(
             channel,

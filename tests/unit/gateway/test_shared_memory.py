@@ -248,7 +248,7 @@ async def test_data_is_checked_once_it_is_copied() -> None:
     assert "past the end" in error.public
 
 
-async def test_much_is_moved_by_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_data_is_copied_by_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     moved: list[str] = []
     in_thread = asyncio.to_thread
 
@@ -269,7 +269,7 @@ async def test_much_is_moved_by_a_thread(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(("maximum", "threads"), [(63, 1), (64, 0)])
-async def test_many_short_elements_are_much(
+async def test_many_short_elements_count_as_large_data(
     maximum: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two tensors, and not of what lies elsewhere."""
@@ -294,7 +294,7 @@ async def test_many_short_elements_are_much(
 # ---- bounds
 
 
-async def test_what_requests_hold_is_bounded() -> None:
+async def test_memory_held_by_requests_is_bounded() -> None:
     memory = await on()
     error = await refused(
         memory, request_with(RegionRef("r", 0, SIZE), RegionRef("r", 0, SIZE), RegionRef("r", 0, 1))
@@ -328,7 +328,7 @@ async def test_regions_are_counted() -> None:
     "key",
     ["", "/", "//", "/.", "/..", "/a/b", "../x", "/a\0", "/\ud800", "/" + "x" * 256, "/sem.x"],
 )
-async def test_keys_that_nothing_is_opened_by(key: str) -> None:
+async def test_invalid_keys_open_no_file(key: str) -> None:
     memory = SharedMemory(LIMITS, enabled=True)
     with pytest.raises(GatewayError, match="Unable to open") as caught:
         await memory.perform(replace(REGISTER, key=key), call())
@@ -383,7 +383,7 @@ async def test_numbers_that_no_region_has(wrong: dict[str, int]) -> None:
 # ---- registering and forgetting
 
 
-async def test_a_region_is_there_once_and_until_it_is_forgotten() -> None:
+async def test_a_region_is_listed_once_until_it_is_unregistered() -> None:
     memory = await on()
     with pytest.raises(GatewayError, match="'r' already in manager") as caught:
         await memory.perform(replace(REGISTER, size=1), call())
@@ -406,7 +406,7 @@ async def test_a_region_is_there_once_and_until_it_is_forgotten() -> None:
     assert (error.kind, error.region) == (Kind.NOT_FOUND, "r")
 
 
-async def test_a_request_keeps_what_it_uses_though_it_is_forgotten_meanwhile() -> None:
+async def test_a_request_keeps_its_regions_when_they_are_unregistered() -> None:
     """Its descriptor is not closed under it, so that no other file is written to by its number."""
     memory = await on()
     async with memory.stage(
@@ -452,7 +452,7 @@ async def test_a_request_that_is_given_up_while_a_thread_reads(
         pass  # nothing is counted as held
 
 
-async def test_registering_and_forgetting_are_told_to_the_audit_log(
+async def test_registering_and_unregistering_are_audited(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "infergate.audit")
@@ -481,7 +481,7 @@ async def test_registering_and_forgetting_are_told_to_the_audit_log(
     assert every.startswith("shared_memory_unregister region='' ")
 
 
-async def test_where_it_is_off_there_is_nothing_to_tell(caplog: pytest.LogCaptureFixture) -> None:
+async def test_disabled_shared_memory_is_not_audited(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "infergate.audit")
     backend = Memory("b", Acknowledgement())
     memory = SharedMemory(LIMITS, [backend], enabled=False)
@@ -492,7 +492,7 @@ async def test_where_it_is_off_there_is_nothing_to_tell(caplog: pytest.LogCaptur
     assert not backend.requests
 
 
-async def test_off_nothing_is_opened() -> None:
+async def test_disabled_shared_memory_opens_no_file() -> None:
     memory = SharedMemory(LIMITS, enabled=False)
     with pytest.raises(GatewayError, match="'r': shared memory is not supported") as caught:
         await memory.perform(REGISTER, call())
@@ -535,7 +535,7 @@ class Sharing(Memory):
         return Acknowledgement()
 
 
-async def test_each_backend_is_told_of_each_region() -> None:
+async def test_each_backend_registers_each_region() -> None:
     backends = Sharing("a"), Sharing("b")
     memory = await on(LIMITS, *backends)
     assert memory.extensions == ("system_shared_memory", "cuda_shared_memory")
@@ -565,9 +565,7 @@ async def test_all_backends_have_a_region_or_none() -> None:
 @pytest.mark.parametrize(
     ("kind", "expected"), [(Kind.TIMEOUT, 1), (Kind.CONNECT, 1), (Kind.BAD_REQUEST, 2)]
 )
-async def test_a_new_backend_that_is_silent_is_told_of_one_region(
-    kind: Kind, expected: int
-) -> None:
+async def test_a_silent_new_backend_gets_one_region(kind: Kind, expected: int) -> None:
     """A reload waits for each."""
     memory = await on(LIMITS, Sharing("a"))
     await memory.perform(CUDA, call())
@@ -580,7 +578,7 @@ async def test_a_new_backend_that_is_silent_is_told_of_one_region(
     await memory.perform(SharedMemoryUnregisterRequest(), call())
 
 
-async def test_what_a_backend_does_not_forget_is_forgotten_here() -> None:
+async def test_a_region_is_removed_even_if_a_backend_keeps_it() -> None:
     backends = Sharing("a", SharedMemoryUnregisterRequest), Sharing("b")
     memory = await on(LIMITS, *backends)
     with pytest.raises(GatewayError, match="a says no"):
@@ -589,7 +587,7 @@ async def test_what_a_backend_does_not_forget_is_forgotten_here() -> None:
     assert len(backends[1].requests) == 2
 
 
-async def test_such_a_backend_is_asked_by_name_and_others_by_copy() -> None:
+async def test_a_sharing_backend_gets_the_region_and_others_a_copy() -> None:
     sharing = Sharing("a")
     memory = await on(LIMITS, sharing)
     request = request_with(RegionRef("r", 0, 4), output=RegionRef("r", 0, 8))
@@ -625,7 +623,7 @@ async def test_such_a_backend_is_asked_by_name_and_others_by_copy() -> None:
     ],
     ids=str,
 )
-async def test_such_a_backend_is_asked_for_nothing_past_the_end(
+async def test_a_sharing_backend_gets_no_request_past_the_end(
     request_: InferRequest, names: str
 ) -> None:
     """A legacy server crashes on it."""
@@ -638,7 +636,7 @@ async def test_such_a_backend_is_asked_for_nothing_past_the_end(
     assert caught.value.kind is Kind.BAD_REQUEST
 
 
-async def test_such_a_backend_is_not_asked_for_what_was_cut_off() -> None:
+async def test_a_sharing_backend_gets_no_request_for_a_truncated_file() -> None:
     sharing = Sharing("a")
     memory = await on(LIMITS, sharing)
     os.truncate(FILE, 3)
@@ -664,7 +662,7 @@ async def test_a_region_that_a_new_backend_has_already_is_replaced() -> None:
     assert new.requests == [REGISTER, SharedMemoryUnregisterRequest("r", cuda=False), REGISTER]
 
 
-async def test_memory_on_a_gpu_is_for_such_a_backend_alone() -> None:
+async def test_memory_on_a_gpu_is_left_to_the_backend() -> None:
     with pytest.raises(GatewayError, match="GPUs not supported"):
         await (await on()).perform(CUDA, call())
     sharing = Sharing("a")

@@ -66,7 +66,7 @@ def test_only_inferences_on_routes_are_counted() -> None:
     assert counted(figures, "m")["inference_count"] == 0
 
 
-def test_a_name_that_nobody_wrote_down_is_counted_from_its_first_success() -> None:
+def test_an_unlisted_name_is_counted_from_its_first_success() -> None:
     figures = GatewayStatistics(["named"])
     for model in ("named", "invented"):
         record(figures, model, "not_found")
@@ -77,7 +77,7 @@ def test_a_name_that_nobody_wrote_down_is_counted_from_its_first_success() -> No
     assert counted(figures, "invented")["inference_stats"]["fail"]["count"] == 1
 
 
-def test_the_least_wanted_model_is_forgotten_first() -> None:
+def test_the_least_recently_used_model_is_evicted_first() -> None:
     figures = GatewayStatistics([])
     for number in range(MAX_MODELS):
         record(figures, str(number))
@@ -136,7 +136,7 @@ def made(*backends: Any, routes: Any) -> Gateway:
     return Gateway(RouteTable(routes), {each.name: each for each in backends}, {})
 
 
-async def test_a_server_that_counts_is_asked_and_told_in_the_clients_names() -> None:
+async def test_a_servers_statistics_have_the_clients_names() -> None:
     memory = Memory("b", ModelStatistics(({"name": "real", "version": "1", "inference_count": 2},)))
     memory.profile_of_all = TRITON
     memory.servers = 2
@@ -148,7 +148,7 @@ async def test_a_server_that_counts_is_asked_and_told_in_the_clients_names() -> 
         await gateway.perform(ModelStatisticsRequest("n"), call())
 
 
-async def test_of_other_servers_the_gateways_figures_are_told() -> None:
+async def test_other_servers_get_the_gateways_statistics() -> None:
     memory = Memory("b")
     gateway = made(memory, routes=[Route("m", "b")])
     record(gateway.own_statistics, "m")
@@ -175,7 +175,7 @@ async def test_the_gateways_figures_are_of_a_version_that_is_a_number(
 
 
 @pytest.mark.parametrize("requested", [("nope", ""), ("simple", "abc"), ("simple", "2")])
-async def test_what_is_not_there_has_no_statistics(requested: tuple[str, str]) -> None:
+async def test_unknown_models_have_no_statistics(requested: tuple[str, str]) -> None:
     gateway = made(BuiltinBackend("b"), routes=[Route("*", "b")])
     with pytest.raises(GatewayError) as caught:
         await gateway.perform(ModelStatisticsRequest(*requested), call())
@@ -192,7 +192,7 @@ async def test_a_server_that_is_down_has_been_counted() -> None:
     assert [(each["version"], each["inference_count"]) for each in statistics.models] == [("1", 1)]
 
 
-async def test_all_models_are_those_of_the_index_as_far_as_they_can_be_had() -> None:
+async def test_statistics_of_all_models_cover_the_reachable_index() -> None:
     class Counting(Memory):
         async def perform(self, operation: Operation, fields: Any) -> Any:
             if isinstance(operation, ModelIndexRequest):

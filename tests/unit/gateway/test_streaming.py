@@ -235,7 +235,7 @@ async def test_an_error_costs_one_request(text: str, answer: str, outcome: str) 
 @pytest.mark.parametrize(
     "text", ["infer m fail a", "infer bad one a", "infer unspeakable one a", "infer m one a"]
 )
-async def test_messages_are_let_go_at_once(text: str) -> None:
+async def test_messages_are_released_at_once(text: str) -> None:
     harness = Harness()
     gc.collect()
     gc.disable()
@@ -262,7 +262,7 @@ async def test_the_models_figures_count_each_request(in_turn: bool) -> None:
     assert context["inference_stats"]["fail"] == {"count": 1, "ns": 500_000_000}
 
 
-async def test_what_the_transport_refuses_is_told() -> None:
+async def test_messages_that_the_transport_refuses_get_an_error() -> None:
     harness = Harness()
     refused = GatewayError(Kind.OVERLOADED, "full")
     assert await harness.ask("infer m one a", refused) == ["overloaded: full"]
@@ -285,7 +285,7 @@ async def test_only_answers_and_errors_come_in_the_order_of_their_requests() -> 
     assert [name for name in order if name != "c"] == list("abde")
 
 
-async def test_a_request_that_others_follow_holds_nobody_up() -> None:
+async def test_a_waiting_request_does_not_delay_later_ones() -> None:
     harness = Harness()
     first, second = [
         await harness.stream.handle(text, None) for text in (b"infer m 2 a", b"infer m one b")
@@ -300,7 +300,7 @@ async def test_a_request_that_others_follow_holds_nobody_up() -> None:
     await second.aclose()
 
 
-async def test_a_sequence_whose_requests_overlap_keeps_none_that_is_over() -> None:
+async def test_overlapping_requests_of_a_sequence_leave_no_state() -> None:
     harness = Harness()
     gc.collect()
     gc.disable()
@@ -341,7 +341,7 @@ async def test_headers_that_go_back_are_those_of_the_last_request_that_has_any()
     assert [each.response_headers for each in harness.records] == [returned["a"], returned["b"], {}]
 
 
-async def test_closing_gives_up_the_backend() -> None:
+async def test_closing_cancels_the_backend_request() -> None:
     harness = Harness()
     answers = await harness.stream.handle(b"infer m 5 a", None)
     await anext(answers)
@@ -369,7 +369,7 @@ async def test_a_clients_deadline_is_never_pushed_back() -> None:
     assert harness.backend.deadlines == [soon, soon]
 
 
-async def test_what_is_late_ends_the_stream_only_at_the_clients_deadline() -> None:
+async def test_only_the_clients_deadline_ends_a_late_stream() -> None:
     harness = Harness()
     codes = []
     for seconds in (30, CLOCK_TOLERANCE / 2, 0):
@@ -379,7 +379,7 @@ async def test_what_is_late_ends_the_stream_only_at_the_clients_deadline() -> No
     assert codes == [0, 3, 3]  # 3 is how the codec tells any error outside the stream
 
 
-async def test_streams_with_unary_messages_are_served_in_turn() -> None:
+async def test_streams_with_unary_messages_run_one_at_a_time() -> None:
     assert Harness().stream.max_concurrent == MAX_CONCURRENT_REQUESTS
     harness = Harness(in_turn=True)
     assert harness.stream.max_concurrent == 1

@@ -70,6 +70,6 @@ def test_sameness_is_finer_than_equality_and_takes_any_buffer() -> None:
 @pytest.mark.parametrize(
     "fields", [{"type": "Nothing"}, {"type": "HealthStatus", "okay": True}, {}]
 )
-def test_what_is_not_of_the_form_is_refused(fields: dict[str, object]) -> None:
+def test_other_forms_are_refused(fields: dict[str, object]) -> None:
     with pytest.raises((KeyError, TypeError)):
         from_json(fields)

@@ -130,7 +130,7 @@ def test_a_sound_codec_passes() -> None:
         (OverlooksSequences, "sequence 9223372036854775808"),
     ],
 )
-def test_a_broken_rule_is_told(make: type[Sound], expected: str) -> None:
+def test_a_broken_rule_is_named(make: type[Sound], expected: str) -> None:
     with pytest.raises(AssertionError, match=expected):
         check_codec(plugin(make))
 
@@ -145,7 +145,7 @@ def test_a_plugin_claims_something() -> None:
         check_codec(replace(plugin(Sound), claims=()))
 
 
-def test_what_a_protocol_cannot_carry_may_be_declared() -> None:
+def test_datatypes_that_a_protocol_cannot_carry_may_be_declared() -> None:
     class WithoutIds(LosesTheId):
         can_pass_through = False
 

@@ -67,14 +67,14 @@ async def test_over_a_unix_socket(upstream: FrameUpstream, tmp_path: Path) -> No
         assert harness.app.calls[0].peer == "unix"
 
 
-async def test_what_is_no_post(upstream: FrameUpstream) -> None:
+async def test_methods_other_than_post(upstream: FrameUpstream) -> None:
     with pytest.raises(GatewayError) as caught:
         await upstream.exchange(HttpRequest("GET", "/"), Endpoint("127.0.0.1", 1), 5)
     assert caught.value.kind is Kind.UNSUPPORTED
 
 
 @pytest.mark.parametrize("where", ["tcp", "unix"])
-async def test_nobody_listens(
+async def test_a_socket_without_a_listener(
     upstream: FrameUpstream, tmp_path: Path, unused_tcp_port: int, where: str
 ) -> None:
     endpoint = Endpoint("127.0.0.1", unused_tcp_port, framed=True)
@@ -158,7 +158,7 @@ async def test_each_endpoint_as_it_wants(harness: HttpHarness) -> None:
     await upstream.close()
 
 
-async def test_bytes_that_nobody_asked_for_end_the_connection(upstream: FrameUpstream) -> None:
+async def test_unsolicited_bytes_end_the_connection(upstream: FrameUpstream) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(9)
         writer.write(framed(b"answer"))

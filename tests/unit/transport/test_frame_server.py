@@ -58,7 +58,7 @@ async def test_pipelined_requests_are_answered_in_order(harness: FrameHarness) -
     await peer.close()
 
 
-async def test_what_is_pipelined_waits_with_the_client(harness: FrameHarness) -> None:
+async def test_pipelined_requests_wait_in_the_clients_socket(harness: FrameHarness) -> None:
     peer = await harness.connect()
     await peer.send(framed(b"wait"))
     await harness.app.entered.wait()
@@ -87,7 +87,7 @@ async def test_a_body_as_large_as_allowed(harness: FrameHarness) -> None:
     await peer.close()
 
 
-async def test_a_body_larger_than_the_room_ahead() -> None:
+async def test_a_body_larger_than_the_free_memory() -> None:
     limits = dataclasses.replace(LIMITS, body=10_000_000)
     async with frame_harness(limits) as harness:
         peer = await harness.connect()
@@ -102,7 +102,7 @@ async def test_a_body_larger_than_the_room_ahead() -> None:
 # ---- refusals --------------------------------------------------------------------------------
 
 
-async def test_an_empty_frame_is_an_error_and_the_next_is_served(harness: FrameHarness) -> None:
+async def test_an_empty_frame_is_an_error_and_the_next_succeeds(harness: FrameHarness) -> None:
     peer = await harness.connect()
     assert await peer.ask(b"") == b"the frame is empty"
     assert harness.app.refused[0].kind is Kind.BAD_REQUEST
@@ -187,7 +187,7 @@ async def test_a_bug_and_a_cancellation_of_its_own(harness: FrameHarness) -> Non
 # ---- slow ------------------------------------------------------------------------------------
 
 
-async def test_a_connection_that_says_nothing(quick: FrameHarness) -> None:
+async def test_a_silent_connection(quick: FrameHarness) -> None:
     peer = await quick.connect()
     assert await peer.ended()
 
@@ -218,7 +218,7 @@ async def test_a_length_that_drips(quick: FrameHarness) -> None:
     await peer.close()
 
 
-async def test_a_body_that_drips_keeps_up_a_rate(quick: FrameHarness) -> None:
+async def test_a_slow_body_must_keep_up_a_rate(quick: FrameHarness) -> None:
     """One byte in 0.1 s is never idle for 0.2 s, but far from 500 in a second."""
     peer = await quick.connect()
     await peer.send(struct.pack("<I", 900))

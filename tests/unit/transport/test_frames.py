@@ -66,7 +66,7 @@ def test_a_frame_in_single_bytes() -> None:
     assert received(framed(b"abc") + framed(b"") + framed(b"d"), [1]) == [b"abc", b"", b"d"]
 
 
-def test_no_more_is_held_ahead_than_has_its_place() -> None:
+def test_no_more_is_buffered_ahead_than_allowed() -> None:
     frames = FrameReader()
     frames.buffer_written(len(frames.get_buffer()))
     assert frames.is_full
@@ -76,7 +76,7 @@ def test_no_more_is_held_ahead_than_has_its_place() -> None:
     assert len(frames.get_buffer()) == 4
 
 
-def test_what_is_dropped_gives_its_room_back() -> None:
+def test_dropped_messages_free_their_memory() -> None:
     frames = FrameReader()
     frames.buffer_written(len(frames.get_buffer()))
     frames.discard()

@@ -102,7 +102,7 @@ async def test_the_servers_own_deadline_is_its_answer(
     assert answer.code == 4
 
 
-async def test_a_code_that_is_none(grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream) -> None:
+async def test_an_invalid_status_code(grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream) -> None:
     answer = await rpc_upstream.exchange(ask("Fail", b"99"), grpc_harness.endpoint, 5)
     assert answer.code == grpc.StatusCode.UNKNOWN.value[0]
 
@@ -216,7 +216,7 @@ async def test_an_address_of_another_machine(engine: Engine) -> None:
     assert caught.value.errno == errno.EADDRNOTAVAIL
 
 
-async def test_an_address_that_is_free_by_the_time_it_is_asked_about(
+async def test_an_address_that_is_free_when_it_is_checked(
     unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(address: Address) -> None:
@@ -282,7 +282,7 @@ async def talking(harness: GrpcHarness, method: str = "Talk") -> AsyncIterator[A
     await until(lambda: not harness.admission.streams)
 
 
-async def test_requests_of_a_stream_are_served_at_once(grpc_harness: GrpcHarness) -> None:
+async def test_requests_of_a_stream_run_concurrently(grpc_harness: GrpcHarness) -> None:
     async with talking(grpc_harness) as stream:
         for message in (b"wait", b"wait", b"b 1"):
             await stream.write(message)
@@ -302,7 +302,7 @@ async def test_requests_of_a_stream_are_served_at_once(grpc_harness: GrpcHarness
     assert call.headers["x-a"] == "1"
 
 
-async def test_requests_in_turn(grpc_harness: GrpcHarness) -> None:
+async def test_requests_one_after_the_other(grpc_harness: GrpcHarness) -> None:
     async with talking(grpc_harness, "Turns") as stream:
         for message in (b"wait", b"b"):
             await stream.write(message)
@@ -397,7 +397,7 @@ async def test_a_stream_without_answers(
     assert (call.deadline, call.headers["x-b"]) == (None, "2")
 
 
-async def test_a_conversation_that_is_not_wanted_ends_before_anything_is_asked(
+async def test_an_unwanted_stream_ends_before_any_request(
     grpc_harness: GrpcHarness,
 ) -> None:
     async with grpc.aio.insecure_channel(grpc_harness.endpoint.authority) as channel:
@@ -408,7 +408,7 @@ async def test_a_conversation_that_is_not_wanted_ends_before_anything_is_asked(
     await until(lambda: not grpc_harness.admission.streams)
 
 
-async def test_what_a_conversation_returns_is_told_at_its_end(
+async def test_a_streams_trailers_are_sent_at_its_end(
     grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
 ) -> None:
     answers = [
@@ -562,7 +562,9 @@ async def test_a_streams_deadline(grpc_harness: GrpcHarness, rpc_upstream: RpcUp
     await until(lambda: not grpc_harness.app.serving)
 
 
-async def test_a_stream_from_nobody(rpc_upstream: RpcUpstream, unused_tcp_port: int) -> None:
+async def test_a_stream_without_a_connection(
+    rpc_upstream: RpcUpstream, unused_tcp_port: int
+) -> None:
     with pytest.raises(GatewayError) as caught:
         await anext(rpc_upstream.stream(ask("Talk"), Endpoint("127.0.0.1", unused_tcp_port), 5))
     assert caught.value.kind is Kind.CONNECT
@@ -576,7 +578,7 @@ async def test_a_request_too_big_to_stream(
     assert caught.value.kind is Kind.TOO_LARGE
 
 
-async def test_a_stream_whose_client_leaves(grpc_harness: GrpcHarness) -> None:
+async def test_a_stream_after_its_client_disconnects(grpc_harness: GrpcHarness) -> None:
     async with grpc.aio.insecure_channel(grpc_harness.endpoint.authority) as channel:
         stream = channel.stream_stream("/t.T/Stream")()
         await stream.write(b"a")
@@ -706,7 +708,7 @@ async def test_a_connection_that_breaks_under_a_call(rpc_upstream: RpcUpstream) 
         await rpc_upstream.close()  # before the backend, lest it connect once more
 
 
-async def test_stop_waits_for_what_is_served(engine: Engine, rpc_upstream: RpcUpstream) -> None:
+async def test_stop_waits_for_requests_in_flight(engine: Engine, rpc_upstream: RpcUpstream) -> None:
     app, admission = RpcEcho(), Admission(RPC_LIMITS)
     server = engine.server(_local(0), app, RPC_LIMITS, admission)
     await server.start()
@@ -722,7 +724,7 @@ async def test_stop_waits_for_what_is_served(engine: Engine, rpc_upstream: RpcUp
     assert await kind_of(rpc_upstream, endpoint, ask("Echo")) in gone
 
 
-async def test_what_a_client_is_told_after_the_grace(engine: Engine) -> None:
+async def test_clients_get_unavailable_after_the_grace_period(engine: Engine) -> None:
     app, admission = RpcEcho(), Admission(RPC_LIMITS)
     server = engine.server(_local(0), app, RPC_LIMITS, admission)
     await server.start()

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from infergate.transport.grpc import metadata
 
 
-def test_what_is_read() -> None:
+def test_requests_that_are_read() -> None:
     pairs = [("a", "1"), ("grpc-encoding", "x"), ("a", "2"), ("b-bin", b"\0"), ("b-bin", b"\1\2")]
     assert metadata.read(pairs) == {"a": "1, 2", "b-bin": "AA, AQI"}
 
 
-def test_what_is_written() -> None:
+def test_headers_that_are_written() -> None:
     entries = {
         "a": "1, 2",
         "b-bin": "AA, AQI=",

@@ -152,7 +152,7 @@ async def test_an_answer_that_is_not_taken(connect: Connect) -> None:
     assert said[2:] == (1, (8).to_bytes(4))
 
 
-async def test_a_silent_client_is_asked_whether_it_is_there(connect: Connect) -> None:
+async def test_a_silent_client_gets_a_ping(connect: Connect) -> None:
     _, peer = await connect()
     for _ in range(3):
         ping = await peer.until(lambda said: said[0] == frames.PING)
@@ -177,7 +177,7 @@ async def test_an_early_refusal_ends_the_request(connect: Connect) -> None:
     assert not harness.app.calls
 
 
-async def test_who_is_refused_may_end_the_request_first(connect: Connect) -> None:
+async def test_a_refused_client_may_end_its_request_first(connect: Connect) -> None:
     """curl takes a reset that comes before it has sent its body for a failure."""
     _, peer = await connect(RPC_LIMITS)
     wrong_block = request_block("Echo").replace(b"application/grpc", b"application/what")
@@ -191,7 +191,7 @@ async def test_who_is_refused_may_end_the_request_first(connect: Connect) -> Non
     assert cut[2:] == (3, frames.Code.NO_ERROR.to_bytes(4))
 
 
-async def test_who_neither_reads_nor_ends_is_cut_off(connect: Connect) -> None:
+async def test_clients_that_neither_read_nor_close_are_disconnected(connect: Connect) -> None:
     """Also where the end of the answer waits for the client's windows."""
     closed = frames.PREFACE + frames.settings([(frames.INITIAL_WINDOW_SIZE, 0)])
     _, peer = await connect(RPC_LIMITS, closed)
@@ -200,7 +200,7 @@ async def test_who_neither_reads_nor_ends_is_cut_off(connect: Connect) -> None:
     assert cut[2:] == (1, frames.Code.NO_ERROR.to_bytes(4))
 
 
-async def test_nothing_is_admitted_beyond_the_streams_of_a_connection(connect: Connect) -> None:
+async def test_no_call_is_admitted_beyond_the_streams_of_a_connection(connect: Connect) -> None:
     harness, peer = await connect(dataclasses.replace(RPC_LIMITS, streams=2))
     peer.send(frames.SETTINGS_ACK)
     peer.send(b"".join(opened(n, "Wait") + message(n, b"x") for n in (1, 3, 5)))
@@ -326,7 +326,7 @@ WIRE = RpcRequest("/t.T/Echo", (b"x",))
 @pytest.mark.parametrize(
     "refusal", [frames.reset(1, 7), frames.goaway(0, 0, "")], ids=["REFUSED_STREAM", "GOAWAY"]
 )
-async def test_what_was_not_looked_at_is_asked_again(refusal: bytes) -> None:
+async def test_an_unprocessed_request_is_sent_again(refusal: bytes) -> None:
     async def script(peer: Peer, number: int) -> None:
         said = await peer.until(is_request)
         if number == 1 and said[2] == 1:
@@ -377,7 +377,7 @@ async def test_a_response_that_cannot_be_inflated_holds_no_memory(
         assert admission.bytes == 0
 
 
-async def test_what_is_not_looked_at_twice_was_not_sent() -> None:
+async def test_a_request_refused_twice_counts_as_not_sent() -> None:
     async def script(peer: Peer, number: int) -> None:
         while True:
             said = await peer.until(is_request)
@@ -389,7 +389,7 @@ async def test_what_is_not_looked_at_twice_was_not_sent() -> None:
         assert caught.value.kind is Kind.CONNECT
 
 
-async def test_calls_wait_for_room_and_connections_are_bounded() -> None:
+async def test_calls_wait_for_streams_and_connections_are_bounded() -> None:
     connections = 0
 
     async def script(peer: Peer, number: int) -> None:
@@ -406,7 +406,7 @@ async def test_calls_wait_for_room_and_connections_are_bounded() -> None:
         assert 1 < connections <= 8
 
 
-async def test_a_call_that_finds_no_room_in_time() -> None:
+async def test_a_call_that_gets_no_stream_in_time() -> None:
     async def script(peer: Peer, number: int) -> None:
         await peer.ended()
 
@@ -416,7 +416,7 @@ async def test_a_call_that_finds_no_room_in_time() -> None:
         assert caught.value.kind is Kind.TIMEOUT
 
 
-async def test_a_server_that_says_nothing_is_asked_nothing_more() -> None:
+async def test_a_silent_server_gets_no_further_requests() -> None:
     seen: list[int] = []
 
     async def script(peer: Peer, number: int) -> None:

@@ -216,7 +216,7 @@ async def test_a_reader_that_stalls_gives_back_what_it_holds(connect: Connect) -
 
 
 @pytest.mark.parametrize("is_heard", [False, True])
-async def test_a_server_that_takes_nothing_holds_nothing(
+async def test_a_server_that_does_not_read_holds_no_memory(
     is_heard: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -252,7 +252,7 @@ async def test_a_server_that_takes_nothing_holds_nothing(
         release.set()
 
 
-async def test_room_that_is_made_later_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_that_becomes_free_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_MAX_CONNECTIONS", 1)
 
     async def script(peer: Peer, number: int) -> None:
@@ -268,7 +268,7 @@ async def test_room_that_is_made_later_is_found(monkeypatch: pytest.MonkeyPatch)
         assert [each.code for each in await asyncio.gather(*exchanges)] == [0] * 5
 
 
-async def test_a_turn_that_is_not_taken_goes_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slot_that_is_not_taken_goes_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_MAX_CONNECTIONS", 1)
     go = asyncio.Event()
 
@@ -341,7 +341,7 @@ async def test_a_server_that_floods_is_left() -> None:
 # ---- what is left
 
 
-async def test_calls_leave_nothing_that_has_to_be_collected() -> None:
+async def test_calls_leave_no_reference_cycles() -> None:
     """A cycle would keep its messages until the collector happens to run, which may be hundreds of
     calls later: gigabytes, where messages are long."""
     kinds = (

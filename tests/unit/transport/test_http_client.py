@@ -43,7 +43,7 @@ async def kind_of(upstream: Http1Upstream, endpoint: Endpoint, wire: HttpRequest
     return caught.value.kind
 
 
-async def test_what_is_sent(http_upstream: Http1Upstream) -> None:
+async def test_messages_that_are_sent(http_upstream: Http1Upstream) -> None:
     seen: list[bytes] = []
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -238,7 +238,7 @@ async def test_cancelling_closes_the_connection(
         b"\0\0\0\4\0\0\0\0\0",
     ],
 )
-async def test_what_is_no_answer(http_upstream: Http1Upstream, answer: bytes) -> None:
+async def test_malformed_responses(http_upstream: Http1Upstream, answer: bytes) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(answer)
@@ -299,7 +299,7 @@ async def test_a_body_that_ends_with_the_connection(http_upstream: Http1Upstream
         assert join_parts(got.body) == b"all of it"
 
 
-async def test_bytes_nobody_asked_for_end_the_connection(http_upstream: Http1Upstream) -> None:
+async def test_unrequested_bytes_end_the_connection(http_upstream: Http1Upstream) -> None:
     more = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

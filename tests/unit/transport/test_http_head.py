@@ -75,7 +75,7 @@ def test_request_head() -> None:
 
 
 @given(st.lists(st.integers(0, 200_000), max_size=6))
-def test_gathered_keeps_every_byte_in_order(sizes: list[int]) -> None:
+def test_gathered_bytes_stay_in_order(sizes: list[int]) -> None:
     parts = [bytes([65 + i]) * n for i, n in enumerate(sizes)]
     out = message_head.join_small(b"head", parts)
     assert b"".join(out) == b"head" + b"".join(parts)
@@ -93,11 +93,11 @@ def test_a_host(host: str) -> None:
 @pytest.mark.parametrize(
     "host", ["a b", "a, b", "a/b", "u@h", "h:p", "::1", "[::1", "h#", "\u00e9"]
 )
-def test_what_is_no_host(host: str) -> None:
+def test_values_that_are_no_host(host: str) -> None:
     assert not message_head.is_host(host)
 
 
-def test_a_protocol_may_have_words_of_its_own() -> None:
+def test_a_protocol_may_have_its_own_error_texts() -> None:
     head = message_head.response_head(HttpResponse(405, reason="Not Allowed"), 0, "", b"")
     assert head == b"HTTP/1.1 405 Not Allowed\r\ncontent-length: 0\r\n\r\n"
     with pytest.raises(ValueError, match="reason"):

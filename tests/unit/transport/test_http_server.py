@@ -141,7 +141,7 @@ async def test_http_1_0(harness: HttpHarness) -> None:
     await peer.close()
 
 
-async def test_nothing_behind_connection_close_is_served(harness: HttpHarness) -> None:
+async def test_no_request_after_connection_close_is_handled(harness: HttpHarness) -> None:
     peer = await harness.connect()
     await peer.send(
         b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -250,7 +250,7 @@ async def test_a_taken_port(engine: Engine, harness: HttpHarness) -> None:
     await other.stop(0)
 
 
-async def test_stop_waits_for_what_is_served(engine: Engine) -> None:
+async def test_stop_waits_for_requests_in_flight(engine: Engine) -> None:
     app, admission = HttpEcho(), Admission(LIMITS)
     server = engine.http(LOCAL, app, LIMITS, admission)
     await server.start()

@@ -129,7 +129,7 @@ async def test_target_length(harness: HttpHarness, length: int, status: int) -> 
         HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\nabXX",
     ],
 )
-async def test_what_is_not_http_is_refused(harness: HttpHarness, wire: bytes) -> None:
+async def test_bytes_that_are_not_http_are_refused(harness: HttpHarness, wire: bytes) -> None:
     peer = await harness.connect()
     await peer.send(wire)
     answer = await peer.answer()
@@ -159,7 +159,7 @@ async def test_a_transfer_coding_that_is_not_known(harness: HttpHarness, lines: 
 
 
 @pytest.mark.parametrize("host", ["x/y", "x, y", "user@x", "x:port"])
-async def test_a_host_that_is_none(harness: HttpHarness, host: str) -> None:
+async def test_an_invalid_host(harness: HttpHarness, host: str) -> None:
     peer = await harness.connect()
     await peer.send(f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
     answer = await peer.answer()

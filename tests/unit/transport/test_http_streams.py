@@ -158,7 +158,7 @@ async def test_a_slow_reader_stops_the_pulling(engine: Engine) -> None:
         await peer.close()
 
 
-async def test_a_reader_that_takes_nothing_is_given_up(engine: Engine) -> None:
+async def test_a_client_that_does_not_read_is_disconnected(engine: Engine) -> None:
     async with serving(engine, QUICK) as (harness, app):
         peer = await harness.connect()
         await peer.send(get("/1000?100000"))
@@ -179,7 +179,7 @@ async def test_a_client_that_leaves_cancels_it(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("query", ["bug", "bad"])
-async def test_what_must_not_happen_ends_the_connection(engine: Engine, query: str) -> None:
+async def test_impossible_events_end_the_connection(engine: Engine, query: str) -> None:
     async with serving(engine) as (harness, app):
         peer = await harness.connect()
         await peer.send(get(f"/1?{query}"))
@@ -273,7 +273,9 @@ END = b"0\r\n\r\n"
         (b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 2000, [b"too_large"]),
     ],
 )
-async def test_what_comes(engine: Engine, head: bytes, body: bytes, found: list[bytes]) -> None:
+async def test_messages_that_arrive(
+    engine: Engine, head: bytes, body: bytes, found: list[bytes]
+) -> None:
     assert await events(engine, body, head, dataclasses.replace(LIMITS, json=100)) == found
 
 
@@ -372,7 +374,7 @@ async def test_a_stream_is_read_no_further_than_it_is_pulled(engine: Engine) -> 
     await upstream.close()
 
 
-async def test_who_is_not_there_is_told_apart(engine: Engine) -> None:
+async def test_missing_peers_are_distinguished(engine: Engine) -> None:
     upstream = engine.http_upstream(LIMITS)
     async with fake_backend(lambda *_: asyncio.sleep(0)) as fake:
         pass
@@ -392,7 +394,7 @@ async def test_a_request_that_http_cannot_carry(engine: Engine) -> None:
     await upstream.close()
 
 
-async def test_a_stream_has_its_turn_to_its_end() -> None:
+async def test_a_stream_holds_its_slot_to_its_end() -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(CHUNKED + chunk(b"data: a\n\n"))

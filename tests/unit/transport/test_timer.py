@@ -60,7 +60,7 @@ def test_it_rings_when_its_time_has_come() -> None:
     assert rung == [2.0 + LATE_SECONDS / 2]
 
 
-def test_where_the_loop_was_held_up_what_came_is_read_first() -> None:
+def test_received_bytes_are_read_before_a_late_timeout() -> None:
     loop, timer, rung = made()
     timer.set(1.0)
     loop.went_to(5.0)
@@ -72,7 +72,7 @@ def test_where_the_loop_was_held_up_what_came_is_read_first() -> None:
     assert rung == [6.0]
 
 
-def test_where_nothing_came_it_rings_a_turn_later_however_busy_the_loop_is() -> None:
+def test_an_idle_connection_times_out_one_loop_turn_later() -> None:
     loop, timer, rung = made()
     timer.set(1.0)
     loop.went_to(5.0)

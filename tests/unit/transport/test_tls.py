@@ -180,7 +180,7 @@ async def test_a_certificate_for_another_name(serve: Serve, client: Client, trus
 
 
 @CARRIERS
-async def test_nobody_is_trusted(
+async def test_no_authority_is_trusted(
     serve: Serve, client: Client, trust: Trust, tmp_path: Path
 ) -> None:
     trust(tmp_path / "none")

@@ -119,7 +119,7 @@ async def test_a_listener_whose_backlog_is_full_is_alive(path: Path) -> None:
             client.close()
 
 
-async def test_who_has_bound_but_does_not_listen_yet_keeps_his_file(path: Path) -> None:
+async def test_a_process_that_bound_but_does_not_listen_keeps_its_file(path: Path) -> None:
     first = SocketFile(str(path), 0o660)
     made = first.bind()
     with pytest.raises(OSError, match="address already in use") as caught:
@@ -133,7 +133,7 @@ async def test_who_has_bound_but_does_not_listen_yet_keeps_his_file(path: Path) 
     assert list(path.parent.iterdir()) == []
 
 
-async def test_one_who_died_having_bound_is_replaced(path: Path) -> None:
+async def test_a_dead_process_that_had_bound_is_replaced(path: Path) -> None:
     """His lock ended with him, though its file is there."""
     code = (
         "import os, sys; from infergate.transport.net.unix_socket import SocketFile;"
@@ -150,7 +150,7 @@ async def test_one_who_died_having_bound_is_replaced(path: Path) -> None:
     assert list(path.parent.iterdir()) == []
 
 
-def test_a_lock_whose_file_was_taken_away_is_none(
+def test_a_lock_on_a_deleted_file_does_not_count(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between opening and locking it: another has made and locked a new one, or will."""
@@ -172,7 +172,7 @@ def test_a_lock_whose_file_was_taken_away_is_none(
     file.remove()
 
 
-async def test_many_who_start_together(path: Path) -> None:
+async def test_many_processes_that_start_together(path: Path) -> None:
     """One of them has the path, and can be reached there."""
     servers = [server_at(path) for _ in range(20)]
     outcomes = await asyncio.gather(*(each.start() for each in servers), return_exceptions=True)
@@ -187,7 +187,7 @@ async def test_many_who_start_together(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
-async def test_what_is_no_socket_is_not_touched(path: Path, kind: str) -> None:
+async def test_a_file_that_is_no_socket_is_left_alone(path: Path, kind: str) -> None:
     if kind == "file":
         path.write_text("precious")
     else:

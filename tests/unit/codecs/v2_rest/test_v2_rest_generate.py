@@ -219,7 +219,7 @@ def test_bytes_that_are_no_text() -> None:
     assert caught.value.kind is Kind.UNSUPPORTED
 
 
-def test_events() -> None:
+def test_core_server_sent_events() -> None:
     assert events(strings(), verb="generate_stream") == (
         b'data: {"model_name":"m","model_version":"1","out":[]}\n\n'
     )

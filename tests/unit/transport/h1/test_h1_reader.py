@@ -69,7 +69,7 @@ def test_a_request_in_one_piece() -> None:
         CHUNKED + b"1\r\nx\r\n0\r\n\r\n",
     ],
 )
-def test_nothing_is_kept_of_a_request_that_was_taken(data: bytes) -> None:
+def test_a_taken_request_leaves_no_state(data: bytes) -> None:
     into = reader()
     assert receive(into, data)[1] is not None
     assert (into._data, into.untaken_bytes, into._body_buffer, into._chunked_body) == (
@@ -120,7 +120,7 @@ def test_options_of_the_whole_server() -> None:
 
 
 @pytest.mark.parametrize("target", [b"*", b"http:///a", b"http://u@h/", b"x://a:b/"])
-def test_targets_that_are_none(target: bytes) -> None:
+def test_invalid_targets(target: bytes) -> None:
     assert refused(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n") == 400
 
 
@@ -171,7 +171,7 @@ def test_a_long_body_is_received_where_it_stays() -> None:
     assert (head.path, into.read_body()) == ("/next", b"")
 
 
-def test_nothing_is_had_for_a_body_before_it_is_asked_for() -> None:
+def test_no_memory_is_allocated_before_the_body_is_read() -> None:
     into = reader()
     put(into, POST + b"Content-Length: 900\r\n\r\nabc")
     assert into.read_head() is not None
@@ -181,7 +181,7 @@ def test_nothing_is_had_for_a_body_before_it_is_asked_for() -> None:
     assert (into.untaken_bytes, into.received) == (0, 0)
 
 
-def test_what_is_pipelined_waits_as_it_came() -> None:
+def test_pipelined_requests_wait_unparsed() -> None:
     into = reader()
     second = b"rubbish\r\n\r\n"
     head, body = receive(into, CHUNKED + b"2;a=b\r\nhi\r\n0\r\nX: y\r\n\r\n" + second)
@@ -215,7 +215,7 @@ def test_empty_lines_before_a_request_are_passed_over() -> None:
     ],
 )
 @pytest.mark.parametrize("step", [1, 100])
-def test_what_can_be_no_head_is_refused_before_it_ends(begun: bytes, step: int) -> None:
+def test_an_impossible_head_is_refused_before_it_ends(begun: bytes, step: int) -> None:
     into = reader()
     with pytest.raises(HeadError) as caught:  # noqa: PT012 - which piece does not matter
         for at in range(0, len(begun), step):
@@ -285,7 +285,7 @@ def test_both_lengths_only_at_the_beginning() -> None:
     ],
 )
 @pytest.mark.parametrize("step", [1, 5000])
-def test_chunks_that_are_none(chunks: bytes, step: int) -> None:
+def test_invalid_chunks(chunks: bytes, step: int) -> None:
     """Refused as soon as they can be none, however they come."""
     into = reader(scratch=8000)
     head, body = receive(into, CHUNKED)
@@ -323,7 +323,7 @@ def test_a_head_that_came_before_is_not_read_again() -> None:
     )
 
 
-def test_what_is_refused_is_not_remembered() -> None:
+def test_refused_heads_are_not_cached() -> None:
     known = RequestHeadParser(LIMITS)
     raw = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n"
     first = known.read(raw)
@@ -331,7 +331,7 @@ def test_what_is_refused_is_not_remembered() -> None:
     assert known.read(raw) is not first
 
 
-def test_a_head_of_more_than_all_that_is_remembered() -> None:
+def test_a_head_larger_than_the_whole_cache() -> None:
     known = RequestHeadParser(dataclasses.replace(LIMITS, headers=100_000))
     raw = POST + b"A: " + b"b" * 40_000 + b"\r\n\r\n"
     first = known.read(raw)

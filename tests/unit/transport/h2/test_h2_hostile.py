@@ -58,7 +58,7 @@ def test_settings_cannot_make_us_send_byte_by_byte() -> None:
     assert said <= limits.SETTINGS_BURST + 1
 
 
-def test_settings_at_leisure_are_none_too_many() -> None:
+def test_occasional_settings_are_no_flood() -> None:
     connection = server()
     for count in range(1000):
         connection.receive(frames.settings([window(count)]), count / limits.SETTINGS_RATE)
@@ -84,7 +84,7 @@ def test_a_window_of_one_byte_gets_all_of_an_answer() -> None:
     assert time.process_time() - began < 100 * SIZE / 1e6
 
 
-def test_windows_that_shrink_below_nothing() -> None:
+def test_windows_that_shrink_below_zero() -> None:
     connection = waiting(1)
     connection.receive(frames.settings([window(100)]), 0.0)
     connection.take_output()
@@ -128,7 +128,7 @@ def test_each_stream_may_be_widened_once_and_the_connection_with_it() -> None:
     assert count <= limits.GLITCH_BURST + 1
 
 
-def test_who_has_not_heard_how_many_streams_there_may_be_is_forgiven() -> None:
+def test_excess_streams_before_the_settings_arrive_are_refused_mildly() -> None:
     """Envoy opens a thousand streams at once on a new connection."""
     for is_heard, expected in (
         (False, limits.EARLY_REFUSED_STREAMS + limits.GLITCH_BURST),
@@ -144,7 +144,7 @@ def test_who_has_not_heard_how_many_streams_there_may_be_is_forgiven() -> None:
         assert failure(events)[0] == Code.ENHANCE_YOUR_CALM
 
 
-def test_what_was_on_its_way_to_a_server_that_leaves_is_ignored() -> None:
+def test_frames_in_flight_after_goaway_are_ignored() -> None:
     """A client may open a stream before it has heard that it was one too many: what others have
     under way must not pay for it."""
     connection = server(HELLO + headers(1))
@@ -160,7 +160,7 @@ def test_what_was_on_its_way_to_a_server_that_leaves_is_ignored() -> None:
     assert frames.read_goaway(sent(connection)[-1][3])[0] == 1, "the last does not grow again"
 
 
-def test_padding_takes_no_room_from_a_message() -> None:
+def test_padding_reduces_no_message_budget() -> None:
     """A stream's window is made to hold a message that was announced: padding comes on top."""
     connection = server(HELLO + headers(1))
     stream: Stream = connection.streams[1]

@@ -17,7 +17,7 @@ ENCODER = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH)
 
 
 @given(st.binary(max_size=100))
-def test_what_was_encoded(text: bytes) -> None:
+def test_encoded_messages(text: bytes) -> None:
     assert huffman.decode(ENCODER.encode(text)) == text
 
 

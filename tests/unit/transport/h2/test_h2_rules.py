@@ -123,7 +123,9 @@ FATAL: dict[str, tuple[bytes, Code]] = {
 
 @pytest.mark.parametrize("wrong", FATAL)
 @pytest.mark.parametrize("step", [1, 10_000_000])
-def test_what_ends_the_connection(wrong: str, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_that_end_the_connection(
+    wrong: str, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said, code = FATAL[wrong]
     if step == 1 and len(said) > 100_000:
         step = 1000
@@ -204,7 +206,7 @@ def test_blanks_around_a_value_are_let_be() -> None:
 
 
 @pytest.mark.parametrize("wrong", BROKEN)
-def test_what_ends_a_stream(wrong: str) -> None:
+def test_errors_that_end_a_stream(wrong: str) -> None:
     said, code = BROKEN[wrong]
     connection = server()
     known = connection.receive(said, 0.0)
@@ -300,7 +302,7 @@ def test_a_block_is_decoded_once_where_there_is_no_table(monkeypatch: pytest.Mon
     assert failure(connection.receive(headers(99, REQUEST + b"\xbe"), 0.0))[0] == 9
 
 
-def test_remembered_blocks_are_bounded() -> None:
+def test_cached_blocks_are_bounded() -> None:
     connection = server(HELLO + headers(1, flags=END))
     connection.send_headers(connection.streams[1], OK, end=True)
     for number in range(1, 3 * limits.MAX_CACHED_BLOCKS):
@@ -341,7 +343,7 @@ def test_an_answer_waits_for_the_peers_windows() -> None:
     assert not connection.streams
 
 
-def test_the_connections_window_is_shared_in_turn() -> None:
+def test_the_connections_window_is_shared_fairly() -> None:
     connection = server(frames.PREFACE + setting(4, 2**20))
     connection.receive(request_frame(1) + request_frame(3), 0.0)
     first, second = connection.streams.values()
@@ -390,7 +392,7 @@ def test_a_stream_may_send_on_when_its_data_was_dealt_with() -> None:
     assert sent(connection) == [(8, 0, 1, (2**21 - 2**19).to_bytes(4))]
 
 
-def test_what_was_invited_may_come_once() -> None:
+def test_an_announced_pair_may_arrive_once() -> None:
     """The next long message has to be invited, too."""
     connection = server()
     (event,) = connection.receive(OPEN, 0.0)
@@ -441,7 +443,7 @@ def test_floods_end_the_connection(flood: str) -> None:
 
 
 @pytest.mark.parametrize("flood", FLOODS)
-def test_a_few_a_second_are_none(flood: str) -> None:
+def test_a_few_control_frames_a_second_are_no_flood(flood: str) -> None:
     connection = server()
     for count in range(3000):
         connection.receive(FLOODS[flood](count), count / limits.GLITCH_RATE)
@@ -458,7 +460,7 @@ def test_pings_are_answered_until_they_are_too_many() -> None:
     assert failure(connection.receive(ping, 0.5)) == (Code.ENHANCE_YOUR_CALM, "too_many_pings")
 
 
-def test_pings_while_we_answer_are_none_too_many() -> None:
+def test_pings_during_responses_are_no_flood() -> None:
     connection = server()
     for number in range(1, 200, 2):
         connection.receive(request_frame(number) + frame(6, 0, 0, bytes(8)), 0.0)
@@ -466,7 +468,7 @@ def test_pings_while_we_answer_are_none_too_many() -> None:
     assert not connection.is_closed
 
 
-def test_window_updates_that_our_data_asks_for_are_none_too_many() -> None:
+def test_window_updates_for_our_data_are_no_flood() -> None:
     connection = server(frames.PREFACE + setting(4, 1))
     stream = open_stream(connection).stream
     connection.send_data(stream, [bytes(2000)], b"")
@@ -510,7 +512,7 @@ def ask(number: int = 1) -> tuple[object, object]:
     return connection, stream
 
 
-def test_a_client_asks() -> None:
+def test_a_client_request() -> None:
     connection = client()
     stream = connection.open_stream(REQUEST, [b"a", b"b"])
     assert sent(connection) == [
@@ -541,7 +543,7 @@ CLIENT_FATAL = {
 
 
 @pytest.mark.parametrize("wrong", CLIENT_FATAL)
-def test_what_ends_a_clients_connection(wrong: str) -> None:
+def test_errors_that_end_a_clients_connection(wrong: str) -> None:
     said, code = CLIENT_FATAL[wrong]
     connection = client()
     connection.open_stream(REQUEST, [b"x"])
@@ -560,7 +562,7 @@ CLIENT_BROKEN = {
 
 
 @pytest.mark.parametrize("wrong", CLIENT_BROKEN)
-def test_what_ends_a_clients_stream(wrong: str) -> None:
+def test_errors_that_end_a_clients_stream(wrong: str) -> None:
     connection = client()
     connection.open_stream(REQUEST, [b"x"])
     connection.take_output()
@@ -592,7 +594,7 @@ def test_a_refused_stream_was_not_touched() -> None:
     assert reset == Reset(stream, 7, is_unprocessed=True)
 
 
-def test_room_is_what_the_server_gives() -> None:
+def test_concurrency_is_what_the_server_allows() -> None:
     connection = client()
     assert connection.can_open_stream
     connection.receive(setting(3, 1), 0.0)
@@ -603,7 +605,7 @@ def test_room_is_what_the_server_gives() -> None:
     assert resets(connection) == [(1, 8)]
 
 
-def test_nothing_is_sent_on_what_was_reset() -> None:
+def test_no_frame_is_sent_on_a_reset_stream() -> None:
     connection = server()
     stream = open_stream(connection).stream
     connection.receive(frames.reset(1, 8), 0.0)

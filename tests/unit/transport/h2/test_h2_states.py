@@ -224,7 +224,7 @@ def test_frames_on_closed_streams_do_not_come_for_free(state: str, kind: str) ->
 
 
 @pytest.mark.parametrize("make", [server, client])
-def test_what_was_on_its_way_when_we_reset_is_free(make: Callable[[], Http2Connection]) -> None:
+def test_frames_in_flight_after_a_reset_cost_nothing(make: Callable[[], Http2Connection]) -> None:
     """A thousand calls given up at once, each with a full window of small frames on its way."""
     connection = make()
     for number in range(1, 2 * 1000, 2):
@@ -277,7 +277,7 @@ def test_a_server_may_widen_all_streams_at_once() -> None:
 # ---- streams that a client opens before it knows how many it may (5.1.2, 6.5.3)
 
 
-def test_streams_that_come_before_our_settings_are_known_are_served() -> None:
+def test_streams_before_the_settings_acknowledgement_are_accepted() -> None:
     for acknowledged, expected in ((b"", 10 + limits.EARLY_STREAMS), (frames.SETTINGS_ACK, 10)):
         connection = server(HELLO + acknowledged)
         said = b"".join(headers(2 * n + 1) for n in range(expected + 3))
@@ -339,13 +339,13 @@ def test_a_header_block_that_is_too_long(state: str, long: str, step: int) -> No
 
 
 @pytest.mark.parametrize("long", LONG)
-def test_such_a_block_while_there_may_be_a_table(long: str) -> None:
+def test_a_cacheable_block_while_the_table_may_change(long: str) -> None:
     connection = server()
     connection.receive(LONG[long], 0.0)
     assert connection.is_closed
 
 
-def test_such_blocks_are_paid_for() -> None:
+def test_expensive_blocks_count_against_the_budget() -> None:
     connection = server(HELLO + frames.SETTINGS_ACK)
     endless = headers(1, PIECE, 0) + frame(frames.CONTINUATION, 0, 1, PIECE * 4) * 1000
     assert failure(connection.receive(endless, 0.0))[0] == Code.ENHANCE_YOUR_CALM
@@ -357,6 +357,6 @@ def test_such_blocks_are_paid_for() -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(2, Code.PROTOCOL_ERROR), (1, Code.STREAM_CLOSED)])
-def test_such_a_block_where_none_may_be(number: int, code: Code) -> None:
+def test_a_header_block_in_a_forbidden_position(number: int, code: Code) -> None:
     connection = server(HELLO + frames.SETTINGS_ACK + request_frame(3))
     assert failure(connection.receive(headers(number, b"\x8f" * 4096), 0.0))[0] == code

@@ -31,7 +31,7 @@ def loaded(certificate: Path, key: Path) -> str:
     return str(caught.value)
 
 
-def test_what_is_wrong_with_a_pair(authority: Authority, tmp_path: Path) -> None:
+def test_invalid_certificate_pairs(authority: Authority, tmp_path: Path) -> None:
     pair, other = authority.server(), authority.server()
     load_certificate_chain(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pair.certificate, pair.key)
     file = tmp_path / "file.pem"
@@ -75,7 +75,7 @@ def test_files_that_go_while_they_are_read(authority: Authority) -> None:
         load_authorities(context, authority.file)
 
 
-def test_what_is_wrong_with_authorities(authority: Authority, tmp_path: Path) -> None:
+def test_invalid_authorities(authority: Authority, tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     load_authorities(context, authority.file)
     assert len(context.get_ca_certs()) == 1
@@ -99,7 +99,7 @@ def test_until_when_a_certificate_is_good(authority: Authority, tmp_path: Path, 
     assert read_expiry(authority.issue("x", expired=True).certificate) == LATELY.timestamp()
 
 
-def test_what_is_no_certificate_ends(authority: Authority) -> None:
+def test_the_handshake_fails_with_an_unusable_certificate(authority: Authority) -> None:
     der = ssl.PEM_cert_to_DER_cert(authority.file.read_text())
     for cut in range(0, len(der), 7):
         try:

@@ -381,7 +381,7 @@ async def test_a_handshake_that_never_ends(pair: Pair, sent: bytes) -> None:
         await harness.turned_away(ConnectionRefusal.HANDSHAKE_TIME)
 
 
-async def test_who_only_knocks_is_not_told_of(pair: Pair) -> None:
+async def test_port_scans_are_not_logged(pair: Pair) -> None:
     """As a load balancer does, to see that the port is open."""
     async with serve("http", pair) as harness:
         _, writer = await asyncio.open_connection("127.0.0.1", harness.port)
@@ -625,7 +625,7 @@ async def test_certificates_are_renewed_under_load(
         assert not harness.refused
 
 
-async def test_a_pair_that_cannot_be_used_changes_nothing(
+async def test_an_unusable_pair_keeps_the_previous_one(
     authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     renewed, other = authority.server(), authority.server()
@@ -724,7 +724,7 @@ async def test_the_last_answer_waits_for_a_slow_reader(
         await until(lambda: not harness.gate.open)
 
 
-async def test_a_refused_body_is_told_and_ended(authority: Authority, pair: Pair) -> None:
+async def test_a_refused_body_gets_an_error_and_the_end(authority: Authority, pair: Pair) -> None:
     async with serve("http", pair) as harness:
         peer = await harness.connect(context(authority))
         await peer.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 90000000\r\n\r\nhalf")
@@ -733,7 +733,9 @@ async def test_a_refused_body_is_told_and_ended(authority: Authority, pair: Pair
         await peer.close()
 
 
-async def test_a_listener_that_stops_lets_nobody_hang(authority: Authority, pair: Pair) -> None:
+async def test_a_stopping_listener_leaves_no_client_hanging(
+    authority: Authority, pair: Pair
+) -> None:
     async with serve("http", pair) as harness:
         idle = await harness.connect(context(authority))
         _, knocking = await asyncio.open_connection("127.0.0.1", harness.port)

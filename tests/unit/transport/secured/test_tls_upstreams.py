@@ -136,7 +136,7 @@ async def test_a_certificate_that_is_renewed_is_shown(
     await client.upstream.close()
 
 
-def test_files_that_cannot_be_used_are_told_at_once(authority: Authority, tmp_path: Path) -> None:
+def test_unusable_files_are_reported_at_once(authority: Authority, tmp_path: Path) -> None:
     with pytest.raises(CertificateError, match="cannot be read"):
         ClientTlsContext(ClientTls(tmp_path / "none.pem"))
     made = ClientTlsContext(ClientTls(authority.file)).context()

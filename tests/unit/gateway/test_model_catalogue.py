@@ -102,7 +102,7 @@ async def test_one_model() -> None:
     )
 
 
-async def test_a_model_is_told_in_the_clients_names() -> None:
+async def test_a_status_has_the_clients_model_name() -> None:
     memory = Repository()
     memory.versions["real"] = ("4", "5")
     rewrite = Rewrite("real", "4", {"image": "data"})
@@ -153,7 +153,7 @@ class Counting(Repository):
         ]
 
 
-async def test_what_servers_have_counted_is_told_in_the_clients_names() -> None:
+async def test_servers_counters_have_the_clients_names() -> None:
     backend = Counting()
     (reported,) = (
         await status(gateway(Route("m", "b", "", Rewrite("real")), backends=[backend]), "m")
@@ -163,7 +163,7 @@ async def test_what_servers_have_counted_is_told_in_the_clients_names() -> None:
     assert [each["version"] for each in reported.statistics] == ["1", "2"]
 
 
-async def test_what_a_versions_own_route_leads_to_is_that_versions() -> None:
+async def test_statistics_behind_a_versions_route_belong_to_that_version() -> None:
     one, other = Counting("one"), Counting("other")
     made = gateway(Route("m", "other", "2"), Route("m", "one"), backends=[one, other])
     (reported,) = (await status(made, "m")).models
@@ -173,7 +173,7 @@ async def test_what_a_versions_own_route_leads_to_is_that_versions() -> None:
     }
 
 
-async def test_a_status_does_without_figures_that_cannot_be_had() -> None:
+async def test_a_status_leaves_out_unavailable_statistics() -> None:
     made = gateway(Route("m", "b"), backends=[Counting(broken=True)])
     (reported,) = (await status(made, "m")).models
     assert reported.statistics == ()
@@ -191,7 +191,7 @@ async def test_a_server_that_cannot_be_reached_is_not_one_without_models() -> No
     assert caught.value.kind is Kind.NO_BACKEND
 
 
-async def test_the_only_server_tells_its_version_and_configuration() -> None:
+async def test_the_only_server_reports_its_version_and_configuration() -> None:
     class Reporting(Repository):
         async def perform(self, operation: Operation, context: RequestContext) -> Response:
             match operation:
@@ -214,7 +214,7 @@ async def test_the_only_server_tells_its_version_and_configuration() -> None:
     assert reported.uptime_ns > 7
 
 
-async def test_servers_that_tell_none_leave_the_gateways_own() -> None:
+async def test_servers_without_statistics_get_the_gateways() -> None:
     made = gateway(Route("m", "b"), backends=[Repository()])
     made.own_statistics.record(RequestRecord(model="m", route="m", operation="infer"), 0.25, 1)
     (reported,) = (await status(made, "m")).models
@@ -237,7 +237,7 @@ async def test_an_unknown_model_is_not_found() -> None:
         assert caught.value.kind is Kind.NOT_FOUND
 
 
-async def test_what_keeps_one_models_metadata_away_is_told() -> None:
+async def test_errors_of_one_models_metadata_are_reported() -> None:
     memory = Memory("b")
     memory.description = GatewayError(Kind.CONNECT, "down")
     with pytest.raises(GatewayError, match="down"):
@@ -259,7 +259,7 @@ async def test_all_models() -> None:
     assert context.record.route == ""  # it is no one route's
 
 
-async def test_a_gateway_that_is_not_ready_says_so() -> None:
+async def test_a_gateway_that_is_not_ready_reports_it() -> None:
     class Starting(Repository):
         async def perform(self, operation: Operation, context: RequestContext) -> Response:
             if isinstance(operation, ServerReadyRequest):
@@ -269,7 +269,7 @@ async def test_a_gateway_that_is_not_ready_says_so() -> None:
     assert not (await status(gateway(Route("m", "b"), backends=[Starting()]))).ready
 
 
-async def test_a_model_that_is_not_to_be_had_is_unavailable() -> None:
+async def test_a_model_without_a_reachable_backend_is_unavailable() -> None:
     down = Memory("down")
     down.description = GatewayError(Kind.CONNECT, "backend 'down': cannot connect")
     made = gateway(
@@ -287,7 +287,7 @@ async def test_a_model_that_is_not_to_be_had_is_unavailable() -> None:
     assert states(other) == {"1": "READY"}
 
 
-async def test_so_many_models_are_asked_about_at_once() -> None:
+async def test_models_are_described_with_bounded_concurrency() -> None:
     names = [f"m{number}" for number in range(100)]
     repository = Repository("b", *names)
     reported = await status(gateway(Route("*", "b"), backends=[repository]))
@@ -364,7 +364,7 @@ async def index(made: Gateway, *, ready_only: bool = False) -> list[ModelIndexEn
     return list(index_response.models)
 
 
-async def test_a_route_to_one_model_is_told_of_as_its_server_does() -> None:
+async def test_a_route_to_one_model_is_described_by_its_server() -> None:
     there = Indexed(
         [
             ModelIndexEntry("real", "1", "READY"),
@@ -402,7 +402,7 @@ async def test_a_version_is_that_of_its_own_route() -> None:
     ]
 
 
-async def test_a_model_that_its_server_does_not_have_is_told_so() -> None:
+async def test_a_model_that_its_server_does_not_have_is_reported() -> None:
     made = gateway(Route("gone", "b"), Route("lost", "b", "2"), backends=[Indexed([])])
     missing = "not in the repository of backend 'b'"
     assert await index(made) == [
@@ -412,14 +412,14 @@ async def test_a_model_that_its_server_does_not_have_is_told_so() -> None:
     assert await index(made, ready_only=True) == []
 
 
-async def test_a_model_that_is_served_and_not_listed_is_ready() -> None:
+async def test_a_model_that_serves_without_being_listed_is_ready() -> None:
     """By a gateway whose patterns cannot be listed, for one."""
     made = gateway(Route("m", "b", "2"), backends=[Indexed([], ready={("m", "2")})])
     for ready_only in (False, True):
         assert await index(made, ready_only=ready_only) == [ModelIndexEntry("m", "2", "READY")]
 
 
-async def test_where_names_alone_are_listed_a_model_is_asked_itself() -> None:
+async def test_readiness_is_requested_if_the_index_has_only_names() -> None:
     """Behind a pattern only where the answer depends on it: there may be many."""
     names = Indexed(
         [ModelIndexEntry(name) for name in ("m", "x", "y")], ready={("m", ""), ("x", "")}
@@ -432,7 +432,7 @@ async def test_where_names_alone_are_listed_a_model_is_asked_itself() -> None:
     assert [(e.name, e.state) for e in ready] == [("m", "READY"), ("x", "READY")]
 
 
-async def test_where_there_is_no_index_a_model_is_asked_itself() -> None:
+async def test_readiness_is_requested_if_there_is_no_index() -> None:
     none = GatewayError(Kind.UNSUPPORTED, "no index")
     made = gateway(
         Route("up", "b"),
@@ -449,7 +449,7 @@ async def test_where_there_is_no_index_a_model_is_asked_itself() -> None:
     assert entry == ModelIndexEntry("m", "", "UNAVAILABLE", "boom")
 
 
-async def test_a_backend_that_is_away_is_asked_once() -> None:
+async def test_an_unreachable_backend_gets_one_request() -> None:
     away = Indexed(GatewayError(Kind.CONNECT, "backend 'b': cannot connect"))
     made = gateway(Route("m", "b"), backends=[away])
     unavailable = ModelIndexEntry("m", "", "UNAVAILABLE", "backend 'b': cannot connect")
@@ -457,7 +457,7 @@ async def test_a_backend_that_is_away_is_asked_once() -> None:
     assert away.requests == [ModelIndexRequest()]
 
 
-async def test_names_behind_a_rewriting_pattern_are_told_where_they_can_be() -> None:
+async def test_names_behind_a_rewriting_pattern_are_listed_if_invertible() -> None:
     there = Indexed([ModelIndexEntry(name, "1", "READY") for name in ("v2-a", "v2-B", "b")])
     made = gateway(
         Route("taken-a", "other"),

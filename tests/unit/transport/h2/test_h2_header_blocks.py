@@ -143,7 +143,7 @@ def test_a_bomb_is_left_when_it_is_seen(bomb: str, monkeypatch: pytest.MonkeyPat
     "block",
     [b"\x8f" * 60, b"\0\1a\1b" * 60, header_blocks.encode_block(("authorization", "x" * 3000))],
 )
-def test_what_is_remembered_is_bounded_by_what_it_says(block: bytes) -> None:
+def test_the_header_cache_is_bounded_by_decoded_size(block: bytes) -> None:
     reader = HeaderBlockDecoder(MAX_SIZE)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
@@ -156,14 +156,14 @@ def test_what_is_remembered_is_bounded_by_what_it_says(block: bytes) -> None:
 
 
 @pytest.mark.parametrize("block", [b"\x8f" * 1000, b"\x3f\xe1\x1f" * 2000 + b"\x8f"])
-def test_a_long_block_is_not_remembered(block: bytes) -> None:
+def test_a_long_block_is_not_cached(block: bytes) -> None:
     """Long by what it says, or by bytes that say nothing."""
     reader = HeaderBlockDecoder(MAX_SIZE)
     reader.decode(block)
     assert not reader._cache
 
 
-def test_bytes_that_say_nothing_count() -> None:
+def test_bytes_without_meaning_count() -> None:
     reader = HeaderBlockDecoder(MAX_SIZE)
     for number in range(200):
         reader.decode(b"\x3f\xe1\x1f" * 1000 + header_blocks.encode_block(("n", str(number))))

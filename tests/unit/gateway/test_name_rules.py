@@ -184,7 +184,7 @@ async def test_a_request_of_a_stream() -> None:
 
 
 @pytest.mark.parametrize("codec", ["v2-rest", "graphpipe", "v2-grpc"])
-async def test_a_slash_is_accepted_where_the_operator_says_so(codec: str) -> None:
+async def test_a_slash_is_accepted_if_configured(codec: str) -> None:
     memory, context = Memory("b"), call()
     wire = {
         "v2-rest": HttpRequest("GET", "/v2/models/team-a%2Fbert/ready"),

@@ -127,7 +127,7 @@ async def test_listeners_share_their_connections() -> None:
         await until(lambda: both.open == 0)
 
 
-def test_a_flood_is_counted_but_not_told_line_by_line(
+def test_a_flood_is_counted_but_not_logged_line_by_line(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
@@ -172,7 +172,7 @@ async def test_tls_on_a_port_of_plain_text(kind: str) -> None:
         await until(lambda: not one.gate.open)
 
 
-def test_what_is_no_hello() -> None:
+def test_bytes_that_are_no_client_hello() -> None:
     said = hello()
     assert is_client_hello(said)
     for begun in (said[:8], b"", b"GET / HTTP/1.1", b"\x16\x03\x01\x00\x05\x02\0\0\1", bytes(20)):
@@ -197,7 +197,7 @@ class Reader:
         self.is_cut_off = True
 
 
-def test_what_waits_is_counted_and_due() -> None:
+def test_waiting_checks_are_counted_and_due() -> None:
     admission = Admission(LIMITS)
     limits = dataclasses.replace(LIMITS, idle_body_time=30.0)
     unsent = UnsentResponse(admission)
@@ -247,7 +247,7 @@ async def test_an_answer_that_waits_is_counted(kind: str) -> None:
             await until(lambda: not one.admission.bytes)
 
 
-async def test_what_waits_keeps_others_out() -> None:
+async def test_unsent_responses_block_new_requests() -> None:
     limits = dataclasses.replace(LIMITS, in_flight_bytes=1_000_000)
     async with harness("http", limits=limits) as one:
         with narrow(one.server.address.port) as client:
@@ -260,7 +260,7 @@ async def test_what_waits_keeps_others_out() -> None:
 
 
 @pytest.mark.parametrize("kind", SAID)
-async def test_who_does_not_read_is_cut_off(kind: str) -> None:
+async def test_clients_that_do_not_read_are_disconnected(kind: str) -> None:
     async with harness(kind, limits=QUICK) as one:
         with narrow(one.server.address.port) as client:
             client.sendall(SAID[kind])
@@ -269,7 +269,7 @@ async def test_who_does_not_read_is_cut_off(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["http", "http of compat"])
-async def test_who_ends_his_half_and_does_not_read_is_cut_off(kind: str) -> None:
+async def test_half_closed_clients_that_do_not_read_are_disconnected(kind: str) -> None:
     """While a request is served: the answers before it keep the connection from closing."""
     async with harness(kind, limits=QUICK) as one:
         with narrow(one.server.address.port) as client:
@@ -336,7 +336,7 @@ async def test_a_slow_reader_is_given_up_while_memory_is_short(
     (3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2),
     reason="asyncio's own loop does not tell that a client lags (CVE-2024-12254); uvloop does",
 )
-async def test_what_the_socket_does_not_take_is_counted(connect: Connect) -> None:
+async def test_unsent_bytes_are_counted(connect: Connect) -> None:
     harness, peer = await connect(RPC_LIMITS)
     wide = frames.PREFACE + frames.settings([(frames.INITIAL_WINDOW_SIZE, 2**31 - 1)])
     with narrow(harness.server.address.port) as client:
@@ -351,7 +351,7 @@ async def test_what_the_socket_does_not_take_is_counted(connect: Connect) -> Non
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-async def test_a_backend_that_owes_an_answer_is_asked_for_a_sign(
+async def test_a_backend_that_owes_a_response_gets_a_ping(
     monkeypatch: pytest.MonkeyPatch, is_there: bool
 ) -> None:
     monkeypatch.setattr(client_connection, "_MAX_SILENCE", 0.1)

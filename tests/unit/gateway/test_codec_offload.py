@@ -198,7 +198,7 @@ async def test_a_helper_looks_for_the_sequence_of_what_is_not_checked() -> None:
         ("unix", "", ""),
     ],
 )
-async def test_who_shares_helpers(peer: str, identity: str, client: str) -> None:
+async def test_clients_that_share_helpers(peer: str, identity: str, client: str) -> None:
     class Permit:
         def __init__(self) -> None:
             self.identity = identity
@@ -270,7 +270,7 @@ async def test_answers_that_a_helper_writes_are_numbered_with_the_others(
     assert [each[0] for each in offload.jobs] == ["build_response"] * 2
 
 
-async def test_a_helper_relabels_a_legacy_answer_of_many_fields() -> None:
+async def test_a_helper_rewrites_a_legacy_response_of_many_fields() -> None:
     codec: Any = plugins()["trtis-grpc"].create({})
     codec_offload = CodecOffload(codec, DEFAULT_LIMITS, _Helper())
     header = pb.InferRequestHeader(batch_size=1, id=7)
@@ -361,7 +361,7 @@ async def test_a_response_over_the_limit_is_refused_before_and_after_it_is_writt
         assert (caught.value.kind, len(sizes)) == (Kind.TOO_LARGE, written)
 
 
-def test_what_a_backend_gets_is_counted_before_it_is_written() -> None:
+def test_a_backends_request_is_counted_before_it_is_written() -> None:
     offload: Any = BackendCodecOffload("b", plugins()["v2-rest"].create({}), DEFAULT_LIMITS, None)
     request, profile = InferRequest("m", inputs=(LONG,)), Profile("any", supports_binary=False)
     memory = Budget(64 * MIB)
@@ -371,7 +371,7 @@ def test_what_a_backend_gets_is_counted_before_it_is_written() -> None:
         offload.write_inline(request, profile, call(memory=Budget(MIB)))
 
 
-def test_what_is_made_of_a_backends_answer_is_counted() -> None:
+def test_memory_for_a_backends_response_is_counted() -> None:
     offload: Any = BackendCodecOffload("b", plugins()["v2-rest"].create({}), DEFAULT_LIMITS, None)
     request = InferRequest("m")
     fields = {"name": "O", "datatype": "FP64", "shape": [KIB * 100], "data": [1] * 100 * KIB}

@@ -73,14 +73,14 @@ async def test_values_are_the_backends(outputs: tuple[RequestedOutput, ...]) -> 
     assert memory.described == []
 
 
-async def test_a_backend_that_has_classes_is_asked_for_them() -> None:
+async def test_a_backend_that_classifies_gets_the_classification_request() -> None:
     gateway, memory = behind(model((-1, 3)))
     memory.has_classes = True
     assert (await response_json(gateway, classes(2)))["Y"] == SCORES.tolist()  # as the backend said
     assert memory.requests == [InferRequest("m", outputs=(classes(2),))]
 
 
-async def test_the_backend_is_asked_for_values() -> None:
+async def test_the_backend_gets_a_request_for_values() -> None:
     gateway, memory = behind(model((-1, 3)))
     found = await response_json(gateway, classes(2, other="kept"), RequestedOutput("Z"))
     assert memory.requests == [
@@ -105,7 +105,9 @@ async def test_the_backend_is_asked_for_values() -> None:
         (ModelMetadata("m"), False),
     ],
 )
-async def test_metadata_tells_what_is_a_batch(metadata: ModelMetadata, batched: bool) -> None:
+async def test_metadata_decides_which_dimension_is_the_batch(
+    metadata: ModelMetadata, batched: bool
+) -> None:
     gateway, _ = behind(metadata)
     expected = [[b"3.000000:1"], [b"9.000000:0"]] if batched else [b"9.000000:3"]
     assert (await response_json(gateway, classes(1)))["Y"] == expected

@@ -103,7 +103,7 @@ def test_a_part_is_for_what_is_short() -> None:
         admission.admit(MIN_ACCOUNTED_BYTES)
 
 
-def test_what_is_detached_outlasts_its_request() -> None:
+def test_detached_memory_outlasts_its_request() -> None:
     admission = Admission(Limits(in_flight_bytes=1000))
     share = RequestAccount(admission)
     share.admit(100)

@@ -105,7 +105,7 @@ async def test_one_that_comes_later_gets_those_that_come_then(workers: list[Work
             await asyncio.sleep(0)
 
 
-async def test_one_that_hangs_keeps_nobody_waiting(workers: list[Worker]) -> None:
+async def test_a_hanging_handshake_delays_no_other(workers: list[Worker]) -> None:
     workers[0].accept()
     workers[1].loads.report(0)  # it is there, and accepts nobody
     writers = await connected(workers[0], 100)
@@ -122,7 +122,7 @@ async def test_one_that_is_gone_is_not_waited_for(workers: list[Worker]) -> None
     await closed(writers)
 
 
-async def test_nobody_accepts_after_the_end(workers: list[Worker]) -> None:
+async def test_no_worker_accepts_after_close(workers: list[Worker]) -> None:
     workers[0].accept()
     workers[0].close()
     assert workers[0].loads.counts() == (-1, -1, -1)

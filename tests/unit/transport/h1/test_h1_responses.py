@@ -216,7 +216,7 @@ def test_an_answer_is_the_same_by_both(data: bytes, cuts: list[int], method: str
         assert connection == (0, True)
 
 
-def test_what_comes_after_an_answer_ends_the_connection() -> None:
+def test_bytes_after_a_response_end_the_connection() -> None:
     for pieces in ([OK + b"abcdeX"], [OK, b"abc", b"deX"], [OK + b"abcde" + OK]):
         answer, (back, closed) = cast("Any", answers(_own, pieces))
         assert (answer[2], back, closed) == (b"abcde", 0, True)
@@ -247,7 +247,7 @@ def test_a_plain_head_is_read_once() -> None:
         OK.replace(b"a/b", b"x\r\n" + b"A: b\r\n" * 100 + b"B: c"),
     ],
 )
-def test_what_is_not_plain(head: bytes) -> None:
+def test_headers_that_are_not_plain(head: bytes) -> None:
     assert PlainResponseParser().parse(head, "POST") is None
 
 
@@ -266,7 +266,7 @@ def test_what_is_not_plain(head: bytes) -> None:
         [b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"],
     ],
 )
-def test_what_has_no_end_or_is_no_answer(pieces: list[bytes]) -> None:
+def test_endless_and_malformed_responses(pieces: list[bytes]) -> None:
     reader = LenientReader("POST", 64 * 1024)
 
     def feed() -> None:

@@ -58,7 +58,7 @@ BREAKS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("between", BREAKS)
-def test_what_stands_inside_a_run(between: str) -> None:
+def test_frames_inside_a_run_of_data(between: str) -> None:
     def made() -> Http2Connection:
         connection = server()
         fed(connection, [headers(1) + headers(3)])

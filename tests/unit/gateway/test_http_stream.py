@@ -121,7 +121,7 @@ async def test_no_answers_at_all() -> None:
     ("do", "status", "kind"),
     [("fail", 400, "bad_request"), ("bug", 500, "internal"), ("unspeakable", 501, "unsupported")],
 )
-async def test_what_comes_instead_of_the_first(do: str, status: int, kind: str) -> None:
+async def test_errors_instead_of_the_first_response(do: str, status: int, kind: str) -> None:
     harness = Harness()
     answer = await harness.ask(do)
     assert (answer.status, answer.body_stream) == (status, None)
@@ -133,7 +133,7 @@ async def test_what_comes_instead_of_the_first(do: str, status: int, kind: str) 
 @pytest.mark.parametrize(
     ("do", "kind"), [("fail", "bad_request"), ("bug", "internal"), ("unspeakable", "unsupported")]
 )
-async def test_what_comes_after_the_first(do: str, kind: str) -> None:
+async def test_errors_after_the_first_response(do: str, kind: str) -> None:
     harness = Harness()
     first, error = await all_of(await harness.ask(f"more {do} more"))
     assert first == EVENT

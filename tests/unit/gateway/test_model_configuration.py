@@ -48,7 +48,7 @@ def test_dimensions_are_without_the_batch() -> None:
     )
 
 
-def test_what_clients_branch_on_is_told() -> None:
+def test_the_fields_that_clients_branch_on_are_set() -> None:
     settings = config_from_metadata(MODEL).settings
     assert not {"model_transaction_policy", "sequence_batching"} & set(settings)
     batching = {"direct": {}}
@@ -79,7 +79,7 @@ def made(backend: Any, rewrite: Rewrite | None = None, declared: Any = None) -> 
     return Gateway(RouteTable(routes), {"b": backend}, declared or {})
 
 
-async def test_a_servers_own_is_told_in_the_clients_names() -> None:
+async def test_a_servers_configuration_has_the_clients_names() -> None:
     settings = {
         "name": "real",
         "input": [{"name": "data", "dims": [3]}, {"name": ["odd"]}, "odd"],
@@ -97,7 +97,7 @@ async def test_a_servers_own_is_told_in_the_clients_names() -> None:
     assert memory.requests == [ModelConfigRequest("real")]
 
 
-async def test_of_other_servers_it_is_made_of_metadata() -> None:
+async def test_configurations_of_other_servers_come_from_metadata() -> None:
     memory = Memory("b")
     memory.description = MODEL
     assert await made(memory).perform(ModelConfigRequest("m"), call()) == config_from_metadata(

@@ -88,7 +88,7 @@ async def test_without_the_header_there_may_be_no_route() -> None:
 # ---- a share -----------------------------------------------------------------------------------
 
 
-async def test_a_share_goes_elsewhere_under_its_own_name() -> None:
+async def test_a_split_share_goes_to_another_backend_under_its_own_name() -> None:
     harness = Harness(split(25, model="new"))
     backends = Counter([(await harness.ask(request_id=str(n))).record.backend for n in range(400)])
     assert 60 < backends["other"] < 140
@@ -98,7 +98,7 @@ async def test_a_share_goes_elsewhere_under_its_own_name() -> None:
     assert {each.model for each in harness.own.requests if isinstance(each, InferRequest)} == {"m"}
 
 
-async def test_the_value_of_a_header_goes_one_way() -> None:
+async def test_a_header_value_always_goes_to_the_same_backend() -> None:
     harness = Harness(split(50, by="x-user"))
     for user in range(30):
         headers = {"x-user": str(user)}
@@ -111,7 +111,7 @@ async def test_the_value_of_a_header_goes_one_way() -> None:
     assert harness.other.requests
 
 
-async def test_a_sequence_goes_one_way_whatever_the_header_says() -> None:
+async def test_a_sequence_always_goes_to_the_same_backend() -> None:
     harness = Harness(split(50, by="x-user"))
     for number in range(1, 30):
         request = InferRequest("m", "", "id", {"sequence_id": number})
@@ -133,7 +133,7 @@ async def test_streams_are_split_too() -> None:
     assert (len(harness.own.requests), len(harness.other.requests)) == (0, 1)
 
 
-async def test_questions_go_to_the_routes_own_backend() -> None:
+async def test_other_operations_go_to_the_routes_own_backend() -> None:
     harness = Harness(split(100))
     await harness.gateway.perform(ModelReadyRequest("m"), call())
     assert harness.own.requests == [ModelReadyRequest("m")]
@@ -142,7 +142,7 @@ async def test_questions_go_to_the_routes_own_backend() -> None:
 # ---- a fallback --------------------------------------------------------------------------------
 
 
-async def test_what_could_not_be_sent_goes_to_the_fallback() -> None:
+async def test_requests_that_could_not_be_sent_go_to_the_fallback() -> None:
     harness = Harness(Route("m", "own", fallback="other"))
     assert (await harness.ask()).record.backend == "own"
     harness.own.answer = AWAY
@@ -153,7 +153,7 @@ async def test_what_could_not_be_sent_goes_to_the_fallback() -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.TIMEOUT, Kind.BACKEND_GARBAGE, Kind.OVERLOADED])
-async def test_nothing_else_does(kind: Kind) -> None:
+async def test_other_errors_do_not_fall_back(kind: Kind) -> None:
     harness = Harness(Route("m", "own", fallback="other"))
     harness.own.answer = GatewayError(kind, "bad luck")
     with pytest.raises(GatewayError, match="bad luck"):
@@ -161,7 +161,7 @@ async def test_nothing_else_does(kind: Kind) -> None:
     assert not harness.other.requests
 
 
-async def test_nor_does_a_sequence() -> None:
+async def test_a_sequence_does_not_fall_back() -> None:
     harness = Harness(Route("m", "own", fallback="other"))
     harness.own.answer = AWAY
     with pytest.raises(GatewayError, match="nobody there"):
@@ -169,7 +169,7 @@ async def test_nor_does_a_sequence() -> None:
     assert not harness.other.requests
 
 
-async def test_a_fallback_that_is_away_says_so() -> None:
+async def test_an_unreachable_fallback_is_the_reported_error() -> None:
     harness = Harness(Route("m", "own", fallback="other"))
     harness.own.answer = AWAY
     harness.other.answer = GatewayError(Kind.CONNECT, "nobody here either")
@@ -290,7 +290,7 @@ async def test_a_share_is_mirrored_sequences_as_a_whole() -> None:
     assert 15 < len(copies) < 45
 
 
-async def test_a_mirror_that_fails_is_nobodys_matter(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failing_mirror_affects_no_client(caplog: pytest.LogCaptureFixture) -> None:
     harness, mirror = mirroring()
     mirror.let.set()
     mirror.answer = AWAY
@@ -302,7 +302,7 @@ async def test_a_mirror_that_fails_is_nobodys_matter(caplog: pytest.LogCaptureFi
     assert "internal error while mirroring a request" in caplog.text
 
 
-async def test_what_the_client_is_told_an_error_of_is_mirrored_too() -> None:
+async def test_requests_that_fail_are_mirrored_too() -> None:
     harness, mirror = mirroring()
     harness.own.answer = GatewayError(Kind.BACKEND_ERROR, "it broke")
     with pytest.raises(GatewayError, match="it broke"):
@@ -311,7 +311,7 @@ async def test_what_the_client_is_told_an_error_of_is_mirrored_too() -> None:
     await harness.gateway.close()
 
 
-async def test_closing_gives_copies_up() -> None:
+async def test_closing_cancels_copies() -> None:
     harness, mirror = mirroring()
     await harness.ask()
     await until(lambda: bool(mirror.requests))
@@ -328,7 +328,7 @@ async def test_streams_are_mirrored_as_streams() -> None:
     await until(lambda: harness.counters.mirrored == {"ok": 1})
 
 
-async def test_what_lies_in_shared_memory_is_not_mirrored() -> None:
+async def test_requests_with_shared_memory_are_not_mirrored() -> None:
     harness, mirror = mirroring()
     tensor = Tensor(
         "x", next(iter(mirror.datatypes)), (1,), b"", shared_memory=RegionRef("r", 0, 4)
@@ -352,7 +352,7 @@ async def test_a_mirror_that_is_away_does_not_make_the_gateway_unready() -> None
 # ---- what it costs others ----------------------------------------------------------------------
 
 
-async def test_only_routes_with_branches_are_translated_for_it() -> None:
+async def test_only_routes_with_a_traffic_split_are_translated_for_it() -> None:
     backend = Wired("own", LineCodec())
     routes = [Route("m", "own", fallback="other"), Route("n", "own")]
     known: dict[str, Any] = {"own": backend, "other": Memory("other")}

@@ -81,7 +81,7 @@ def of(models: str, *operations: str) -> AccessRule:
         ServerStatusRequest(),
     ],
 )
-async def test_without_a_permit_or_with_one_for_something_else_no_backend_hears_of_it(
+async def test_unauthorized_operations_reach_no_backend(
     operation: Any,
 ) -> None:
     memory = Memory("b")
@@ -99,13 +99,13 @@ async def test_health_needs_no_permit() -> None:
         assert await made.perform(operation, call())
 
 
-async def test_what_is_allowed_is_done() -> None:
+async def test_permitted_operations_are_performed() -> None:
     memory = Memory("b")
     assert await gateway(memory).perform(InferRequest("m"), caller(of("m", "infer")))
     assert memory.requests == [InferRequest("m")]
 
 
-async def test_an_inference_is_looked_at_when_it_was_read() -> None:
+async def test_an_inference_is_authorized_after_it_was_read() -> None:
     """A gate may have peeked another name than the message has."""
     memory = Memory("b")
     made, context = gateway(memory), caller(of("m", "infer"))
@@ -117,7 +117,7 @@ async def test_an_inference_is_looked_at_when_it_was_read() -> None:
     assert memory.requests == []
 
 
-async def test_lists_leave_out_what_is_not_the_callers() -> None:
+async def test_lists_leave_out_models_without_permission() -> None:
     made = gateway(BuiltinBackend("b"), "*")
     seen = caller(of("ident*", "metadata"), of("simple", "statistics"))
     index = await made.perform(ModelIndexRequest(), seen)
@@ -144,7 +144,7 @@ async def test_the_status_of_one_model_is_refused_like_its_metadata() -> None:
     assert caught.value.kind is Kind.FORBIDDEN
 
 
-async def test_other_models_are_unloaded_with_one_by_who_may_unload_all(
+async def test_dependents_are_unloaded_only_with_permission_for_all(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "infergate.audit")
@@ -171,7 +171,7 @@ async def test_other_models_are_unloaded_with_one_by_who_may_unload_all(
         InferRequest("m", outputs=(RequestedOutput("y", shared_memory=RegionRef("r", 0, 1)),)),
     ],
 )
-async def test_tensors_in_shared_memory_are_for_who_may_use_it(request_: InferRequest) -> None:
+async def test_tensors_in_shared_memory_need_permission(request_: InferRequest) -> None:
     """Else whoever may infer could have another client's region read, and written."""
     memory = Memory("b")
     made, context = gateway(memory), caller(of("*", "infer"))
@@ -190,7 +190,7 @@ def test_a_route_is_called_as_in_the_log() -> None:
     assert [made.route_label(each, "", {}) for each in ("bert-1", "m", "x")] == ["bert-*", "m", ""]
 
 
-def test_a_route_that_asks_for_headers_is_that_of_who_sends_them() -> None:
+def test_a_route_with_headers_matches_requests_that_have_them() -> None:
     """Else their requests would be counted with others'."""
     canary = Route("m", "b", version="2", headers={"x-team": "a*"})
     memory = Memory("b")
@@ -228,7 +228,7 @@ class Gate:
 FORBIDDEN = GatewayError(Kind.FORBIDDEN, "no")
 
 
-async def test_a_frontend_asks_its_gate_before_it_reads_a_message() -> None:
+async def test_a_frontend_authorizes_before_it_reads_a_message() -> None:
     memory, codec, gate = Memory("b"), LineCodec(), Gate(FORBIDDEN)
     frontend = Frontend(codec, gateway(memory), DEFAULT_LIMITS, authorizer=gate)
     for line in ("infer m 1 x", "ready m", "infer m 1 bad"):
@@ -242,7 +242,7 @@ async def test_a_frontend_asks_its_gate_before_it_reads_a_message() -> None:
     assert [each.model for each in gate.requests] == ["m"] * 4
 
 
-async def test_a_frontend_goes_on_as_its_gate_says() -> None:
+async def test_a_frontend_follows_its_authorizer() -> None:
     for forwards in (True, False):
         codec = LineCodec()
         frontend = Frontend(
@@ -300,7 +300,7 @@ async def test_own_services_refuse_as_grpc_does() -> None:
         [each async for each in guarded.streams[REFLECTION](None, call())]  # type: ignore[arg-type]
 
 
-async def test_each_message_to_reflection_is_looked_at() -> None:
+async def test_each_message_to_reflection_is_authorized() -> None:
     """A token may have expired, or a key been taken back, since the stream was opened."""
 
     async def echo(

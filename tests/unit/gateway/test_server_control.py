@@ -77,7 +77,7 @@ async def test_settings_are_not_seen_unless_that_is_switched_on(operation: Opera
     assert not memory.requests
 
 
-async def test_a_change_goes_along_the_models_route_to_every_server() -> None:
+async def test_a_change_goes_to_every_server_of_the_models_route() -> None:
     here, there = Memory("b", Acknowledgement()), Memory("c")
     here.servers = 3
     routes = (
@@ -185,7 +185,7 @@ async def test_a_servers_settings_go_to_every_backend_that_has_them(operation: O
     assert (await refusal(made, operation)).kind is Kind.UNSUPPORTED
 
 
-async def test_each_is_told_to_the_audit_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_operation_is_audited(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "infergate.audit")
     memory = Memory("b", Acknowledgement())
     made = gateway(memory, repository=True)
@@ -203,7 +203,7 @@ async def test_each_is_told_to_the_audit_log(caplog: pytest.LogCaptureFixture) -
     assert broken.endswith("outcome=internal")
 
 
-async def test_only_what_is_switched_on_is_told_of() -> None:
+async def test_only_enabled_extensions_are_reported() -> None:
     for allowed, more in (
         ({}, set()),
         ({"repository": True}, {"model_repository"}),
@@ -226,7 +226,7 @@ async def test_there_is_no_shared_memory() -> None:
     assert caught.value.kind is Kind.UNSUPPORTED
 
 
-async def test_the_audit_log_tells_who_asked_and_who_was_not_let_in(
+async def test_the_audit_log_names_callers_and_rejected_callers(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "infergate.audit")

@@ -66,13 +66,13 @@ async def test_metadata_makes_it_whole() -> None:
     assert backend.described == [("real", "", False)]
 
 
-async def test_what_does_not_fit_old_metadata_may_fit_newer() -> None:
+async def test_a_request_that_contradicts_old_metadata_may_fit_newer() -> None:
     backend = replaced(model(3), model(2))
     assert (await ask(backend)).status == 200
     assert [newer for *_, newer in backend.described] == [False, True]
 
 
-async def test_what_fits_neither_is_refused_by_the_newer() -> None:
+async def test_a_request_that_fits_neither_metadata_is_refused_by_the_newer() -> None:
     status, error = refusal(await ask(replaced(model(3), model(4))))
     assert status == 400
     assert "'X': the 2 bytes" in error
@@ -84,7 +84,7 @@ async def test_what_fits_neither_is_refused_by_the_newer() -> None:
     assert not backend.requests
 
 
-async def test_metadata_that_is_not_to_be_had_is_told() -> None:
+async def test_unavailable_metadata_is_reported() -> None:
     backend = Memory("b")
     backend.description = GatewayError(Kind.NOT_FOUND, "no metadata")
     assert refusal(await ask(backend)) == (404, "no metadata")

@@ -184,7 +184,7 @@ def _late(packed: bytes, limit: int = 64 * MIB) -> DeferredInflation:
     return reader.message
 
 
-async def test_a_bomb_is_counted_before_it_is_inflated_and_others_have_their_turn() -> None:
+async def test_a_bomb_is_counted_before_it_is_inflated_and_others_proceed() -> None:
     packed = gzip.compress(bytes(32 * MIB), 1)
     late, budget = _late(packed), _Budget(MIB)
     assert late.prefix == bytes(len(late.prefix))
@@ -216,7 +216,7 @@ async def test_a_bomb_is_counted_before_it_is_inflated_and_others_have_their_tur
     ],
     ids=range(5),  # gzip holds the time: processes that collect it would disagree
 )
-async def test_what_is_found_wrong_late(packed: bytes, error: type[GatewayError]) -> None:
+async def test_errors_found_after_the_head(packed: bytes, error: type[GatewayError]) -> None:
     late = _late(packed, MIB)
     with pytest.raises(error):
         await late.inflate(UNLIMITED)
@@ -355,7 +355,7 @@ def test_kinds_of_content(more: str) -> None:
 
 
 @given(details=st.text(max_size=60), code=st.integers(0, 20))
-def test_what_is_said_at_the_end_is_understood(details: str, code: int) -> None:
+def test_a_final_goaway_is_understood(details: str, code: int) -> None:
     details = details.encode("utf-8", "replace").decode()
     found = ResponseHeaders(
         HeaderBlockDecoder(9999).decode(
@@ -366,7 +366,7 @@ def test_what_is_said_at_the_end_is_understood(details: str, code: int) -> None:
     assert dict(found.metadata) == {"x-b": "1", "c-bin": "AP8"}
 
 
-def test_details_that_are_no_text_are_told_as_far_as_they_are() -> None:
+def test_invalid_details_are_reported_as_far_as_possible() -> None:
     said = ResponseHeaders(
         HeaderBlockDecoder(9999).decode(headers.encode_trailers(3, "a\ud800b", {}))
     )

@@ -16,7 +16,7 @@ def address(buffer: memoryview) -> int:
     return int(np.frombuffer(buffer, np.uint8).ctypes.data)
 
 
-async def test_what_nobody_uses_is_given_out_again() -> None:
+async def test_unused_memory_is_reused() -> None:
     made = BufferPool()
     first, other = made.allocate(50 * MIB), made.allocate(40 * MIB)
     assert (len(first), len(other), made.unused_bytes) == (50 * MIB, 40 * MIB, 0)
@@ -35,7 +35,7 @@ async def test_what_nobody_uses_is_given_out_again() -> None:
     assert made.unused_bytes == 140 * MIB
 
 
-async def test_no_more_than_twice_of_what_was_asked_for_is_given_out() -> None:
+async def test_a_buffer_has_at_most_twice_the_requested_size() -> None:
     made = BufferPool()
     made.allocate(100 * MIB)
     for size in (49 * MIB, 101 * MIB):
@@ -74,7 +74,7 @@ def test_no_more_is_kept_than_may_be_in_flight(monkeypatch: pytest.MonkeyPatch) 
         assert buffer_pool.POOL.max_unused_bytes == limit
 
 
-async def test_short_ones_are_the_c_librarys() -> None:
+async def test_short_floats_are_printed_as_by_c() -> None:
     made = BufferPool()
     assert len(made.allocate(MIN_POOLED_BYTES - 1)) == MIN_POOLED_BYTES - 1
     assert made.unused_bytes == 0
@@ -82,7 +82,7 @@ async def test_short_ones_are_the_c_librarys() -> None:
     assert made.unused_bytes == MIN_POOLED_BYTES
 
 
-async def test_a_gateway_at_rest_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_gateway_keeps_no_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffer_pool, "IDLE_SECONDS", 0.05)
     made = BufferPool()
     made.allocate(100 * MIB)
@@ -90,7 +90,7 @@ async def test_a_gateway_at_rest_keeps_nothing(monkeypatch: pytest.MonkeyPatch) 
     await until(lambda: made.unused_bytes == 0)
 
 
-async def test_what_is_used_meanwhile_is_kept_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_recently_used_memory_is_kept_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(buffer_pool.time, "monotonic", lambda: now)
     made = BufferPool()
@@ -106,7 +106,7 @@ async def test_what_is_used_meanwhile_is_kept_longer(monkeypatch: pytest.MonkeyP
     assert made.unused_bytes == 0
 
 
-def test_nothing_is_kept_where_no_loop_runs() -> None:
+def test_no_buffers_are_kept_without_an_event_loop() -> None:
     made = BufferPool()
     made.allocate(100 * MIB)
     assert made.unused_bytes == 0

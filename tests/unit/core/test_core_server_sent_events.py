@@ -55,7 +55,9 @@ def by_the_book(lines: list[bytes]) -> list[bytes]:
 
 
 @given(st.lists(st.tuples(LINES, ENDS), max_size=20), st.lists(st.integers(0, 200)))
-def test_however_it_is_cut(expected: list[tuple[bytes, bytes]], cuts: list[int]) -> None:
+def test_events_are_the_same_however_they_are_cut(
+    expected: list[tuple[bytes, bytes]], cuts: list[int]
+) -> None:
     body = b"".join(line + end for line, end in expected)
     marks = sorted({0, len(body), *(at for at in cuts if at < len(body))})
     parts = [body[start:stop] for start, stop in itertools.pairwise(marks)]
@@ -63,7 +65,7 @@ def test_however_it_is_cut(expected: list[tuple[bytes, bytes]], cuts: list[int])
 
 
 @given(st.lists(st.text().map(lambda text: text.translate({10: None, 13: None}).encode())))
-def test_what_is_written_is_read(texts: list[bytes]) -> None:
+def test_written_events_are_read_back(texts: list[bytes]) -> None:
     body = b"".join(bytes(part) for text in texts for part in format_event(text))
     assert cut([body]) == (texts, True)
 

@@ -36,7 +36,7 @@ async def answered(peer: Peer, body: bytes) -> None:
     assert (answer.status, answer.body) == (200, b"POST " + body)
 
 
-async def test_the_loop_is_told_less_often(
+async def test_the_loop_is_woken_less_often(
     serve_http: HttpServe, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watermarks: list[int] = []
@@ -63,7 +63,7 @@ async def test_the_loop_is_told_less_often(
 
 
 @pytest.mark.parametrize("length", [256 * KIB, 400_001, MIB, 2 * MIB - 1])
-async def test_the_end_of_a_body_is_told_at_once(serve_http: HttpServe, length: int) -> None:
+async def test_the_end_of_a_body_is_reported_at_once(serve_http: HttpServe, length: int) -> None:
     harness = await serve_http(LIMITS)
     peer = await harness.connect()
     for rest in (1, 100, 20_000):

@@ -57,7 +57,7 @@ async def test_no_more_than_that_at_a_time_to_each(limit: int) -> None:
     assert upstream.order == sorted(upstream.order)
 
 
-async def test_who_fails_or_gives_up_makes_room() -> None:
+async def test_failed_and_cancelled_exchanges_free_their_slot() -> None:
     upstream = Noting()
     limited = LimitedUpstream(upstream, 1)
     first = asyncio.ensure_future(limited.exchange(POST, HERE, 10))

@@ -138,7 +138,7 @@ async def test_a_pipelined_one_is_refused(lenient: HttpHarness) -> None:
         b"\r\n" + BOTH,
     ],
 )
-async def test_what_is_not_plain_is_refused(lenient: HttpHarness, bad: bytes) -> None:
+async def test_headers_that_are_not_plain_are_refused(lenient: HttpHarness, bad: bytes) -> None:
     peer = await lenient.connect()
     await peer.send(bad + CHUNKS)
     assert (await peer.answer()).status in {400, 501}
