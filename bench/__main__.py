@@ -16,14 +16,14 @@ from pathlib import Path
 from infergate import __version__
 
 from . import PROJECT, comparisons, load, memory, report
-from .publish import lacking, publish, size_spelled
+from .publish import missing_parts, publish, size_spelled
 from .results import Bench, as_json, from_json
 from .rounds import Comparison, Rounds
 from .stages import account
 
 ENGINES = ("own", "compat")
 PARTS = ("rows", "stages", "workers", "sizes", "routes", "memory")
-_LEAST_ROUNDS = 5
+_DEFAULT_ROUNDS = 5
 _CURVE_ROUNDS = 3
 
 
@@ -43,10 +43,10 @@ def main(argv: Sequence[str]) -> int:
     except (load.LoadError, RuntimeError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
-    print("\n\n".join(_told(bench)))
+    print("\n\n".join(_sections(bench)))
     if options.publish:
-        if lacks := lacking(bench):
-            print(f"bench: not published, for the run lacks {', '.join(lacks)}", file=sys.stderr)
+        if missing := missing_parts(bench):
+            print(f"bench: not published, for the run lacks {', '.join(missing)}", file=sys.stderr)
             return 1
         publish(bench, PROJECT)
     return 0
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=_LEAST_ROUNDS, help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=_DEFAULT_ROUNDS, help="default: %(default)s")
     parser.add_argument(
         "--seconds", type=float, default=1.0, help="length of one run; default: %(default)s"
     )
@@ -125,7 +125,7 @@ def _chosen(found: Sequence[Comparison], options: argparse.Namespace) -> list[Co
     return [each for each in found if options.only in each.name]
 
 
-def _told(bench: Bench) -> Iterator[str]:
+def _sections(bench: Bench) -> Iterator[str]:
     yield bench.conditions
     yield report.targets(bench)
     if any(result.others for result in bench.results):

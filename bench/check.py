@@ -59,7 +59,7 @@ def judge(result: Result) -> tuple[Spread | None, str]:
         return found, "too little to measure"
     if found.median <= LIMIT:
         return found, "ok"
-    return found, "dearer" if found.least > 1 else "unclear: the rounds do not agree"
+    return found, "dearer" if found.minimum > 1 else "unclear: the rounds do not agree"
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
@@ -106,7 +106,7 @@ def _comparisons(sources: dict[str, Path], folder: Path) -> Iterator[list[Compar
         for make, work in BEFORE_OLD_ECHOES.values():
             echoes[work], urls[work] = stack.enter_context(old_echo(make, work, folder))
         config = servers.routed(urls)
-        asked = {**BEFORE_ECHOES, **BEFORE_OLD_ECHOES}
+        engines = {**BEFORE_ECHOES, **BEFORE_OLD_ECHOES}
         gateways = {
             (engine, name): stack.enter_context(servers.infergate(config, engine, folder, source))
             for engine in _ENGINES
@@ -114,7 +114,7 @@ def _comparisons(sources: dict[str, Path], folder: Path) -> Iterator[list[Compar
         }
 
         def contender(engine: str, name: str, row: str) -> Contender:
-            make, work = asked[row]
+            make, work = engines[row]
             gateway = gateways[engine, name]
             found = through(gateway, make, work, echoes[work].pid, engine)
             return Contender(name, found.request, found.proxy, found.server, engine)
@@ -124,7 +124,7 @@ def _comparisons(sources: dict[str, Path], folder: Path) -> Iterator[list[Compar
                 f"{row} ({engine})",
                 tuple(contender(engine, name, row) for name in (BASELINE, CHANGED)),
             )
-            for row in asked
+            for row in engines
             for engine in _ENGINES
         ]
 

@@ -178,7 +178,7 @@ def sizes(engines: Sequence[str], folder: Path) -> Iterator[list[Comparison]]:
                     through(gateway, make, work, echoes[size].pid, engine)
                     for engine, gateway in gateways.items()
                 ),
-                at=size, pace=_ONE_CONNECTION, least=1,
+                at=size, pace=_ONE_CONNECTION, min_requests=1,
             )
             for size, work in works.items()
             for name, make in ((BINARY_SIZES, binary_request), (GRPC_SIZES, grpc_request))

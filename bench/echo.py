@@ -147,8 +147,8 @@ class Echo(asyncio.Protocol):
         """Send as much of the answer as both windows allow."""
         sent, window = self.sending[stream]
         parts: list[bytes | memoryview] = []
-        while sent < len(self.body) and (room := min(window, self.window, FRAME_SIZE)) > 0:
-            part = self.body[sent : sent + room]
+        while sent < len(self.body) and (budget := min(window, self.window, FRAME_SIZE)) > 0:
+            part = self.body[sent : sent + budget]
             parts += (_HEAD.pack(len(part) << 8 | DATA, 0, stream), part)
             sent, window = sent + len(part), window - len(part)
             self.window -= len(part)

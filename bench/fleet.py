@@ -95,8 +95,8 @@ class Client:
     async def watch(self) -> None:
         """Ask all gateways whether they are ready, as a load balancer does."""
         while True:
-            told = [(each, await self.get(each, "/readyz")) for each in self.gateways]
-            self.ready = [each for each, (status, _) in told if status == 200]
+            answer = [(each, await self.get(each, "/readyz")) for each in self.gateways]
+            self.ready = [each for each, (status, _) in answer if status == 200]
             await asyncio.sleep(0.2)
 
     async def infer(self, machine: Machine, model: str, body: dict[str, Any]) -> tuple[int, Any]:
@@ -127,10 +127,10 @@ class Client:
         body = {"inputs": [tensor], "parameters": parameters}
         for machine in random.sample(self.ready, len(self.ready)):
             try:
-                status, told = await self.infer(machine, "accumulate", body)
+                status, answer = await self.infer(machine, "accumulate", body)
             except aiohttp.ClientConnectorError:
                 continue
-            return int(told["outputs"][0]["data"][0]) if status == 200 else str(told["error"])
+            return int(answer["outputs"][0]["data"][0]) if status == 200 else str(answer["error"])
         return "no gateway"
 
 
@@ -142,19 +142,19 @@ async def until(met: Callable[[], Any], what: str) -> None:
         await asyncio.sleep(0.1)
 
 
-async def speed(client: Client, most: int, seconds: float) -> list[tuple[int, float, float]]:
+async def speed(client: Client, maximum: int, seconds: float) -> list[tuple[int, float, float]]:
     """For 1 to ``most`` gateways; eight connections to each."""
     rows = []
-    for count in range(1, most + 1):
-        asked = client.gateways[:count]
+    for count in range(1, maximum + 1):
+        gateways = client.gateways[:count]
         client.outcomes.clear()
-        before = [proc.cpu(each.processes[0].pid) for each in asked]
+        before = [proc.cpu(each.processes[0].pid) for each in gateways]
         began = time.monotonic()
         await asyncio.gather(
-            *(client.ask(began + seconds, machine) for machine in asked for _ in range(8))
+            *(client.ask(began + seconds, machine) for machine in gateways for _ in range(8))
         )
         took = time.monotonic() - began
-        used = sum(proc.cpu(m.processes[0].pid) - b for m, b in zip(asked, before, strict=True))
+        used = sum(proc.cpu(m.processes[0].pid) - b for m, b in zip(gateways, before, strict=True))
         answered = client.outcomes["200"]
         assert answered == client.outcomes.total(), client.outcomes
         rows.append((count, answered / took, used / answered))
@@ -167,12 +167,12 @@ async def steps(client: Client, sums: dict[str, int], *, start: bool = False) ->
 
     async def one(sequence: str) -> None:
         value = random.randrange(1000)
-        told = await client.step(sequence, value, start=start)
-        if isinstance(told, int):
+        answer = await client.step(sequence, value, start=start)
+        if isinstance(answer, int):
             sums[sequence] = (0 if start else sums[sequence]) + value
-            outcomes["right" if told == sums[sequence] else "wrong"] += 1
+            outcomes["right" if answer == sums[sequence] else "wrong"] += 1
         else:
-            outcomes["refused" if _START in told else "failed"] += 1
+            outcomes["refused" if _START in answer else "failed"] += 1
 
     names = list(sums)
     for begin in range(0, len(names), 50):
@@ -186,8 +186,8 @@ async def spread(client: Client, servers: Sequence[Machine]) -> list[int]:
     for server in servers:
         _, text = await client.get(server, "/metrics")
         lines = [line for line in text.splitlines() if 'operation="infer"' in line]
-        told = [line for line in lines if line.startswith("infergate_requests_total")]
-        counts.append(round(sum(float(line.rpartition(" ")[2]) for line in told)))
+        answer = [line for line in lines if line.startswith("infergate_requests_total")]
+        counts.append(round(sum(float(line.rpartition(" ")[2]) for line in answer)))
     return counts
 
 
@@ -215,11 +215,11 @@ async def under_load(client: Client, machine: Machine, sent: signal.Signals) -> 
     """What clients see while one gateway gets a signal in the middle of their requests."""
     client.outcomes.clear()
     async with watching(client):
-        asking = [asyncio.create_task(client.ask(time.monotonic() + 7)) for _ in range(24)]
+        pending = [asyncio.create_task(client.ask(time.monotonic() + 7)) for _ in range(24)]
         await asyncio.sleep(2)
         # The session's first process is sh's successor: infergate itself.
         machine.processes[0].send_signal(sent)
-        await asyncio.gather(*asking)
+        await asyncio.gather(*pending)
     await asyncio.to_thread(machine.processes[0].wait, _PATIENCE)
     client.gateways.remove(machine)
     client.ready = list(client.gateways)
@@ -272,9 +272,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--gateways", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=5, help="for each number; 0: no speed")
-    asked = parser.parse_args()
+    gateways = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="infergate-") as folder, Lan(Path(folder)) as lan:
-        found = asyncio.run(looked_at(lan, Path(folder), asked.gateways, asked.seconds))
+        found = asyncio.run(looked_at(lan, Path(folder), gateways.gateways, gateways.seconds))
     print(json.dumps(asdict(found)))
 
 

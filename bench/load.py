@@ -139,8 +139,8 @@ def run(contender: Contender, count: int, pace: Pace, folder: Path) -> Measured:
 def percentiles(times: Sequence[float]) -> tuple[float, ...]:
     """``times`` at PERCENTILES: each the least that so many are not above."""
     ordered = sorted(times)
-    most = len(ordered) - 1
-    return tuple(ordered[min(most, int(len(ordered) * each / 100))] for each in PERCENTILES)
+    maximum = len(ordered) - 1
+    return tuple(ordered[min(maximum, int(len(ordered) * each / 100))] for each in PERCENTILES)
 
 
 def _check(said: str, request: Request, count: int) -> None:

@@ -37,7 +37,7 @@ _COMPARED = (
 )  # fmt: skip
 
 
-def lacking(bench: Bench) -> list[str]:
+def missing_parts(bench: Bench) -> list[str]:
     """What the pages tell that was not measured in ``bench``."""
     parts = {"memory": bench.peaks and bench.idle, "stages": bench.accounts}
     return [
@@ -52,10 +52,10 @@ def publish(bench: Bench, project: Path) -> None:
     for name, drawn in plots(bench):
         (project / PLOTS / name).write_text(drawn)
     (project / PAGE).write_text(page(bench))
-    told = blocks(bench)
+    texts = blocks(bench)
     for path in HOLDING_BLOCKS:
         text = (project / path).read_text()
-        (project / path).write_text(filled(text, told))
+        (project / path).write_text(filled(text, texts))
 
 
 def blocks(bench: Bench) -> dict[str, str]:
@@ -69,10 +69,10 @@ def blocks(bench: Bench) -> dict[str, str]:
     }
 
 
-def filled(text: str, told: dict[str, str]) -> str:
+def filled(text: str, texts: dict[str, str]) -> str:
     """``text`` with what stands between ``<!-- bench: NAME -->`` and ``<!-- /bench -->`` replaced.
     Raises ValueError for a block that has no end."""
-    for name, block in told.items():
+    for name, block in texts.items():
         begin, end = f"<!-- bench: {name} -->", "<!-- /bench -->"
         if begin in text:
             before, _, rest = text.partition(begin)

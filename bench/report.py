@@ -40,8 +40,8 @@ def targets(bench: Bench) -> str:
             found = row.found.get(engine)
             line += [str(found), row.bound.judged(found)] if found else ["-", ""]
         lines.append(line)
-    told = " ".join(filter(None, (_HOW_TO_READ, of_latency(bench), of_workers(bench))))
-    return f"{_table(lines)}\n\n{told}"
+    text = " ".join(filter(None, (_HOW_TO_READ, of_latency(bench), of_workers(bench))))
+    return f"{_table(lines)}\n\n{text}"
 
 
 def machine(bench: Bench) -> str:

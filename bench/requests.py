@@ -95,12 +95,15 @@ class Work:
 
     def metadata(self) -> dict[str, list[dict[str, object]]]:
         """What the model takes and gives, as ``models`` in routes.yaml declares it."""
-        told = {"datatype": "FP32", "shape": [-1] * self.array.ndim}
-        return {"inputs": [{"name": "INPUT0", **told}], "outputs": [{"name": "OUTPUT0", **told}]}
+        metadata = {"datatype": "FP32", "shape": [-1] * self.array.ndim}
+        return {
+            "inputs": [{"name": "INPUT0", **metadata}],
+            "outputs": [{"name": "OUTPUT0", **metadata}],
+        }
 
     def _http_answer(self, tensor: dict[str, object], raw: bytes, kind: str) -> bytes:
-        told = {"model_name": self.model, "model_version": "1", "outputs": [tensor]}
-        text = json.dumps(told).encode()
+        metadata = {"model_name": self.model, "model_version": "1", "outputs": [tensor]}
+        text = json.dumps(metadata).encode()
         head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\n"
         if raw:
             head += f"{_LENGTH_HEADER}: {len(text)}\r\n"
@@ -145,8 +148,8 @@ def grpc_request(work: Work, address: str) -> Request:
     message = work.message()
     with grpc.insecure_channel(address, options=_MAX_MESSAGE) as channel:
         answer = channel.unary_unary(INFER)(message, timeout=30)
-    told = service_pb2.ModelInferResponse.FromString(answer)
-    _same(work, list(told.outputs[0].shape), told.raw_output_contents[0], address)
+    response = service_pb2.ModelInferResponse.FromString(answer)
+    _same(work, list(response.outputs[0].shape), response.raw_output_contents[0], address)
     headers = {"content-type": "application/grpc", "te": "trailers"}
     return Request(
         f"http://{address}{INFER}", headers, _framed(message), len(_framed(answer)), grpc=True
@@ -166,7 +169,7 @@ def legacy_request(work: Work, address: str) -> Request:
 def legacy_grpc_request(work: Work, address: str) -> Request:
     """An Infer call of the legacy gRPC API at ``address``, answered right once."""
     codec = LEGACY_GRPC.create({})
-    wire = codec.build_request(_asked(work), Profile("any"), _model(work))
+    wire = codec.build_request(_operation(work), Profile("any"), _model(work))
     message = bytes(join_parts(wire.message))
     with grpc.insecure_channel(address, options=_MAX_MESSAGE) as channel:
         answer = channel.unary_unary(wire.method)(message, timeout=30)
@@ -196,13 +199,13 @@ def legacy_grpc_answer(work: Work) -> bytes:
 
 
 def _answered(work: Work, codec: Codec[Any, Any]) -> tuple[InferResponse, ParsedRequest]:
-    wire = codec.build_request(_asked(work), Profile("any"), _model(work))
+    wire = codec.build_request(_operation(work), Profile("any"), _model(work))
     output = tensor_from_array("OUTPUT0", Datatype.FP32, work.array)
     parsed = completed(codec.parse_request(wire, _LIMITS), _model(work))
     return InferResponse(work.model, "1", outputs=(output,)), parsed
 
 
-def _asked(work: Work) -> InferRequest:
+def _operation(work: Work) -> InferRequest:
     tensor = tensor_from_array("INPUT0", Datatype.FP32, work.array)
     return InferRequest(work.model, inputs=(tensor,), outputs=(RequestedOutput("OUTPUT0"),))
 
@@ -217,9 +220,9 @@ def _model(work: Work) -> ModelMetadata:
 
 
 def _check(codec: Codec[Any, Any], answer: Any, work: Work, address: str) -> None:
-    told = codec.parse_response(answer, _asked(work), _LIMITS, _model(work))
-    assert isinstance(told, InferResponse)
-    (output,) = told.outputs
+    response = codec.parse_response(answer, _operation(work), _LIMITS, _model(work))
+    assert isinstance(response, InferResponse)
+    (output,) = response.outputs
     _same(work, list(output.shape), bytes(output.data), address)
 
 
@@ -227,7 +230,7 @@ def _written_by(
     codec: Codec[HttpRequest, HttpResponse], work: Work, address: str, path: str = ""
 ) -> Request:
     """As ``codec`` writes it and reads the answer, at ``path`` where it knows none itself."""
-    wire = codec.build_request(_asked(work), Profile("any"), _model(work))
+    wire = codec.build_request(_operation(work), Profile("any"), _model(work))
     target = (path or wire.path) + (f"?{wire.query}" if wire.query else "")
     body = bytes(join_parts(wire.body))
     answer, headers = _exchanged(address, target, wire.headers, body)
@@ -237,8 +240,8 @@ def _written_by(
 
 
 def _http_request(work: Work, address: str, headers: Mapping[str, str], body: bytes) -> Request:
-    answer, told = _exchanged(address, work.path, headers, body)
-    size = int(told.get(_LENGTH_HEADER) or len(answer))
+    answer, head = _exchanged(address, work.path, headers, body)
+    size = int(head.get(_LENGTH_HEADER) or len(answer))
     output = json.loads(answer[:size])["outputs"][0]
     written = output.get("data")
     raw = answer[size:] if written is None else np.array(written, np.float32).tobytes()

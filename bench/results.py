@@ -37,13 +37,15 @@ class Spread:
     """Median, least and most."""
 
     median: float
-    least: float
-    most: float
+    minimum: float
+    maximum: float
 
     def __str__(self) -> str:
         middle = f"{self.median:.2f}"
         return (
-            middle if self.least == self.most else f"{middle} [{self.least:.2f}..{self.most:.2f}]"
+            middle
+            if self.minimum == self.maximum
+            else f"{middle} [{self.minimum:.2f}..{self.maximum:.2f}]"
         )
 
 
@@ -150,20 +152,22 @@ def as_json(bench: Bench) -> dict[str, Any]:
     return asdict(bench)
 
 
-def from_json(told: Mapping[str, Any]) -> Bench:
+def from_json(values: Mapping[str, Any]) -> Bench:
     """What ``as_json`` wrote."""
     return Bench(
-        told["conditions"],
+        values["conditions"],
         [
             Result(each["name"], tuple(map(_runs, each["contenders"])), each["at"])
-            for each in told["results"]
+            for each in values["results"]
         ],
-        [Peak(**each) for each in told["peaks"]],
-        dict(told["idle"]),
-        [Account(**each) for each in told["accounts"]],
+        [Peak(**each) for each in values["peaks"]],
+        dict(values["idle"]),
+        [Account(**each) for each in values["accounts"]],
     )
 
 
-def _runs(told: Mapping[str, Any]) -> Runs:
-    rounds = (Measured(**{**each, "times_ms": tuple(each["times_ms"])}) for each in told["rounds"])
-    return Runs(told["name"], told["engine"], tuple(rounds))
+def _runs(values: Mapping[str, Any]) -> Runs:
+    rounds = (
+        Measured(**{**each, "times_ms": tuple(each["times_ms"])}) for each in values["rounds"]
+    )
+    return Runs(values["name"], values["engine"], tuple(rounds))

@@ -12,7 +12,7 @@ from .load import Contender, Pace
 from .results import Result, Runs
 
 _TRIAL_REQUESTS = 24
-_LEAST_REQUESTS = 50
+_MIN_REQUESTS = 50
 _FOUR_CONNECTIONS = Pace()
 
 
@@ -25,7 +25,7 @@ class Comparison:
     contenders: tuple[Contender, ...]
     at: int = 0
     pace: Pace = _FOUR_CONNECTIONS
-    least: int = _LEAST_REQUESTS
+    min_requests: int = _MIN_REQUESTS
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,18 @@ class Rounds:
     def compared(self, group: Sequence[Comparison]) -> list[Result]:
         """Each round goes through all contenders of ``group``, forwards and backwards in turn, so
         that a drift of the machine's speed meets all alike."""
-        turns = [
+        schedule = [
             (comparison, contender, self._requests(comparison, contender))
             for comparison in group
             for contender in comparison.contenders
         ]
         runs: dict[tuple[int, str], list[load.Measured]] = {
-            (id(comparison), contender.name): [] for comparison, contender, _ in turns
+            (id(comparison), contender.name): [] for comparison, contender, _ in schedule
         }
         names = ", ".join(dict.fromkeys(comparison.name for comparison in group))
         for turn in range(self.count):
             print(f"{names}: round {turn + 1} of {self.count}", file=sys.stderr)
-            for comparison, contender, requests in turns[:: -1 if turn % 2 else 1]:
+            for comparison, contender, requests in schedule[:: -1 if turn % 2 else 1]:
                 run = load.run(contender, requests, comparison.pace, self.folder)
                 runs[id(comparison), contender.name].append(run)
         return [
@@ -67,11 +67,11 @@ class Rounds:
 
     def _requests(self, comparison: Comparison, contender: Contender) -> int:
         """How many take about the wanted time; finding out warms the contender up."""
-        pace, least = comparison.pace, comparison.least
-        trial = max(pace.connections, min(_TRIAL_REQUESTS, least))
+        pace, min_requests = comparison.pace, comparison.min_requests
+        trial = max(pace.connections, min(_TRIAL_REQUESTS, min_requests))
         run = load.run(contender, trial, pace, self.folder)
         if pace.rate:
             return int(pace.rate * self.seconds)
         if (count := int(run.per_second * self.seconds / 2)) > trial:
             run = load.run(contender, count, pace, self.folder)
-        return max(least, int(run.per_second * self.seconds))
+        return max(min_requests, int(run.per_second * self.seconds))

@@ -70,8 +70,8 @@ def infergate(
         # a folder of its own, for infergate watches it: the load's files are not to wake it
         path = folder / f"infergate-{ports[0]}" / "routes.yaml"
         path.parent.mkdir()
-        told = {"engine": engine, "listeners": listeners, **config}
-        path.write_text(yaml.safe_dump(told, sort_keys=False))
+        settings = {"engine": engine, "listeners": listeners, **config}
+        path.write_text(yaml.safe_dump(settings, sort_keys=False))
         argv = [sys.executable, "-m", "infergate", "--config", str(path)]
         env = {**os.environ, "PYTHONPATH": str(source)} if source else os.environ
         return Launch(f"infergate ({engine})", argv, env, ports, ready="/v2/health/live")

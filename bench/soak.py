@@ -2,7 +2,7 @@
 of them broken or an attacker, its servers failing and its configuration changing meanwhile, and
 whether anything is left behind.
 
-*Strategy.* The gateway has all switched on that it can do (``soak_site``). Clients of every
+*Strategy.* The gateway has all switched on that it can do (``soak_deployment``). Clients of every
 protocol ask it and judge each answer (``soak_traffic``), some attack it (``soak_attackers``), while
 one server at a time is killed, cut off, made to hang or to talk nonsense (``soak_outages``). A
 failure is explained only if it met an outage, and if its route does not promise to survive it. The
@@ -31,8 +31,8 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 from e2e.running import Infergate  # noqa: E402
 from faults.watch import children, complaints, descriptors, resident  # noqa: E402
 
+from .soak_deployment import Behind, Front, Trust  # noqa: E402
 from .soak_outages import Disturbances, Reloads  # noqa: E402
-from .soak_site import Behind, Front, Trust  # noqa: E402
 from .soak_traffic import Traffic  # noqa: E402
 from .soak_verdict import (  # noqa: E402
     Counts,
@@ -42,7 +42,7 @@ from .soak_verdict import (  # noqa: E402
     errors,
     features,
     figure,
-    most,
+    largest,
     steady,
     table,
     troubles,
@@ -76,13 +76,13 @@ def _held(gateway: Infergate) -> tuple[int, int]:
 
 
 def _state(gateway: Infergate) -> State:
-    told = gateway.metrics()
+    reported = gateway.metrics()
     return State(
         *_held(gateway),
-        int(figure(told, "infergate_tasks")),
-        int(figure(told, "infergate_in_flight_requests")),
-        int(figure(told, "infergate_open_streams")),
-        int(figure(told, "infergate_config_generations")),
+        int(figure(reported, "infergate_tasks")),
+        int(figure(reported, "infergate_in_flight_requests")),
+        int(figure(reported, "infergate_open_streams")),
+        int(figure(reported, "infergate_config_generations")),
     )
 
 
@@ -101,7 +101,7 @@ async def _settled(gateway: Infergate) -> State:
     while len(known) < _STEADY or not steady(known[-_STEADY:]):
         known.append(await asyncio.to_thread(_state, gateway))
         await asyncio.sleep(1)
-    return most(known[-_STEADY:])
+    return largest(known[-_STEADY:])
 
 
 async def _calmed(gateway: Infergate, before: State) -> State:
@@ -116,8 +116,8 @@ async def _calmed(gateway: Infergate, before: State) -> State:
 
 
 def _complaints(gateway: Infergate) -> str:
-    told = complaints(gateway).splitlines()
-    return "\n".join(line for line in told if _MISTAKEN not in line)
+    reported = complaints(gateway).splitlines()
+    return "\n".join(line for line in reported if _MISTAKEN not in line)
 
 
 async def _soak(options: argparse.Namespace) -> int:
@@ -177,9 +177,9 @@ async def _run(options: argparse.Namespace, front: Front, left: Behind, right: B
     for name, gateway in gateways.items():
         after = await _calmed(gateway, before[name])
         workers = options.workers if gateway is front.gateway else 1
-        told = _complaints(gateway)
+        reported = _complaints(gateway)
         print(table(name, before[name], seen[name], after))
-        found += troubles(name, before[name], seen[name], after, told, workers=workers)
+        found += troubles(name, before[name], seen[name], after, reported, workers=workers)
     print(features(front.gateway.metrics()))
     _print_counts(traffic.counts)
     _print_outages(outages)
@@ -190,9 +190,9 @@ async def _run(options: argparse.Namespace, front: Front, left: Behind, right: B
 
 def _print_counts(counts: Counts) -> None:
     for what in ("good", "faults", "explained", "unexplained"):
-        told = getattr(counts, what)
-        print(f"{what}: {told.total()}")
-        for name, count in sorted(told.items()):
+        reported = getattr(counts, what)
+        print(f"{what}: {reported.total()}")
+        for name, count in sorted(reported.items()):
             print(f"  {count:7} {name}")
 
 

@@ -21,12 +21,12 @@ import grpc
 from infergate.transport.grpc import headers as grpc_headers
 from infergate.transport.http2 import frames, header_blocks
 
+from .soak_deployment import KEY
 from .soak_faults import INFER, Target
-from .soak_site import KEY
 
 _PATIENCE: Final = 100.0
 _UNREAD: Final = 30.0
-"""Seconds in which nothing is read: twice ``idle_body_time`` (see ``soak_site``)."""
+"""Seconds in which nothing is read: twice ``idle_body_time`` (see ``soak_deployment``)."""
 _MIB: Final = 1 << 20
 _LIVE: Final = "/inference.GRPCInferenceService/ServerLive"
 _CODES: Final = {str(each.value[0]): each.name for each in grpc.StatusCode}
@@ -52,17 +52,17 @@ class Attack:
     async def outcomes(self, target: Target) -> set[str]:
         """What came of it."""
         ask = _rpc if self.listener == "grpc" else _http
-        asked = (ask(target, self) for _ in range(self.at_once))
-        return {each for found in await asyncio.gather(*asked) for each in found}
+        exchanges = (ask(target, self) for _ in range(self.at_once))
+        return {each for found in await asyncio.gather(*exchanges) for each in found}
 
 
 # ---- over HTTP
 
 
 def _post(path: str, body: bytes, **headers: str) -> bytes:
-    told = {"Host": "x", "Authorization": f"Bearer {KEY}", "Connection": "close"}
-    told |= {name.replace("_", "-"): value for name, value in headers.items()}
-    lines = "".join(f"{name}: {value}\r\n" for name, value in told.items() if value)
+    fields = {"Host": "x", "Authorization": f"Bearer {KEY}", "Connection": "close"}
+    fields |= {name.replace("_", "-"): value for name, value in headers.items()}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items() if value)
     head = f"POST {path} HTTP/1.1\r\n{lines}Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
@@ -102,8 +102,8 @@ def _empty_texts() -> bytes:
 
 def _many_dims(key: str) -> bytes:
     dims = ",".join("1" * 31_000)
-    told = f'batch_size:1 input{{name:"INPUT0" dims:[{dims}]}} output{{name:"OUTPUT0" raw{{}}}}'
-    return _post("/api/infer/identity", bytes(4), NV_InferRequest=told, Authorization=key)
+    header = f'batch_size:1 input{{name:"INPUT0" dims:[{dims}]}} output{{name:"OUTPUT0" raw{{}}}}'
+    return _post("/api/infer/identity", bytes(4), NV_InferRequest=header, Authorization=key)
 
 
 def _named(path: str) -> bytes:
@@ -260,9 +260,9 @@ async def _rpc(target: Target, attack: Attack) -> list[str]:
                 payload = await reader.readexactly(first >> 8)
                 match first & 0xFF:
                     case frames.HEADERS:
-                        told = dict(blocks.decode(payload).pairs).get("grpc-status")
-                        if told is not None:
-                            found[stream] = _CODES.get(told, told)
+                        status = dict(blocks.decode(payload).pairs).get("grpc-status")
+                        if status is not None:
+                            found[stream] = _CODES.get(status, status)
                     case frames.RST_STREAM if stream in wanted:
                         found.setdefault(stream, f"RST {int.from_bytes(payload)}")
                     case frames.GOAWAY:

@@ -42,7 +42,7 @@ def _http(length: int, body: bytes, key: str) -> bytes:
     return head.encode() + body
 
 
-def _asking(stream: int, method: str, key: str) -> bytes:
+def _call_headers(stream: int, method: str, key: str) -> bytes:
     block = headers.request_prefix(method, "x", "http", "soak")
     block += headers.encode_metadata({"authorization": f"Bearer {key}"})
     return frames.frame(frames.HEADERS, frames.END_HEADERS, stream, block)
@@ -52,14 +52,15 @@ def _rpc(method: str, said: bytes, key: str) -> bytes:
     return (
         frames.PREFACE
         + frames.settings([])
-        + _asking(1, method, key)
+        + _call_headers(1, method, key)
         + frames.frame(frames.DATA, 0, 1, said)
     )
 
 
 def _resets(key: str) -> bytes:
     return b"".join(
-        _asking(n, INFER, key) + frames.reset(n, frames.Code.CANCEL) for n in range(1, 2000, 2)
+        _call_headers(n, INFER, key) + frames.reset(n, frames.Code.CANCEL)
+        for n in range(1, 2000, 2)
     )
 
 
@@ -108,7 +109,7 @@ async def break_off(target: Target, said: bytes) -> None:
 # ---- servers ----------------------------------------------------------------------------------
 
 
-class Door:
+class Proxy:
     """A port of this process, whose connections go on to ``target`` while it is open."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from .soak_site import Behind, Front
+from .soak_deployment import Behind, Front
 from .soak_verdict import Counts, Outage, Outages
 
 _RECOVERY: Final = 100.0
@@ -92,28 +92,28 @@ class Disturbances:
 
 
 async def _cut(server: Behind) -> None:
-    for each in server.doors.values():
+    for each in server.proxies.values():
         each.cut()
 
 
 async def _garbled(server: Behind) -> None:
-    for each in server.doors.values():
+    for each in server.proxies.values():
         each.garble()
 
 
 async def _hanging(server: Behind) -> None:
-    for each in server.doors.values():
+    for each in server.proxies.values():
         each.hang()
     await asyncio.sleep(random.uniform(0.5, 3))
-    for each in server.doors.values():
+    for each in server.proxies.values():
         each.flow()
 
 
 async def _refusing(server: Behind) -> None:
-    for each in server.doors.values():
+    for each in server.proxies.values():
         each.shut()
     await asyncio.sleep(random.uniform(0.5, 3))
-    for each in server.doors.values():
+    for each in server.proxies.values():
         await each.open()
 
 
@@ -165,14 +165,14 @@ class Reloads:
         return refused and self._post() == http.client.OK
 
     def _post(self) -> int:
-        asking = http.client.HTTPConnection(self._front.gateway.admin, timeout=_RECOVERY)
+        connection = http.client.HTTPConnection(self._front.gateway.admin, timeout=_RECOVERY)
         try:
-            asking.request("POST", "/reload")
-            answer = asking.getresponse()
+            connection.request("POST", "/reload")
+            answer = connection.getresponse()
             answer.read()
             return answer.status
         finally:
-            asking.close()
+            connection.close()
 
     def _figure(self, name: str) -> float:
         for line in self._front.gateway.metrics().splitlines():

@@ -46,8 +46,8 @@ from infergate.transport.compat.grpcio_client import GrpcioUpstream
 from infergate.transport.framed.client import HttpOrFrameUpstream
 
 from .soak_attackers import ATTACKS
+from .soak_deployment import KEY, ONCE, SURE, Listener
 from .soak_faults import FAULTS, STREAM, Target, break_off
-from .soak_site import KEY, ONCE, SURE, Listener
 from .soak_verdict import Counts, Outages
 
 PATIENCE: Final = 100.0
@@ -71,8 +71,8 @@ _BROKEN: Final = re.compile("Socket closed|Stream removed|reset by peer|failed t
 """How grpc-core words that a connection is gone."""
 _IDENTITY: Final = re.compile("sequence [0-9]+")
 """Whose errors are to be counted together."""
-_ASKING: Final = {"authorization": f"Bearer {KEY}"}
-_TOLD: Final = frozenset(
+_CREDENTIALS: Final = {"authorization": f"Bearer {KEY}"}
+_EXPECTED_KINDS: Final = frozenset(
     {Kind.BAD_REQUEST, Kind.UNAUTHENTICATED, Kind.NOT_FOUND, Kind.BACKEND_ERROR, Kind.NO_BACKEND}
 )
 """What a mistaken client may be told, as clients of some protocol read it."""
@@ -147,11 +147,11 @@ class Traffic:
 
     # ---- how it is judged
 
-    async def _judged(self, name: str, model: str, asking: Awaitable[None]) -> None:
+    async def _judged(self, name: str, model: str, exchange: Awaitable[None]) -> None:
         began = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(2 * PATIENCE):
-                await asking
+                await exchange
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
             words = f"{name}: {_words(error)}"
             may_fail = model.partition(".")[0] in ONCE and not _is_ours(error)
@@ -174,43 +174,45 @@ class Traffic:
     async def _ask_server(self, speaker: ClientKind, size: int) -> None:
         """Past the gateway, a server whose listeners have TLS where the gateway's have none."""
         client = self._client(speaker, "identity", self._left)
-        asking = _asked(client, "identity", size)
-        await self._judged(f"{speaker.name} → a server", "identity", asking)
+        exchange = _expect_identity(client, "identity", size)
+        await self._judged(f"{speaker.name} → a server", "identity", exchange)
 
     async def _infer(self, speaker: ClientKind, model: str, size: int) -> None:
         if speaker.listener == RAW_SOCKETS:
             model = "identity"  # what its listener is bound to
         client = self._client(speaker, model)
-        await self._judged(f"{speaker.name} → {model}", model, _asked(client, model, size))
+        await self._judged(
+            f"{speaker.name} → {model}", model, _expect_identity(client, model, size)
+        )
 
     async def _question(self) -> None:
         speaker = random.choice(_SEQUENTIAL)
         model = random.choice(_MODELS)
 
-        async def asking() -> None:
-            told = await _performed(self._client(speaker, model), ModelMetadataRequest(model))
-            assert isinstance(told, ModelMetadata)
-            assert [each.name for each in told.inputs] == ["INPUT0"], told
+        async def exchange() -> None:
+            response = await _performed(self._client(speaker, model), ModelMetadataRequest(model))
+            assert isinstance(response, ModelMetadata)
+            assert [each.name for each in response.inputs] == ["INPUT0"], response
 
-        await self._judged(f"{speaker.name}, metadata", model, asking())
+        await self._judged(f"{speaker.name}, metadata", model, exchange())
 
     async def _sequence(self) -> None:
         speaker, model = random.choice(_SEQUENTIAL), random.choice(_SUMS)
         client = self._client(speaker, model)
         identity = random.getrandbits(32) + 1
 
-        async def asking() -> None:
+        async def exchange() -> None:
             steps = ({"sequence_start": True}, {}, {}, {"sequence_end": True})
             for number, flags in enumerate(steps, 1):
                 inputs = (tensor_from_array("INPUT", Datatype.INT32, np.array([number])),)
-                asked = InferRequest(
+                request = InferRequest(
                     model, parameters={"sequence_id": identity, **flags}, inputs=inputs
                 )
-                told = await _performed(client, asked)
-                assert isinstance(told, InferResponse)
-                assert told.outputs[0].numpy()[0] == number * (number + 1) // 2, "another sum"
+                response = await _performed(client, request)
+                assert isinstance(response, InferResponse)
+                assert response.outputs[0].numpy()[0] == number * (number + 1) // 2, "another sum"
 
-        await self._judged(f"{speaker.name}, sequence → {model}", model, asking())
+        await self._judged(f"{speaker.name}, sequence → {model}", model, exchange())
 
     async def _repeated(self) -> None:
         """One request, many answers."""
@@ -222,23 +224,23 @@ class Traffic:
             tensor_from_array("DELAY", Datatype.UINT32, np.full(_STREAMED, 2, np.uint32)),
         )
 
-        async def asking() -> None:
-            asked, found = InferRequest(model, inputs=inputs), []
-            async with aclosing(client.stream(asked, _call())) as answers:
+        async def exchange() -> None:
+            request, found = InferRequest(model, inputs=inputs), []
+            async with aclosing(client.stream(request, _call())) as answers:
                 async for each in answers:
                     found += [int(t.numpy().flat[0]) for t in each.outputs if t.name == "OUT"]
             assert found == values.tolist(), f"{len(found)} answers of {_STREAMED}"
 
-        await self._judged(f"{speaker.name}, many answers → {model}", model, asking())
+        await self._judged(f"{speaker.name}, many answers → {model}", model, exchange())
 
     async def _stream(self) -> None:
         """Many requests on a stream of V2 gRPC, now and then given up."""
         model, size = random.choice(_MODELS), random.choice(_SIZES[:3])
-        asked = pb.ModelInferRequest(model_name=model)
-        asked.inputs.add(name="INPUT0", datatype="FP32", shape=[size])
-        asked.raw_input_contents.append(bytes(4 * size))
+        request = pb.ModelInferRequest(model_name=model)
+        request.inputs.add(name="INPUT0", datatype="FP32", shape=[size])
+        request.raw_input_contents.append(bytes(4 * size))
         if random.random() < 0.1:  # a client that loses its interest
-            call = self._streaming(STREAM, asked.SerializeToString())
+            call = self._streaming(STREAM, request.SerializeToString())
             with contextlib.suppress(grpc.aio.AioRpcError):
                 async for _ in call:
                     break
@@ -249,8 +251,8 @@ class Traffic:
         def fine(answer: bytes) -> str:
             return str(pb.ModelStreamInferResponse.FromString(answer).error_message)
 
-        asking = self._all_told(STREAM, asked.SerializeToString(), fine)
-        await self._judged(f"V2 gRPC, stream → {model}", model, asking)
+        exchange = self._check_stream(STREAM, request.SerializeToString(), fine)
+        await self._judged(f"V2 gRPC, stream → {model}", model, exchange)
 
     async def _legacy_stream(self) -> None:
         """Many requests on a stream of the legacy API."""
@@ -262,8 +264,8 @@ class Traffic:
         def fine(answer: bytes) -> str:
             return str(LegacyResponse.FromString(answer).request_status.msg)
 
-        asking = self._all_told(STREAM_INFER, bytes(join_parts(wire.message)), fine)
-        await self._judged(f"legacy TRT, stream → {model}", model, asking)
+        exchange = self._check_stream(STREAM_INFER, bytes(join_parts(wire.message)), fine)
+        await self._judged(f"legacy TRT, stream → {model}", model, exchange)
 
     def _streaming(self, method: str, message: bytes) -> Any:
         async def messages() -> AsyncIterator[bytes]:
@@ -271,14 +273,16 @@ class Traffic:
                 yield message
 
         return self._channel.stream_stream(method)(
-            messages(), timeout=PATIENCE, metadata=tuple(_ASKING.items())
+            messages(), timeout=PATIENCE, metadata=tuple(_CREDENTIALS.items())
         )
 
-    async def _all_told(self, method: str, message: bytes, wrong: Callable[[bytes], str]) -> None:
+    async def _check_stream(
+        self, method: str, message: bytes, wrong: Callable[[bytes], str]
+    ) -> None:
         got = 0
         async for answer in self._streaming(method, message):
-            if told := wrong(answer):
-                raise GatewayError(Kind.BACKEND_ERROR, told)
+            if response := wrong(answer):
+                raise GatewayError(Kind.BACKEND_ERROR, response)
             got += 1
         assert got == _STREAMED, f"{got} answers of {_STREAMED}"
 
@@ -321,34 +325,34 @@ class Traffic:
         if listener == "plain":
             secured = self._front["http"], self._left["grpc"]
             return Target(random.choice(secured).address)
-        places = [each for each in (self._front, self._left) if listener in each]
+        fronts = [each for each in (self._front, self._left) if listener in each]
         protocol = "h2" if listener == "grpc" else "http/1.1"
-        return random.choice(places)[listener].target(protocol)
+        return random.choice(fronts)[listener].target(protocol)
 
     async def _err(self) -> None:
         """A wrong key, an unknown model, an input too few: each is told."""
         speaker = random.choice(_UNBOUND)
         whole = _identity("simple", 1)
-        name, asked, headers = random.choice(
+        name, request, headers = random.choice(
             (
                 ("a wrong key", _identity("identity", 1), {"authorization": "Bearer wrong"}),
-                ("an unknown model", _identity("nobody", 1), _ASKING),
-                ("too few inputs", whole, _ASKING),
+                ("an unknown model", _identity("nobody", 1), _CREDENTIALS),
+                ("too few inputs", whole, _CREDENTIALS),
             )
         )
         self.counts.faults[name] += 1
 
-        async def asking() -> None:
-            client = self._client(speaker, asked.model)
+        async def exchange() -> None:
+            client = self._client(speaker, request.model)
             try:
-                await _performed(client, asked, headers)
+                await _performed(client, request, headers)
             except GatewayError as error:
-                if error.kind in _TOLD and not _is_ours(error):
+                if error.kind in _EXPECTED_KINDS and not _is_ours(error):
                     return
                 raise
             raise AssertionError("it was not refused")
 
-        await self._judged(f"{speaker.name}, {name}", asked.model, asking())
+        await self._judged(f"{speaker.name}, {name}", request.model, exchange())
 
     async def _give_up(self) -> None:
         """While it is under way, or by a deadline that is over before it can be met."""
@@ -359,26 +363,26 @@ class Traffic:
         client = self._client(speaker, model)
         seconds = random.choice((0.0, 0.001, 0.005))
 
-        async def asking() -> None:
-            asked = _identity(model, random.choice(_SIZES))
+        async def exchange() -> None:
+            request = _identity(model, random.choice(_SIZES))
             try:
                 async with asyncio.timeout(random.choice((0.001, 0.005))):
-                    await client.perform(asked, _call(seconds or PATIENCE))
+                    await client.perform(request, _call(seconds or PATIENCE))
             except TimeoutError:
                 return
             except GatewayError as error:
                 if error.kind not in _LATE:
                     raise
 
-        await self._judged(f"{speaker.name}, given up", model, asking())
+        await self._judged(f"{speaker.name}, given up", model, exchange())
 
     # ---- how it is asked
 
     def _client(
-        self, speaker: ClientKind, model: str, place: Mapping[str, Listener] | None = None
+        self, speaker: ClientKind, model: str, plain: Mapping[str, Listener] | None = None
     ) -> RemoteBackend[Any, Any]:
         path = speaker.path(model, "") if speaker.path_prefix else ""
-        listener = (place or self._front)[speaker.listener.split()[0]]
+        listener = (plain or self._front)[speaker.listener.split()[0]]
         key = speaker, path, listener.address
         if key not in self._clients:
             self._clients[key] = _made(speaker, listener, path)
@@ -396,7 +400,7 @@ def _made(speaker: ClientKind, listener: Listener, path: str) -> RemoteBackend[A
         (endpoint,),
         timeout=PATIENCE,
         profile=speaker.profile,
-        forward_headers=tuple(_ASKING),
+        forward_headers=tuple(_CREDENTIALS),
     )
     codec = (speaker.codec or plugin.create)({})
     if plugin.transport_kind is TransportKind.HTTP:
@@ -406,14 +410,14 @@ def _made(speaker: ClientKind, listener: Listener, path: str) -> RemoteBackend[A
     return RemoteBackend(server, codec, rpc, RPC_MESSAGES, _LIMITS)
 
 
-def _call(seconds: float = PATIENCE, headers: Mapping[str, str] = _ASKING) -> RequestContext:
+def _call(seconds: float = PATIENCE, headers: Mapping[str, str] = _CREDENTIALS) -> RequestContext:
     return RequestContext("soak", time.monotonic() + seconds, headers=headers)
 
 
 async def _performed(
-    client: RemoteBackend[Any, Any], asked: Operation, headers: Mapping[str, str] = _ASKING
+    client: RemoteBackend[Any, Any], request: Operation, headers: Mapping[str, str] = _CREDENTIALS
 ) -> object:
-    return await client.perform(asked, _call(headers=headers))
+    return await client.perform(request, _call(headers=headers))
 
 
 def _numbers(size: int) -> Any:
@@ -424,11 +428,11 @@ def _identity(model: str, size: int) -> InferRequest:
     return InferRequest(model, inputs=(tensor_from_array("INPUT0", Datatype.FP32, _numbers(size)),))
 
 
-async def _asked(client: RemoteBackend[Any, Any], model: str, size: int) -> None:
-    told = await _performed(client, _identity(model, size))
-    assert isinstance(told, InferResponse)
+async def _expect_identity(client: RemoteBackend[Any, Any], model: str, size: int) -> None:
+    response = await _performed(client, _identity(model, size))
+    assert isinstance(response, InferResponse)
     wanted = _numbers(size).tobytes()
-    assert [bytes(each.data) for each in told.outputs] == [wanted], "another answer"
+    assert [bytes(each.data) for each in response.outputs] == [wanted], "another answer"
 
 
 def _is_ours(error: Exception) -> bool:
@@ -442,8 +446,8 @@ def _is_ours(error: Exception) -> bool:
 
 def _words(error: Exception) -> str:
     if isinstance(error, GatewayError):
-        told = f"{error.kind.name}: {error.public} ({error.detail})"[:200]
-        return _IDENTITY.sub("sequence …", told)
+        response = f"{error.kind.name}: {error.public} ({error.detail})"[:200]
+        return _IDENTITY.sub("sequence …", response)
     if isinstance(error, grpc.aio.AioRpcError):
         return f"{error.code().name}: {error.details()}"[:200]
     return repr(error)[:200]

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 MIB = 1 << 20
 WARM = 1 / 3
 """The part of a run that is warm-up: caches fill, arenas grow."""
-MOST_SLOPE = 1.0
+MAX_SLOPE = 1.0
 """MiB a minute of a worker after that. A leak of ten bytes a request shows in no such run."""
-LEAST_GROWTH = 8.0
+MIN_GROWTH = 8.0
 """MiB of a worker that are no leak, however steep: memory comes in arenas, and several large
 requests at once need more of them than there ever were before."""
 SLACK = 3
@@ -113,7 +113,7 @@ def steady(states: Sequence[State]) -> bool:
     return all(max(each) - min(each) <= SLACK for each in zip(*counts, strict=True))
 
 
-def most(states: Sequence[State]) -> State:
+def largest(states: Sequence[State]) -> State:
     """The last of them, with the most descriptors and tasks of any."""
     return replace(
         states[-1],
@@ -135,7 +135,7 @@ def troubles(  # noqa: PLR0913 - what was seen, from its beginning to its end
     these ``sizes`` under it, and ``after`` everybody has gone."""
     found = []
     steepness = slope(sizes)
-    if steepness > MOST_SLOPE * workers and growth(sizes) > LEAST_GROWTH * workers:
+    if steepness > MAX_SLOPE * workers and growth(sizes) > MIN_GROWTH * workers:
         found.append(f"{name}: memory grows by {steepness:.1f} MiB a minute")
     if after.open_descriptors > before.open_descriptors + SLACK:
         found.append(
@@ -180,7 +180,7 @@ def course(sizes: Sequence[Size]) -> str:
 
 def features(metrics: str) -> str:
     """What the gateway had to do besides asking and answering, in one line."""
-    told = {
+    counts = {
         "tried again": figure(metrics, "infergate_retries_total"),
         "hedged": figure(metrics, "infergate_hedges_total"),
         "fell back": figure(metrics, "infergate_fallbacks_total"),
@@ -191,7 +191,7 @@ def features(metrics: str) -> str:
         "reloads": figure(metrics, "infergate_config_reloads_total", 'result="ok"'),
         "reloads refused": figure(metrics, "infergate_config_reloads_total", 'result="failed"'),
     }
-    return "; ".join(f"{name} {count:.0f}" for name, count in told.items())
+    return "; ".join(f"{name} {count:.0f}" for name, count in counts.items())
 
 
 def table(name: str, before: State, sizes: Sequence[Size], after: State) -> str:

@@ -82,7 +82,7 @@ _CONTRACT = {
 _FRAME = re.compile(r"(?P<function>.+) \(.*/infergate/(?P<module>[^:]+)\.py:\d+\)")
 _MAIN_THREAD = re.compile(r"(?:^|;)thread \(\w+\): MainThread;")
 _SAMPLES_A_SECOND = 500
-_LEAST_SAMPLES = 100
+_MIN_SAMPLES = 100
 
 
 def account(contender: Contender, seconds: float, folder: Path) -> Account:
@@ -99,7 +99,7 @@ def account(contender: Contender, seconds: float, folder: Path) -> Account:
         while not sampling.done():
             load.run(contender, count, pace, folder)
         samples = folded(sampling.result())
-    if samples.total() < _LEAST_SAMPLES:
+    if samples.total() < _MIN_SAMPLES:
         raise LoadError(f"{contender.name}: py-spy found only {samples.total()} samples")
     stages = {stage: ours * found / samples.total() for stage, found in samples.items()}
     return Account("", contender.engine, {**stages, OTHERS: max(0.0, in_all - ours)})

@@ -37,7 +37,7 @@ class Axis:
     ticks: Sequence[tuple[float, str]]
     scale: Callable[[float], float] = float
 
-    def place(self, value: float) -> float:
+    def position(self, value: float) -> float:
         """0 at the first tick, 1 at the last."""
         first, last = self.scale(self.ticks[0][0]), self.scale(self.ticks[-1][0])
         return (self.scale(value) - first) / (last - first)
@@ -55,27 +55,27 @@ class Line:
 
 def decades(values: Sequence[float], spelled: Callable[[float], str] = "{:g}".format) -> Axis:
     """A logarithmic axis without a title, whose ticks are the powers of ten around ``values``."""
-    least, most = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-    powers = range(least, max(most, least + 1) + 1)
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    powers = range(low, max(high, low + 1) + 1)
     return Axis("", [(10.0**power, spelled(10.0**power)) for power in powers], math.log10)
 
 
 def from_zero(values: Sequence[float]) -> Axis:
     """A linear axis without a title, from 0 to a round number not below any of ``values``."""
-    most = max(values)
-    step = 10.0 ** math.floor(math.log10(most))
-    step = next(each for each in (step / 5, step / 2, step, step * 2) if most / each <= 5)
-    return Axis("", [(step * i, f"{step * i:g}") for i in range(math.ceil(most / step) + 1)])
+    high = max(values)
+    step = 10.0 ** math.floor(math.log10(high))
+    step = next(each for each in (step / 5, step / 2, step, step * 2) if high / each <= 5)
+    return Axis("", [(step * i, f"{step * i:g}") for i in range(math.ceil(high / step) + 1)])
 
 
 def chart(title: str, across: Axis, up: Axis, lines: Sequence[Line]) -> str:
     """A whole SVG document."""
 
     def x(value: float) -> float:
-        return round(_LEFT + across.place(value) * (WIDTH - _LEFT - _RIGHT), 1)
+        return round(_LEFT + across.position(value) * (WIDTH - _LEFT - _RIGHT), 1)
 
     def y(value: float) -> float:
-        return round(HEIGHT - _BOTTOM - up.place(value) * (HEIGHT - _TOP - _BOTTOM), 1)
+        return round(HEIGHT - _BOTTOM - up.position(value) * (HEIGHT - _TOP - _BOTTOM), 1)
 
     right, bottom = WIDTH - _RIGHT, HEIGHT - _BOTTOM
     drawn = [
@@ -105,12 +105,12 @@ def chart(title: str, across: Axis, up: Axis, lines: Sequence[Line]) -> str:
     return "\n".join([*drawn, "</svg>", ""])
 
 
-def apart(places: Sequence[float], least: float = _LINE_HEIGHT) -> list[float]:
+def apart(positions: Sequence[float], low: float = _LINE_HEIGHT) -> list[float]:
     """Names beside the ends of their lines, in the same order, moved down where they would meet."""
-    moved = list(places)
+    moved = list(positions)
     below = -math.inf
-    for index in sorted(range(len(places)), key=places.__getitem__):
-        below = moved[index] = max(places[index], below + least)
+    for index in sorted(range(len(positions)), key=positions.__getitem__):
+        below = moved[index] = max(positions[index], below + low)
     return moved
 
 

@@ -34,22 +34,22 @@ class Bound:
     must: float
     aim: float
     unit: str = ""
-    at_most: bool = False
+    is_maximum: bool = False
 
     def reached(self, value: float) -> str:
         """``target``, ``required`` or ``no``."""
-        sign = -1 if self.at_most else 1
+        sign = -1 if self.is_maximum else 1
         if value * sign >= self.aim * sign:
             return "target"
         return "required" if value * sign >= self.must * sign else "no"
 
     def judged(self, found: Spread) -> str:
         """The median's; with a question mark where not all rounds say the same."""
-        said = {self.reached(value) for value in (found.least, found.most)}
+        said = {self.reached(value) for value in (found.minimum, found.maximum)}
         return self.reached(found.median) + (" ?" if len(said) > 1 else "")
 
     def spelled(self, value: float) -> str:
-        return f"{'≤' if self.at_most else '≥'} {value:g} {self.unit}".rstrip()
+        return f"{'≤' if self.is_maximum else '≥'} {value:g} {self.unit}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class _Target:
             return
         peer = result.others[0]
         found = {engine: self.found(ours, peer) for engine, ours in result.ours.items()}
-        told = {engine: each for engine, each in found.items() if each is not None}
-        yield Row(self.work, self.beside, self.bound, told)
+        found_by = {engine: each for engine, each in found.items() if each is not None}
+        yield Row(self.work, self.beside, self.bound, found_by)
 
 
 def _faster(ours: Runs, peer: Runs) -> Spread | None:
@@ -88,8 +88,8 @@ def _later(figure: Figure) -> Callable[[Runs, Runs], Spread]:
     return lambda ours, peer: difference(ours, peer, figure)
 
 
-def _at_most(must: float, aim: float, unit: str = "") -> Bound:
-    return Bound(must, aim, unit, at_most=True)
+def _maximum(must: float, aim: float, unit: str = "") -> Bound:
+    return Bound(must, aim, unit, is_maximum=True)
 
 
 _TRITON = "Triton's REST: requests/s"
@@ -100,8 +100,8 @@ _ECHO = "the echo server without a gateway"
 _TARGETS = (
     _Target(of.JSON_IMAGE, _TRITON, Bound(3, 5), of.JSON_IMAGE, _faster),
     _Target(of.BINARY_IMAGE, _TRITON, Bound(0.7, 0.95), of.BINARY_IMAGE, _faster),
-    _Target(of.JSON_TINY, _ENVOY_HTTP_CPU, _at_most(2, 1), of.JSON_TINY, cpu_ratio),
-    _Target(of.GRPC_TINY, _ENVOY_GRPC_CPU, _at_most(1.5, 0.6), of.GRPC_TINY, cpu_ratio),
+    _Target(of.JSON_TINY, _ENVOY_HTTP_CPU, _maximum(2, 1), of.JSON_TINY, cpu_ratio),
+    _Target(of.GRPC_TINY, _ENVOY_GRPC_CPU, _maximum(1.5, 0.6), of.GRPC_TINY, cpu_ratio),
     _Target(of.GRPC_IMAGE, _ENVOY_GRPC, Bound(0.8, 1.1), of.GRPC_IMAGE, _faster),
     _Target(of.GRAPHPIPE_IMAGE, _ENVOY_GRPC, Bound(0.6, 0.9), of.GRAPHPIPE_IMAGE, _faster),
     _Target(of.LEGACY_IMAGE, _ENVOY_GRPC, Bound(0.6, 0.9), of.LEGACY_IMAGE, _faster),
@@ -112,7 +112,7 @@ _TARGETS = (
     *(
         _Target(f"added at {name}, {figure.__name__}", _ECHO, bound, name, _later(figure))
         for name in (of.JSON_LATENCY, of.GRPC_LATENCY)
-        for figure, bound in ((p50, _at_most(0.5, 0.25, "ms")), (p99, _at_most(2, 1, "ms")))
+        for figure, bound in ((p50, _maximum(0.5, 0.25, "ms")), (p99, _maximum(2, 1, "ms")))
     ),
 )  # fmt: skip
 
@@ -133,13 +133,13 @@ def of_workers(bench: Bench) -> str:
 
 def of_latency(bench: Bench) -> str:
     """What Envoy adds in the same rounds: what a hop costs on that machine, whoever makes it."""
-    told = []
+    parts = []
     for name, what in ((of.JSON_LATENCY, "JSON"), (of.GRPC_LATENCY, "gRPC")):
         result = bench.result(name)
         if result is not None and len(result.others) > 1:
             direct, envoy = result.others
-            told.append(f"{difference(envoy, direct, p50)} ms to {what} requests")
-    return f"At 100 requests/s, Envoy adds at p50 {' and '.join(told)}." if told else ""
+            parts.append(f"{difference(envoy, direct, p50)} ms to {what} requests")
+    return f"At 100 requests/s, Envoy adds at p50 {' and '.join(parts)}." if parts else ""
 
 
 def cores(runs: Runs) -> list[float]:
@@ -182,10 +182,10 @@ def _memory(bench: Bench) -> Iterator[Row]:
             for engine in engines
         }
         worst = {engine: Spread(value, value, value) for engine, value in found.items()}
-        yield Row("peak memory, one 256 MiB tensor, worst pair", "its size", _at_most(3, 2), worst)
+        yield Row("peak memory, one 256 MiB tensor, worst pair", "its size", _maximum(3, 2), worst)
     if bench.idle:
         megabytes = {engine: spread([value / 1e6]) for engine, value in bench.idle.items()}
-        yield Row("resident memory when idle", "", _at_most(100, 70, "MB"), megabytes)
+        yield Row("resident memory when idle", "", _maximum(100, 70, "MB"), megabytes)
 
 
 def _linear(bench: Bench) -> Iterator[Row]:
@@ -196,7 +196,7 @@ def _linear(bench: Bench) -> Iterator[Row]:
             first, last = curve[0], curve[-1]
             beside = f"CPU per byte at {first.at // _MIB} MiB"
             grown = _grown(first, last, last.at / first.at)
-            yield Row(f"{name}: at {last.at // _MIB} MiB", beside, _at_most(LINEAR, 1), grown)
+            yield Row(f"{name}: at {last.at // _MIB} MiB", beside, _maximum(LINEAR, 1), grown)
 
 
 def _flat(bench: Bench) -> Iterator[Row]:
@@ -206,7 +206,7 @@ def _flat(bench: Bench) -> Iterator[Row]:
             first, last = curve[0], curve[-1]
             beside = f"CPU per request with {first.at}"
             yield Row(
-                f"{name}: with {last.at:,}", beside, _at_most(LINEAR, 1), _grown(first, last, 1)
+                f"{name}: with {last.at:,}", beside, _maximum(LINEAR, 1), _grown(first, last, 1)
             )
 
 
@@ -216,7 +216,7 @@ def _grown(first: Result, last: Result, factor: float) -> dict[str, Spread]:
         engine: ratio(runs, first.ours[engine], proxy_cpu) for engine, runs in last.ours.items()
     }
     return {
-        engine: Spread(each.median / factor, each.least / factor, each.most / factor)
+        engine: Spread(each.median / factor, each.minimum / factor, each.maximum / factor)
         for engine, each in found.items()
         if each is not None
     }

@@ -7,7 +7,15 @@ from xml.etree import ElementTree as ET
 import pytest
 from bench import PROJECT, __main__
 from bench import comparisons as of
-from bench.publish import HOLDING_BLOCKS, blocks, filled, lacking, plots, publish, size_spelled
+from bench.publish import (
+    HOLDING_BLOCKS,
+    blocks,
+    filled,
+    missing_parts,
+    plots,
+    publish,
+    size_spelled,
+)
 from bench.results import Account, Bench, Peak, Result, as_json
 from bench_kit import runs
 
@@ -85,8 +93,8 @@ def test_a_run_of_some_parts_is_not_published(
 ) -> None:
     row = Result(of.JSON_TINY, (runs("a", "own", cpus=[1]), runs("b", cpus=[1])))
     part = Bench(results=[row])
-    assert of.JSON_TINY not in lacking(part)
-    assert {of.GRPC_ROUTES, "memory", "stages"} <= set(lacking(part))
+    assert of.JSON_TINY not in missing_parts(part)
+    assert {of.GRPC_ROUTES, "memory", "stages"} <= set(missing_parts(part))
     path = tmp_path / "bench.json"
     path.write_text(json.dumps(as_json(part)))
     monkeypatch.setattr(__main__, "publish", lambda *_: pytest.fail("published"))

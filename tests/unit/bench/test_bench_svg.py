@@ -37,14 +37,14 @@ def test_decades_hold_all_values() -> None:
     assert [tick for tick, _ in decades([10]).ticks] == [10, 100]
 
 
-@pytest.mark.parametrize("most", [0.3, 1, 1.9, 4.2, 9.99, 73, 1000])
-def test_a_linear_axis_holds_all_values_with_few_ticks(most: float) -> None:
-    ticks = [tick for tick, _ in from_zero([0.1, most]).ticks]
+@pytest.mark.parametrize("highest", [0.3, 1, 1.9, 4.2, 9.99, 73, 1000])
+def test_a_linear_axis_holds_all_values_with_few_ticks(highest: float) -> None:
+    ticks = [tick for tick, _ in from_zero([0.1, highest]).ticks]
     assert ticks[0] == 0
-    assert most <= ticks[-1] <= 2 * most
+    assert highest <= ticks[-1] <= 2 * highest
     assert 3 <= len(ticks) <= 6
 
 
 def test_names_are_moved_apart_in_their_order() -> None:
-    assert apart([50, 10, 12], least=15) == [50, 10, 25]
-    assert apart([10, 10, 10], least=15) == [10, 25, 40]
+    assert apart([50, 10, 12], minimum=15) == [50, 10, 25]
+    assert apart([10, 10, 10], minimum=15) == [10, 25, 40]

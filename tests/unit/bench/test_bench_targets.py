@@ -7,15 +7,15 @@ from bench.results import Bench, Peak, Result, Spread
 from bench.targets import Bound, noise, of_latency, of_workers, rows
 from bench_kit import runs
 
-AT_LEAST = Bound(0.8, 1.1)
-AT_MOST = Bound(2, 1, at_most=True)
+AT_OR_ABOVE = Bound(0.8, 1.1)
+BELOW = Bound(2, 1, is_maximum=True)
 
 
 @pytest.mark.parametrize(
     ("bound", "value", "said"),
     [
-        (AT_LEAST, 0.79, "no"), (AT_LEAST, 0.8, "required"), (AT_LEAST, 1.1, "target"),
-        (AT_MOST, 2.01, "no"), (AT_MOST, 2, "required"), (AT_MOST, 1, "target"),
+        (AT_OR_ABOVE, 0.79, "no"), (AT_OR_ABOVE, 0.8, "required"), (AT_OR_ABOVE, 1.1, "target"),
+        (BELOW, 2.01, "no"), (BELOW, 2, "required"), (BELOW, 1, "target"),
     ],
 )  # fmt: skip
 def test_reached(bound: Bound, value: float, said: str) -> None:
@@ -23,14 +23,14 @@ def test_reached(bound: Bound, value: float, said: str) -> None:
 
 
 def test_the_median_is_judged_and_rounds_that_disagree_are_told() -> None:
-    assert AT_LEAST.judged(Spread(0.9, 0.85, 1.0)) == "required"
-    assert AT_LEAST.judged(Spread(0.9, 0.7, 1.0)) == "required ?"
-    assert AT_MOST.judged(Spread(2.5, 1.9, 3.0)) == "no ?"
+    assert AT_OR_ABOVE.judged(Spread(0.9, 0.85, 1.0)) == "required"
+    assert AT_OR_ABOVE.judged(Spread(0.9, 0.7, 1.0)) == "required ?"
+    assert BELOW.judged(Spread(2.5, 1.9, 3.0)) == "no ?"
 
 
 def test_bounds_are_spelled() -> None:
-    assert AT_LEAST.spelled(0.8) == "≥ 0.8"
-    assert Bound(100, 70, "MB", at_most=True).spelled(70) == "≤ 70 MB"
+    assert AT_OR_ABOVE.spelled(0.8) == "≥ 0.8"
+    assert Bound(100, 70, "MB", is_maximum=True).spelled(70) == "≤ 70 MB"
 
 
 def test_every_comparison_of_the_table_is_a_row() -> None:
@@ -131,6 +131,6 @@ def test_what_envoy_adds_is_told_beside_what_we_add() -> None:
     contenders = tuple(
         runs(name, "own" if name == "us" else "", times=[time]) for name, time in times.items()
     )
-    told = of_latency(Bench(results=[Result(of.GRPC_LATENCY, contenders)]))
-    assert told == "At 100 requests/s, Envoy adds at p50 0.50 ms to gRPC requests."
+    text = of_latency(Bench(results=[Result(of.GRPC_LATENCY, contenders)]))
+    assert text == "At 100 requests/s, Envoy adds at p50 0.50 ms to gRPC requests."
     assert of_latency(Bench()) == ""

@@ -17,7 +17,7 @@ from bench.soak_verdict import (
     features,
     figure,
     growth,
-    most,
+    highest,
     slope,
     steady,
     table,
@@ -62,8 +62,8 @@ def test_memory_is_calm(size: str, seconds: int) -> None:
 
 @pytest.mark.parametrize("size", LEAKY)
 def test_memory_leaks(size: str) -> None:
-    (told,) = found(samples(600, LEAKY[size]))
-    assert told.startswith("it: memory grows by")
+    (text,) = found(samples(600, LEAKY[size]))
+    assert text.startswith("it: memory grows by")
 
 
 def test_a_minute_is_enough_for_what_leaks_fast() -> None:
@@ -74,15 +74,15 @@ def test_a_minute_is_enough_for_what_leaks_fast() -> None:
 def test_what_only_health_checks_come_and_go_with_is_steady() -> None:
     known = [State(1, 20 + at % 3, 5 + at % 2) for at in range(6)]
     assert steady(known)
-    assert most(known) == State(1, 22, 6)
+    assert highest(known) == State(1, 22, 6)
     assert not steady([*known, State(1, 24, 5)])
     assert not steady([*known, State(1, 20, 9)])
 
 
 def test_several_workers_may_grow_as_much_each() -> None:
     seen = samples(60, lambda at: 100 + at / 3)
-    (told,) = troubles("it", BEFORE, seen, BEFORE, "")
-    assert "memory grows" in told
+    (text,) = troubles("it", BEFORE, seen, BEFORE, "")
+    assert "memory grows" in text
     assert troubles("it", BEFORE, seen, BEFORE, "", workers=2) == []
 
 
@@ -104,8 +104,8 @@ def test_the_slope_is_that_of_what_comes_after_the_warm_up() -> None:
     ],
 )
 def test_what_is_left_when_all_have_gone(after: dict[str, int], words: str) -> None:
-    (told,) = found([], **after)
-    assert words in told
+    (text,) = found([], **after)
+    assert words in text
     assert found([], open_descriptors=23, tasks=5) == []
 
 
@@ -124,10 +124,10 @@ def test_errors() -> None:
 
 
 def test_the_figures() -> None:
-    told = table("it", BEFORE, samples(600, LEAKY["by 3 MiB a minute"]), BEFORE)
+    text = table("it", BEFORE, samples(600, LEAKY["by 3 MiB a minute"]), BEFORE)
     course = "100 103 106 109 112 115 118 121 124 127"
     assert (
-        f"RSS 80 → 80 MiB (at most 130; {course}), slope +3.00 MiB/min; descriptors 20 → 20" in told
+        f"RSS 80 → 80 MiB (at most 130; {course}), slope +3.00 MiB/min; descriptors 20 → 20" in text
     )
 
 

@@ -26,14 +26,14 @@ from infergate.core.tls_settings import ClientTls
 from peers.support.process import Launch, Running, free_ports, started
 from tls_kit import Authority
 
-from .soak_faults import Door, Target
+from .soak_faults import Proxy, Target
 
 KEY: Final = "infergate_of-a-soak"
 SURE: Final = ("sure-rpc", "sure-rest")
 """Prefixes of models whose routes may send twice: no failure of a server is one of theirs."""
 ONCE: Final = ("rpc", "rest", "old-http", "old-rpc", "pipe", "raw", "shared")
 """Prefixes of models whose servers may fail while they are asked."""
-_DOORS: Final = ("http", "grpc", "raw", "pipe")
+_PROXIES: Final = ("http", "grpc", "raw", "pipe")
 _HABITS: Final = """
 drain: {delay: 0s}
 limits: {keepalive_time: 30s, header_time: 15s, idle_body_time: 15s, connect_time: 60s}
@@ -158,7 +158,7 @@ class Trust:
         self.of_client: Final = ClientTls(authority.file, None, client.certificate, client.key)
         own = f"certificate: {server.certificate}, key: {server.key}"
         self.own: Final = f"{{{own}}}"
-        self.asking: Final = (
+        self.mutual: Final = (
             f"{{{own}, client_certificates: required, client_ca: {authority.file}}}"
         )
         self.upstream: Final = (
@@ -177,9 +177,9 @@ class Behind:
 
     def __init__(self, name: str, engine: str, trust: Trust) -> None:
         self.name: Final = name
-        self.doors: Final = {each: Door() for each in _DOORS}
+        self.proxies: Final = {each: Proxy() for each in _PROXIES}
         self.http, self.grpc, self.raw, self.pipe = (
-            f"127.0.0.1:{each.port}" for each in self.doors.values()
+            f"127.0.0.1:{each.port}" for each in self.proxies.values()
         )
         self._trust: Final = trust
         self._engine: Final = engine
@@ -192,13 +192,13 @@ class Behind:
         running = await asyncio.to_thread(self._stack.enter_context, started(self._launch))
         self.gateway = _infergate(running)
         _, http, grpc, raw, pipe = running.addresses
-        for door, target in zip(self.doors.values(), (http, grpc, raw, pipe), strict=True):
-            door.target = target
-            await door.open()
+        for proxy, target in zip(self.proxies.values(), (http, grpc, raw, pipe), strict=True):
+            proxy.target = target
+            await proxy.open()
 
     def _launch(self, folder: Path) -> Launch:
         ports = free_ports(5)
-        text = _BEHIND.format(*ports, tls=self._trust.asking, own=self._trust.own)
+        text = _BEHIND.format(*ports, tls=self._trust.mutual, own=self._trust.own)
         return _launched(self.name, folder, ports, text + _HABITS, self._engine)
 
     async def kill(self) -> None:
@@ -214,12 +214,12 @@ class Behind:
 
     def shut(self) -> None:
         """All doors."""
-        for each in self.doors.values():
+        for each in self.proxies.values():
             each.shut()
 
     async def close(self) -> None:
         """For good."""
-        for each in self.doors.values():
+        for each in self.proxies.values():
             each.close()
         await asyncio.to_thread(self._stack.close)
 
