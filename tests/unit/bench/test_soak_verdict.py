@@ -17,7 +17,7 @@ from bench.soak_verdict import (
     features,
     figure,
     growth,
-    highest,
+    largest,
     slope,
     steady,
     table,
@@ -74,7 +74,7 @@ def test_a_minute_is_enough_for_what_leaks_fast() -> None:
 def test_what_only_health_checks_come_and_go_with_is_steady() -> None:
     known = [State(1, 20 + at % 3, 5 + at % 2) for at in range(6)]
     assert steady(known)
-    assert highest(known) == State(1, 22, 6)
+    assert largest(known) == State(1, 22, 6)
     assert not steady([*known, State(1, 24, 5)])
     assert not steady([*known, State(1, 20, 9)])
 
