@@ -260,11 +260,23 @@ class SupportsPassThrough(Protocol[Req, Resp]):
 
 
 @runtime_checkable
+class SupportsContentEncoding(Protocol[Req_contra]):
+    """Implemented by a codec whose requests may be compressed."""
+
+    def open_request(self, wire: Req_contra) -> None:
+        """Undo the content encoding of ``wire`` in place if that is cheap, so that a short request
+        is inflated once for its estimates and for reading. A body that inflates to much, or an
+        invalid one, stays unchanged. Called once, after authorization. Never raises."""
+        ...
+
+
+@runtime_checkable
 class SupportsLongText(Protocol[Req_contra]):
     """Implemented by a codec whose messages may hold much text, which is expensive to read and
     write.
 
-    The codec, its arguments, and the results it builds from long text can be pickled.
+    The codec, its arguments, and the results it builds from long text can be pickled. The estimates
+    change nothing.
     """
 
     def request_text_bytes(self, wire: Req_contra) -> int:

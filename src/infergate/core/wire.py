@@ -8,7 +8,7 @@ one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
@@ -30,6 +30,13 @@ class HttpRequest:
     body: Sequence[Buffer] = ()
     memory: MemoryAccount = field(default=UNLIMITED, kw_only=True, repr=False, compare=False)
     """For a request to a backend: the account charged for the response while it is received."""
+    codec_state: Any = field(default=None, init=False, repr=False, compare=False)
+    """Results of the codec's ``summarize`` for its later steps. Only that codec uses it, and it is
+    not pickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        named = [field.name for field in fields(self) if field.init and not field.kw_only]
+        return type(self), tuple([getattr(self, name) for name in named])
 
 
 class BodyStream(Protocol):
@@ -86,8 +93,7 @@ class RpcRequest:
     deferred: DeferredMessage | None = field(default=None, kw_only=True, repr=False, compare=False)
     """The message, if it has not been inflated yet: ``message`` is then empty."""
     codec_state: Any = field(default=None, init=False, repr=False, compare=False)
-    """The result of scanning the message, cached by its codec. Only that codec uses it, and it is
-    not pickled."""
+    """As for :class:`HttpRequest`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.method, self.message, self.metadata)

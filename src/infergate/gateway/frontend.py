@@ -24,6 +24,7 @@ from infergate.codecs.base import (
     PartialInferRequest,
     Profile,
     RequestSummary,
+    SupportsContentEncoding,
     SupportsPassThrough,
 )
 from infergate.core.accounting import (
@@ -388,6 +389,9 @@ class Frontend(Generic[Req, Resp]):
         pipelines."""
         pipeline_factory = pipeline_factory or DefaultPipelines()
         self.codec: Final = codec
+        self._open_request: Final = (
+            codec.open_request if isinstance(codec, SupportsContentEncoding) else None
+        )
         self._authorizer: Final = authorizer
         self._unsupported_datatypes: Final = frozenset(Datatype) - codec.capabilities.datatypes
         self.gateway: Final = gateway
@@ -441,6 +445,8 @@ class Frontend(Generic[Req, Resp]):
                 summary = await self._authorizer.authorize(summary, context)
             if deferred is not None:
                 await self._inflate(wire, deferred, summary, context)
+            if self._open_request is not None:
+                self._open_request(wire)
             if summary.operation is not InferRequest:
                 return await self._translation.perform(wire, context)
             binding = self.gateway.bind(summary.model, summary.version, context)

@@ -215,9 +215,9 @@ def _read_envelope(wire: HttpRequest) -> tuple[int, FlatbufferTable]:
             Kind.UNSUPPORTED_ENCODING,
             f"content-encoding '{encoding[:40]}' is not supported by GraphPipe",
         )
-    body = join_parts(wire.body)
-    wire.body = (body,)  # joined only once, because a request is summarized and then parsed
-    request = FlatbufferMessage(body).root("Request")
+    if wire.codec_state is None:
+        wire.codec_state = join_parts(wire.body)
+    request = FlatbufferMessage(wire.codec_state).root("Request")
     request_type = request.uint8(REQ_TYPE)
     if request_type not in (INFER, METADATA):
         raise bad_request(

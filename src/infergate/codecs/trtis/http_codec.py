@@ -83,7 +83,7 @@ class TrtisHttpCodec:
     def summarize(self, wire: HttpRequest) -> RequestSummary:
         """Return the operation and names, which are all in the path. The header is not parsed: if
         it is invalid, ``build_error`` ignores every other error."""
-        operation = parse_path(wire.method, wire.path)
+        operation = wire.codec_state = parse_path(wire.method, wire.path)
         return RequestSummary(
             type(operation), getattr(operation, "model", ""), getattr(operation, "version", "")
         )
@@ -93,7 +93,7 @@ class TrtisHttpCodec:
     ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
         """Parse a request. Raises NOT_FOUND for an unknown path, METHOD_NOT_ALLOWED, and errors of
         the inference."""
-        operation = parse_path(wire.method, wire.path)
+        operation = _operation_of(wire)
         match operation:
             case InferRequest():
                 header = http_frontend.parse_header(wire, limits)
@@ -229,7 +229,7 @@ class TrtisHttpCodec:
         self, wire: HttpRequest, limits: Limits
     ) -> HttpRequest | PartialInferRequest[HttpRequest]:
         """Validate an inference; any other request is only parsed."""
-        operation = parse_path(wire.method, wire.path)
+        operation = _operation_of(wire)
         if isinstance(operation, InferRequest):
             level = self._options.level
             return http_pass_through.validate(wire, operation, self._header_cache, level, limits)
@@ -280,6 +280,12 @@ def _complete(
     return ParsedRequest(
         parsed.operation, _HttpResponseOptions(parsed.response_options, body_format)
     )
+
+
+def _operation_of(wire: HttpRequest) -> Operation:
+    """Return the operation of the path: that of ``summarize``, if it was called."""
+    operation: Operation | None = wire.codec_state
+    return parse_path(wire.method, wire.path) if operation is None else operation
 
 
 def create(options: Mapping[str, Any]) -> TrtisHttpCodec:

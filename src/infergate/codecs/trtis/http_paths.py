@@ -100,8 +100,7 @@ def _match_path(path: str) -> TrtisPathMatch:
 
 
 _cached_match: Final = functools.lru_cache(maxsize=1024)(_match_path)
-"""A cache, because the path of a request is matched several times and clients use few different
-paths."""
+"""A cache, because clients use few different paths."""
 
 
 def parse_path(method: str, path: str) -> Operation:

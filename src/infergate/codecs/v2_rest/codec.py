@@ -34,10 +34,11 @@ from infergate.codecs.v2_rest import (
     streams,
 )
 from infergate.codecs.v2_rest.encodings import (
+    CONTENT_ENCODING,
     decode_body,
+    inflate_small,
     is_unencoded,
     max_decoded_bytes,
-    measure_body,
     preferred_encoding,
 )
 from infergate.codecs.v2_rest.errors import JSON_TYPE
@@ -126,7 +127,7 @@ class V2RestCodec:
 
     def summarize(self, wire: HttpRequest) -> RequestSummary:
         """Read operation, model and version from the path."""
-        match = match_request(wire.method, wire.path)
+        match = wire.codec_state = match_request(wire.method, wire.path)
         return RequestSummary(
             match.operation,
             match.model,
@@ -138,7 +139,7 @@ class V2RestCodec:
         self, wire: HttpRequest, limits: Limits
     ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
         """Raises NOT_FOUND for an unknown path, METHOD_NOT_ALLOWED, and errors in the body."""
-        match = match_request(wire.method, wire.path)
+        match = _match_of(wire)
         operation = match.operation
         if operation is InferRequest:
             if match.action in streams.TRANSLATED_ACTIONS:
@@ -176,13 +177,16 @@ class V2RestCodec:
         """Write ``{"error": …}`` under the status of the error's kind."""
         return errors.build_error(error, wire)
 
+    def open_request(self, wire: HttpRequest) -> None:
+        """Inflate a short compressed body."""
+        if CONTENT_ENCODING in wire.headers:
+            inflate_small(wire)
+
     def request_text_bytes(self, wire: HttpRequest) -> int:
-        """For a compressed body: the maximum inflated size. A body that inflates to little is
-        replaced in ``wire`` by its inflated form."""
-        max_bytes = measure_body(wire)
-        if not is_unencoded(wire.headers):
-            return max_bytes
-        return _max_json_bytes(wire, max_bytes)
+        """For a compressed body: the maximum inflated size."""
+        if CONTENT_ENCODING in wire.headers and not is_unencoded(wire.headers):
+            return max_decoded_bytes(wire.headers, wire.body)
+        return _max_json_bytes(wire, total_size(wire.body))
 
     def json_bytes(self, wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
         """Return the length of the JSON from the length header; without one, that of the whole
@@ -283,8 +287,9 @@ class V2RestCodec:
 
     def validate(self, wire: HttpRequest, limits: Limits) -> HttpRequest:
         """Raises what ``parse_request`` raises, because it runs the same function."""
-        if match_request(wire.method, wire.path).operation is InferRequest:
-            return pass_through.validate_inference(wire, limits)
+        match = _match_of(wire)
+        if match.operation is InferRequest:
+            return pass_through.validate_inference(wire, match, limits)
         self.parse_request(wire, limits)
         return wire
 
@@ -306,6 +311,12 @@ class V2RestCodec:
         return pass_through.ResponseRewriter(request, names, limits, self._compress_min).rewrite(
             wire
         )
+
+
+def _match_of(wire: HttpRequest) -> V2PathMatch:
+    """Return the match of the path: that of ``summarize``, if it was called."""
+    match: V2PathMatch | None = wire.codec_state
+    return match_request(wire.method, wire.path) if match is None else match
 
 
 def _max_json_bytes(wire: HttpRequest | HttpResponse, max_bytes: int) -> int:

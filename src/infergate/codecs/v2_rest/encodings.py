@@ -22,6 +22,7 @@ from infergate.core.limits import KIB, Limits
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, join_parts, total_size
 
+CONTENT_ENCODING: Final = "content-encoding"
 _MAX_SMALL_BYTES: Final = 64 * KIB
 _SMALL_LIMITS: Final = Limits(body=256 * KIB)
 """Limits of a body that is inflated early. Inflating this much takes half a millisecond."""
@@ -35,11 +36,11 @@ def decode_body(headers: Mapping[str, str], body: Sequence[Buffer], limits: Limi
     Raises UNSUPPORTED_ENCODING, TOO_LARGE over ``limits.body``, BAD_REQUEST for a corrupt body.
     """
     data = join_parts(body)
-    if is_unencoded(headers):
+    if CONTENT_ENCODING not in headers or is_unencoded(headers):
         if len(data) > limits.body:
             raise _too_large(limits)
         return data
-    encoding = headers["content-encoding"].strip().lower()
+    encoding = headers[CONTENT_ENCODING].strip().lower()
     window = zlib_window_bits(encoding, data)
     if window is None:
         raise GatewayError(
@@ -57,23 +58,21 @@ def decode_body(headers: Mapping[str, str], body: Sequence[Buffer], limits: Limi
         raise _too_large(limits) from None
 
 
-def _inflate_small(wire: HttpRequest) -> None:
-    """Replace the body in ``wire`` by its inflated form if that is small, so that it is not
-    inflated both for its size and for reading. Leaves all other bodies, also invalid ones. Never
-    raises."""
+def inflate_small(wire: HttpRequest) -> None:
+    """Replace the encoded body of ``wire`` by its inflated form if that is small. Leaves all other
+    bodies, also invalid ones. Never raises."""
     if total_size(wire.body) > _MAX_SMALL_BYTES:
         return
     with contextlib.suppress(GatewayError):  # too long or invalid
         wire.body = (decode_body(wire.headers, wire.body, _SMALL_LIMITS),)
-        wire.headers = {k: v for k, v in wire.headers.items() if k != "content-encoding"}
+        wire.headers = without_encoding(wire.headers)
 
 
-def measure_body(wire: HttpRequest) -> int:
-    """Return the length of the body or, if it is compressed, its maximum inflated length. A body
-    that inflates to little is replaced in ``wire`` by its inflated form. Never raises."""
-    if not is_unencoded(wire.headers):
-        _inflate_small(wire)
-    return max_decoded_bytes(wire.headers, wire.body)
+def without_encoding(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return ``headers`` for a body whose encoding was undone."""
+    if CONTENT_ENCODING not in headers:
+        return headers
+    return {name: value for name, value in headers.items() if name != CONTENT_ENCODING}
 
 
 def max_decoded_bytes(headers: Mapping[str, str], body: Sequence[Buffer]) -> int:
@@ -83,13 +82,13 @@ def max_decoded_bytes(headers: Mapping[str, str], body: Sequence[Buffer]) -> int
         return total_size(body)
     data = join_parts(body)
     return max_inflated_bytes(
-        data, zlib_window_bits(headers["content-encoding"].strip().lower(), data)
+        data, zlib_window_bits(headers[CONTENT_ENCODING].strip().lower(), data)
     )
 
 
 def is_unencoded(headers: Mapping[str, str]) -> bool:
     """Whether the body has no content encoding."""
-    encoding = headers.get("content-encoding")
+    encoding = headers.get(CONTENT_ENCODING)
     return encoding is None or encoding.strip().lower() in {"identity", ""}
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from infergate.codecs.base import ParsedRequest, Profile
-from infergate.codecs.v2_rest.encodings import decode_body
+from infergate.codecs.v2_rest.encodings import decode_body, without_encoding
 from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.infer_request import ResponseFormat, infer_path, read_body
 from infergate.codecs.v2_rest.infer_response import (
@@ -28,7 +28,7 @@ from infergate.codecs.v2_rest.infer_response import (
     write_response,
 )
 from infergate.codecs.v2_rest.json_data import NON_FINITE_SPELLINGS
-from infergate.codecs.v2_rest.paths import match_path
+from infergate.codecs.v2_rest.paths import V2PathMatch, match_path
 from infergate.codecs.v2_rest.tensors import BINARY_TYPE, JSON_LENGTH_HEADER, parse_json_length
 from infergate.codecs.v2_rest.wire_features import WireFeature, is_supported
 from infergate.core.errors import GatewayError, bad_request
@@ -72,17 +72,15 @@ class CheckedRequest(HttpRequest):
     sequence_id: SequenceId | None = None
 
 
-def validate_inference(wire: HttpRequest, limits: Limits) -> CheckedRequest:
-    """Validate ``wire`` and undo its content encoding."""
+def validate_inference(wire: HttpRequest, match: V2PathMatch, limits: Limits) -> CheckedRequest:
+    """Validate ``wire``, whose path is ``match``, and undo its content encoding."""
     body = decode_body(wire.headers, wire.body, limits)
-    match = match_path(wire.path)
     reading = read_body(wire, body, match.model, match.version, limits)
-    headers = {name: value for name, value in wire.headers.items() if name != "content-encoding"}
     return CheckedRequest(
         wire.method,
         wire.path,
         wire.query,
-        headers,
+        without_encoding(wire.headers),
         (body,),
         reading.features,
         reading.id,

@@ -145,8 +145,8 @@ def _match_path(path: str) -> V2PathMatch:
 
 
 _cached_match: Final = lru_cache(maxsize=1024)(_match_path)
-"""A cache, because a request's path is matched several times and clients use few paths. Its entries
-take under 1 MB, whatever paths clients request."""
+"""A cache, because clients use few paths. Its entries take under 1 MB, whatever paths clients
+request."""
 
 
 def match_request(method: str, path: str) -> V2PathMatch:

@@ -254,9 +254,8 @@ def test_a_body_in_parts_is_joined_once() -> None:
     data = request([(1, [5], b"12345")])
     wire = HttpRequest("POST", "/", body=[data[:50], data[50:]])
     assert CODEC.summarize(wire).operation is InferRequest
-    (body,) = wire.body
     tensor = completed(CODEC.parse_request(wire, DEFAULT_LIMITS), MODEL).operation.inputs[0]  # type: ignore[union-attr]
-    assert tensor.data.obj is body
+    assert tensor.data.obj is wire.codec_state
 
 
 # ---- counts

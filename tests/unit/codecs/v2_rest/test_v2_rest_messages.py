@@ -755,7 +755,9 @@ def test_bytes_elements_are_limited_over_all_tensors() -> None:
 
 def member_texts(body: bytes, **headers: str) -> int:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return CODEC.request_text_bytes(HttpRequest("POST", "/v2/models/m/infer", "", named, (body,)))
+    wire = HttpRequest("POST", "/v2/models/m/infer", "", named, (body,))
+    CODEC.open_request(wire)
+    return CODEC.request_text_bytes(wire)
 
 
 def test_text_in_is_the_json_part() -> None:
@@ -792,6 +794,9 @@ def test_short_compressed_bodies_are_inflated_once() -> None:
     plain = b'{"inputs":[]}'
     little = HttpRequest("POST", "/v2/models/m/infer", "", headers, (gzipped(plain),))
     assert CODEC.request_text_bytes(little) == len(plain)
+    assert little.headers is headers  # an estimate changes nothing
+    CODEC.open_request(little)
+    assert CODEC.request_text_bytes(little) == len(plain)
     assert (little.headers, little.body) == ({"accept-encoding": "gzip"}, (plain,))
     assert headers["content-encoding"] == "gzip"  # the call's own, which others read
     for encoding, data in (
@@ -801,7 +806,7 @@ def test_short_compressed_bodies_are_inflated_once() -> None:
     ):
         headers = {"content-encoding": encoding}
         wire = HttpRequest("POST", "/v2/models/m/infer", "", headers, (data,))
-        CODEC.request_text_bytes(wire)
+        CODEC.open_request(wire)
         assert (wire.headers, wire.body) == (headers, (data,))
 
 
