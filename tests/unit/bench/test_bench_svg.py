@@ -46,5 +46,5 @@ def test_a_linear_axis_holds_all_values_with_few_ticks(highest: float) -> None:
 
 
 def test_names_are_moved_apart_in_their_order() -> None:
-    assert apart([50, 10, 12], minimum=15) == [50, 10, 25]
-    assert apart([10, 10, 10], minimum=15) == [10, 25, 40]
+    assert apart([50, 10, 12], low=15) == [50, 10, 25]
+    assert apart([10, 10, 10], low=15) == [10, 25, 40]

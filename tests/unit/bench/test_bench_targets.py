@@ -22,7 +22,7 @@ def test_reached(bound: Bound, value: float, said: str) -> None:
     assert bound.reached(value) == said
 
 
-def test_the_median_is_judged_and_rounds_that_disagree_are_told() -> None:
+def test_the_median_is_judged_and_rounds_that_disagree_are_marked() -> None:
     assert AT_OR_ABOVE.judged(Spread(0.9, 0.85, 1.0)) == "required"
     assert AT_OR_ABOVE.judged(Spread(0.9, 0.7, 1.0)) == "required ?"
     assert BELOW.judged(Spread(2.5, 1.9, 3.0)) == "no ?"
@@ -126,7 +126,7 @@ def test_two_workers_beside_one_and_what_they_could_have() -> None:
     )
 
 
-def test_what_envoy_adds_is_told_beside_what_we_add() -> None:
+def test_envoys_added_latency_stands_beside_ours() -> None:
     times = {"us": 1.9, "the echo": 0.25, "Envoy": 0.75}
     contenders = tuple(
         runs(name, "own" if name == "us" else "", times=[time]) for name, time in times.items()

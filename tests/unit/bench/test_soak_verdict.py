@@ -109,7 +109,7 @@ def test_what_is_left_when_all_have_gone(after: dict[str, int], words: str) -> N
     assert found([], open_descriptors=23, tasks=5) == []
 
 
-def test_complaints_are_told() -> None:
+def test_complaints_are_reported() -> None:
     assert troubles("it", BEFORE, [], BEFORE, "Traceback") == ["it complains:\nTraceback"]
 
 
@@ -142,7 +142,7 @@ def test_a_failure_is_explained_by_an_outage_that_it_met(
     assert outages.explain(began, ended) is met
 
 
-def test_an_outage_lasts_until_it_is_told_to_be_over() -> None:
+def test_an_outage_lasts_until_it_is_ended() -> None:
     outages = Outages()
     assert not outages.explain(0, 1)
     outages.all.append(Outage("a", 10))

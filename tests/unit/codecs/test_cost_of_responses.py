@@ -1,8 +1,8 @@
-"""What the most expensive answers of backends cost the event loop: no more than 50 ms of CPU, for
-what would take longer is left to a helper.
+"""The most expensive backend responses cost the event loop at most 50 ms of CPU; those that would
+take longer are left to a helper process.
 
-A row is an answer that is dear for its size, read with the limits that hold on the event loop. What
-a helper makes of it is unpacked there, and must not take longer either.
+A row is a response that is expensive for its size, read within the limits of the event loop. The
+result of a helper is unpickled on the event loop, within the same time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ STATUS = b"\x0a\x02\x08\x01"
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer to ``operation`` in the words of ``codec``. ``helped``: it is too long for the
+    """A response to ``operation`` in the protocol ``codec``; if ``helped``, it is too long for the
     event loop."""
 
     codec: str
@@ -98,7 +98,7 @@ def _index(models: int) -> bytes:
 
 
 def listed(begin: str, one: str, end: str, size: int) -> HttpResponse:
-    """JSON of so many bytes."""
+    """Return JSON of about ``size`` bytes."""
     found = begin + ",".join([one] * ((size - 100) // (len(one) + 1))) + end
     return http(found.encode())
 
@@ -169,7 +169,7 @@ ROWS: dict[str, Answer] = {
 
 
 def took(work: Callable[[], object]) -> float:
-    """Seconds of CPU, the least of several tries, where it is much."""
+    """Return seconds of CPU: the minimum of several tries if the first is long."""
     minimum = 60.0
     for _ in range(TRIES):
         began = time.thread_time()
@@ -200,7 +200,7 @@ def test_the_event_loop_reads_it_quickly_or_not_at_all(name: str) -> None:
 
     assert took(lambda: read(LIMITS)) <= bound()
     assert ("helped" in ended) is row.helped
-    made = pack(read(DEFAULT_LIMITS), lambda _: None)  # by a helper
+    made = pack(read(DEFAULT_LIMITS), lambda _: None)  # in a helper
     assert took(lambda: unpack(made, lambda *_: None)) <= bound()
 
 

@@ -1,5 +1,5 @@
-"""Integers of any size reach no field that is too narrow for them: whatever a client or a server
-tells, it is written or refused by a declared error."""
+"""Integers of any size, from clients and servers, are written exactly or refused with a declared
+error; none is truncated to the width of a field."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ EDGE = pytest.mark.parametrize("number", EDGES)
 
 
 def request_with(number: int) -> Iterator[Operation]:
-    """Operations that hold ``number``."""
+    """Yield operations that contain ``number``."""
     if 0 <= number < 2**63:
         for shape in ((number, 0, 3), (1, 0, number)):
             yield replace(REQUEST, inputs=(replace(INPUT, shape=shape),))
@@ -85,7 +85,7 @@ def request_with(number: int) -> Iterator[Operation]:
 
 
 def refusal(act: Callable[..., Any], *arguments: Any) -> Kind:
-    """The kind of the error that ``act`` raises; BAD_REQUEST stands for none."""
+    """Return the kind of the error that ``act`` raises, or BAD_REQUEST for none."""
     try:
         act(*arguments)
     except GatewayError as error:
@@ -103,7 +103,7 @@ def test_classification_is_requested_or_refused(name: str, number: int, profile:
 
 
 def fields(number: int) -> Iterator[tuple[Operation, Response]]:
-    """Answers that hold ``number``, and what asks for them."""
+    """Yield responses that contain ``number``, with their requests."""
     shape = (max(number, 0), 0, 3)
     outputs = (Tensor("Y", Datatype.FP32, shape, b""),)
     yield REQUEST, InferResponse("m", str(number), outputs=outputs)
@@ -124,7 +124,7 @@ def fields(number: int) -> Iterator[tuple[Operation, Response]]:
     models = (ModelStatus(metadata, versions, (counted,)),)
     yield ServerStatusRequest(), ServerStatus("s", "1", ready=True, models=models)
     if not 0 <= number < 2**64:
-        return  # no region is registered so
+        return  # no region can be registered with these
     for region in (
         SharedMemoryRegion("r", "/k", number, number),
         SharedMemoryRegion("r", size=number, device=number % 2**31),
@@ -137,7 +137,7 @@ LISTING = {
     "trtis-http": HttpRequest("GET", "/api/sharedmemorycontrol/status"),
     "trtis-grpc": RpcRequest(SHARED_MEMORY, (b"\x22\0",)),
 }
-"""What no backend of the protocol is asked."""
+"""Operations without a request in the protocol."""
 
 
 @CODECS

@@ -1,4 +1,4 @@
-"""Which server it is, by what it says of itself."""
+"""Detection of the kind of server from its metadata."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def float_of(bits: int) -> float:
 
 
 def rounded(bits: int) -> int:
-    """Nearest even in exact arithmetic: of the two bfloat16 neighbours take the nearer one."""
+    """Round to nearest even in exact arithmetic."""
     sign, magnitude = bits & 0x80000000, bits & 0x7FFFFFFF
     below = magnitude >> 16
     if magnitude == 0x7F800000:  # infinity

@@ -1,4 +1,4 @@
-"""Shapes and data that do not agree are refused in words that name the tensor."""
+"""Shapes and data that disagree are refused with an error that names the tensor."""
 
 import math
 from typing import Any
@@ -102,7 +102,7 @@ def test_bytes_elements_add_up_over_a_message() -> None:
 
 
 def test_no_more_elements_are_walked_than_the_shape_announces() -> None:
-    data = pack_bytes([b"x"] * 3) + b"\xff" * 1000  # what follows would be refused
+    data = pack_bytes([b"x"] * 3) + b"\xff" * 1000  # bytes after the last element are refused
     assert count_bytes_elements("t", data, 2) == 3
 
 

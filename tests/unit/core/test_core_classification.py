@@ -36,7 +36,7 @@ def test_best_first_as_c_prints_them() -> None:
     ],
 )
 def test_values_are_in_full_precision(value: float, single: str, double: str) -> None:
-    """Six decimals as Triton writes them, unless these are another number."""
+    """Values have six decimals, as Triton writes them, unless that changes the number."""
     for datatype, text in ((Datatype.FP32, single), (Datatype.FP64, double)):
         scores = tensor_from_array("S", datatype, np.array([value], NUMPY_DTYPES[datatype]))
         assert texts(classify(scores, 1)) == [f"{text}:0".encode()]

@@ -1,4 +1,4 @@
-"""Values survive being cast to what holds them all, and come back."""
+"""Values survive a cast to a datatype that can represent them, and the cast back."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_floats_are_rounded_to_the_nearest_bfloat16() -> None:
 
 
 def test_fp64_is_rounded_once() -> None:
-    """By way of float32 these would be ties, which go to even."""
+    """Rounding through float32 first would turn these into ties."""
     tie = 1 + 2**-8
     array = np.array([tie - 1e-12, tie, tie + 1e-12, -tie - 1e-12, np.nan, -0.0, 1e-300], "<f8")
     converted = convert(Tensor("x", Datatype.FP64, (7,), array.tobytes()), Datatype.BF16)

@@ -1,4 +1,4 @@
-"""gzip and deflate, undone a piece at a time."""
+"""Inflating gzip and deflate one piece at a time."""
 
 from __future__ import annotations
 

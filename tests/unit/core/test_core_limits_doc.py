@@ -1,4 +1,4 @@
-"""docs/limits.md tells every limit, and its real default."""
+"""docs/limits.md lists every limit with its default."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""Which names are accepted."""
+"""Accepted and refused names."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_no_name_contains_a_control_character() -> None:
     ],
 )
 def test_a_models_name_that_is_refused(name: str, problem: str) -> None:
-    for _ in range(2):  # nor is it remembered as one that is accepted
+    for _ in range(2):  # a refused name is not cached as accepted
         with pytest.raises(GatewayError) as caught:
             STRICT_RULE.check(name)
         assert caught.value.kind is Kind.BAD_REQUEST

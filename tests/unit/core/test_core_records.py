@@ -12,7 +12,7 @@ REGION = RegionRef("region", 1, 2)
 
 @record
 class Noted:
-    """What the tests below make."""
+    """A record for the tests below."""
 
     name: str
     notes: list[str] = dataclasses.field(default_factory=list)

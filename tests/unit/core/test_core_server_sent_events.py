@@ -1,4 +1,4 @@
-"""Server-sent events, however their bytes are cut."""
+"""Server-sent events are parsed alike however the body is split."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ENDS = st.sampled_from([b"\n", b"\r", b"\r\n"])
 
 
 def cut(parts: list[bytes], size: int = 1000) -> tuple[list[bytes], bool]:
-    """The events of a body that comes in ``parts``, and whether it ends between two."""
+    """Return the events of a body received in ``parts``, and whether it ends between two."""
     events = EventStreamParser(size)
     found = []
     for part in parts:
@@ -42,7 +42,7 @@ def cut(parts: list[bytes], size: int = 1000) -> tuple[list[bytes], bool]:
 
 
 def by_the_book(lines: list[bytes]) -> list[bytes]:
-    """The standard's own steps, on whole lines."""
+    """Parse whole lines by the steps of the standard."""
     found, data = [], []
     for line in lines:
         if not line:
@@ -95,7 +95,7 @@ def test_many_notes_are_no_event() -> None:
 
 @pytest.mark.parametrize("piece", [b"x" * 10, b"data: xx\n", b"\n", b"\r", b": n\n"])
 def test_time_is_linear(piece: bytes) -> None:
-    """Eight times as much takes about eight times as long, not sixty-four times."""
+    """Eight times the input takes about eight times as long, not sixty-four times."""
 
     def seconds(count: int) -> float:
         events = EventStreamParser(1 << 30)

@@ -1,4 +1,4 @@
-"""A protocol of one line of text, and a backend that remembers: enough to test the gateway."""
+"""A protocol of one line of text, and a backend that records its requests."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Budget:
 
 
 class LineCodec:
-    """``infer MODEL VERSION ID`` or ``ready MODEL``; answers are ``repr`` of what they tell."""
+    """``infer MODEL VERSION ID`` or ``ready MODEL``; the response is the ``repr`` of the answer."""
 
     needs_profile = False
     needs_metadata = False
@@ -115,7 +115,7 @@ class LineCodec:
 
 
 class Memory:
-    """A backend that answers what it is told to and remembers what it was asked."""
+    """A backend that returns a given response and records its requests."""
 
     protocol = "memory"
     datatypes = frozenset(Datatype)

@@ -1,7 +1,7 @@
-"""What an inference loses on the way through a protocol: one table.
+"""Rules for what an inference loses on the way through each protocol.
 
-Everything else arrives as it was. Each rule names the row of docs/fidelity-*.md that says so, by
-the row's first cell, and has an example that it changes or refuses.
+Everything else arrives unchanged. Each rule names the row of docs/fidelity-*.md that documents it,
+by the row's first cell, and has an example that it changes or refuses.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def _response_unchanged(
 
 @dataclass(frozen=True)
 class Rule:
-    """``asks`` makes of a request what arrives of it, ``tells`` of an answer to ``asked``; either
-    raises GatewayError, whose kind counts, where it is refused. ``row`` is a file and a row."""
+    """``asks`` maps a request to the one that arrives, ``tells`` a response. Either raises
+    GatewayError with the expected kind if the codec refuses it. ``row`` is a file and a row."""
 
     what: str
     forms: Sequence[str]
@@ -57,7 +57,7 @@ class Rule:
 
 
 class Refused(Exception):  # noqa: N818 - it is what is expected
-    """For one of ``kinds``: where several things are wrong, each codec has its own order."""
+    """The kinds of the error: codecs check several mistakes in different orders."""
 
     def __init__(self, kinds: frozenset[Kind]) -> None:
         super().__init__(kinds)
@@ -78,14 +78,14 @@ def _through(form: str, message: Message, apply: Callable[[Rule, Message], Messa
 
 
 def request_after(form: str, request: InferRequest, model: ModelMetadata) -> InferRequest:
-    """What is left of ``request`` after a trip over ``form``. Raises Refused."""
+    """Return what is left of ``request`` after a trip over ``form``, or raise Refused."""
     return _through(form, request, lambda rule, each: rule.asks(each, model))
 
 
 def response_after(
     form: str, response: InferResponse, request: InferRequest, model: ModelMetadata
 ) -> InferResponse:
-    """What is left of ``response`` to ``asked``. Raises Refused."""
+    """Return what is left of the response to ``request``, or raise Refused."""
     return _through(form, response, lambda rule, each: rule.tells(each, request, model))
 
 
@@ -93,7 +93,7 @@ def response_after(
 
 
 def _parameters(message: Message, change: Callable[[Parameters], Parameters]) -> Message:
-    """Of the message and of its tensors."""
+    """Remove parameters of the message and of its tensors."""
     outputs = tuple(replace(each, parameters=change(each.parameters)) for each in message.outputs)
     changed = replace(message, parameters=change(message.parameters), outputs=outputs)
     if isinstance(changed, InferResponse):

@@ -1,4 +1,4 @@
-"""A gateway whose callers see and change what they are allowed, whatever a gate had peeked."""
+"""Callers of a gateway see and change only what they may, whatever the request summary says."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_permitted_operations_are_performed() -> None:
 
 
 async def test_an_inference_is_authorized_after_it_was_read() -> None:
-    """A gate may have peeked another name than the message has."""
+    """The authorizer may have read another model name from the summary than the message has."""
     memory = Memory("b")
     made, context = gateway(memory), caller(of("m", "infer"))
     bound = made.bind("secret", "", context)
@@ -172,7 +172,7 @@ async def test_dependents_are_unloaded_only_with_permission_for_all(
     ],
 )
 async def test_tensors_in_shared_memory_need_permission(request_: InferRequest) -> None:
-    """Else whoever may infer could have another client's region read, and written."""
+    """Otherwise a client with ``infer`` could read and write another client's region."""
     memory = Memory("b")
     made, context = gateway(memory), caller(of("*", "infer"))
     bound = made.bind("m", "", context)
@@ -180,7 +180,7 @@ async def test_tensors_in_shared_memory_need_permission(request_: InferRequest) 
         await made.infer(request_, bound, context)
     with pytest.raises(GatewayError, match="shared memory is not allowed"):
         await anext(made.stream(request_, bound, context))
-    with pytest.raises(GatewayError) as caught:  # it may, and there is no such region
+    with pytest.raises(GatewayError) as caught:  # permitted, but the region does not exist
         await made.infer(request_, bound, caller(of("*", "infer", "shared_memory")))
     assert caught.value.kind is not Kind.FORBIDDEN
 
@@ -191,7 +191,7 @@ def test_a_route_is_called_as_in_the_log() -> None:
 
 
 def test_a_route_with_headers_matches_requests_that_have_them() -> None:
-    """Else their requests would be counted with others'."""
+    """Otherwise requests would be counted under another route."""
     canary = Route("m", "b", version="2", headers={"x-team": "a*"})
     memory = Memory("b")
     table = RouteTable([canary, Route("m", "b")])
@@ -301,7 +301,7 @@ async def test_own_services_refuse_as_grpc_does() -> None:
 
 
 async def test_each_message_to_reflection_is_authorized() -> None:
-    """A token may have expired, or a key been taken back, since the stream was opened."""
+    """A token may expire, or a key be revoked, after the stream was opened."""
 
     async def echo(
         messages: AsyncIterator[Buffer], context: RequestContext

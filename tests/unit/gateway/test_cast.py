@@ -1,4 +1,4 @@
-"""Datatypes that one side's protocol cannot carry, on their way through the gateway."""
+"""Casts of datatypes that the protocol of one side cannot carry."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def through(backend: Memory, casts: Any = CASTS, declared: Any = None, **rewrite
 
 
 def lacking() -> RequestContext:
-    """Of a client whose protocol has neither."""
+    """A context of a client whose protocol has neither."""
     made = call()
     made.unsupported_datatypes, made.record.protocol = LACKED, "pipe"
     return made
@@ -68,7 +68,7 @@ async def test_inputs_are_cast_for_a_backend_without_their_datatype() -> None:
     backend = Lacking("b")
     answer = await infer(through(backend), call(), BOOL, BF16)
     assert sent(backend) == (UINT8, FP32)
-    assert answer.outputs == (UINT8, FP32)  # as the backend gave them
+    assert answer.outputs == (UINT8, FP32)  # unchanged
     assert backend.described == []
 
 

@@ -1,5 +1,4 @@
-"""What a frontend has done by a helper because it inflates or deflates much, and the memory for
-it."""
+"""A frontend offloads expensive inflation and deflation to a helper, and counts its memory."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ CLASSES.output.add(name="O").cls.count = 1
 
 
 class _Offload:
-    """Does it here, and remembers it."""
+    """Runs jobs in this process and records them."""
 
     def __init__(self) -> None:
         self.jobs: list[tuple[str, tuple[str, str], int]] = []
@@ -121,7 +120,7 @@ async def test_a_helper_inflates_what_is_long_and_memory_is_counted_meanwhile() 
     assert answer.status == 200
     assert offload.jobs == [("validate", ("", "test"), cost)]
     assert cost - total_size(wire.body) <= memory.peak < cost + 5 * MIB
-    assert 4 * MIB < memory.held < 5 * MIB  # the body as it goes on
+    assert 4 * MIB < memory.held < 5 * MIB  # the body of the response
 
 
 async def test_without_memory_nothing_is_inflated() -> None:
@@ -150,7 +149,7 @@ def _json(elements: int, encoding: str, members: int = 1) -> HttpRequest:
     [
         (_json(MIB, "gzip"), 3 * MIB),
         (_json(MIB, "gzip", members=3), 3 * MIB),
-        (_json(MIB, "deflate"), 5 * MIB),  # it tells no length
+        (_json(MIB, "deflate"), 5 * MIB),  # without a length
     ],
 )
 async def test_json_that_a_helper_inflates_is_counted_by_what_it_takes_to_read(
@@ -176,7 +175,7 @@ async def test_a_helper_compresses_long_answers_that_go_on(elements: int, jobs: 
     assert answer.headers["content-encoding"] == "gzip"
     assert b"x" * elements in gzip.decompress(bytes(join_parts(answer.body)))
     assert [each[0] for each in offload.jobs] == jobs
-    assert not jobs or offload.arguments[1].body == ()  # its tensors stay here
+    assert not jobs or offload.arguments[1].body == ()  # its tensors stay in this process
 
 
 async def test_a_helper_looks_for_the_sequence_of_what_is_not_checked() -> None:
@@ -213,7 +212,7 @@ async def test_clients_that_share_helpers(peer: str, identity: str, client: str)
 
 
 class _Helper(_Offload):
-    """As in another process: of a codec there is only what is pickled."""
+    """Run jobs on pickled copies, as another process would."""
 
     async def run(self, deadline: float | None, function: Any, *arguments: Any, **more: Any) -> Any:
         job = pack((function, arguments), lambda _: None)
@@ -321,11 +320,11 @@ async def test_a_helper_writes_long_typed_contents(
 
 
 LONG = Tensor("O", Datatype.FP32, (300 * KIB,), b"\0\0\x80\x3e" * 300 * KIB)
-"""0.25, which takes more bytes as JSON than the fewest that a float may take."""
+"""0.25 takes more bytes as JSON than the shortest float."""
 
 
 def _offload(limits: Limits = DEFAULT_LIMITS) -> tuple[CodecOffload[Any, Any], list[int], Any]:
-    """V2 REST without helpers, the sizes of the responses that it writes, and how it writes one."""
+    """Return V2 REST without helpers, the sizes of the responses that it writes, and a writer."""
     codec: Any = plugins()["v2-rest"].create({})
     sizes: list[int] = []
 
@@ -347,7 +346,7 @@ async def test_a_response_is_counted_before_it_is_written() -> None:
     assert memory.peak >= counted > MIB
     with pytest.raises(GatewayError, match="full"):
         await offload.write_response(call(memory=Budget(MIB)), build, response, parsed)
-    assert len(sizes) == 1  # the second was not written
+    assert len(sizes) == 1  # the second one was not written
 
 
 async def test_a_response_over_the_limit_is_refused_before_and_after_it_is_written() -> None:

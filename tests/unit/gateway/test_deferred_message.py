@@ -1,4 +1,4 @@
-"""A compressed gRPC message is inflated only once its request was admitted."""
+"""A compressed gRPC message is inflated only after its request was admitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forward and translate: every vector both ways, and the server behind sees the same."""
+"""Every vector is forwarded and translated, and the backend receives the same message."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CASES = [
 
 
 def outcome(step: Any) -> Any:
-    """What ``step`` returns, or the error it raises as something to compare."""
+    """Return the result of ``step``, or its error in a comparable form."""
     try:
         return step()
     except GatewayError as error:
@@ -50,7 +50,7 @@ def body_of(wire: Any) -> Any:
 
 
 def unnumbered(codec: Any, answer: Any) -> Any:
-    """The body of ``answer``; of the legacy gRPC API without the status, which is the gateway's."""
+    """Return the body of ``answer``, without the status of the legacy gRPC API."""
     body = bytes(join_parts(body_of(answer)))
     if codec.name != "trtis-grpc":
         return body
@@ -63,7 +63,7 @@ def requests_agree(codec: Any, wire: Any, model: ModelMetadata | None) -> None:
     try:
         peek = codec.summarize(wire)
     except GatewayError:
-        return  # refused before a way is chosen
+        return  # refused before a pipeline is chosen
     if peek.operation is not InferRequest:
         return
 
@@ -77,10 +77,10 @@ def requests_agree(codec: Any, wire: Any, model: ModelMetadata | None) -> None:
         return
     forwarded = codec.rewrite_request(checked, peek.model, peek.version, TRITON)
     if forwarded is None:
-        return  # this server does not take the message as it stands: it is translated
+        return  # translated for servers that do not accept the message unchanged
     assert read(forwarded) == translated
     rebuilt = read(codec.build_request(translated, TRITON, model))
-    # A legacy server asked for no outputs gives none, so it is asked for all.
+    # A legacy server returns no outputs unless some are requested, so all are.
     assert replace(rebuilt, outputs=translated.outputs) == translated
 
 
@@ -88,7 +88,7 @@ def responses_agree(codec: Any, vector: Vector) -> None:
     asks = vector.operation
     if not isinstance(asks, InferRequest):
         return
-    for profile in (TRITON, MLSERVER):  # binary answers asked for, where there are such, and not
+    for profile in (TRITON, MLSERVER):  # with and without binary outputs
         wire = codec.build_request(asks, profile, vector.model)
         answers_agree(codec, vector.wire, wire, asks, vector.model)
 
@@ -96,7 +96,7 @@ def responses_agree(codec: Any, vector: Vector) -> None:
 def answers_agree(
     codec: Any, wire: Any, sent: Any, asks: InferRequest, model: ModelMetadata | None
 ) -> None:
-    """What a client reads is the same whichever way its answer took."""
+    """The client reads the same response, forwarded or translated."""
     parsed = completed(codec.parse_request(sent, DEFAULT_LIMITS), model)
     checked = completed(codec.validate(sent, DEFAULT_LIMITS), model)
 
@@ -112,8 +112,8 @@ def answers_agree(
     translated, forwarded = outcome(translate), outcome(forward)
     if isinstance(translated, tuple):
         if translated[0] is Kind.BACKEND_GARBAGE and not isinstance(forwarded, tuple):
-            # Clients are checked, servers are trusted: tensors of an answer that is forwarded are
-            # not looked at, so what is wrong inside them goes on as it came.
+            # Requests are checked, responses trusted: a forwarded response is not parsed, so
+            # invalid tensors reach the client unchanged.
             assert unnumbered(codec, forwarded) == unnumbered(codec, wire)
             return
         assert isinstance(forwarded, tuple)

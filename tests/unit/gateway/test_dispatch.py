@@ -14,7 +14,7 @@ from infergate.gateway.dispatch import HttpDispatch, RpcDispatch
 
 
 class Named:
-    """A frontend that answers its name."""
+    """A frontend whose response is its name."""
 
     codec = SimpleNamespace(streaming_methods=frozenset({"/a.S/Turns"}))
 

@@ -151,8 +151,7 @@ def test_a_refusal_of_the_transport_takes_this_form() -> None:
 
 
 async def test_outputs_that_need_translation_are_translated() -> None:
-    """A second time where the first told so, from the beginning later; never a step of a sequence
-    twice."""
+    """The inference is sent again if the first attempt allows it, never a sequence's step."""
 
     class Refusing(LineCodec):
         def rewrite_response(self, *_: Any) -> RpcResponse:

@@ -189,7 +189,7 @@ async def test_readiness_strict_and_lenient(combine: Any, expected: bool) -> Non
 
 
 class WatchedMemory(Memory):
-    """One whose servers are asked now and then."""
+    """A backend with periodic health checks."""
 
     def __init__(self, name: str, ready: bool | None) -> None:
         super().__init__(name)
@@ -263,7 +263,7 @@ async def test_every_version_of_a_model_is_listed() -> None:
     ]
 
 
-async def test_only_models_that_are_ready_are_listed_when_asked() -> None:
+async def test_only_ready_models_are_listed_on_request() -> None:
     made = gateway(
         Route("up", "up"),
         Route("down", "down"),

@@ -1,4 +1,4 @@
-"""Classes that the gateway computes where the backend has none to give."""
+"""The gateway computes classes for backends that cannot."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ async def test_values_are_the_backends(outputs: tuple[RequestedOutput, ...]) -> 
 async def test_a_backend_that_classifies_gets_the_classification_request() -> None:
     gateway, memory = behind(model((-1, 3)))
     memory.has_classes = True
-    assert (await response_json(gateway, classes(2)))["Y"] == SCORES.tolist()  # as the backend said
+    assert (await response_json(gateway, classes(2)))[
+        "Y"
+    ] == SCORES.tolist()  # as in the backend's response
     assert memory.requests == [InferRequest("m", outputs=(classes(2),))]
 
 

@@ -1,4 +1,4 @@
-"""Streams over HTTP, of V2 REST, with a backend that does what its requests say."""
+"""V2 REST streams over HTTP, with a backend controlled by its requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVENT = b'data: {"id":"i","model_name":"m","model_version":"7"}\n\n'
 
 
 class Acting(Memory):
-    """The parameter ``do`` says what to do: a word, or to give so many answers."""
+    """The parameter ``do`` controls it: a word, or the number of responses."""
 
     def __init__(self) -> None:
         super().__init__("acting")
@@ -159,7 +159,7 @@ async def test_a_client_that_leaves() -> None:
 
 @pytest.mark.parametrize("do", ["wait", "more more"])
 async def test_a_client_that_leaves_before(do: str) -> None:
-    """Before the first answer is there, or before it is taken."""
+    """The client disconnects before the first response exists, or before it is read."""
     harness = Harness()
     pending = asyncio.create_task(harness.ask(do))
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""Status: one model, all models, and what slow or broken backends make of it."""
+"""Server status for one model and all models, with slow and broken backends."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_versions_of_several_routes_come_together() -> None:
 
 
 class Counting(Repository):
-    """A backend whose servers tell what they have counted, or fail to."""
+    """A backend whose servers report their statistics, or fail."""
 
     def __init__(self, name: str = "b", broken: bool = False) -> None:
         super().__init__(name)
@@ -256,7 +256,7 @@ async def test_all_models() -> None:
     assert [one.metadata.name for one in reported.models] == ["simple", "x-1", "x-2"]
     assert reported.models[0].metadata.max_batch_size == 8
     assert [states(one) for one in reported.models] == [{"1": "READY"}] * 3
-    assert context.record.route == ""  # it is no one route's
+    assert context.record.route == ""  # several routes have no common name
 
 
 async def test_a_gateway_that_is_not_ready_reports_it() -> None:
@@ -296,7 +296,7 @@ async def test_models_are_described_with_bounded_concurrency() -> None:
 
 
 async def test_a_silent_backend_costs_a_short_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each question is given what is left of the time for one and for all."""
+    """Each request gets the remaining time for one model and for all."""
 
     class Silent(Repository):
         async def describe(
@@ -316,7 +316,7 @@ async def test_a_silent_backend_costs_a_short_time(monkeypatch: pytest.MonkeyPat
     assert {entry.reason for one in reported.models for entry in one.versions} == {"late"}
     assert len(given) == 40
     assert max(given) <= 0.2
-    assert max(given[16:]) <= 0.15  # after the first 16 had their 0.2
+    assert max(given[16:]) <= 0.15  # the first 16 models take 0.2 s each
     assert time.monotonic() - began < 5
 
 
@@ -338,7 +338,7 @@ async def test_a_clients_shorter_deadline_holds() -> None:
 
 
 class Indexed(Memory):
-    """A backend with an index, or that fails to give one; models in ``ready`` are."""
+    """A backend with an index, or an error instead; models in ``ready`` are ready."""
 
     def __init__(self, index: Any, name: str = "b", ready: Any = ()) -> None:
         super().__init__(name)
@@ -413,14 +413,14 @@ async def test_a_model_that_its_server_does_not_have_is_reported() -> None:
 
 
 async def test_a_model_that_serves_without_being_listed_is_ready() -> None:
-    """By a gateway whose patterns cannot be listed, for one."""
+    """For example behind a gateway whose patterns cannot be listed."""
     made = gateway(Route("m", "b", "2"), backends=[Indexed([], ready={("m", "2")})])
     for ready_only in (False, True):
         assert await index(made, ready_only=ready_only) == [ModelIndexEntry("m", "2", "READY")]
 
 
 async def test_readiness_is_requested_if_the_index_has_only_names() -> None:
-    """Behind a pattern only where the answer depends on it: there may be many."""
+    """Readiness is requested behind a pattern only where the result depends on it."""
     names = Indexed(
         [ModelIndexEntry(name) for name in ("m", "x", "y")], ready={("m", ""), ("x", "")}
     )
@@ -468,6 +468,6 @@ async def test_names_behind_a_rewriting_pattern_are_listed_if_invertible() -> No
         backends=[there, Indexed([], "other")],
     )
     assert [(e.name, e.state) for e in await index(made)] == [
-        ("taken-a", "UNAVAILABLE"),  # there, where its own route leads
+        ("taken-a", "UNAVAILABLE"),  # the backend of the version's own route
         ("prod.a", "READY"),
     ]

@@ -1,4 +1,4 @@
-"""Configurations: the server's own in the client's names, or what metadata tells."""
+"""Model configurations: the server's own with the client's names, or made from metadata."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A name that could mean two things is refused before access rules and routes, on every frontend
-and in every operation."""
+"""Ambiguous names are refused before access rules and routes, in every frontend and operation."""
 
 from __future__ import annotations
 
@@ -64,18 +63,18 @@ def get(protocol: str, path: str, method: str = "GET") -> Any:
 
 
 def raw(protocol: str, path: str, method: str = "GET") -> Any:
-    """The name as it stands: the legacy API decodes nothing."""
+    """Return the name unchanged: the legacy API decodes nothing."""
     headers = {"nv-inferrequest": "batch_size: 1"}
     return protocol, lambda name: HttpRequest(method, path.format(name), headers=headers)
 
 
 def rpc(method: str, *fields: Any) -> Any:
-    """``fields`` are numbers with text, or with None for the name."""
+    """Encode ``fields``: numbers with text, or with None for the name."""
 
     def wire(name: str) -> RpcRequest:
         parts = (field(number, name if text is None else text) for number, text in fields)
         if method == OLD + "Infer":
-            parts = (*parts, b"\x10\x01")  # its version
+            parts = (*parts, b"\x10\x01")  # the version
         return RpcRequest(method, (b"".join(parts),))
 
     return "v2-grpc" if method.startswith(V2) else "trtis-grpc", wire
@@ -124,7 +123,7 @@ REQUESTS = {
 
 
 class Nobody:
-    """A gate that no request is to reach."""
+    """An authorizer that must not be called."""
 
     async def authorize(self, summary: RequestSummary, context: RequestContext) -> RequestSummary:
         raise AssertionError(summary)
@@ -160,7 +159,9 @@ async def test_it_is_refused_before_rules_and_routes(name: str, bad: str) -> Non
     protocol, wire = REQUESTS[name]
     memory, context = Memory("b"), call()
     in_body = "memory" in name or "cuda" in name or "repository" in name
-    gate = Everybody() if in_body else Nobody()  # what only a whole message tells comes after rules
+    gate = (
+        Everybody() if in_body else Nobody()
+    )  # fields of the whole message are read after the rules
     await frontend(protocol, memory, gate).respond(wire(bad), context)
     assert memory.requests == []
     record = context.record
@@ -222,7 +223,7 @@ async def test_a_tensors_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["../region", "r\0", "n" * 1025])
 async def test_the_region_of_a_tensor(name: str) -> None:
-    """The client gets the reason. Such a region is never registered, so the backend is safe."""
+    """The client gets the reason. Such a region cannot be registered, so no backend sees it."""
     tensor = {"name": "I", "shape": [1], "datatype": "INT8"}
     tensor["parameters"] = {"shared_memory_region": name, "shared_memory_byte_size": 1}
     header = pb.InferRequestHeader(batch_size=1)
@@ -280,5 +281,5 @@ async def test_statistics_leave_out_versions() -> None:
 
 
 def test_an_inference_has_no_name_of_its_own() -> None:
-    """``NameRule.check_operation`` takes the field ``name`` for a region's."""
+    """``NameRule.check_operation`` treats the field ``name`` as a region's name."""
     NameRule().check_operation(InferRequest("m"))

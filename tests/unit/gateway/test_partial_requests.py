@@ -1,4 +1,4 @@
-"""Requests that only the model's metadata makes whole, by the raw binary request of V2 REST."""
+"""Partial requests, completed with the model's metadata: raw binary requests of V2 REST."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from infergate.routing.table import Rewrite, Route, RouteTable
 
 
 class Replaced(Memory):
-    """A backend whose model was replaced: what is remembered of it is old."""
+    """A backend whose model was replaced, so that the cached metadata is old."""
 
     newer: ModelMetadata | GatewayError
 

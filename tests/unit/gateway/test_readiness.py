@@ -1,4 +1,4 @@
-"""One question at a time, a short memory, and one waiting for all who wait."""
+"""Readiness checks run one at a time, are cached briefly and shared by all watchers."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from infergate.gateway.readiness import CACHE_SECONDS, POLL_SECONDS, Readiness
 
 
 class Backends:
-    """Counts the questions; each waits at the gate."""
+    """Counts the checks, each of which waits for the gate."""
 
     def __init__(self) -> None:
         self.is_ready = True
@@ -117,7 +117,7 @@ async def test_all_watchers_share_one_timer_and_one_check(
     timers[0][1]()
     await asyncio.gather(*watchers)
     assert answers == [True] * 49
-    assert (backends.requests, len(timers)) == (1, 1)  # nobody waits: nothing goes on
+    assert (backends.requests, len(timers)) == (1, 1)  # without a watcher, no checks run
     again = asyncio.ensure_future(watch())
     await until(lambda: len(timers) == 2)
     readiness.start_draining()

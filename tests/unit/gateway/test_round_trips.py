@@ -1,5 +1,5 @@
-"""An inference that goes from a client of any protocol to a server of any other arrives as it was,
-and so does its answer, but for what ``round_trip_rules`` says."""
+"""Inferences of any client protocol to any server protocol arrive unchanged, and so do their
+responses, except for the rules of ``round_trip_rules``."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _as_written(wire: Any, operation: InferRequest) -> Any:
 
 
 def _typed(wire: RpcRequest, operation: InferRequest) -> RpcRequest:
-    """With typed contents, where the datatypes have them."""
+    """Spell the message with typed contents if its datatypes allow it."""
     if not can_be_typed(operation.inputs):
         return wire
     message = ModelInferRequest.FromString(bytes(join_parts(wire.message)))
@@ -68,14 +68,14 @@ def _typed(wire: RpcRequest, operation: InferRequest) -> RpcRequest:
 
 @dataclass(frozen=True)
 class Form:
-    """A protocol in one of its forms, both sides of it."""
+    """A protocol in one tensor format, for both sides."""
 
     codec: Any
     profile: Profile = GENERIC
     spell: Callable[[Any, InferRequest], Any] = _as_written
 
     def read_request(self, operation: InferRequest, model: ModelMetadata) -> ParsedRequest:
-        """What a server reads of a client's ``operation``."""
+        """Return the request that a server reads from a client's ``operation``."""
         wire = self.codec.build_request(operation, self.profile, model)
         return completed(
             self.codec.parse_request(self.spell(wire, operation), DEFAULT_LIMITS), model
@@ -88,7 +88,7 @@ class Form:
         operation: InferRequest,
         model: ModelMetadata,
     ) -> InferResponse:
-        """What the client reads of a server's ``answer``."""
+        """Return the response that the client reads from a server's ``answer``."""
         wire = self.codec.build_response(answer, parsed)
         read = self.codec.parse_response(wire, operation, DEFAULT_LIMITS, model)
         assert isinstance(read, InferResponse)
@@ -132,7 +132,7 @@ PARAMETERS = st.one_of(
 
 @st.composite
 def exchanges(draw: st.DrawFn) -> Exchange:
-    """A request, an answer with the outputs it asks for, and the model's metadata."""
+    """Draw a request, a response with the requested outputs, and the model's metadata."""
     batch = draw(st.none() | st.integers(1, 3))
 
     def tensors() -> list[Tensor]:
@@ -190,7 +190,7 @@ def expected(rule: Callable[..., Any]) -> Any:
 
 
 def as_ruled(rule: Callable[..., Any], codec: Callable[..., Any]) -> Any:
-    """What ``codec`` gives, None where it refuses; either is what ``rule`` says."""
+    """Return the result of ``codec``, None if it refuses; either must agree with ``rule``."""
     wanted = expected(rule)
     if isinstance(wanted, Refused):
         with pytest.raises(GatewayError) as error:
@@ -205,7 +205,7 @@ def as_ruled(rule: Callable[..., Any], codec: Callable[..., Any]) -> Any:
 
 
 def travel(client: str, server: str, exchange: Exchange) -> None:
-    """There and back, as far as it goes: each leg as the rules have it."""
+    """Send an exchange there and back; each leg must follow the rules."""
     request, answer, model = exchange
     ours, theirs = FORMS[client], FORMS[server]
     parsed = as_ruled(
@@ -235,7 +235,7 @@ def travel(client: str, server: str, exchange: Exchange) -> None:
 @settings(
     deadline=None,
     max_examples=examples(40),
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # to make one smaller takes minutes
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking takes minutes
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(exchange=exchanges())
@@ -265,7 +265,7 @@ SOME = Tensor("X", Datatype.UINT8, (1,), b"\x07")
 
 @pytest.mark.parametrize(("rule", "name"), PAIRS)
 def test_a_rule_applies(rule: Rule, name: str) -> None:
-    """It changes or refuses its example, and that is what the codec does."""
+    """The rule changes or refuses its example, and the codec does the same."""
     form = FORMS[name]
     if isinstance(rule.example, InferRequest):
         request = rule.example

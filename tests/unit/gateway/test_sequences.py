@@ -1,4 +1,4 @@
-"""Sequences and backends whose protocol has none."""
+"""Sequences for backends whose protocol does not have them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_a_protocol_without_sequences_gets_none(act: object) -> None:
 
 @pytest.mark.parametrize("act", [perform, stream])
 async def test_a_config_is_for_its_server_to_read(act: object) -> None:
-    """A GraphPipe server gets what other protocols refuse, and what means a sequence to them."""
+    """A GraphPipe server gets parameters that other protocols refuse or read as a sequence."""
     assert callable(act)
     backend = Memory("b")
     backend.supports_sequences = False

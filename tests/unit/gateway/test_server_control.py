@@ -1,4 +1,4 @@
-"""Operations that change servers' state: switched on or off, along routes, audited."""
+"""Operations that change the state of servers: enabled, routed and audited."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ THEIRS = {
         (json.dumps(CONFIG), THEIRS),
         ('{"input": [{"name": "A"}]}', {"input": [{"name": "INPUT0"}]}),
         ('{"name": "m", "input": "A"}', {"name": "real", "input": "A"}),
-        # as it is, to the letter
+        # byte for byte
         ('{ "name": "real" , "input":[{"name":"INPUT0"}]}', None),
         ('{ "name": "another" }', None),
         ('{ "name": ["m"] }', None),

@@ -30,7 +30,7 @@ SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 
 
 class Switch(Readiness):
-    """``changed`` returns after each ``turn``."""
+    """Readiness whose ``wait_for_change`` returns after each ``turn``."""
 
     def __init__(self) -> None:
         super().__init__(self.report)
@@ -136,7 +136,7 @@ async def test_watch_sends_the_status_and_each_change_once() -> None:
         call = channel.unary_stream(f"/{HEALTH_SERVICE}/Watch")(b"", timeout=30)
         statuses = (CheckResponse.FromString(message).status async for message in call)
         assert await anext(statuses) == SERVING
-        readiness.turn(is_ready=True)  # nothing new: nothing is told
+        readiness.turn(is_ready=True)  # an unchanged status is not sent
         readiness.turn(is_ready=False)
         assert await anext(statuses) == NOT_SERVING
         readiness.turn(is_ready=True)
@@ -202,7 +202,7 @@ async def test_draining_during_a_status_is_sent_after_it() -> None:
 
 async def test_requests_too_long_for_a_name_are_not_parsed() -> None:
     services = made(Switch())
-    long = b"\x7a\x00" * 40_000  # unknown fields: well-formed
+    long = b"\x7a\x00" * 40_000  # unknown fields are valid
     answer = await services.unary[f"/{HEALTH_SERVICE}/Check"](RpcRequest("", (long,)), CALL)
     assert answer.code == 3
     for method, handler in services.streams.items():

@@ -1,4 +1,4 @@
-"""Regions and what is done with them: bounds, cutting off, forgetting in the middle, backends."""
+"""Shared memory regions: bounds, truncated files, unregistering during use, backends."""
 
 # ruff: noqa: ASYNC240 - the files are in memory
 
@@ -64,7 +64,7 @@ def open_files() -> int:
     gc.collect()
     found = 0
     for each in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
             found += KEY in str(each.readlink())
     return found
 
@@ -148,7 +148,7 @@ numbers = st.integers(0, SIZE // 2) | st.integers(0, 2 * SIZE) | st.integers(0, 
 def test_any_numbers_end_in_data_or_an_error(
     offset: int, size: int, begin: int, length: int, end: int
 ) -> None:
-    """Whatever is registered and read, whatever the file has become: no byte from elsewhere."""
+    """Whatever is registered, and however the file changes, no byte outside it is read."""
     FILE.write_bytes(bytes(SIZE))
     request = replace(REGISTER, offset=offset, size=size)
     if not 0 < size <= SIZE - offset:
@@ -272,7 +272,7 @@ async def test_large_data_is_copied_by_a_thread(monkeypatch: pytest.MonkeyPatch)
 async def test_many_short_elements_count_as_large_data(
     maximum: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two tensors, and not of what lies elsewhere."""
+    """Count two tensors, and nothing outside them."""
     moved: list[Any] = []
 
     async def to_thread(function: Any, *arguments: Any) -> Any:
@@ -310,7 +310,7 @@ async def test_memory_held_by_requests_is_bounded() -> None:
         pass
     await refused(memory, InferRequest("m", inputs=(lying(RegionRef("r", 0, 8), shape=(9,)),)))
     async with memory.stage(two, BACKEND), memory.stage(one, BACKEND):
-        pass  # what was refused holds nothing
+        pass  # a refused request holds nothing
 
 
 async def test_regions_are_counted() -> None:
@@ -356,7 +356,7 @@ async def test_only_files_are_opened_and_no_links_followed(tmp_path: Path) -> No
 
 
 async def test_a_key_may_do_without_its_slash() -> None:
-    """As shm_open takes it."""
+    """The key is accepted in the form that shm_open accepts."""
     memory = SharedMemory(LIMITS, enabled=True)
     await memory.perform(replace(REGISTER, key=KEY[1:]), call())
     status = await memory.perform(SharedMemoryStatusRequest("r"), call())
@@ -398,7 +398,7 @@ async def test_a_region_is_listed_once_until_it_is_unregistered() -> None:
     assert caught.value.kind is Kind.NOT_FOUND
     await memory.perform(SharedMemoryUnregisterRequest("r", cuda=True), call())
     assert open_files() == 1
-    for _ in range(2):  # of one that is not there, too: clients tidy up before they begin
+    for _ in range(2):  # also one that does not exist: clients clean up before they begin
         assert await memory.perform(SharedMemoryUnregisterRequest("r"), call()) == Acknowledgement()
     assert open_files() == 0
     error = await refused(memory, request_with(RegionRef("r", 0, 1)))
@@ -407,7 +407,7 @@ async def test_a_region_is_listed_once_until_it_is_unregistered() -> None:
 
 
 async def test_a_request_keeps_its_regions_when_they_are_unregistered() -> None:
-    """Its descriptor is not closed under it, so that no other file is written to by its number."""
+    """The descriptor stays open, so that its number is not reused for another file."""
     memory = await on()
     async with memory.stage(
         request_with(RegionRef("r", 0, 4), output=RegionRef("r", 0, 6)), BACKEND
@@ -442,14 +442,14 @@ async def test_a_request_that_is_given_up_while_a_thread_reads(
         await asyncio.gather(task, return_exceptions=True)
     await memory.perform(SharedMemoryUnregisterRequest(), call())
     del task
-    await asyncio.get_running_loop().shutdown_default_executor()  # its threads have ended
+    await asyncio.get_running_loop().shutdown_default_executor()  # the threads have ended
     assert open_files() == 0
     monkeypatch.setattr(shared_memory, "_MAX_INLINE_BYTES", 2 * SIZE)
     await memory.perform(REGISTER, call())
     async with memory.stage(
         request_with(RegionRef("r", 0, SIZE), RegionRef("r", 0, SIZE)), BACKEND
     ):
-        pass  # nothing is counted as held
+        pass  # no memory is counted as held
 
 
 async def test_registering_and_unregistering_are_audited(
@@ -522,7 +522,7 @@ async def test_classes_do_not_go_to_a_region() -> None:
 
 
 class Sharing(Memory):
-    """A backend that is told of regions; ``refuses`` is what it does not take."""
+    """A backend that registers regions, and refuses those in ``refuses``."""
 
     def __init__(self, name: str, refuses: type[Operation] | None = None) -> None:
         super().__init__(name)
@@ -566,7 +566,7 @@ async def test_all_backends_have_a_region_or_none() -> None:
     ("kind", "expected"), [(Kind.TIMEOUT, 1), (Kind.CONNECT, 1), (Kind.BAD_REQUEST, 2)]
 )
 async def test_a_silent_new_backend_gets_one_region(kind: Kind, expected: int) -> None:
-    """A reload waits for each."""
+    """A reload waits for every backend."""
     memory = await on(LIMITS, Sharing("a"))
     await memory.perform(CUDA, call())
     known, silent = Sharing("a"), Memory("c", None)
@@ -626,7 +626,7 @@ async def test_a_sharing_backend_gets_the_region_and_others_a_copy() -> None:
 async def test_a_sharing_backend_gets_no_request_past_the_end(
     request_: InferRequest, names: str
 ) -> None:
-    """A legacy server crashes on it."""
+    """Such a request crashes a legacy server."""
     sharing = Sharing("a")
     memory = await on(LIMITS, sharing)
     await memory.perform(CUDA, call())
@@ -646,7 +646,7 @@ async def test_a_sharing_backend_gets_no_request_for_a_truncated_file() -> None:
 
 
 async def test_a_region_that_a_new_backend_has_already_is_replaced() -> None:
-    """It may be of another size there than what requests are compared with."""
+    """The region's size at the backend may differ from the registered one."""
 
     class Knowing(Sharing):
         async def perform(self, operation: Operation, context: RequestContext) -> Response:

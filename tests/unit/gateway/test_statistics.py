@@ -1,4 +1,4 @@
-"""What has been counted: the gateway's own figures, and those of several servers together."""
+"""Statistics: the gateway's own, and those of several servers combined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams of inferences with a backend that does what its requests say."""
+"""Streams of inferences with a backend controlled by its requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from infergate.routing.table import Route, RouteTable
 
 
 class StreamCodec(LineCodec):
-    """Messages are ``infer MODEL VERSION ID [SEQUENCE]``; answers ``ID last|more``."""
+    """Messages are ``infer MODEL VERSION ID [SEQUENCE]``; responses ``ID last|more``."""
 
     streaming_method = "/t.T/Stream"
 
@@ -73,7 +73,7 @@ class StreamCodec(LineCodec):
 
 
 class LongCodec(StreamCodec):
-    """Its answers are long text."""
+    """A codec with long responses."""
 
     def request_text_bytes(self, wire: RpcRequest) -> int:
         return 0
@@ -98,7 +98,7 @@ class LongCodec(StreamCodec):
 
 
 class Helper:
-    """Does it here, and counts."""
+    """Runs jobs in this process and counts them."""
 
     def __init__(self) -> None:
         self.jobs = 0
@@ -109,8 +109,8 @@ class Helper:
 
 
 class Acting(Memory):
-    """The version says what to do: give so many answers of which others follow, ``one`` that is
-    the last, or ``fail``. The model ``held`` waits until it is let go."""
+    """The version controls it: the number of responses before the last, ``one`` for the last only,
+    or ``fail``. The model ``held`` waits until it is released."""
 
     def __init__(self) -> None:
         super().__init__("acting")
@@ -177,7 +177,7 @@ class Harness:
         return [bytes(join_parts(answer.message)).decode() async for answer in answers]
 
     async def ask_all(self, *texts: str) -> list[asyncio.Task[list[str]]]:
-        """Each asked after the one before, and all pulled at once until nothing moves."""
+        """Send the requests one after the other, read all responses at once, and run until idle."""
         tasks = []
         for text in texts:
             answers = await self.stream.handle(text.encode(), None)
@@ -247,7 +247,7 @@ async def test_messages_are_released_at_once(text: str) -> None:
 
 
 def requests() -> list[Any]:
-    """Those of streams that are still there."""
+    """The streams that are still open."""
     return [each for each in gc.get_objects() if type(each) is _StreamRequest]
 
 
@@ -376,7 +376,7 @@ async def test_only_the_clients_deadline_ends_a_late_stream() -> None:
         harness.stream._context.deadline = time.monotonic() + seconds
         [answer] = [answer async for answer in await harness.stream.handle(b"infer m late a", None)]
         codes.append(answer.code)
-    assert codes == [0, 3, 3]  # 3 is how the codec tells any error outside the stream
+    assert codes == [0, 3, 3]  # 3 is the codec's status for errors outside the stream
 
 
 async def test_streams_with_unary_messages_run_one_at_a_time() -> None:

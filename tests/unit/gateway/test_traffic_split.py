@@ -1,4 +1,4 @@
-"""Where else than to its own backend a route's inferences go."""
+"""Inferences of a route that go to other backends than its own: splits, fallbacks, mirrors."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ async def test_a_stream_that_has_begun_does_not_fall_back() -> None:
 
 
 class Held(Memory):
-    """Answers when it is let."""
+    """A backend that responds when it is released."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -239,7 +239,7 @@ async def test_no_more_copies_than_there_may_be() -> None:
     mirror.let.set()
     await until(lambda: harness.counters.mirrored == {"dropped": 3, "ok": 2})
     await harness.ask()
-    await until(lambda: len(mirror.requests) == 4)  # each is noted twice by then
+    await until(lambda: len(mirror.requests) == 4)  # each is recorded twice by then
 
 
 async def test_copies_hold_no_more_memory_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ async def test_copies_hold_no_more_memory_than_they_may(monkeypatch: pytest.Monk
 
 
 async def test_a_copy_has_a_memory_account_of_its_own() -> None:
-    """It may outlast its request, so what its backend answers is not counted for that."""
+    """A copy may outlive its request, so its response is not charged to the request."""
     harness, mirror = mirroring()
     tensor = Tensor("x", Datatype.UINT8, (4,), bytes(4))
     memory = Budget(4)

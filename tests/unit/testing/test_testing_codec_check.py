@@ -1,4 +1,4 @@
-"""``check_codec`` must object to every broken rule: a codec is broken one rule at a time."""
+"""``check_codec`` reports every broken rule: each test breaks a codec in one way."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The vector loader and runner: good cases pass, and every kind of wrong one is told."""
+"""The vector loader and runner accept valid cases and report every kind of invalid one."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ RESPONSE = {**REQUEST, "side": "response", "canonical": {"type": "HealthStatus",
 
 
 class Ready:
-    """A protocol that asks for readiness: the body is a model's name, the answer's ``yes``."""
+    """A protocol with readiness only: the request is a model's name, the response ``yes``."""
 
     name = "ready"
     capabilities = Capabilities(frozenset({Datatype.INT8}))

@@ -35,7 +35,7 @@ async def test_unused_memory_is_reused() -> None:
     assert made.unused_bytes == 140 * MIB
 
 
-async def test_a_buffer_has_at_most_twice_the_requested_size() -> None:
+async def test_a_buffer_has_no_more_than_twice_the_requested_size() -> None:
     made = BufferPool()
     made.allocate(100 * MIB)
     for size in (49 * MIB, 101 * MIB):

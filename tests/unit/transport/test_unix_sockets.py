@@ -100,7 +100,7 @@ async def test_a_living_socket_is_an_error(server: HttpAppListener, path: Path) 
     await peer.close()
 
 
-async def test_a_listener_whose_backlog_is_full_is_alive(path: Path) -> None:
+async def test_a_listener_with_a_full_backlog_is_alive(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as busy:
         busy.bind(str(path))
         busy.listen(0)

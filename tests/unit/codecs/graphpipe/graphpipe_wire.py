@@ -1,4 +1,4 @@
-"""GraphPipe messages as flatbuffers' own library writes and reads them, and a strict verifier."""
+"""Write and read GraphPipe messages with the flatbuffers library, and verify them strictly."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ SIZES = {"u8": 1, "i64": 8}
 
 @dataclass
 class Verifier:
-    """What C++'s verifier checks: bounds, alignment, offsets over 0, NUL behind strings; and that
-    no object stands on another's bytes, but for those that are one object."""
+    """The checks of the C++ verifier (bounds, alignment, positive offsets, NUL after strings), and
+    that no two objects overlap unless they are the same object."""
 
     data: bytes
 
     def check(self, root: str) -> dict[str, Any]:
-        """The message's fields, those that are there."""
+        """Return the fields that are present in the message."""
         offset = self.offset(0)
         return self.table(offset, root)
 

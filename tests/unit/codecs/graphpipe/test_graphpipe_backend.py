@@ -1,4 +1,4 @@
-"""Servers of GraphPipe: how they are asked, and what their answers mean."""
+"""Requests to GraphPipe servers, and the meaning of their responses."""
 
 import json
 import tracemalloc
@@ -100,7 +100,11 @@ def refused(act: Any, *arguments: Any) -> GatewayError:
         (("zzz", "y"), model(("x", "y"), ("x", "y")), [b"y", b"zzz"]),  # any node of a graph
         (("zzz",), model(()), [b"zzz"]),
         ((), model(()), []),
-        ((), model(("x", "y"), ("x", "y")), []),  # the nodes of a graph: its defaults
+        (
+            (),
+            model(("x", "y"), ("x", "y")),
+            [],
+        ),  # the nodes of a graph: request its default outputs
         (("y",), model(("x", "y"), ("x", "y")), [b"y"]),
     ],
 )
@@ -111,7 +115,7 @@ def test_requested_outputs(
 
 
 def test_an_unknown_output_is_not_requested() -> None:
-    """A server that ignores names would answer with another."""
+    """A server that ignores output names would return another output."""
     error = refused(sent, inference("b", "zz"), model(("a", "b")))
     assert error.kind is Kind.BAD_REQUEST
     assert error.public == "model 'm' has no output 'zz'"
@@ -163,7 +167,7 @@ def answer(count: int) -> HttpResponse:
 
 
 def named(operation: InferRequest, about: ModelMetadata, count: int) -> list[tuple[str, int]]:
-    """Each output's name, and which of the answer's tensors it is."""
+    """Return each output's name and the index of its tensor in the response."""
     found = read(answer(count), operation, about)
     assert isinstance(found, InferResponse)
     assert (found.model, found.version, found.id) == ("m", "3", "id")
@@ -176,7 +180,7 @@ def named(operation: InferRequest, about: ModelMetadata, count: int) -> list[tup
         ((), model(("a", "b")), 2, [("a", 0), ("b", 1)]),
         (("b", "a"), model(("a", "b")), 2, [("b", 1), ("a", 0)]),
         (("b",), model(("a", "b")), 1, [("b", 0)]),
-        (("b",), model(("a", "b")), 2, [("b", 1)]),  # all, though one was asked for
+        (("b",), model(("a", "b")), 2, [("b", 1)]),  # all outputs, though one was requested
         ((), model(("a", "b")), 3, [("output0", 0), ("output1", 1), ("output2", 2)]),
         ((), model(("a", "b")), 1, [("output0", 0)]),
         ((), model(("x", "y"), ("x", "y")), 2, [("x", 0), ("y", 1)]),
@@ -209,7 +213,7 @@ def test_outputs_that_cannot_be_named() -> None:
     assert error.public == "1 outputs were requested, but the backend returned 3"
     error = refused(named, inference("c"), model(("a", "b")), 2)
     assert error.public == "the backend's response lacks output 'c'"
-    # two nodes of a graph, or what it has: the count tells both, and wrong names would be worse
+    # two nodes of a graph, or its default outputs: ambiguous, and wrong names would be worse
     error = refused(named, inference("z", "y"), model(("x", "y"), ("x", "y")), 2)
     assert error.kind is Kind.BACKEND_GARBAGE
     assert error.public == "the backend's response lacks output 'z'"
@@ -327,7 +331,7 @@ def test_health(operation: Operation) -> None:
         (200, True),
         (400, True),
         (500, False),
-        (501, True),  # graphpipe-py to a GET
+        (501, True),  # graphpipe-py's response to a GET
         (502, False),
         (503, False),
     ):

@@ -1,4 +1,4 @@
-"""The free text of an inference ⇄ parameters."""
+"""The config text of an inference is translated to parameters and back."""
 
 import json
 import math
@@ -68,7 +68,7 @@ def test_reading(config: bytes, parameters: dict[str, Any]) -> None:
     ],
 )
 def test_invalid_requests_are_refused(config: bytes, expected: str) -> None:
-    """By other protocols: a GraphPipe server gets any config as it is."""
+    """Via other protocols; a GraphPipe server gets the config unchanged."""
     parameters = read(config)
     assert isinstance(parameters, OpaqueParameters)
     for each in (parameters, pickle.loads(pickle.dumps(parameters))):
@@ -144,7 +144,7 @@ def test_a_config_comes_back(config: bytes) -> None:
     assert write_config(parameters) == config
     if isinstance(parameters, OpaqueParameters) and parameters.rejection:
         return
-    # by way of another protocol
+    # via another protocol
     again = write_config(dict(parameters))
     if list(parameters) == [PARAMETER] and parameters[PARAMETER] == config.decode():
         assert again == config

@@ -1,4 +1,4 @@
-"""The codec contract, round trips of anything canonical, and spoilt messages."""
+"""The codec contract, round trips of canonical messages, and corrupted messages."""
 
 import tracemalloc
 from dataclasses import replace
@@ -44,7 +44,8 @@ CARRIED = frozenset(TYPE_NUMBERS)
 
 
 def carries(value: Any) -> Any:
-    """What is left of ``value``: the model is the listener's, all else is asked by metadata."""
+    """Return what survives of ``value``: the model is the listener's, other requests become
+    metadata."""
     match value:
         case (
             ServerLiveRequest()
@@ -71,13 +72,13 @@ def carries(value: Any) -> Any:
         case InferRequest():
             return replace(value, model="m", version="", id="")
         case InferResponse():
-            # of three outputs two are asked for
+            # two of three outputs are requested
             return replace(value, parameters={}, outputs=value.outputs[:2])
     return value
 
 
 def answers(operation: Operation, answer: Response) -> Response:
-    """Whatever is asked of a server or a model is answered by its metadata."""
+    """Every request about a server or a model is answered by its metadata."""
     match answer:
         case HealthStatus():
             return ModelMetadata("m")
@@ -102,7 +103,7 @@ def test_contract(errors: str) -> None:
 
 @st.composite
 def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetadata]:
-    """A request, the answer of the model, and its metadata."""
+    """Draw a request, the model's response, and the model's metadata."""
 
     def tensors(prefix: str) -> list[Tensor]:
         count = draw(st.integers(1, 3))
@@ -177,7 +178,7 @@ def test_all_outputs_come_back(case: tuple[InferRequest, InferResponse, ModelMet
 
 
 def error_of(act: Any, *arguments: Any) -> GatewayError | None:
-    """What ``act`` is refused with. Anything else it raises fails the test."""
+    """Return the GatewayError that ``act`` raises; any other error fails the test."""
     try:
         act(*arguments)
     except GatewayError as error:
@@ -186,7 +187,7 @@ def error_of(act: Any, *arguments: Any) -> GatewayError | None:
 
 
 def read_all(vector: Vector, body: bytes) -> None:
-    """Read ``body`` instead of the vector's own, as whatever a server or client might."""
+    """Read ``body`` in the place of the vector's own, as a server or as a client."""
     model = vector.model or ModelMetadata("m")
     wire = with_body(vector.wire, (body,))
     if isinstance(wire, HttpResponse):
@@ -219,7 +220,7 @@ OFFSETS = st.sampled_from([0, 1, 4, 8, 0x7F, 0xFF, 0x7FFFFFFF, 0x80000000, 0xFFF
 @settings(deadline=None, max_examples=examples(400))
 @given(st.sampled_from(SMALL), st.data())
 def test_captures_with_other_offsets(vector: Vector, data: st.DataObject) -> None:
-    """Words of 4 bytes, which offsets and lengths are, replaced by others, near or vast."""
+    """Replace aligned 4-byte words, such as offsets and lengths, by close or huge values."""
     body = bytearray(join_parts(body_of(vector.wire)))
     for _ in range(data.draw(st.integers(1, 3))):
         if len(body) >= 4:
@@ -238,7 +239,7 @@ def test_any_bytes(body: bytes) -> None:
 
 @pytest.mark.no_cover
 def test_every_spoilt_byte_of_some_captures_within_bounds() -> None:
-    """Each byte of some captures at four values: nothing escapes, nothing grows."""
+    """Set each byte of some captures to four values: no other error, bounded memory."""
     some = [vector for vector in SMALL if vector.error is None][::12]
     assert len(some) > 10
     for vector in some:

@@ -1,4 +1,4 @@
-"""How often a tensor's data is copied on its way through the codec, told by the memory it takes."""
+"""How often the codec copies a tensor's data, measured by peak memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STRINGS = tensor_from_array("x", Datatype.BYTES, np.array([bytes(996)] * 20_000,
 
 
 def copies(work: Callable[[], T], tensor: Tensor) -> tuple[T, float]:
-    """What ``work`` gives, and its memory at most, in sizes of ``tensor``'s data."""
+    """Return the result of ``work`` and its peak memory as a multiple of ``tensor``'s data."""
     tracemalloc.start()
     try:
         made = work()
@@ -52,8 +52,8 @@ def parsed(wire: HttpRequest) -> ParsedRequest:
 
 @pytest.mark.parametrize(("tensor", "max_copies"), [(NUMBERS, 0.01), (STRINGS, 1.2)])
 def test_through_the_codec(tensor: Tensor, max_copies: float) -> None:
-    """Numbers are not copied. Strings are when they are read and when they are written, for their
-    padding is another."""
+    """Numbers are not copied. Strings are copied once when read and once when written, because
+    their padding differs."""
 
     def request() -> ParsedRequest:
         return parsed(HttpRequest("POST", "/", body=[body]))
@@ -82,7 +82,7 @@ def test_through_the_codec(tensor: Tensor, max_copies: float) -> None:
 
 
 def test_a_body_in_pieces_is_joined_once() -> None:
-    """However often it is looked at."""
+    """Reading it repeatedly copies nothing."""
     body = memoryview(written(NUMBERS))
     wire = HttpRequest("POST", "/", body=[body[i : i + 65536] for i in range(0, len(body), 65536)])
 

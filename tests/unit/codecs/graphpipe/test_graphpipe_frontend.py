@@ -187,12 +187,12 @@ def message_with(**names: Any) -> bytes:
         (None, ("x", "y:0")),
         ([], ("x", "y:0")),
         ([b"", b""], ("x", "y:0")),
-        ([b"x"], ("x", "y:0")),  # short
+        ([b"x"], ("x", "y:0")),  # fewer names than tensors
         ([b"", b"x"], None),  # both are x
         ([b"y:0", b"x"], ("y:0", "x")),
         ([b"y", b"x:0"], ("y:0", "x")),  # TensorFlow's names
-        ([b"x:1", b"nope"], ("x:1", "nope")),  # the server's business
-        ([b"x", b"y", b"x", b"y"], ("x", "y:0")),  # doubled
+        ([b"x:1", b"nope"], ("x:1", "nope")),  # checked by the server
+        ([b"x", b"y", b"x", b"y"], ("x", "y:0")),  # duplicates
         ([b"x", b"x"], None),
         ([b"x", b"x:0"], None),
     ],
@@ -260,7 +260,7 @@ def test_invalid_tensors_are_named_by_position() -> None:
 
 
 def outputs(*tensors: Tensor, names: list[bytes] | None = None) -> list[bytes]:
-    """The data of each tensor in the answer to a request for ``names``."""
+    """Return the data of each tensor in the response to a request for ``names``."""
     question = parsed(post(message_with(output_names=names)))
     answer = DEDICATED.build_response(InferResponse("m", outputs=tensors), question)
     assert answer.status == 200
@@ -329,7 +329,7 @@ def test_metadata() -> None:
     assert answer.headers["content-type"] == "application/octet-stream"
     found = verified(body(answer), "MetadataResponse")
     for io in (*found["inputs"], *found["outputs"]):
-        io.setdefault("type", 0)  # the library leaves defaults out
+        io.setdefault("type", 0)  # the library omits default values
     assert found == METADATA_FIELDS
 
 

@@ -1,4 +1,4 @@
-"""What we write: strictly verified, read back by flatbuffers' generated code, and not copied."""
+"""Written messages pass a strict verifier and are read back by the generated code, without copies."""
 
 import struct
 from dataclasses import replace
@@ -54,7 +54,7 @@ MANY = {
     "unlike": UNLIKE,
     "empty": [b""] * 1000,
     "alike": [b"%04d" % index for index in range(1000)],
-    "alike in sum": [b"1", b"123"] * 500,  # as many bytes as if all had two
+    "alike in sum": [b"1", b"123"] * 500,  # as long as if all had two bytes
     "one long": [*UNLIKE, b"x" * 100_000],
     "long": [bytes([index % 251]) * (index + 100) for index in range(300)],
 }

@@ -1,4 +1,4 @@
-"""Hostile and odd flatbuffers: every step is checked, and costs no more than the message."""
+"""Malformed and unusual flatbuffers: every access is checked, and costs are bounded by the size."""
 
 import struct
 import sys
@@ -61,7 +61,7 @@ def refused(act: Callable[..., Any], *arguments: Any) -> GatewayError:
 
 
 def table(vtable: bytes, inline: bytes, *, behind: bool = False) -> bytes:
-    """A message of one table, its vtable before it or behind it (a negative soffset)."""
+    """Return a message of one table whose vtable precedes or follows it (a negative soffset)."""
     size = len(vtable)
     if behind:
         fields = struct.pack("<i", -(4 + len(inline))) + inline
@@ -83,7 +83,7 @@ def table(vtable: bytes, inline: bytes, *, behind: bool = False) -> bytes:
         (struct.pack("<Ii", 4, -1), "the vtable of Request"),  # after it
         (struct.pack("<Ii", 4, -(2**31)), "the vtable of Request"),
         (struct.pack("<IHHi", 8, 3, 4, 4), "the vtable of Request"),  # too small for itself
-        (struct.pack("<IHHi", 8, 99, 4, 4), "the vtable of Request"),  # runs past the end
+        (struct.pack("<IHHi", 8, 99, 4, 4), "the vtable of Request"),  # ends after the message
         (table(struct.pack("<3H", 6, 8, 4), b""), "Request.req_type"),
         (table(struct.pack("<3H", 6, 8, 2**16 - 1), b"\1\0\0\0"), "Request.req_type"),
     ],
@@ -125,7 +125,7 @@ def tables(table: FlatbufferTable, field: TableField) -> Any:
     [
         (LONG, bytes(7)),
         (TEXT, b"\1\0\0"),
-        (TEXT, struct.pack("<I", 1)),  # its length runs past the end
+        (TEXT, struct.pack("<I", 1)),  # its length ends after the message
         (TEXT, struct.pack("<I", 2**32 - 1)),
         (TEXT, struct.pack("<II", 4, 1)),
         (TEXT, struct.pack("<II", 4, 2**32 - 1)),
@@ -192,7 +192,7 @@ MANY = [bytes([index % 7]) * (index % 11) for index in range(1000)]
 )
 @pytest.mark.parametrize("at_once", [100, 1 << 14])
 def test_many_strings(strings: list[bytes], at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """flatbuffers' Builder lays the last one first, we the first one."""
+    """The flatbuffers Builder writes the last object first, this codec the first one."""
     monkeypatch.setattr(flatbuffer_reader, "_MAX_BATCH_STRINGS", at_once)
     monkeypatch.setattr(flatbuffer_reader, "_MAX_BATCH_BYTES", at_once)
     wanted = pack_bytes(strings)
@@ -220,9 +220,8 @@ def test_a_string_outside_of_the_message_however_many_there_are(size: int, wrong
 
 @pytest.mark.parametrize("longest", [0, 3])
 def test_many_strings_are_read_and_written_together(longest: int) -> None:
-    """A million hold the interpreter: read and written by a loop, they did for seconds. Whatever
-    that loop did for one string, it called something; only the lengths of strings that differ in
-    length are still found one by one."""
+    """A Python loop over a million strings would hold the interpreter for seconds, so no function
+    is called per string; only strings of different lengths are located one by one."""
     strings = [b"x" * (index % (longest + 1)) for index in range(20_000)]
     tensor = Tensor("x", Datatype.BYTES, (len(strings),), pack_bytes(strings))
     data = bytes(join_parts(flatbuffer_writer.write_request(b"", [tensor], [])))
@@ -279,7 +278,7 @@ def test_counts_are_limited() -> None:
 def test_strings_are_limited_over_all_tensors() -> None:
     half = MAX_BYTES_ELEMENTS // 2 + 1
     error = refused(parsed, request([(12, [half], None), (12, [half], None)]))
-    assert error.kind is Kind.BAD_REQUEST  # the first one's strings are missing
+    assert error.kind is Kind.BAD_REQUEST  # the strings of the first are missing
     vast = request([(12, [2 * half], None)])
     assert refused(parsed, vast).kind is Kind.TOO_LARGE
 
@@ -288,14 +287,14 @@ def test_strings_are_limited_over_all_tensors() -> None:
 
 
 def shared_strings(count: int, size: int) -> bytes:
-    """A tensor of ``count`` strings, all of them one and the same of ``size`` bytes."""
+    """Return a tensor of ``count`` references to one string of ``size`` bytes."""
     offsets = b"".join(struct.pack("<I", 4 * (count - index)) for index in range(count))
     strings = struct.pack("<I", count) + offsets + struct.pack("<I", size) + bytes(size)
     return _around(12, (count,), 10, strings)
 
 
 def _around(kind: int, shape: tuple[int, ...], entry: int, vector: bytes, times: int = 1) -> bytes:
-    """A request whose ``times`` tensors are one, with ``vector`` at the field of ``entry``."""
+    """Return a request whose ``times`` tensors are one, with ``vector`` at the field of ``entry``."""
     dims = struct.pack(f"<I{len(shape)}q", len(shape), *shape)
     offsets = {10: (0, 12), 8: (12, 0)}[entry]
     tensor = struct.pack("<6H", 12, 16, 4, 8, *offsets) + struct.pack(
@@ -316,7 +315,7 @@ def test_equal_strings_may_be_one() -> None:
 
 
 def measured(act: Callable[[], Any]) -> tuple[int, GatewayError | None]:
-    """The most memory that ``act`` takes, in bytes; what it is refused with."""
+    """Return the peak memory of ``act`` in bytes, and its error."""
     tracemalloc.start()
     try:
         act()
@@ -360,11 +359,11 @@ def test_time_is_linear_in_hostile_sharing() -> None:
         data = shared_strings(count, 4 * count)
         return min(_seconds(lambda: refused(parsed, data)) for _ in range(5))
 
-    assert cost(80_000) < 40 * cost(10_000)  # 8 times where it is linear, 64 where it is not
+    assert cost(80_000) < 40 * cost(10_000)  # 8 times if linear, 64 times if quadratic
 
 
 def _calls(act: Callable[[], Any]) -> int:
-    """How many functions ``act`` calls."""
+    """Return the number of function calls of ``act``."""
     made: Counter[str] = Counter()
     sys.setprofile(lambda frame, event, arg: made.update((event,)))
     try:

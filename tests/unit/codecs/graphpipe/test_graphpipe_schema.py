@@ -1,4 +1,4 @@
-"""Our schema: the generated code is fresh, and says what reading and verifying go by."""
+"""The generated code is up to date, and agrees with the tables of the reader and the verifier."""
 
 import re
 import shutil
@@ -30,7 +30,7 @@ def test_the_generated_code_is_fresh(tmp_path: Path) -> None:
 
 
 def declared() -> dict[str, list[tuple[str, str]]]:
-    """The tables of the .fbs. A union is two fields."""
+    """Return the tables of the .fbs; a union counts as two fields."""
     found = {}
     for name, body in re.findall(r"table (\w+) \{(.*?)\}", SOURCE, re.DOTALL):
         members = re.findall(r"(\w+): (\S+);", body)

@@ -1,6 +1,7 @@
-"""Messages made of the cheapest fields that there are: every loop that walks one stops early.
+"""Messages of the cheapest possible fields: every loop over fields stops early.
 
-A field takes two bytes, so a message that inflates from a few kilobytes may hold tens of millions.
+A field can be two bytes long, so a message that inflates from a few kilobytes can hold tens of
+millions.
 """
 
 import time
@@ -66,7 +67,7 @@ TRTIS = GRPC.create({})
 
 
 class Counted(bytes):
-    """Counts how often a byte or a part is read."""
+    """A buffer that counts reads of bytes and slices."""
 
     reads = 0
 
@@ -76,19 +77,19 @@ class Counted(bytes):
 
 
 def tag(number: int, wire_type: int) -> bytes:
-    """Of one byte or two."""
+    """Encode a tag of one or two bytes."""
     first = number << 3 | wire_type
     return bytes((first,)) if first < 0x80 else bytes((first & 0x7F | 0x80, first >> 7))
 
 
 def many(number: int, wire_type: int = 2, value: bytes = b"\0", size: int = SIZE) -> bytes:
-    """So many bytes of fields with this number."""
+    """Return ``size`` bytes of fields with this number."""
     field = tag(number, wire_type) + value
     return field * (size // len(field))
 
 
 def inside(*path: int, fields: bytes) -> bytes:
-    """``fields`` inside the field that ``path`` leads to."""
+    """Nest ``fields`` in the field at ``path``."""
     for number in reversed(path):
         fields = tag(number, 2) + field_prefix(1, len(fields))[1:] + fields
     return fields
@@ -101,7 +102,7 @@ TOP = [
     ("long-lengths", many(7, 2, b"\x80\0")),
     ("two-in-turn", b"\x3a\0\x2a\0" * (SIZE // 4)),
 ]
-"""Fields of a ModelInferRequest or a legacy InferRequest itself."""
+"""The fields of a ModelInferRequest or a legacy InferRequest."""
 
 
 @pytest.mark.parametrize("message", [each for _, each in TOP], ids=[name for name, _ in TOP])
@@ -135,7 +136,7 @@ def test_a_long_name_is_not_read(codec: Any, method: str) -> None:
 def test_the_model_of_the_summary_is_the_model_of_the_backends_request(
     codec: Any, method: str
 ) -> None:
-    """The last name counts, wherever it is; and whatever was peeked at, no other goes on."""
+    """The last name counts, wherever it is, and only that name is sent on."""
     version = b"\x10\x01" * (codec is TRTIS)
     message = NAMED + version + many(9, size=4000) + string_field(1, "mine") + many(9, size=400)
     wire = RpcRequest(method, (message,))
@@ -149,7 +150,7 @@ def test_the_model_of_the_summary_is_the_model_of_the_backends_request(
 
 
 def paths(message: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The fields, from the outermost in, of which a message may hold many, or much."""
+    """Paths of fields that may repeat or be long, outermost first."""
     for field in message.fields:
         if field.is_repeated or field.message_type is not None:
             yield (*before, field)
@@ -158,7 +159,7 @@ def paths(message: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
 
 
 def hostile(kind: Any, size: int) -> Iterator[tuple[str, bytes]]:
-    """Messages of the class of ``size`` bytes, each full of one thing, by what that is."""
+    """Messages of ``size`` bytes, each full of one kind of field, by its name."""
     for path in paths(kind.DESCRIPTOR):
         name, leaf = ".".join(field.name for field in path), path[-1]
         fills = {"empty": many(leaf.number, size=size)}
@@ -180,7 +181,7 @@ NO_MODEL = ModelMetadata("m", max_batch_size=0)
 
 
 def ask(codec: Any, wire: RpcRequest) -> None:
-    """Everything that is done to a request."""
+    """Do everything that the gateway does with a request."""
 
     def parse_and_finish() -> None:
         parsed = codec.parse_request(wire, DEFAULT_LIMITS)
@@ -200,7 +201,7 @@ def ask(codec: Any, wire: RpcRequest) -> None:
 
 
 def answer(codec: Any, wire: RpcResponse) -> None:
-    """Everything that is done to the answer to an inference."""
+    """Do everything that the gateway does with an inference response."""
     acts: list[Callable[[], object]] = [
         lambda: codec.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS, NO_MODEL),
         lambda: codec.rewrite_response(wire, UNNAMED, "m", "", DEFAULT_LIMITS),
@@ -231,7 +232,7 @@ CASES = [
     ("codec", "kind", "name"), [case[1:] for case in CASES], ids=[c[0] for c in CASES]
 )
 def test_the_cost_of_an_inference_is_bounded(codec: Any, kind: Any, name: str) -> None:
-    """Eight times the bytes cost no more; and no message takes a multiple of its size."""
+    """Eight times the bytes cost no more, and no message takes a multiple of its size."""
     method = next((m for m, row in REQUESTS.items() if row[1] is kind), None)
     seconds = []
     for size in (SMALL, LARGE):
@@ -294,7 +295,7 @@ def test_every_legacy_answer_is_counted_before_it_is_parsed(
 @example(inside(4, fields=b"\x0a\x01mh"), 40)
 @example(inside(4, fields=b"\x0a\x80\x00"), 40)
 def test_counted_fields_are_those_the_runtime_reads(data: bytes, limit: int) -> None:
-    """Bytes that the runtime takes are refused for their number alone."""
+    """Messages that the runtime would parse are refused for their number of fields."""
     try:
         theirs = ModelConfigResponse.FromString(data)
     except DecodeError:
@@ -302,7 +303,7 @@ def test_counted_fields_are_those_the_runtime_reads(data: bytes, limit: int) -> 
     try:
         assert parse(ModelConfigResponse, data, limit, len(data)) == theirs
     except MalformedMessageError as error:
-        # groups, which proto3 messages do not have
+        # groups, which do not exist in proto3
         assert "more than" in str(error) or "wire type" in str(error)  # noqa: PT017
 
 

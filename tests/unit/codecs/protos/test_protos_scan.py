@@ -1,4 +1,4 @@
-"""The wire scanner against the protobuf runtime."""
+"""The wire scanner agrees with the protobuf runtime."""
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -112,7 +112,7 @@ def test_text_that_is_not_utf8() -> None:
 
 
 @given(st.binary(max_size=64))
-@example(b"\x0a\x80\x00")  # an overlong length of 0: protobuf takes it
+@example(b"\x0a\x80\x00")  # an overlong length of 0, which protobuf accepts
 @example(b"\x8a\x00\x01m")  # an overlong tag
 def test_any_bytes_split_or_are_malformed_and_the_parts_are_the_whole(data: bytes) -> None:
     try:
@@ -139,7 +139,7 @@ def test_our_reader_agrees_with_the_runtime(data: bytes) -> None:
         found = read_strings(data, frozenset({1, 2, 3}), MAX_FIELDS, 99)
         _, raw = split_raw_fields(data, 7, MAX_FIELDS)
     except MalformedMessageError as error:
-        # groups, which proto3 messages do not have
+        # groups, which do not exist in proto3
         assert "wire type" in str(error)  # noqa: PT017
         return
     assert found.get(1, "") == theirs.model_name

@@ -1,4 +1,4 @@
-"""How servers are asked, and what their answers mean where no capture shows it."""
+"""Requests to legacy servers, and responses that no capture contains."""
 
 from dataclasses import replace
 from typing import Any
@@ -126,7 +126,7 @@ def test_servers_that_know_priority_and_timeout(version: str, *, schedules: bool
 
 
 def test_a_model_that_is_not_ready_gets_no_request() -> None:
-    """Whatever its tensors are."""
+    """The tensors do not matter."""
     request = simple(inputs=(values("X", 1),))
     error = refused(request, replace(SIMPLE, unavailable=True))
     assert (error.kind, error.origin) == (Kind.NO_BACKEND, Origin.BACKEND)
@@ -289,7 +289,7 @@ TOP = output(batch_classes=[{"cls": [{"idx": 1, "value": 0.7, "label": "dog"}]}]
 
 
 def answers(outputs: list[dict[str, Any]], *raw: bytes, batch: int = 1) -> tuple[Any, Any]:
-    """The same answer over both carriers."""
+    """Return the same response over HTTP and gRPC."""
     header = pb.InferResponseHeader(
         model_name="m", model_version=3, batch_size=batch, output=outputs
     )
@@ -454,8 +454,8 @@ TWO = replace(
 )
 
 
-def test_a_long_binary_header_is_read_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As text it would hold the event loop 1 ms a KiB: what is nowhere else is read by a helper."""
+def test_a_long_binary_header_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As text it would hold the event loop for 1 ms a KiB, so a helper reads what is not cached."""
     wire, call = answers([output(batch_classes=LONG * ROWS), VALUES], bytes(8 * ROWS), batch=ROWS)
     (found,) = wire.headers["nv-inferresponse"].splitlines()
     assert len(found) > 50_000
@@ -573,7 +573,7 @@ def test_codes(code: int, expected: str, kind: Kind) -> None:
 
 @pytest.mark.parametrize(("expected", "after"), [("7", 7.0), ("soon", None), ("", None)])
 def test_when_to_come_back(expected: str, after: float | None) -> None:
-    """As a proxy in front of the server says it, or a gateway before others."""
+    """Errors of a proxy in front of the server, or of another gateway."""
     headers = {"retry-after": expected}
     proxy = http_error(503, {"Retry-After": expected}, b"busy")
     ours = http_error(400, {**headers, "nv-status": 'code: UNAVAILABLE msg: "busy"'})
@@ -711,7 +711,7 @@ def test_a_models_configuration_is_that_of_its_status() -> None:
 
 
 def test_a_configuration_that_is_expensive_to_write_is_left_out() -> None:
-    """Two bytes an input of the sequencer: plain values of each take hundreds."""
+    """An input of the sequencer takes two bytes; as plain values, each would take hundreds."""
     status = pb.ServerStatus()
     batching = status.model_status["m"].config.sequence_batching
     for _ in range(MAX_VALUES // 2 + 1):
@@ -735,7 +735,7 @@ def field(number: int, value: bytes) -> bytes:
 
 @pytest.mark.no_cover
 def test_a_status_that_is_dear_to_read_is_not() -> None:
-    """Two bytes an input: protobuf and the canonical form would make two hundred of each."""
+    """An input takes two bytes; in protobuf and in canonical form, two hundred."""
     inputs = b"\x2a\x00" * (MAX_FIELDS + 1)
     config = field(1, inputs)
     status = field(4, field(1, b"m") + field(2, config))
@@ -764,7 +764,7 @@ def test_the_status_of_many_models_is_read() -> None:
 
 
 def test_a_status_goes_through_as_it_came() -> None:
-    """What is counted by batch size, and what is configured, beside what clients look at."""
+    """Counters by batch size, and configuration fields that clients do not read."""
     status = pb.ServerStatus(id="s", version="1.9.0", uptime_ns=7, ready_state=2)
     model = status.model_status["m"]
     config = model.config

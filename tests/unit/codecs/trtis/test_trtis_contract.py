@@ -1,4 +1,5 @@
-"""The codec contract, round trips of anything canonical, and spoilt messages, for both carriers."""
+"""The codec contract, round trips of canonical messages, and corrupted messages, over both
+transports."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -49,7 +50,7 @@ PLUGINS = pytest.mark.parametrize("plugin", [HTTP, GRPC], ids=lambda plugin: plu
 
 
 def carries(value: Any) -> Any:
-    """What is left of ``value``: no parameters of other names, ids that are numbers only."""
+    """Return what survives of ``value``: known parameters, and ids that are numbers."""
     match value:
         case ServerMetadataRequest() | ModelIndexRequest():
             return ServerStatusRequest()
@@ -60,17 +61,17 @@ def carries(value: Any) -> Any:
         case ModelMetadata():
             return replace(value, max_batch_size=0)
         case InferRequest():
-            # asked for all outputs, a server is asked for each
+            # a request for all outputs lists each of them
             outputs = value.outputs or (RequestedOutput("VECTOR"),)
             return replace(value, id="", parameters={}, outputs=outputs)
         case InferResponse():
-            # of three outputs two are asked for
+            # two of three outputs are requested
             return replace(value, parameters={}, outputs=value.outputs[:2])
     return value
 
 
 def answers(operation: Operation, answer: Response) -> Response:
-    """Whatever is asked of a server or a model is answered by its status."""
+    """Every request about a server or a model is answered by its status."""
     match operation, answer:
         case ServerMetadataRequest(), ServerMetadata(name, version):
             return ServerStatus(name, version, ready=True)
@@ -146,7 +147,7 @@ def parameters(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetadata]:
-    """A request, the answer of the model, and its metadata."""
+    """Draw a request, the model's response, and the model's metadata."""
     batch = draw(st.none() | st.integers(1, 3))
 
     def tensors(prefix: str) -> list[Tensor]:
@@ -270,7 +271,7 @@ def test_spoilt_messages(
 
 
 def error_of(act: Callable[[], Any]) -> GatewayError | None:
-    """What ``act`` is refused with. Anything else it raises fails the test."""
+    """Return the GatewayError that ``act`` raises; any other error fails the test."""
     try:
         act()
     except GatewayError as error:

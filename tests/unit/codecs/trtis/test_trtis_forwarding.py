@@ -1,4 +1,4 @@
-"""What is remembered of headers changes nothing about the answer: only how much work it is."""
+"""Caching of headers changes the cost of a response, but not the response."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -49,7 +49,7 @@ def request(id_: str = "", words: Sequence[bytes] = WORDS, **changes: Any) -> In
 
 
 class Way:
-    """One codec on both sides, by either way, and how often a header was checked in full."""
+    """One codec for both sides in one pipeline, with a count of full header checks."""
 
     def __init__(self, plugin: CodecPlugin, monkeypatch: pytest.MonkeyPatch) -> None:
         self.codec: Any = plugin.create({})
@@ -69,7 +69,7 @@ class Way:
     def respond(
         self, inference: InferRequest, outputs: Sequence[str], words: Sequence[bytes]
     ) -> Any:
-        """What a server answers that gives ``outputs`` in this order, whose id is the client's."""
+        """Return a server's response with ``outputs`` in this order and the client's id."""
         order = replace(inference, outputs=tuple(map(RequestedOutput, outputs)))
         parsed = completed(self.codec.parse_request(self.wire(order), DEFAULT_LIMITS), MODEL)
         given = (
@@ -92,7 +92,7 @@ class Way:
 
 
 def header_of(wire: Any) -> Any:
-    """All that a client is told but for the number of its request."""
+    """Return the response without the request's number."""
     body = bytes(join_parts(body_of(wire)))
     if not hasattr(wire, "headers"):
         message = pb.InferResponse.FromString(body)
@@ -137,7 +137,7 @@ def test_a_repeated_header_excuses_no_other_body(way: Way) -> None:
 
 
 def test_a_repeated_header_and_a_body_of_another_size(way: Way) -> None:
-    """Of numbers: nothing in their data tells how long they are."""
+    """Only for numbers: the data does not contain its length."""
     inference = request(inputs=request().inputs[:1], outputs=(RequestedOutput("SUM"),))
     model = replace(MODEL, inputs=MODEL.inputs[:1])
     wire = way.wire(inference)
@@ -232,7 +232,7 @@ def test_messages_that_all_releases_read_alike_are_forwarded(way: Way) -> None:
 
 @pytest.mark.parametrize("side", ["input", "output"])
 def test_regions_are_compared_by_the_gateway(side: str) -> None:
-    """A place past the end of its region would crash the server."""
+    """A region past the end of its segment would crash the server."""
     codec: Any = GRPC.create({})
     header = pb.InferRequestHeader(batch_size=1)
     given = header.input.add(name="NUMBERS")

@@ -1,4 +1,4 @@
-"""What clients are told where no capture says: levels, forms, refusals, limits."""
+"""Responses to clients that no capture contains: log levels, formats, errors, limits."""
 
 import json
 from dataclasses import replace
@@ -60,7 +60,7 @@ def http(wire: HttpRequest, **options: Any) -> HttpResponse:
 
 
 def test_the_event_loop_leaves_a_long_header_to_a_helper() -> None:
-    """Not even one that cannot be read is looked at before the access check."""
+    """Before the access check, a header is not read, even if it is malformed."""
     codec: Any = HTTP.create({})
     limits = event_loop_limits(DEFAULT_LIMITS)
     short, long = (infer(BOTH + " " * (size - len(BOTH))) for size in (8192, 8193))
@@ -272,7 +272,7 @@ def test_a_truncated_request_has_no_id() -> None:
 def test_bytes_that_are_no_message(method: str, message: bytes) -> None:
     version = b"\x10\x01"
     answer = respond(GRPC.create({}), RpcRequest(SERVICE + method, (version + message,)))
-    if not answer.code:  # the names are there: an unknown model comes first
+    if not answer.code:  # the names exist: an unknown model is reported first
         response = pb.InferResponse.FromString(join_parts(answer.message))
         assert response.request_status.code == pb.CODES["UNAVAILABLE"]
         message = b"\x0a\x06simple" + version + message
@@ -511,7 +511,7 @@ def test_regions_are_listed_in_the_field_that_clients_read() -> None:
     wire = RpcRequest(SERVICE + "SharedMemoryControl", (parsed_request.SerializeToString(),))
     answer = grpc.build_response(REGIONS, grpc.parse_request(wire, DEFAULT_LIMITS))
     response = pb.SharedMemoryControlResponse.FromString(join_parts(answer.message))
-    # the client reads the bytes of the one message as the other
+    # clients parse the bytes of either message as the other
     status = pb.SharedMemoryStatus.FromString(response.shared_memory_status.SerializeToString())
     assert text_format.to_line(status) == REGION_LIST
 
@@ -561,7 +561,7 @@ def test_versions_are_numbers(version: str, expected: list[int]) -> None:
             },
             'control_input { name: "S" } oldest { max_candidate_sequences: 3 }',
         ),
-        ({"max_sequence_idle_microseconds": "x"}, ""),  # a server's: that it is there is told
+        ({"max_sequence_idle_microseconds": "x"}, ""),  # as reported by a server
         ({"oldest": 5, "direct": {}}, ""),
     ],
 )
@@ -609,7 +609,7 @@ last_inference_timestamp_milliseconds: 1789"""
 
 
 def version_statuses(counted: dict[str, Any], *versions: str) -> dict[int, str]:
-    """Each version's part of the status, over HTTP and over gRPC."""
+    """Return each version's part of the status, over HTTP and over gRPC."""
     entries = tuple(ModelIndexEntry("m", version, "READY") for version in versions)
     model = ModelStatus(ModelMetadata("m"), entries, (counted,))
     answer = ServerStatus("", "", ready=True, models=(model,))
@@ -648,7 +648,7 @@ def test_counts_are_reported_per_version() -> None:
 )
 def test_invalid_counts_are_left_out(counted: dict[str, Any]) -> None:
     (entry,) = version_statuses(counted, "2").values()
-    if counted["version"] == 2:  # no text: of no version in particular
+    if counted["version"] == 2:  # not a text, so of no particular version
         assert entry.count("count: 1") == 1
     else:
         assert entry == "ready_state: MODEL_READY ready_state_reason { }"
@@ -668,7 +668,7 @@ def test_two_headers_are_joined_and_seldom_a_message() -> None:
 def test_retry_after_is_sent_where_the_transport_can(
     after: float | None, headers: dict[str, str]
 ) -> None:
-    """The API has no word for it, its carriers have."""
+    """The API has no field for it, but its transports do."""
     error = GatewayError(Kind.RATE_LIMITED, "too many", retry_after=after)
     answer = HTTP.create({}).build_error(error, infer(BOTH))
     assert list(answer.headers) == ["NV-InferResponse", "NV-Status", "Content-Type", *headers]

@@ -1,7 +1,7 @@
-"""Every captured gRPC call through the frontend half, compared with what the real server said.
+"""Every captured gRPC call is answered by the frontend as by the real server.
 
-Byte for byte but for ``request_id``; what differs is listed here with its reason, and in
-docs/fidelity-trtis.md.
+Responses are equal byte for byte except ``request_id``; differences are listed here with their
+reason, and in docs/fidelity-trtis.md.
 """
 
 import re
@@ -25,7 +25,7 @@ RESPONSES = {
 }
 CODES = {"OK": 0, "UNIMPLEMENTED": 12, "INTERNAL": 13}
 NOT_MODELLED = re.compile(r"\d+_(seq_|stream_seq|infer_ensemble|status_(broken|sequence|all))")
-"""Models of other behaviours."""
+"""Models with other behaviour."""
 DIFFERENT = {
     "042_err_dup_input": "told as what it is; the real server adds both up to one input's size",
     "061_shm_register": "no region can be registered here",
@@ -56,13 +56,13 @@ def recorded(name: str) -> pb.InferResponse:  # type: ignore[valid-type]
     return kind(request.method).FromString(join_parts(answered(request).message))
 
 
-def test_most_names_are_only_compared() -> None:
+def test_captures_are_answered_with_the_same_names() -> None:
     assert len(SAME) > 45
     assert set(DIFFERENT) < set(BY_NAME)
 
 
 def known(request: RpcRequest) -> bool:
-    """Whether an exchange in a stream is with a model that is here."""
+    """Whether an exchange in a stream is with a model of this test."""
     if not request.method.endswith("StreamInfer"):
         return True
     name = pb.InferRequest.FromString(join_parts(request.message)).model_name

@@ -1,7 +1,7 @@
-"""Every captured HTTP exchange through the frontend half, compared with what the real server said.
+"""Every captured HTTP exchange is answered by the frontend as by the real server.
 
-Byte for byte but for ``request_id``; what differs is listed here with its reason, and in
-docs/fidelity-trtis.md.
+Responses are equal byte for byte except ``request_id``; differences are listed here with their
+reason, and in docs/fidelity-trtis.md.
 """
 
 import re
@@ -16,7 +16,7 @@ from infergate.codecs.trtis.messages import ServerStatus
 from infergate.core.wire import HttpResponse, join_parts
 
 NOT_MODELLED = re.compile("/api/(infer|status)/(sequence|ensemble_simple|slow|broken)")
-"""Models of other behaviours."""
+"""Models with other behaviour."""
 DIFFERENT = {
     "059_infer_string_garbage": "strings whose lengths contradict their data are refused",
     "068_cls_count_zero": "the real server leaves the values out that its header announces",
@@ -52,7 +52,7 @@ def masked(value: str) -> str:
     return re.sub(r" request_id: \d+$", " request_id: N", value)
 
 
-def test_most_names_are_only_compared() -> None:
+def test_captures_are_answered_with_the_same_names() -> None:
     assert len(SAME) > 110
     assert set(DIFFERENT) < set(BY_NAME)
 
@@ -114,7 +114,7 @@ def test_no_region_can_be_registered() -> None:
 
 
 def known_fields(status: ServerStatus) -> None:  # type: ignore[valid-type]
-    """Leave of ``status`` what a gateway can know."""
+    """Remove from ``status`` what a gateway cannot know."""
     for name in ("uptime_ns", "health_stats", "status_stats", "model_control_stats"):
         status.ClearField(name)
     for name in ("shm_control_stats", "repository_stats"):

@@ -1,4 +1,4 @@
-"""Our legacy .proto against the fields that the servers' last release had."""
+"""The legacy .proto agrees with the fields of the servers' last release."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ PACKAGE = "nvidia.inferenceserver"
 
 
 def facts(file: Any) -> set[str]:
-    """Everything declared, in the words of the published list (whose files are five)."""
+    """Return all declarations in the format of the published list, which covers five files."""
     found: set[str] = set()
     for message in file.message_type:
         found |= of_message(message, message.name)
@@ -53,7 +53,7 @@ def test_every_field_is_the_servers() -> None:
     published = {line.partition(" ")[2] for line in PUBLISHED}
     theirs = {fact for fact in published if not re.match("package ", fact)}
     regions = "SharedMemoryControlResponse.Status.shared_memory_region={} repeated "
-    # what they send, and read, is not what they published
+    # servers send and read other fields than those published
     assert ours - theirs == {regions.format(2) + "SharedMemoryRegion"}
     assert theirs - ours == {regions.format(1) + "SharedMemoryRegion"}
 

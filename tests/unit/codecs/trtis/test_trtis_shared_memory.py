@@ -1,6 +1,5 @@
-"""The captured exchanges about shared memory, in their order, with real regions: answered as by the
-real server. And how servers that read regions themselves are asked.
-"""
+"""The captured shared memory exchanges, in order and with real regions, are answered as by the
+real server; and requests to servers that read regions themselves."""
 
 from __future__ import annotations
 
@@ -37,14 +36,14 @@ from infergate.gateway.shared_memory import SharedMemory, uses_shared_memory
 
 CAPTURED = "trtisgold"
 KEY = f"ig{os.getpid():07d}"[-len(CAPTURED) :]
-"""As long as the captured one."""
+"""A region as long as the captured one."""
 CALL = RequestContext("test")
 OF_MEMORY = re.compile(r"\d+_shm_")
 
 
 @pytest.fixture(autouse=True)
 def regions() -> Iterator[dict[str, Path]]:
-    """Those that the captures are about, holding what they held."""
+    """The captured regions with their captured contents."""
     assert len(KEY) == len(CAPTURED)
     found = {key: Path(f"/dev/shm/{key}") for key in (KEY, f"{KEY}g")}
     for path in found.values():

@@ -1,4 +1,4 @@
-"""The text form against everything captured of the real server, and against hostile text."""
+"""The text format agrees with everything captured from the real server, and survives hostile text."""
 
 import math
 import time
@@ -114,7 +114,7 @@ def test_parsed_text_is_cached() -> None:
     long = text + " #" + "x" * text_format.MAX_CACHED
     read = text_format.parse(InferRequestHeader, long)
     assert text_format.parse(InferRequestHeader, long) is read
-    for number in range(8):  # of long ones, no more are
+    for number in range(8):  # only a few long texts are cached
         text_format.parse(InferRequestHeader, f"{long} {number}")
     assert text_format.parse(InferRequestHeader, long) is not read
 
@@ -166,7 +166,7 @@ HOSTILE = [
 def test_hostile_text_is_read_or_refused_in_little_time(text: str) -> None:
     began = time.process_time()
     outcome(text)
-    assert time.process_time() - began < 10  # it would take minutes
+    assert time.process_time() - began < 10  # would take minutes
 
 
 WORDS = [
@@ -187,7 +187,7 @@ def test_any_text(expected: str) -> None:
 
 
 def outcome(expected: str) -> bool:
-    """Whether ``told`` is read; then it reads the same when it is printed."""
+    """Whether ``text`` is parsed; if so, its printed form parses to the same message."""
     try:
         message = text_format.parse(InferRequestHeader, expected)
     except ValueError:
@@ -218,7 +218,7 @@ def test_long_messages_are_not_cached() -> None:
 
 
 def test_short_messages_with_long_texts_are_not_cached() -> None:
-    """Dimensions are a byte each in a message: its text would be ten times the memory."""
+    """A dimension takes one byte in a message; as text it would take ten times the memory."""
     header = InferResponseHeader(model_name="m")
     for _ in range(20):
         header.output.add(name="o").raw.dims.extend([1] * 80)

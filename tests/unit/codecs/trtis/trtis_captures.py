@@ -1,4 +1,4 @@
-"""What was captured of the real server, as wire messages."""
+"""The captured exchanges of the real server as wire messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGE = "/nvidia.inferenceserver.GRPCService/"
 
 @dataclass(frozen=True)
 class Response:
-    """``raw`` are the bytes as they came; header names are lower-case here."""
+    """``raw`` are the captured bytes; header names are in lower case."""
 
     status: int
     reason: str
@@ -75,7 +75,7 @@ def _response(raw: bytes) -> Response:
         return _response(body)
     _, status, reason = start.split(" ", 2)
     headers = {name.lower(): value for name, value in pairs}
-    if "content-length" in headers:  # pipelined requests have their answers after it
+    if "content-length" in headers:  # the responses to pipelined requests follow
         body = body[: int(headers["content-length"])]
     return Response(int(status), reason, headers, tuple(name for name, _ in pairs), body, raw)
 
@@ -101,7 +101,7 @@ def _call(case: dict[str, Any]) -> Call:
 
 
 HTTP = [found for case in _cases("http.jsonl") if (found := _exchange(case)) is not None]
-"""Where the server closed the connection without an answer there is none here."""
+"""Empty if the server closed the connection without a response."""
 EXPLICIT = [
     found for case in _cases("http_explicit.jsonl") if (found := _exchange(case)) is not None
 ]

@@ -1,7 +1,7 @@
-"""The captured models in a gateway of a few lines: what a frontend answers over them.
+"""A minimal gateway with the captured models, to compare the responses of a frontend.
 
-Only what the codecs are given and give is looked at: routing and control are the gateway's own and
-tested there; here they do what it does.
+Only the input and output of the codecs is compared; routing and control imitate the gateway's,
+which is tested in tests/unit/gateway.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def _check_route(peek: RequestSummary) -> None:
 
 
 def respond(codec: Codec[Any, Any], wire: Any) -> Any:
-    """The answer of a frontend with ``codec`` to ``wire``."""
+    """Return a frontend's response with ``codec`` to ``wire``."""
     try:
         peek = codec.summarize(wire)
         if peek.operation is InferRequest:

@@ -1,4 +1,4 @@
-"""Classes and configurations: what is asked only of servers that have it to give."""
+"""Classification and configuration requests are sent only to servers that support them."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ def test_classes_are_requested_only_from_servers_that_support_them(
     wire = request(*outputs, data=bytes(length))
     assert goes_on(wire, TRITON)
     assert not goes_on(wire, KSERVE)
-    assert not goes_on(wire, GENERIC)  # of which nothing is known yet
+    assert not goes_on(wire, GENERIC)  # an unknown server
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_classes_are_requested_only_from_servers_that_support_them(
 )
 @pytest.mark.parametrize("length", [0, 1, 10_000])
 def test_requests_without_classes_are_forwarded_to_any_server(outputs: Any, length: int) -> None:
-    """Also where the word stands elsewhere: in a tensor's data, in a name, in a value."""
+    """Also if the word occurs in a tensor's data, a name or a value."""
     data = b"\x0a\x0eclassification\x12\x02\x10\x02" * length
     wire = request(*outputs, data=data)
     for profile in (TRITON, KSERVE, GENERIC):
@@ -74,7 +74,7 @@ def test_requests_without_classes_are_forwarded_to_any_server(outputs: Any, leng
 
 
 def test_an_output_that_cannot_be_read_is_a_bad_request() -> None:
-    """As may come on a route whose messages are not checked."""
+    """As on a route without validation."""
     described = b"\x12\xffclassification"
     wire = RpcRequest(INFER, [b"\x0a\x01m", bytes((6 << 3 | 2, len(described))), described])
     with pytest.raises(GatewayError) as caught:

@@ -1,4 +1,4 @@
-"""The codec: round trips, both forms of contents, forwarding."""
+"""The codec: round trips, both forms of contents, pass-through."""
 
 import math
 from dataclasses import replace
@@ -101,7 +101,8 @@ def test_any_response_arrives_bit_for_bit(response: InferResponse, codec: Any) -
 
 @given(infer_responses(frozenset(Datatype) - {Datatype.FP16, Datatype.BF16}))
 def test_a_typed_answer_is_what_a_typed_request_would_be(response: InferResponse) -> None:
-    """The two messages spell typed tensors alike, so one's writer tests the other's reader."""
+    """Requests and responses spell typed tensors alike, so the writer of one tests the reader of
+    the other."""
     message = pb.ModelInferResponse.FromString(
         bytes(join_parts(TYPED.build_response(response, ParsedRequest(REQUEST)).message))
     )
@@ -165,7 +166,7 @@ def test_corrupted_bytes_parse_or_are_refused_and_validation_agrees(data: st.Dat
         assert canonical.is_same(
             RAW.parse_request(shielded, LIMITS).operation, RAW.parse_request(wire, LIMITS).operation
         )
-        # What passes is taken by the real protobufs too.
+        # The real protobuf classes accept every accepted message.
         pb.ModelInferRequest.FromString(bytes(join_parts(shielded.message)))
 
 

@@ -1,4 +1,4 @@
-"""What Triton's words tell of an error: its texts, as it gave them to ModelInfer with the code."""
+"""Error kinds from the error texts of Triton, as captured with their codes from ModelInfer."""
 
 from __future__ import annotations
 

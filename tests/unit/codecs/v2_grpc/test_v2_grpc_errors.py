@@ -1,4 +1,4 @@
-"""The two tables, and statuses both ways."""
+"""Error kinds to statuses and back."""
 
 from typing import Any
 

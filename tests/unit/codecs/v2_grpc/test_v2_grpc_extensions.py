@@ -1,4 +1,4 @@
-"""Repository, configuration, statistics and settings over gRPC, with KServe's other messages."""
+"""Repository, configuration, statistics and settings over gRPC, and KServe's other messages."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_parameters_of_no_kind_are_refused(value: Any) -> None:
 def test_bad_messages(method: str, message: bytes) -> None:
     wire = RpcRequest(SERVICE + method, [message])
     if method == "RepositoryModelUnload" and len(message) > 10:
-        return  # short enough to be read whole
+        return  # short enough to be parsed as a whole
     error = refused(lambda: CODEC.parse_request(wire, DEFAULT_LIMITS))
     assert error.kind is Kind.BAD_REQUEST
 

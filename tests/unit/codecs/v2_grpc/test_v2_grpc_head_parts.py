@@ -1,4 +1,4 @@
-"""Heads put together from parts: the same bytes as the protobuf runtime's."""
+"""Heads assembled from parts equal those of the protobuf runtime."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ KNOWN = (
 
 
 def plain(request: InferRequest) -> InferRequest:
-    """``request`` without what is told by protobuf messages."""
+    """Return ``request`` without fields that are nested protobuf messages."""
     return replace(
         request,
         parameters=NO_PARAMETERS,

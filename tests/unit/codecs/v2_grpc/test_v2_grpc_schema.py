@@ -1,4 +1,4 @@
-"""The committed descriptor set is that of proto/, and it lives beside tritonclient's."""
+"""The committed descriptor set is that of proto/, and coexists with tritonclient's."""
 
 import subprocess
 import sys
@@ -48,12 +48,12 @@ def test_modules_can_be_imported_in_either_order(imports: str) -> None:
 
 
 def compare(ours: Any, theirs: Any) -> int:
-    """How many fields of ``ours`` are named and typed as ``theirs`` of the same number."""
+    """Return how many fields of ``ours`` have the name and type of the same number in ``theirs``."""
     count = 0
     known = {field.number: field for field in theirs.fields}
     for field in ours.field:
         if (theirs.name, field.number) in {("ModelMetadataResponse", 6), ("TensorMetadata", 4)}:
-            continue  # not Triton's
+            continue  # not in Triton's schema
         assert known[field.number].name == field.name, theirs.name
         assert known[field.number].type == field.type, theirs.name
         count += 1
@@ -64,7 +64,7 @@ def compare(ours: Any, theirs: Any) -> int:
 
 
 OTHERS = ("KServeModelRequest", "KServeModelResponse")
-"""Messages of other servers, where they differ from Triton's."""
+"""Messages of other servers that differ from Triton's."""
 
 
 def test_our_fields_are_tritons() -> None:

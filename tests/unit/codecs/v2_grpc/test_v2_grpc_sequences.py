@@ -1,4 +1,4 @@
-"""Which sequence a message belongs to, found among its own parameters."""
+"""The sequence of a message is read from its own parameters."""
 
 from __future__ import annotations
 

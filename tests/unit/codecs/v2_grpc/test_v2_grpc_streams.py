@@ -1,4 +1,4 @@
-"""The messages of ModelStreamInfer in both forms, held against tritonclient's protobufs."""
+"""The messages of ModelStreamInfer in both forms agree with tritonclient's protobuf classes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def kind_of(wire: RpcResponse) -> GatewayError:
 
 
 def theirs(**more: Any) -> Any:
-    """An answer as a server makes it."""
+    """Return a response as a server sends it."""
     answer = pb.ModelInferResponse(model_name="m", model_version="1", id="i", **more)
     answer.outputs.add(name="OUTPUT0", datatype="INT32", shape=[1])
     answer.raw_output_contents.append(b"\7\0\0\0")

@@ -1,4 +1,5 @@
-"""Typed contents against the protobuf runtime, and messages cheap to write but dear to read."""
+"""Typed contents agree with the protobuf runtime; messages that are cheap to write and expensive
+to read."""
 
 import contextlib
 import struct
@@ -37,7 +38,7 @@ FORMS = {datatype: form for datatype, form in typed_contents.TYPED_FIELDS.items(
 
 
 def message(field: bytes, *, shape: int = 1, datatype: str = "INT64") -> bytes:
-    """A request whose one input has ``field`` besides name, datatype and shape."""
+    """Return a request whose one input has ``field`` besides name, datatype and shape."""
     described = pb.ModelInferRequest.InferInputTensor(name="X", datatype=datatype, shape=[shape])
     body = described.SerializeToString() + field
     return string_field(1, "m") + field_prefix(5, len(body)) + body
@@ -64,7 +65,7 @@ def refusal(data: bytes) -> GatewayError:
 
 
 def peak(act: Callable[[], Any]) -> int:
-    """Bytes that ``act`` took at its worst."""
+    """Return the peak memory of ``act`` in bytes."""
     tracemalloc.start()
     try:
         act()
@@ -97,7 +98,7 @@ def test_elements_that_the_shape_does_not_announce_are_not_converted(
         assert "'X'" in error.public
         assert expected in error.public
 
-    assert peak(act) < 2.5 * len(data)  # the mask that counts them, and room
+    assert peak(act) < 2.5 * len(data)  # the mask that counts them, and some slack
 
 
 def test_the_protobuf_runtime_never_sees_typed_contents(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +237,7 @@ def test_elements_take_no_more_than_eight_times_their_bytes(datatype: str, eleme
     data = message(typed(elements), shape=count, datatype=datatype)
 
     def act() -> None:
-        with contextlib.suppress(GatewayError):  # 127 and 0x80 + 0x7F are no INT8
+        with contextlib.suppress(GatewayError):  # 127 and 0x80 + 0x7F exceed INT8
             assert read(data)
 
     assert peak(act) < 8.5 * len(data) + MIB
@@ -268,7 +269,7 @@ def test_integers_however_they_are_written(data: st.DataObject, datatype: Dataty
 
 
 def unpacked(number: int, packed: bytes) -> bytes:
-    """The integers of a packed field as one field each."""
+    """Encode the integers of a packed field as one field each."""
     if not packed:
         return b""
     body = packed[2:]

@@ -1,4 +1,4 @@
-"""Known heads: what is looked up is what the full check would find, whatever is sent."""
+"""A lookup of a validated head gives the result of the full check, for any message."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class NoAnswers(validated_heads.PassThroughHeads):
 
 
 class Forgetful(V2Grpc):
-    """Knows no head: all is checked anew."""
+    """A cache without heads, so that everything is checked."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,12 +75,12 @@ class Forgetful(V2Grpc):
 
 
 FAST = V2Grpc()
-"""Of all tests, so that what one teaches it is tried by the others."""
+"""Shared by all tests, so that later tests use the heads cached by earlier ones."""
 SLOW = Forgetful()
 
 
 def fields_of(message: Sequence[Any]) -> Any:
-    """What a message says: its fields by number, of a name the last, or what is wrong with it."""
+    """Return a message's fields by number, with the last name only, or its error."""
     data = bytes(join_parts(message))
     found: dict[int, list[bytes]] = {}
     try:
@@ -96,7 +96,7 @@ def fields_of(message: Sequence[Any]) -> Any:
 
 
 def outcome(act: Callable[..., Any], *arguments: Any) -> Any:
-    """What ``act`` gives, as something to compare, or its error."""
+    """Return the result of ``act`` in a comparable form, or its error."""
     try:
         found = act(*arguments)
     except GatewayError as error:
@@ -109,7 +109,7 @@ def outcome(act: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def of_request(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any]:
-    """All that ``codec`` says of a request, step by step and along its way as it is forwarded."""
+    """Return everything that ``codec`` does with a request, including its pass-through."""
 
     def fresh() -> RpcRequest:
         return RpcRequest(INFER, (message,))
@@ -130,7 +130,7 @@ def of_request(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any]:
 
 
 def of_answer(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any]:
-    """All that ``codec`` says of an answer."""
+    """Return everything that ``codec`` does with a response."""
     wire = RpcResponse((message,))
     steps = [outcome(codec.parse_response, wire, REQUEST, limits)]
     asks = [codec.build_request(replace(REQUEST, id=own), GENERIC) for own in ("id", "")]
@@ -143,7 +143,7 @@ def of_answer(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any]:
 @pytest.mark.parametrize("limits", [LIMITS, NARROW])
 def test_the_vectors_requests(message: bytes, limits: Limits) -> None:
     wanted = of_request(SLOW, message, limits)
-    for _ in range(3):  # the second teaches, the third is known
+    for _ in range(3):  # the second fills the cache, the third uses it
         assert of_request(FAST, message, limits) == wanted
 
 
@@ -266,7 +266,7 @@ def test_messages_in_parts_and_views() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        field_prefix(3, 1) + b"a" + field_prefix(3, 1) + b"b",  # protobuf takes the last
+        field_prefix(3, 1) + b"a" + field_prefix(3, 1) + b"b",  # protobuf uses the last
         field_prefix(3, 1) + b"\xff",
         b"\x8a\x00" + b"\1m",  # a tag of two bytes
         b"\x0a\x81\x80\x80\x80\x80\x00m",
@@ -294,7 +294,7 @@ def test_an_output_in_shared_memory_is_reported_each_time() -> None:
 
 
 def flood(head: Callable[[int], Any], count: int) -> int:
-    """Bytes that a codec keeps after so many distinct heads, each of a message from ``head``."""
+    """Return the bytes that a codec caches after many distinct heads, each made by ``head``."""
     codec = V2Grpc()
     assert len(split_message(head(0).SerializeToString(), 7) or ()) == 5, (
         "too long to be remembered"

@@ -1,4 +1,4 @@
-"""How long an answer in JSON is, as it is told before it is written."""
+"""The size of a JSON response is estimated before it is written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from infergate.core.wire import total_size
 from infergate.testing.strategies import tensors
 
 _HEAD = 2000
-"""Bytes of names, shapes and the like."""
+"""Bytes for names, shapes and similar fields."""
 
 
 @given(tensor=tensors())
@@ -24,7 +24,7 @@ def test_it_is_between_the_bounds(tensor: Tensor) -> None:
     lower, upper = codec.response_size(answer, parsed)  # type: ignore[attr-defined]
     try:
         written = total_size(codec.build_response(answer, parsed).body)
-    except GatewayError:  # of a parameter that JSON cannot tell
+    except GatewayError:  # of a parameter that JSON cannot represent
         reject()
     assert lower <= written <= upper + _HEAD
 

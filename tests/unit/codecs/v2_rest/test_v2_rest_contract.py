@@ -1,4 +1,4 @@
-"""The codec contract, and round trips of anything canonical."""
+"""The codec contract, and round trips of canonical messages."""
 
 from functools import partial
 
@@ -68,7 +68,7 @@ def sayable(request: InferRequest | InferResponse) -> None:
     reserved = {"binary_data_output", "binary_data_size", "binary_data", "shared_memory_region"}
     owners = [request, *getattr(request, "inputs", ()), *request.outputs]
     assume(not any(reserved & set(owner.parameters) for owner in owners))
-    # JSON has no infinity for parameters
+    # JSON parameters cannot be infinite
     for owner in owners:
         assume(float("inf") not in map(abs, filter(is_float, owner.parameters.values())))
 
@@ -125,7 +125,9 @@ def test_spoiled_requests(request: InferRequest, profile: Profile, data: st.Data
     sayable(request)
     unsayable = error_of(lambda: CODEC.build_request(request, profile))
     if unsayable is not None:
-        assert unsayable.kind is Kind.UNSUPPORTED  # BYTES that are not UTF-8, to a JSON server
+        assert (
+            unsayable.kind is Kind.UNSUPPORTED
+        )  # BYTES that are not UTF-8, to a server without binary data
         return
     wire = CODEC.build_request(request, profile)
     spoilt = data.draw(strategies.corrupted_bytes(body(wire)))
@@ -152,7 +154,8 @@ def test_any_request(method: str, path: str, headers: dict[str, str], data: byte
 
 
 def agree(wire: HttpRequest) -> None:
-    """Parser and shield refuse the same, for the same reason; what is let on reads the same."""
+    """Parser and validation refuse the same requests with the same error; accepted ones read
+    alike."""
     error = error_of(lambda: CODEC.parse_request(wire, DEFAULT_LIMITS))
     shielded = error_of(lambda: CODEC.validate(wire, DEFAULT_LIMITS))
     if error is not None:

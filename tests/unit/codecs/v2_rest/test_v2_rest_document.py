@@ -68,7 +68,7 @@ def test_looking_for_depth_takes_no_more_memory_than_the_text(text: str) -> None
 
 @pytest.mark.parametrize("end", [b"", b"\\", b'"', b"\n"], ids=["cut", "escape", "quote", "line"])
 def test_a_string_that_does_not_end_is_looked_at_once(end: bytes) -> None:
-    # half a million escaped quotes: looked at from each of them it would take days
+    # half a million escaped quotes, which a quadratic scan would take days for
     refused(post(b"[" * 101 + b'"' + b'\\"' * 500_000 + end), "100 levels")
     refused(post(b'{"inputs":"' + b'\\"' * 500_000 + b"[" * 101 + end), "invalid JSON")
     refused(post(b"[]" * 101 + b'"' + b'\\"' * 500_000 + end), "invalid JSON")
@@ -129,7 +129,7 @@ def test_the_event_loop_leaves_slow_requests_to_a_helper(body: str, is_left: boo
     ids=["texts", "numbers", "members", "members of a tensor"],
 )
 def test_values_are_counted_before_they_are_made(body: str, expected: str) -> None:
-    """Each would be an object of 24 to 100 bytes."""
+    """Each would become an object of 24 to 100 bytes."""
     wire = post(body)
     tracemalloc.start()
     try:

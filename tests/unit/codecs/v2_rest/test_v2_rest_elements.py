@@ -1,4 +1,4 @@
-"""Tensor data in JSON, read and written."""
+"""Reading and writing of tensor data in JSON."""
 
 import math
 import tracemalloc
@@ -27,7 +27,7 @@ from infergate.core.tensor import Tensor, float32_from_bf16, tensor_from_array
 def test_integer_bounds(datatype: Datatype, slow: bool) -> None:
     bounds = np.iinfo(np.dtype(NUMPY_DTYPES[datatype]))
     low, high = int(bounds.min), int(bounds.max)
-    # NaN beside the tensor makes the standard library read the document
+    # NaN outside the tensor makes the standard library parse the document
     beside = ',"beside":NaN}' if slow else "}"
 
     def wire(data: str) -> str:
@@ -68,7 +68,7 @@ def test_bf16_is_rounded_once(values: list[float]) -> None:
 
 
 def nearest_bf16(value: float) -> float:
-    """By exact arithmetic, ties to even."""
+    """Round in exact arithmetic, ties to even."""
     exact = abs(Fraction(value))
     if exact == 0:
         return value
@@ -145,7 +145,7 @@ def test_no_more_is_walked_than_the_shape_announces(
         with pytest.raises(GatewayError, match="'X'") as caught:
             read_data("X", Datatype(datatype), tuple(shape), node, REQUEST_RULES)
         assert caught.value.kind is Kind.BAD_REQUEST
-        # a list of the elements, or of the arrays, would take at least 8 bytes for each
+        # a list of elements or arrays would take at least 8 bytes each
         assert tracemalloc.get_traced_memory()[1] < 1 << 18
     finally:
         tracemalloc.stop()
@@ -220,8 +220,8 @@ def test_bytes_that_are_not_utf8_go_out_in_base64_the_whole_tensor() -> None:
     ("element", "expected"),
     [
         (b"", '[""]'),
-        (b"/w==", '["/w=="]'),  # as MLServer marks it over gRPC
-        (b"no base64", '["bm8gYmFzZTY0"]'),  # as rest-proxy does
+        (b"/w==", '["/w=="]'),  # MLServer's mark over gRPC
+        (b"no base64", '["bm8gYmFzZTY0"]'),  # rest-proxy's mark
     ],
 )
 def test_a_mark_of_base64_is_true_in_json(element: bytes, expected: str) -> None:

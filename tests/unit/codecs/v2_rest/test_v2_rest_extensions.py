@@ -1,4 +1,4 @@
-"""Repository, configuration, statistics, settings: paths, bodies and what servers answer."""
+"""Repository, configuration, statistics and settings: paths, bodies and servers' responses."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_requests_to_servers_are_built(
 @pytest.mark.parametrize("profile", [KSERVE, MLSERVER])
 @pytest.mark.parametrize("kind", [ModelLoadRequest, ModelUnloadRequest])
 def test_some_servers_get_a_name_without_version(profile: Any, kind: Any) -> None:
-    """tritonclient says of every unload that dependents stay."""
+    """tritonclient always sends unload_dependents: false."""
     plain = built(kind("m"), profile)
     assert plain[2] == {}
     assert built(kind("m", parameters={"unload_dependents": False, "x": None}), profile) == plain

@@ -1,4 +1,4 @@
-"""V2 REST on both sides: names change, tensors do not."""
+"""V2 REST on both sides: names are rewritten, tensors are not."""
 
 import gzip
 import json
@@ -24,7 +24,7 @@ def rewritten(
 
 
 def request_for(identity: str, more: str = "") -> HttpRequest:
-    """A request that has been checked."""
+    """Return a validated request."""
     return CODEC.validate(post(f'{{"id":"{identity}","inputs":[]{more}}}'), DEFAULT_LIMITS)
 
 
@@ -56,7 +56,7 @@ def test_binary_requests_are_not_forwarded_to_json_servers() -> None:
 def passes(
     text: str, profile: Profile, head: str = "", data: bytes = b"", validate: bool = True
 ) -> bool:
-    """Whether the request goes on as it stands."""
+    """Whether the request is forwarded unchanged."""
     headers = {"inference_header_content_length": head} if head else {}
     wire = post(text.encode() + data, **headers)
     checked = CODEC.validate(wire, DEFAULT_LIMITS) if validate else wire
@@ -77,7 +77,7 @@ def test_classes_are_requested_only_from_servers_that_support_them() -> None:
     for profile in (GENERIC, MLSERVER, KSERVE):
         assert not passes(text, profile)
         assert passes(plain, profile)
-    assert passes(text, MLSERVER, validate=False)  # unread: the server's matter
+    assert passes(text, MLSERVER, validate=False)  # not parsed, so left to the server
 
 
 @pytest.mark.parametrize("datatype", ["FP16", "BF16"])
@@ -85,12 +85,12 @@ def test_json_that_servers_take_as_binary_only_is_translated(datatype: str) -> N
     text = with_data(datatype, "1")
     assert not passes(text, TRITON)
     assert not passes(text, TRITON, str(len(text)))
-    assert passes(text, MLSERVER)  # which takes no binary either
+    assert passes(text, MLSERVER)  # which does not accept binary data either
     assert passes(text, TRITON, validate=False)
 
 
 def test_regions_are_compared_by_the_gateway() -> None:
-    """Also where the server takes JSON only."""
+    """Also for servers that accept JSON only."""
     text = with_data("INT8", "").replace(
         '"data":[]', '"parameters":{"shared_memory_region":"r","shared_memory_byte_size":1}'
     )
@@ -188,14 +188,14 @@ def test_an_unchecked_request_keeps_its_encoding() -> None:
             '{"model_name":"m","model_version":null,"id":"i","parameters":null,OUT}',
             '{"model_name":"new","model_version":"2","id":"i","parameters":null,OUT}',
         ),
-        # names left out
+        # without names
         ("{OUT}", '{"model_name":"new","model_version":"2",OUT}'),
         ('{"model_name":"m",OUT}', '{"model_version":"2","model_name":"new",OUT}'),
-        # names already right
+        # names that are right already
         ('{"model_name":"new","model_version":"2",OUT}',) * 2,
     ],
 )
-def test_names_are_replaced_in_place(text: str, expected: str) -> None:
+def test_names_are_replaced_where_they_stand(text: str, expected: str) -> None:
     out = rewritten(ok(text.replace("OUT", OUTPUTS), content_type="application/json", server="x"))
     assert body(out).decode() == expected.replace("OUT", OUTPUTS)
     assert out.headers == {"content-type": "application/json"}
@@ -258,10 +258,10 @@ def test_the_id_is_the_clients_own_or_none(ours: str, theirs: str | None, first:
     document = json.loads(out, object_pairs_hook=list)
     assert dict(document).get("id", "") == ours
     assert len(document) == len(dict(document))
-    assert OUTPUTS.encode() in out  # untouched
+    assert OUTPUTS.encode() in out  # unchanged
     if theirs == '"mine"' == f'"{ours}"':
         assert out == text.encode()
-    assert body(rewritten(ok(text), "", "")) == text.encode()  # an unchecked route's stays
+    assert body(rewritten(ok(text), "", "")) == text.encode()  # a route without validation keeps it
 
 
 def test_bytes_that_are_not_utf8_are_written_as_when_translated() -> None:
@@ -275,7 +275,7 @@ def test_bytes_that_are_not_utf8_are_written_as_when_translated() -> None:
     out = rewritten(ok(text), request=binary)
     assert body(out).endswith(b"\x01\0\0\0\xff")
     assert int(out.headers[HEADER]) == len(body(out)) - 5
-    # what follows the JSON need not be text
+    # the bytes after the JSON need not be text
     head = text.replace(b'"data":["\xff"]', b'"parameters":{"binary_data_size":5}')
     answer = HttpResponse(200, {HEADER: str(len(head))}, [head + b"\x01\0\0\0\xff"])
     assert body(rewritten(answer, "", "", request_for(""))) == body(

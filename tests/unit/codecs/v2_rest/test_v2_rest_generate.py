@@ -1,4 +1,4 @@
-"""Triton's generate extension, as clients ask for it and as a Triton answers it."""
+"""Triton's generate extension, for clients and for servers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def parsed_request(
     wire = HttpRequest("POST", f"/v2/models/m/versions/7/{verb}", body=(text,))
     found = CODEC.parse_request(wire, DEFAULT_LIMITS)
     assert isinstance(found, PartialInferRequest)
-    found = pickle.loads(pickle.dumps(found))  # long ones are finished aside
+    found = pickle.loads(pickle.dumps(found))  # long ones are completed in a helper
     assert (found.model, found.version, found.text_bytes) == ("m", "7", len(text))
     assert not CODEC.summarize(wire).can_pass_through
     return found.complete(model)

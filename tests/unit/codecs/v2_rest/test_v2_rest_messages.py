@@ -1,4 +1,4 @@
-"""Paths, health, metadata, encodings, forms of answers, errors: one test a rule."""
+"""Paths, health, metadata, encodings, response formats, errors: one test per rule."""
 
 import functools
 import gzip
@@ -124,7 +124,7 @@ def test_names_in_paths_that_are_no_text() -> None:
 
 
 class Parts(list[bytes]):
-    """A body that tells how often it was gone through, which is what joining it takes."""
+    """A body that counts its iterations, each of which joins its parts."""
 
     read = 0
 
@@ -258,7 +258,7 @@ def test_server_metadata() -> None:
 PLAIN = b'{"inputs":[]}'
 
 
-# Without the time: cases are told apart by their bytes.
+# Without the time: cases are identified by their bytes.
 gzipped = functools.partial(gzip.compress, mtime=0)
 
 
@@ -319,7 +319,7 @@ def test_answers_in_several_gzip_members() -> None:
         (gzipped(PLAIN) + b"\x1f\x8b" * 9, "corrupt"),
         (gzipped(PLAIN) + b"\x1f", "1 extra bytes"),
         (gzipped(PLAIN) + zlib.compress(PLAIN), "extra bytes"),
-        # 300 000 members: each costs more than its bytes
+        # 300,000 members: each costs more than its bytes
         (gzipped(b"") * 300_000, "more than 4096 members"),
     ],
     ids=["cut", "corrupt", "a byte", "zlib", "too many"],
@@ -382,7 +382,7 @@ def test_answers_are_compressed_as_accepted() -> None:
 
 
 def forms(request: str) -> dict[str, bool]:
-    """Which outputs A, B are binary in the answer to ``request``."""
+    """Return which of the outputs A, B are binary in the response to ``request``."""
     parsed = CODEC.parse_request(post(request), DEFAULT_LIMITS)
     outputs = tuple(Tensor(name, Datatype.INT8, (1,), b"\x07", {"p": 1}) for name in "AB")
     wire = CODEC.build_response(InferResponse("m", "2", "i", {"q": 1}, outputs), parsed)
@@ -499,7 +499,7 @@ def test_operations_that_the_protocol_does_not_have_are_unsupported() -> None:
 
 
 def test_parameters_of_the_previous_form_are_left_out() -> None:
-    """KServe's answers over gRPC tell sizes of binary data; gRPC clients may say anything."""
+    """KServe's gRPC responses contain sizes of binary data; gRPC clients may send any parameter."""
     stale = {"binary_data_size": 7, "binary_data": True, "binary_data_output": True}
     held = Tensor("X", Datatype.INT8, (1,), b"\x01", {**stale, "kept": 1})
     bare = Tensor("Z", Datatype.INT8, (1,), b"\x01", stale)
@@ -656,7 +656,7 @@ def test_error_bodies(text: str, public: str) -> None:
 
 @pytest.mark.parametrize("datatype", ["FP16", "BF16"])
 def test_an_output_that_a_server_does_not_write_in_json(datatype: str) -> None:
-    """Triton's words, and KServe's."""
+    """The error texts of Triton and of KServe."""
     for word in ("sending", "Sending"):
         text = f'{{"error":"{word} {datatype} data via JSON is not supported. Please use binary"}}'
         with pytest.raises(OutputsNeedTranslationError):
@@ -729,7 +729,7 @@ def test_bytes_elements_are_limited_in_json() -> None:
 
 
 def test_bytes_elements_are_limited_over_all_tensors() -> None:
-    """Each tensor alone is within the limit; together they would hold the event loop."""
+    """Each tensor is within the limit, but together they would hold the event loop."""
     count = 2**19 + 1
     size = 4 * count
     inputs = ",".join(
@@ -798,7 +798,7 @@ def test_short_compressed_bodies_are_inflated_once() -> None:
     CODEC.open_request(little)
     assert CODEC.request_text_bytes(little) == len(plain)
     assert (little.headers, little.body) == ({"accept-encoding": "gzip"}, (plain,))
-    assert headers["content-encoding"] == "gzip"  # the call's own, which others read
+    assert headers["content-encoding"] == "gzip"  # the context's own headers, which others read
     for encoding, data in (
         ("gzip", gzipped(b"x" * 300_000)),
         ("gzip", b"x" * 100),
@@ -860,7 +860,7 @@ def test_the_parameters_of_a_message_are_counted_together(nested: bool) -> None:
 
 @pytest.mark.parametrize("where", ["id", "value", "nested", "name", "two objects"])
 def test_texts_beside_tensors_are_bounded_together(where: str) -> None:
-    """They come back from a helper pickled, for the event loop to decode."""
+    """Helpers return them pickled, and the event loop decodes them."""
 
     def read(size: int) -> Any:
         text = "a" * size

@@ -1,4 +1,4 @@
-"""Which sequence a request belongs to, told of one that was checked and of one that was not."""
+"""The sequence of a request, of a validated and of an unchecked one."""
 
 from __future__ import annotations
 

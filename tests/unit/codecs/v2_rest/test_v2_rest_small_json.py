@@ -1,4 +1,4 @@
-"""Short requests: what is read in one go is what the long way reads, and nothing else is."""
+"""Short requests: the small JSON reader accepts only documents that the full reader reads alike."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,8 +27,8 @@ VECTORS = Path(__file__).parents[3] / "vectors" / "v2-rest"
 
 
 def outcome_of(text: bytes, limits: Limits) -> Any:
-    """All that is made of the request ``text``, types of values included (1, 1.0 and True differ,
-    0.0 and -0.0 too), or its error."""
+    """Return all facts about the request ``text``, with types (1, 1.0 and True differ, 0.0 and
+    -0.0 too), or its error."""
     try:
         found = read_body(post(text), text, "m", "", limits)
     except GatewayError as error:
@@ -53,7 +53,7 @@ def outcome_of(text: bytes, limits: Limits) -> Any:
 
 
 def check(text: bytes, limits: Limits = DEFAULT_LIMITS) -> bool:
-    """Whether ``text`` is read in one go; if so, as the long way does."""
+    """Whether the small reader accepts ``text``; if so, the full reader must agree."""
     shortly = outcome_of(text, limits)
     with patch.object(infer_request, "read_small", return_value=None):
         assert shortly == outcome_of(text, limits)
@@ -90,7 +90,7 @@ def test_documents_that_the_small_reader_accepts(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        # twice the same name, at each level, hidden from a count of colons or not
+        # duplicate names at each level, visible to a count of colons or not
         f'{{"inputs":[],"inputs":[{{{X}}}]}}',
         f'{{"id":"a","id":"b","inputs":[{{{X}}}]}}',
         f'{{"inputs":[{{{X},"data":[7]}}]}}',
@@ -102,13 +102,13 @@ def test_documents_that_the_small_reader_accepts(text: str) -> None:
         f'{{"inputs":[{{{X}}}],"outputs":[{{"name":"Y","name":"Y"}}]}}',
         f'{{"inputs":[{{{X}}}],"outputs":[{{"name":"Y"}},{{"name":"Y"}}]}}',
         f'{{"inputs":[{{{X}}},{{{X}}}]}}',
-        # deeper than may be, where nobody looks
+        # too deep, in a value that is skipped
         f'{{"inputs":[{{{X}}}],"pad":{DEEP}}}',
         f'{{"inputs":[{{{X},"pad":{DEEP}}}]}}',
         f'{{"inputs":[{{{X},"parameters":{{}},"pad":{DEEP}}}]}}',
         f'{{"inputs":[{{{X}}}],"outputs":[{{"name":"Y","pad":{DEEP}}}]}}',
         f'{{"inputs":[{{{X}}}],"outputs":[{{"name":"Y","parameters":{{}},"pad":{DEEP}}}]}}',
-        # what means something else, or may
+        # ambiguous names
         f'{{"id":null,"inputs":[{{{X}}}]}}',
         f'{{"model":"Y","inputs":[{{{X}}}]}}',
         f'{{"inputs":[{{{X},"parameters":{{"a":36893488147419103232}}}}]}}',
@@ -212,7 +212,7 @@ PARAMETERS = objects(
 
 @st.composite
 def members(draw: Callable[..., Any], known: dict[str, st.SearchStrategy[str]]) -> str:
-    """An object with most of ``known``, some twice, null, or something else, and others."""
+    """An object with most of ``known``, some twice, null or of another type, and unknown members."""
     names = [name for name in known if draw(st.integers(0, 19))]
     if not draw(st.integers(0, 9)):
         names.append(draw(st.sampled_from([*known, "other", "a:b", "n\\u0061me"])))
@@ -300,8 +300,10 @@ def test_any_request_spoilt(text: bytes, data: st.DataObject) -> None:
 
 @given(st.sampled_from(sorted(NUMPY_DTYPES, key=str)), st.binary(max_size=64), st.booleans())
 @example(Datatype.FP32, b"\0\0\x80\x7f", False)  # infinite
-@example(Datatype.FP64, b"\xff" * 6 + b"\xef\x7f" + b"\xff" * 6 + b"\xef\x7f", False)  # in sum only
-@example(Datatype.FP32, b"\xcd\xcc\xcc\x3d", True)  # 0.1, and not aligned
+@example(
+    Datatype.FP64, b"\xff" * 6 + b"\xef\x7f" + b"\xff" * 6 + b"\xef\x7f", False
+)  # only the sum is infinite
+@example(Datatype.FP32, b"\xcd\xcc\xcc\x3d", True)  # 0.1, unaligned
 def test_short_and_long_tensors_are_written_alike(
     datatype: Datatype, data: bytes, cut: bool
 ) -> None:

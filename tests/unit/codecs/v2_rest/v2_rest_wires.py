@@ -1,4 +1,4 @@
-"""Short ways to the wire messages these tests speak about."""
+"""Shorthands for the wire messages of these tests."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +32,7 @@ def ok(body: bytes | str, status: int = 200, **headers: str) -> HttpResponse:
 
 
 def one(datatype: str, shape: Any, data: str) -> HttpRequest:
-    """An inference with one input X."""
+    """Return an inference with one input X."""
     return post(
         f'{{"inputs":[{{"name":"X","datatype":"{datatype}","shape":{shape},"data":{data}}}]}}'
     )
@@ -54,7 +54,7 @@ def body(wire: HttpRequest | HttpResponse) -> bytes:
 
 
 def refused(wire: HttpRequest, *mentions: str, kind: Kind = Kind.BAD_REQUEST) -> GatewayError:
-    """The error that ``wire`` ends in, for parser and shield alike."""
+    """Return the error of ``wire``, the same from parser and validation."""
     with pytest.raises(GatewayError) as caught:
         CODEC.parse_request(wire, DEFAULT_LIMITS)
     with pytest.raises(GatewayError) as shielded:
@@ -67,7 +67,7 @@ def refused(wire: HttpRequest, *mentions: str, kind: Kind = Kind.BAD_REQUEST) ->
 
 
 def error_of(act: Callable[[], object]) -> GatewayError | None:
-    """The error that ``act`` raises; anything but a GatewayError is the codec's fault."""
+    """Return the GatewayError that ``act`` raises; any other error is a bug of the codec."""
     try:
         act()
     except GatewayError as error:
