@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
+from infergate.codecs import http_status
 from infergate.codecs.graphpipe import errors as graphpipe
 from infergate.codecs.protos import statuses as grpc_backends
 from infergate.codecs.trtis import request_status as legacy
@@ -56,10 +57,9 @@ def _by_kind(kinds: Mapping[Any, Kind], kind: Kind) -> list[Any]:
 
 
 def test_what_backends_errors_become() -> None:
-    assert v2_rest.KIND_BY_STATUS == graphpipe.KIND_BY_STATUS
     expected = {}
     for kind in Kind:
-        statuses = [*map(str, _by_kind(v2_rest.KIND_BY_STATUS, kind)), *OTHERS.get(kind, [])]
+        statuses = [*map(str, _by_kind(http_status.KIND_BY_STATUS, kind)), *OTHERS.get(kind, [])]
         codes = [GRPC[code] for code in _by_kind(grpc_backends.KIND_BY_CODE, kind)]
         words = [f"`{code}`" for code in _by_kind(legacy.KIND_BY_CODE, kind)]
         if statuses or codes or words:
@@ -72,4 +72,4 @@ def test_what_backends_errors_become() -> None:
     [(418, Kind.BAD_REQUEST), (599, Kind.BACKEND_ERROR), (302, Kind.BACKEND_GARBAGE)],
 )
 def test_other_statuses(status: int, kind: Kind) -> None:
-    assert v2_rest.kind_of_status(status) is graphpipe.kind_of_status(status) is kind
+    assert http_status.kind_of_status(status) is kind

@@ -11,6 +11,7 @@ import flatbuffers
 from infergate.codecs.graphpipe.fields import CODE, MESSAGE
 from infergate.codecs.graphpipe.flatbuffer_reader import FlatbufferTable
 from infergate.codecs.graphpipe.schema import Error, InferResponse
+from infergate.codecs.http_status import STATUS_BY_KIND, kind_of_status
 from infergate.core.errors import GatewayError, Kind, Origin, error_headers, parse_retry_after
 from infergate.core.wire import HttpResponse
 
@@ -22,29 +23,6 @@ TEXT_HEADERS: Final[Mapping[str, str]] = {
 }
 """The headers of graphpipe-go's text responses."""
 BINARY_HEADERS: Final[Mapping[str, str]] = {"content-type": "application/octet-stream"}
-
-STATUS_BY_KIND: Final[Mapping[Kind, int]] = {
-    Kind.BAD_REQUEST: 400,
-    Kind.UNAUTHENTICATED: 401,
-    Kind.FORBIDDEN: 403,
-    Kind.NOT_FOUND: 404,
-    Kind.METHOD_NOT_ALLOWED: 405,
-    Kind.ALREADY_EXISTS: 409,
-    Kind.UNSUPPORTED: 501,
-    Kind.UNSUPPORTED_ENCODING: 415,
-    Kind.TOO_LARGE: 413,
-    Kind.RATE_LIMITED: 429,
-    Kind.OVERLOADED: 503,
-    Kind.NO_BACKEND: 503,
-    Kind.CONNECT: 502,
-    Kind.TIMEOUT: 504,
-    Kind.BACKEND_GARBAGE: 502,
-    Kind.BACKEND_ERROR: 500,
-    Kind.CANCELLED: 499,
-    Kind.INTERNAL: 500,
-}
-"""The number of each error kind: the HTTP status, or the code of an Error. A test checks that no
-kind is missing."""
 
 # ---- towards clients
 
@@ -84,31 +62,6 @@ def _public_text(error: GatewayError) -> bytes:
 
 
 # ---- from backends
-
-KIND_BY_STATUS: Final[Mapping[int, Kind]] = {
-    401: Kind.UNAUTHENTICATED,
-    403: Kind.FORBIDDEN,
-    404: Kind.NOT_FOUND,
-    405: Kind.BACKEND_GARBAGE,  # the gateway uses the methods of the specification
-    408: Kind.TIMEOUT,
-    413: Kind.TOO_LARGE,
-    429: Kind.RATE_LIMITED,
-    501: Kind.UNSUPPORTED,
-    503: Kind.NO_BACKEND,
-    504: Kind.TIMEOUT,
-}
-"""The error kind of a backend's status other than 200. All other 4xx are BAD_REQUEST (graphpipe-go
-returns 400 for everything), other 5xx BACKEND_ERROR, and the rest BACKEND_GARBAGE."""
-
-
-def kind_of_status(status: int) -> Kind:
-    """Return the kind of a backend's ``status`` other than 200."""
-    known = KIND_BY_STATUS.get(status)
-    if known is not None:
-        return known
-    if 400 <= status < 500:
-        return Kind.BAD_REQUEST
-    return Kind.BACKEND_ERROR if 500 <= status < 600 else Kind.BACKEND_GARBAGE
 
 
 def error_of_status(status: int, headers: Mapping[str, str], body: bytes) -> GatewayError:

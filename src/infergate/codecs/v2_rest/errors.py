@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import orjson
 
+from infergate.codecs import http_status
 from infergate.codecs.base import OutputsNeedTranslationError
 from infergate.codecs.profiles import corrected_kind
 from infergate.codecs.v2_rest.paths import match_path
@@ -22,24 +23,8 @@ MAX_MESSAGE_CHARACTERS: Final = 2000
 """Maximum number of characters of a message sent to a client."""
 
 STATUS_BY_KIND: Final[Mapping[Kind, int]] = {
-    Kind.BAD_REQUEST: 400,
-    Kind.UNAUTHENTICATED: 401,
-    Kind.FORBIDDEN: 403,
-    Kind.NOT_FOUND: 404,
-    Kind.METHOD_NOT_ALLOWED: 405,
+    **http_status.STATUS_BY_KIND,
     Kind.ALREADY_EXISTS: 400,  # as Triton
-    Kind.UNSUPPORTED: 501,
-    Kind.UNSUPPORTED_ENCODING: 415,
-    Kind.TOO_LARGE: 413,
-    Kind.RATE_LIMITED: 429,
-    Kind.OVERLOADED: 503,
-    Kind.NO_BACKEND: 503,
-    Kind.CONNECT: 502,
-    Kind.TIMEOUT: 504,
-    Kind.BACKEND_GARBAGE: 502,
-    Kind.BACKEND_ERROR: 500,
-    Kind.CANCELLED: 499,
-    Kind.INTERNAL: 500,
 }
 """The HTTP status of each error kind."""
 
@@ -57,21 +42,6 @@ def build_error(error: GatewayError, wire: HttpRequest | None) -> HttpResponse:
 
 
 # ---- a backend's error ------------------------------------------------------------------------
-
-KIND_BY_STATUS: Final[Mapping[int, Kind]] = {
-    401: Kind.UNAUTHENTICATED,
-    403: Kind.FORBIDDEN,
-    404: Kind.NOT_FOUND,
-    405: Kind.BACKEND_GARBAGE,  # the gateway uses the methods of the specification
-    408: Kind.TIMEOUT,
-    413: Kind.TOO_LARGE,
-    429: Kind.RATE_LIMITED,
-    501: Kind.UNSUPPORTED,
-    503: Kind.NO_BACKEND,
-    504: Kind.TIMEOUT,
-}
-"""The error kind of a backend's status other than 200. All other 4xx are BAD_REQUEST (Triton 400,
-FastAPI 422, KServe 409), other 5xx BACKEND_ERROR, and the rest BACKEND_GARBAGE."""
 
 _NEEDS_BINARY_OUTPUT: Final = re.compile("[sS]ending (?:FP16|BF16) data via JSON is not supported")
 """The error of Triton and KServe, after the model has run, for an output that they cannot write as
@@ -91,23 +61,13 @@ title that is opened repeatedly and never closed makes the search quadratic."""
 _TITLE: Final = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 
 
-def kind_of_status(status: int) -> Kind:
-    """Return the kind of a backend's ``status`` other than 200."""
-    known = KIND_BY_STATUS.get(status)
-    if known is not None:
-        return known
-    if 400 <= status < 500:
-        return Kind.BAD_REQUEST
-    return Kind.BACKEND_ERROR if 500 <= status < 600 else Kind.BACKEND_GARBAGE
-
-
 def backend_error(status: int, headers: Mapping[str, str], body: bytes) -> GatewayError:
     """Return the error in a backend's response, judged by its body instead of its Content-Type."""
     text = body[: 4 * _MAX_DETAIL_CHARACTERS].decode("utf-8", "replace").strip()
     message = _error_line(text) or f"the backend answered HTTP {status}"
     error = OutputsNeedTranslationError if _NEEDS_BINARY_OUTPUT.match(message) else GatewayError
     return error(
-        corrected_kind(kind_of_status(status), message),
+        corrected_kind(http_status.kind_of_status(status), message),
         message[:MAX_MESSAGE_CHARACTERS],
         origin=Origin.BACKEND,
         detail=f"HTTP {status}"

@@ -1,0 +1,55 @@
+"""HTTP statuses of error kinds, and error kinds of a backend's statuses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from infergate.core.errors import Kind
+
+STATUS_BY_KIND: Final[Mapping[Kind, int]] = {
+    Kind.BAD_REQUEST: 400,
+    Kind.UNAUTHENTICATED: 401,
+    Kind.FORBIDDEN: 403,
+    Kind.NOT_FOUND: 404,
+    Kind.METHOD_NOT_ALLOWED: 405,
+    Kind.ALREADY_EXISTS: 409,
+    Kind.UNSUPPORTED: 501,
+    Kind.UNSUPPORTED_ENCODING: 415,
+    Kind.TOO_LARGE: 413,
+    Kind.RATE_LIMITED: 429,
+    Kind.OVERLOADED: 503,
+    Kind.NO_BACKEND: 503,
+    Kind.CONNECT: 502,
+    Kind.TIMEOUT: 504,
+    Kind.BACKEND_GARBAGE: 502,
+    Kind.BACKEND_ERROR: 500,
+    Kind.CANCELLED: 499,
+    Kind.INTERNAL: 500,
+}
+"""The status of each error kind."""
+KIND_BY_STATUS: Final[Mapping[int, Kind]] = {
+    401: Kind.UNAUTHENTICATED,
+    403: Kind.FORBIDDEN,
+    404: Kind.NOT_FOUND,
+    405: Kind.BACKEND_GARBAGE,  # the gateway uses the methods of the specification
+    408: Kind.TIMEOUT,
+    413: Kind.TOO_LARGE,
+    429: Kind.RATE_LIMITED,
+    501: Kind.UNSUPPORTED,
+    503: Kind.NO_BACKEND,
+    504: Kind.TIMEOUT,
+}
+"""The error kind of a backend's status other than 200. All other 4xx are BAD_REQUEST (Triton and
+graphpipe-go 400, FastAPI 422, KServe 409), other 5xx BACKEND_ERROR, and the rest
+BACKEND_GARBAGE."""
+
+
+def kind_of_status(status: int) -> Kind:
+    """Return the kind of a backend's ``status`` other than 200."""
+    known = KIND_BY_STATUS.get(status)
+    if known is not None:
+        return known
+    if 400 <= status < 500:
+        return Kind.BAD_REQUEST
+    return Kind.BACKEND_ERROR if 500 <= status < 600 else Kind.BACKEND_GARBAGE
