@@ -13,7 +13,6 @@ parsed operation itself, so a message cannot say one thing in its summary and an
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
 from dataclasses import replace
 from typing import Final
 
@@ -43,7 +42,7 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.gateway.audit import log_denied
 from infergate.gateway.frontend import RequestAuthorizer
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.inference_gateway import InferenceGateway
 from infergate.gateway.route_binding import RouteBinding
 from infergate.gateway.services import HEALTH_SERVICE, GatewayServices, UnaryHandler
 from infergate.gateway.shared_memory import uses_shared_memory
@@ -52,8 +51,14 @@ from infergate.transport.base import StreamHandler
 _HEALTH_OPERATIONS: Final = frozenset({ServerLiveRequest, ServerReadyRequest})
 
 
-class AuthorizedGateway(Gateway):
-    """A gateway that checks each operation against the client's permit."""
+class AuthorizedGateway:
+    """Checks each operation against the client's permit before ``inner`` carries it out."""
+
+    def __init__(self, inner: InferenceGateway) -> None:
+        self._inner: Final = inner
+        self.name_rule: Final = inner.name_rule
+        self.bind: Final = inner.bind
+        self.describe: Final = inner.describe
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
         """Carry out ``operation``. Raises GatewayError."""
@@ -61,27 +66,25 @@ class AuthorizedGateway(Gateway):
         if permit is None:
             if type(operation) not in _HEALTH_OPERATIONS:
                 raise _forbidden_error(operation)
-            return await super().perform(operation, context)
+            return await self._inner.perform(operation, context)
         _check_operation(operation, permit)
         if isinstance(operation, ModelUnloadRequest) and unloads_dependents(operation):
             _check_unload_all(operation, permit, context)
-        return _visible_part(await super().perform(operation, context), permit)
+        return _visible_part(await self._inner.perform(operation, context), permit)
 
     def infer(
         self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> Awaitable[InferResponse]:
         """Run ``request`` on ``binding``, its route, if the client may."""
         _check_inference(request, context)
-        return super().infer(request, binding, context)
+        return self._inner.infer(request, binding, context)
 
-    async def stream(
+    def stream(
         self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
         """Yield all responses to ``request`` on demand, if the client may run it."""
         _check_inference(request, context)
-        async with aclosing(super().stream(request, binding, context)) as responses:
-            async for response in responses:
-                yield response
+        return self._inner.stream(request, binding, context)
 
 
 def _forbidden_error(operation: Operation) -> GatewayError:
@@ -92,6 +95,12 @@ def _forbidden_error(operation: Operation) -> GatewayError:
 def _check_operation(operation: Operation, permit: Permit) -> None:
     if not permit.allows(type(operation), getattr(operation, "model", "")):
         raise _forbidden_error(operation)
+    if (
+        isinstance(operation, InferRequest)
+        and uses_shared_memory(operation)
+        and not permit.allows(SharedMemoryStatusRequest, "")
+    ):
+        raise GatewayError(Kind.FORBIDDEN, "shared memory is not allowed to this client")
 
 
 def _check_unload_all(
@@ -107,12 +116,9 @@ def _check_unload_all(
 
 
 def _check_inference(request: InferRequest, context: RequestContext) -> None:
-    permit = context.permit
-    if permit is None:
+    if context.permit is None:
         raise _forbidden_error(request)
-    _check_operation(request, permit)
-    if uses_shared_memory(request) and not permit.allows(SharedMemoryStatusRequest, ""):
-        raise GatewayError(Kind.FORBIDDEN, "shared memory is not allowed to this client")
+    _check_operation(request, context.permit)
 
 
 def _visible_part(response: Response, permit: Permit) -> Response:

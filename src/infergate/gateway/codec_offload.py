@@ -66,49 +66,48 @@ class CodecOffload(Generic[Req, Resp]):
             or self._text_estimator.request_text_bytes(wire) <= self.limits.json_inline
         )
 
-    def can_write_inline(self, response: Response, parsed: ParsedRequest) -> bool:
-        """Return whether ``response`` to ``parsed`` is written on the event loop."""
-        return (
-            self._text_estimator is None
-            or self._text_estimator.response_text_bytes(response, parsed) <= self.limits.json_inline
-        )
-
-    def is_short_response(self, response: Response, parsed: ParsedRequest) -> bool:
-        """Return whether ``response`` has so little text that it can be written without
-        accounting."""
-        return (
-            self._text_codec is None
-            or self._text_codec.response_text_bytes(response, parsed) <= self._max_short_bytes
-        )
-
     async def write_response(
         self,
         context: RequestContext,
-        build: Callable[[Any, ParsedRequest], Any],
+        build: Callable[[Any, ParsedRequest], Resp],
         response: Response,
         parsed: ParsedRequest,
-    ) -> tuple[Any, int]:
+    ) -> tuple[Resp, int]:
         """Return ``build(response, parsed)`` and the number of its bytes that are counted as
-        memory. Raises OVERLOADED, and TOO_LARGE for more than ``limits.body``."""
-        assert self._text_codec is not None
+        memory: none for little text. Raises OVERLOADED, and TOO_LARGE for more than
+        ``limits.body``."""
+        codec = self._text_codec
+        if codec is None or codec.response_text_bytes(response, parsed) <= self._max_short_bytes:
+            return build(response, parsed), 0
         if not isinstance(response, InferResponse):
-            if self.can_write_inline(response, parsed):
-                return build(response, parsed), 0
-            return await self.build_in_helper(context, build, response, parsed), 0
-        min_bytes, max_bytes = self._text_codec.response_size(response, parsed)
+            return await self._build(context, build, response, parsed), 0
+        min_bytes, max_bytes = codec.response_size(response, parsed)
         check_response_size(min_bytes, self.limits)
         writing = WriteReservation(max_bytes, context.memory)
         try:
-            if self.can_write_inline(response, parsed):
-                wire = build(response, parsed)
-            else:
-                wire = await self.build_in_helper(context, build, response, parsed)
+            wire = await self._build(context, build, response, parsed)
         except BaseException:
             writing.cancel()
             raise
         length = writing.settle(wire)
         check_response_size(length, self.limits)
         return wire, length
+
+    async def _build(
+        self,
+        context: RequestContext,
+        build: Callable[[Any, ParsedRequest], Resp],
+        response: Response,
+        parsed: ParsedRequest,
+    ) -> Resp:
+        """Build ``response``, in a helper if that takes long."""
+        estimator = self._text_estimator
+        if (
+            estimator is None
+            or estimator.response_text_bytes(response, parsed) <= self.limits.json_inline
+        ):
+            return build(response, parsed)
+        return await self.build_in_helper(context, build, response, parsed)
 
     async def build_in_helper(
         self, context: RequestContext, build: Callable[..., Resp], *arguments: Any

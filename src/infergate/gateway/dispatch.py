@@ -23,15 +23,18 @@ from infergate.core.wire import (
     total_size,
 )
 from infergate.gateway.frontend import Frontend
-from infergate.gateway.streaming import InferenceStream, RpcStreaming, UnaryStreamCodec
+from infergate.gateway.services import UnaryHandler
+from infergate.gateway.streaming import (
+    InferenceStream,
+    RequestObserver,
+    RpcStreaming,
+    UnaryStreamCodec,
+)
 from infergate.transport.base import RequestStream, StreamHandler
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 
-RequestObserver = Callable[[RequestContext], None]
-UnaryService = Callable[[RpcRequest, RequestContext], Awaitable[RpcResponse]]
-"""A unary gRPC method that the gateway serves itself."""
 _KIND_OF_CODE: Final = {
     5: Kind.NOT_FOUND,
     7: Kind.FORBIDDEN,
@@ -165,7 +168,7 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
     def __init__(
         self,
         frontends: Mapping[str, Frontend[RpcRequest, RpcResponse]],
-        services: Mapping[str, UnaryService],
+        services: Mapping[str, UnaryHandler],
         streams: Mapping[str, StreamHandler],
         record: RequestObserver,
         assign_id: RequestObserver | None = None,
@@ -201,7 +204,7 @@ def _stream_codecs(
 
 
 async def _call_service(
-    service: UnaryService, wire: RpcRequest, context: RequestContext
+    service: UnaryHandler, wire: RpcRequest, context: RequestContext
 ) -> RpcResponse:
     record = context.record
     record.protocol, record.operation = "grpc", wire.method[1:]

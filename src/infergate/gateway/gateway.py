@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from infergate import __version__
@@ -64,10 +64,10 @@ from infergate.gateway.route_binding import RouteBinding
 from infergate.gateway.server_control import NO_PERMISSIONS, ControlPermissions, ServerControl
 from infergate.gateway.shared_memory import SharedMemory, uses_shared_memory
 from infergate.gateway.statistics import GatewayStatistics, merge_statistics
+from infergate.gateway.steps import ROUTE, UNTRACED, Steps
 from infergate.gateway.traffic_split import TrafficSplit
 from infergate.routing.table import RouteTable, mirror_only_backends
 
-__all__ = ["Gateway", "RouteBinding"]
 EXTENSIONS: Final = (
     "binary_tensor_data",
     "classification",
@@ -83,53 +83,64 @@ _DEFAULT_VERSION: Final = "1"
 """The version in statistics of a model that has no version, or none that is a number."""
 
 
+@dataclass(frozen=True, slots=True)
+class GatewayOptions:
+    """The optional parts of a gateway."""
+
+    combine_readiness: Callable[[Sequence[bool]], bool] = all
+    """Reduces the readiness of all backends to one: ``all`` (strict) or ``any`` (lenient)."""
+    shared_memory: SharedMemory = field(
+        default_factory=lambda: SharedMemory(DEFAULT_LIMITS, enabled=False)
+    )
+    permissions: ControlPermissions = NO_PERMISSIONS
+    counters_of: Callable[[str], RouteCounters] = lambda _: RouteCounters()
+    """Returns the counters of a route by its label."""
+    aggregate_statistics: Callable[[str, str], Awaitable[ModelStatistics]] | None = None
+    """Returns a model's statistics of all worker processes, if there are several."""
+    steps: Steps = UNTRACED
+
+
 class Gateway:
     """Routes operations to backends."""
 
-    def __init__(  # noqa: PLR0913 - one parameter for each configured part
+    def __init__(
         self,
         table: RouteTable,
         backends: Mapping[str, Backend],
         declared: Mapping[str, ModelMetadata],
-        combine: Callable[[Sequence[bool]], bool] = all,
-        shared_memory: SharedMemory | None = None,
-        *,
-        permissions: ControlPermissions = NO_PERMISSIONS,
+        options: GatewayOptions | None = None,
         predecessor: Gateway | None = None,
-        counters_of: Callable[[str], RouteCounters] = lambda _: RouteCounters(),
-        aggregate_statistics: Callable[[str, str], Awaitable[ModelStatistics]] | None = None,
     ) -> None:
         """``declared`` is metadata from the configuration, by the client's model name; it replaces
-        the backend's. ``combine`` reduces the readiness of all backends to one: ``all`` (strict) or
-        ``any`` (lenient). ``permissions`` are the operations on servers that are switched on. The
-        statistics and the readiness of ``predecessor``, the gateway of the previous configuration,
-        continue. ``counters_of`` returns the counters of a route by its label.
-        ``aggregate_statistics`` returns those of a model, reported for a version, of all worker
-        processes; None if there is only this one."""
+        the backend's. The statistics and the readiness of ``predecessor``, the gateway of the
+        previous configuration, continue."""
+        options = options or GatewayOptions()
+        self.bind: Final = options.steps.sync(ROUTE, self._bind)
+        self.stream: Final = options.steps.stream(self._stream)
         self.backends: Final = tuple(backends.values())
         self.declared: Final = declared
-        self.shared_memory: Final = shared_memory or SharedMemory(DEFAULT_LIMITS, enabled=False)
+        self.shared_memory: Final = options.shared_memory
         self._extensions: Final = (
             *EXTENSIONS,
-            *permissions.extensions,
+            *options.permissions.extensions,
             *self.shared_memory.extensions,
         )
-        self._control: Final = ServerControl(permissions, self)
+        self._control: Final = ServerControl(options.permissions, self)
         self.bindings: Final = tuple(RouteBinding(r, backends[r.backend]) for r in table.routes)
         self._table: Final = table
         self.name_rule: Final = table.name_rule
         self._binding_of: Final = {id(binding.route): binding for binding in self.bindings}
         self.traffic_splits: Final[Mapping[RouteBinding, TrafficSplit]] = {
-            binding: TrafficSplit(binding, backends, counters_of(binding.label), self)
+            binding: TrafficSplit(binding, backends, options.counters_of(binding.label), self)
             for binding in self.bindings
             if binding.route.has_other_targets
         }
         self._mirror_only: Final = mirror_only_backends(table.routes)
-        self._combine_readiness: Final = combine
+        self._combine_readiness: Final = options.combine_readiness
         self._catalogue: Final = ModelCatalogue(table, self.bindings, self)
         exact = (route.pattern for route in table.routes if route.is_exact)
         self._configured_models: Final = frozenset((*exact, *declared))
-        self._aggregate_statistics: Final = aggregate_statistics
+        self._aggregate_statistics: Final = options.aggregate_statistics
         self.own_statistics: Final[GatewayStatistics] = (
             predecessor.own_statistics
             if predecessor
@@ -153,7 +164,7 @@ class Gateway:
         route = self._table.find(model, version, headers)
         return "" if route is None else route.label
 
-    def bind(self, model: str, version: str, context: RequestContext) -> RouteBinding:
+    def _bind(self, model: str, version: str, context: RequestContext) -> RouteBinding:
         """Return the route of ``model`` and note it on ``context``. Raises NOT_FOUND."""
         route = self._table.find(model, version, context.headers)
         if route is None:
@@ -258,7 +269,7 @@ class Gateway:
             return response
         return await fit_response(response, request, model, binding, context)
 
-    def stream(
+    def _stream(
         self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
         """Yield all responses to ``request``, on demand, from the route of ``binding`` or one of

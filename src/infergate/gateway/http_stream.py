@@ -8,25 +8,22 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
 from infergate.codecs.base import ParsedRequest, SupportsStreaming
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.log_events import BUG
 from infergate.core.messages import STREAM_OPERATION_NAME, InferRequest, InferResponse
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.gateway.codec_offload import CodecOffload
-from infergate.gateway.gateway import Gateway
-
-_log = logging.getLogger(__name__)
+from infergate.gateway.inference_gateway import InferenceGateway
+from infergate.gateway.internal_error import internal_error
 
 
 def _start_stream(
-    gateway: Gateway, parsed: ParsedRequest, context: RequestContext
+    gateway: InferenceGateway, parsed: ParsedRequest, context: RequestContext
 ) -> AsyncGenerator[InferResponse, None]:
     request = parsed.operation
     assert isinstance(request, InferRequest)
@@ -36,7 +33,7 @@ def _start_stream(
 
 
 async def single_response(
-    gateway: Gateway, parsed: ParsedRequest, context: RequestContext
+    gateway: InferenceGateway, parsed: ParsedRequest, context: RequestContext
 ) -> InferResponse:
     """Return the single response to ``parsed``. Raises UNSUPPORTED, with the text of
     ``parsed.single_response_error``, if there are several responses or none."""
@@ -48,7 +45,7 @@ async def single_response(
 
 
 async def open_http_stream(
-    gateway: Gateway,
+    gateway: InferenceGateway,
     codec_offload: CodecOffload[Any, Any],
     parsed: ParsedRequest,
     wire: Any,
@@ -99,19 +96,12 @@ class _ResponseBody:
             self._is_finished = True
             return None
         assert self._context.record.response_count is not None
-        build, offload, context = (
-            self._codec.build_stream_response,
-            self._codec_offload,
-            self._context,
-        )
+        context = self._context
         context.memory.shrink(self._counted_bytes)  # the previous response has been sent
         self._counted_bytes = 0
-        if offload.is_short_response(result, self._parsed):
-            response = build(result, self._parsed)
-        else:
-            response, self._counted_bytes = await offload.write_response(
-                context, build, result, self._parsed
-            )
+        response, self._counted_bytes = await self._codec_offload.write_response(
+            context, self._codec.build_stream_response, result, self._parsed
+        )
         self._context.record.response_count += 1
         return response
 
@@ -132,12 +122,8 @@ class _ResponseBody:
                 raise
             return self._error_body(self._context.abort_error)
         except Exception:  # noqa: BLE001 - logged; costs one request only
-            _log.exception(
-                "internal error while serving a stream of %s",
-                self._context.record.protocol,
-                extra=BUG,
-            )
-            return self._error_body(GatewayError(Kind.INTERNAL, "internal error"))
+            protocol = self._context.record.protocol
+            return self._error_body(internal_error(f"serving a stream of {protocol}"))
         body: Sequence[Buffer] | None = None if response is None else response.body
         return body
 

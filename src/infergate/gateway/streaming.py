@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -20,23 +19,22 @@ from typing import Final
 
 from infergate.codecs.base import Codec, ParsedRequest, SupportsStreaming
 from infergate.core.errors import GatewayError, Kind, UnauthenticatedError
-from infergate.core.log_events import BUG
 from infergate.core.memory import UNLIMITED, MemoryAccount
 from infergate.core.messages import STREAM_OPERATION_NAME, InferRequest, InferResponse
 from infergate.core.request_context import CLOCK_TOLERANCE, RequestContext
-from infergate.core.request_record import RequestRecord
 from infergate.core.sequences import SequenceKey, sequence_key
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, total_size
 from infergate.gateway.frontend import Frontend
-from infergate.gateway.gateway import RouteBinding
+from infergate.gateway.internal_error import internal_error
+from infergate.gateway.route_binding import RouteBinding
 
 MAX_CONCURRENT_REQUESTS: Final = 16
 """Requests of a stream that run at once."""
-_log = logging.getLogger(__name__)
 
 ParsedStreamRequest = tuple[InferRequest, ParsedRequest, RouteBinding]
-StreamObserver = Callable[[RequestContext], None]
+RequestObserver = Callable[[RequestContext], None]
+"""Called with the context of a request."""
 RpcStreaming = SupportsStreaming[RpcRequest, RpcResponse]
 
 
@@ -81,8 +79,8 @@ class InferenceStream:
         self,
         frontend: Frontend[RpcRequest, RpcResponse],
         codec: RpcStreaming | UnaryStreamCodec,
-        assign_id: StreamObserver,
-        record: StreamObserver,
+        assign_id: RequestObserver,
+        record: RequestObserver,
         context: RequestContext,
     ) -> None:
         """``assign_id`` gives each request its id, ``record`` is called when a request ends;
@@ -137,7 +135,7 @@ class InferenceStream:
         except GatewayError as error:
             return error
         except Exception:  # noqa: BLE001 - logged; costs one request only
-            return _internal_error(context.record)
+            return internal_error(f"serving a stream of {context.record.protocol}")
 
     async def _recorded_responses(
         self, request: _StreamRequest, sequence: SequenceKey | None
@@ -184,7 +182,7 @@ class InferenceStream:
             # would keep both until the garbage collector runs.
             error = raised.with_traceback(None)
         except Exception:  # noqa: BLE001 - logged; costs one request only
-            error = _internal_error(context.record)
+            error = internal_error(f"serving a stream of {context.record.protocol}")
         if error is None:
             return
         context.record.record_error(error)
@@ -213,14 +211,11 @@ class InferenceStream:
                     await request.may_respond.wait()
                 else:
                     self._stop_waiting(request)
-                build, offload = self._codec.build_stream_response, self._frontend.codec_offload
-                if offload.is_short_response(result, parsed):
-                    yield build(result, parsed)
-                else:
-                    message, counted_bytes = await offload.write_response(
-                        context, build, result, parsed
-                    )
-                    yield message
+                message, counted_bytes = await self._frontend.codec_offload.write_response(
+                    context, self._codec.build_stream_response, result, parsed
+                )
+                yield message
+                if counted_bytes:
                     context.memory.shrink(counted_bytes)
         end_message = None if ended else self._codec.build_stream_end(parsed)
         if end_message is not None:
@@ -252,8 +247,3 @@ def _sequence_of_request(parsed: ParsedStreamRequest | GatewayError) -> Sequence
     if isinstance(parsed, GatewayError):
         return None
     return sequence_key(parsed[0])
-
-
-def _internal_error(record: RequestRecord) -> GatewayError:
-    _log.exception("internal error while serving a stream of %s", record.protocol, extra=BUG)
-    return GatewayError(Kind.INTERNAL, "internal error")

@@ -27,17 +27,14 @@ from infergate.core.stats import ConcurrencyStats, EndpointStats
 from infergate.core.tracing import TRACEPARENT, Tracer
 from infergate.gateway.authorized import AuthorizedGateway, authorized_services
 from infergate.gateway.dispatch import HttpDispatch, RpcDispatch, assign_request_id
-from infergate.gateway.frontend import Frontend, PipelineFactory, RequestAuthorizer
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.frontend import Frontend, RequestAuthorizer
+from infergate.gateway.gateway import Gateway, GatewayOptions
+from infergate.gateway.inference_gateway import InferenceGateway
 from infergate.gateway.server_control import ControlPermissions
 from infergate.gateway.services import gateway_services
 from infergate.gateway.shared_memory import SharedMemory
-from infergate.gateway.traced import (
-    TracedAuthorizedGateway,
-    TracedGateway,
-    TracedOffload,
-    TracedPipelines,
-)
+from infergate.gateway.steps import UNTRACED, Steps
+from infergate.gateway.traced import TracedSteps
 from infergate.observe.access_log import FORMATS, AccessLog
 from infergate.observe.exposition import Exposition
 from infergate.observe.label_names import NO_NAME, MetricNames
@@ -179,21 +176,24 @@ def _build_parts(
         or _make_backend(name, config, limits, shared, tracing, helper_pool)
         for name in config.backends
     }
-    gateway = _gateway_factory(config, tracing)(
+    gateway = Gateway(
         compiled.routing_table(config),
         backends,
         compiled.declared_models(config),
-        READINESS_RULES[config.readiness],
-        SharedMemory(
-            limits,
-            [backends[name] for name in sharing],
-            enabled=config.control.shared_memory,
-            predecessor=previous.gateway.shared_memory if previous else None,
+        GatewayOptions(
+            READINESS_RULES[config.readiness],
+            SharedMemory(
+                limits,
+                [backends[name] for name in sharing],
+                enabled=config.control.shared_memory,
+                predecessor=previous.gateway.shared_memory if previous else None,
+            ),
+            ControlPermissions(config.control.repository, config.control.settings),
+            shared.group.metrics.backends.route_counters,
+            shared.group.aggregate_statistics,
+            _make_steps(tracing),
         ),
-        permissions=ControlPermissions(config.control.repository, config.control.settings),
-        predecessor=previous.gateway if previous else None,
-        counters_of=shared.group.metrics.backends.route_counters,
-        aggregate_statistics=shared.group.aggregate_statistics,
+        previous.gateway if previous else None,
     )
     if previous is not None and previous.config.log == config.log:
         access_log = previous.access_log
@@ -201,7 +201,7 @@ def _build_parts(
         access_log = _make_access_log(config, shared.group)
     authorizer = None
     try:
-        if isinstance(gateway, AuthorizedGateway):
+        if config.access is not None:
             authorizer = make_authorizer(
                 config, gateway.route_label, limits, shared.group, previous
             )
@@ -228,11 +228,8 @@ def _make_tracer(config: Config) -> Tracer | None:
     return create_tracer()
 
 
-def _gateway_factory(config: Config, tracer: Tracer | None) -> Callable[..., Gateway]:
-    if tracer is None:
-        return Gateway if config.access is None else AuthorizedGateway
-    traced = TracedGateway if config.access is None else TracedAuthorizedGateway
-    return functools.partial(traced, tracer=tracer)
+def _make_steps(tracer: Tracer | None) -> Steps:
+    return UNTRACED if tracer is None else TracedSteps(tracer)
 
 
 def _unchanged_backends(
@@ -279,13 +276,11 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
     record = make_request_recorder(group, gateway.own_statistics, access_log, tracer)
     name_call = assign_request_id if tracer is None else request_tracing_starter(tracer)
     serving = _FrontendFactory(
-        gateway,
+        gateway if authorizer is None else AuthorizedGateway(gateway),
         limits,
-        helper_pool
-        if helper_pool is None or tracer is None
-        else TracedOffload(helper_pool, tracer),
+        helper_pool,
         authorizer,
-        None if tracer is None else TracedPipelines(tracer),
+        _make_steps(tracer),
     )
     addresses = compiled.addresses(config)
     transports, tls = load_engine(config.engine), compiled.server_tls(config)
@@ -365,17 +360,15 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
 class _FrontendFactory:
     """The dependencies that all frontends share."""
 
-    gateway: Gateway
+    gateway: InferenceGateway
     limits: Limits
     offload: Offload | None
     authorizer: RequestAuthorizer | None
-    pipelines: PipelineFactory | None
+    steps: Steps
 
     def make(self, codec: Codec[Any, Any]) -> Frontend[Any, Any]:
         """Return the frontend of ``codec``."""
-        return Frontend(
-            codec, self.gateway, self.limits, self.offload, self.authorizer, self.pipelines
-        )
+        return Frontend(codec, self.gateway, self.limits, self.offload, self.authorizer, self.steps)
 
 
 def _make_frontends(

@@ -6,8 +6,9 @@ import time
 
 from infergate.core.request_context import RequestContext
 from infergate.core.tracing import Tracer
-from infergate.gateway.dispatch import RequestObserver, assign_request_id
+from infergate.gateway.dispatch import assign_request_id
 from infergate.gateway.statistics import GatewayStatistics
+from infergate.gateway.streaming import RequestObserver
 from infergate.observe.access_log import AccessLog
 from infergate.runtime.worker_group import WorkerGroup
 

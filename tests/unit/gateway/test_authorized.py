@@ -41,6 +41,7 @@ from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.gateway.authorized import AuthorizedGateway, authorized_services
 from infergate.gateway.dispatch import RpcDispatch
 from infergate.gateway.frontend import Frontend
+from infergate.gateway.gateway import Gateway, GatewayOptions
 from infergate.gateway.server_control import ControlPermissions
 from infergate.gateway.services import GatewayServices
 from infergate.routing.table import Route, RouteTable
@@ -50,11 +51,9 @@ EVERY = frozenset(OPERATION_NAMES.values())
 
 def gateway(backend: Any, *patterns: str) -> AuthorizedGateway:
     routes = [Route(pattern, "b") for pattern in patterns or ("*",)]
+    allowed = ControlPermissions(repository=True, settings=True)
     return AuthorizedGateway(
-        RouteTable(routes),
-        {"b": backend},
-        {},
-        permissions=ControlPermissions(repository=True, settings=True),
+        Gateway(RouteTable(routes), {"b": backend}, {}, GatewayOptions(permissions=allowed))
     )
 
 
@@ -186,16 +185,15 @@ async def test_tensors_in_shared_memory_need_permission(request_: InferRequest) 
 
 
 def test_a_route_is_called_as_in_the_log() -> None:
-    made = gateway(Memory("b"), "bert-*", "m")
+    table = RouteTable([Route("bert-*", "b"), Route("m", "b")])
+    made = Gateway(table, {"b": Memory("b")}, {})
     assert [made.route_label(each, "", {}) for each in ("bert-1", "m", "x")] == ["bert-*", "m", ""]
 
 
 def test_a_route_with_headers_matches_requests_that_have_them() -> None:
     """Otherwise requests would be counted under another route."""
     canary = Route("m", "b", version="2", headers={"x-team": "a*"})
-    memory = Memory("b")
-    table = RouteTable([canary, Route("m", "b")])
-    made = AuthorizedGateway(table, {"b": memory}, {})
+    made = Gateway(RouteTable([canary, Route("m", "b")]), {"b": Memory("b")}, {})
     assert made.route_label("m", "2", {"x-team": "ab"}) == canary.label
     assert made.route_label("m", "2", {}) == "m"
 

@@ -26,14 +26,16 @@ from infergate.core.messages import (
     TensorMetadata,
 )
 from infergate.core.tensor import Tensor
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import Gateway, GatewayOptions
 from infergate.routing.table import Rewrite, Route, RouteTable
 
 
 def gateway(
     *routes: Route, backends: Any = (), declared: Any = None, combine: Any = all
 ) -> Gateway:
-    return Gateway(RouteTable(routes), {b.name: b for b in backends}, declared or {}, combine)
+    return Gateway(
+        RouteTable(routes), {b.name: b for b in backends}, declared or {}, GatewayOptions(combine)
+    )
 
 
 def one(rewrite: Rewrite | None = None, **route: Any) -> tuple[Gateway, Memory]:

@@ -32,7 +32,7 @@ from infergate.core.name_rules import NameRule
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, RpcRequest
 from infergate.gateway.frontend import Frontend
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import Gateway, GatewayOptions
 from infergate.gateway.server_control import ControlPermissions
 from infergate.gateway.shared_memory import SharedMemory
 from infergate.routing.table import Route, RouteTable
@@ -147,8 +147,10 @@ def frontend(
         RouteTable([Route("*", "b")], names or NameRule()),
         {"b": memory},
         {},
-        shared_memory=SharedMemory(DEFAULT_LIMITS, enabled=True),
-        permissions=ControlPermissions(repository=True, settings=True),
+        GatewayOptions(
+            shared_memory=SharedMemory(DEFAULT_LIMITS, enabled=True),
+            permissions=ControlPermissions(repository=True, settings=True),
+        ),
     )
     return Frontend(plugins()[protocol].create({}), made, DEFAULT_LIMITS, authorizer=gate)
 

@@ -29,7 +29,7 @@ from infergate.core.messages import (
     TraceSettingsRequest,
 )
 from infergate.gateway.audit import log_denied
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import Gateway, GatewayOptions
 from infergate.gateway.server_control import ControlPermissions
 from infergate.routing.table import Rewrite, Route, RouteTable
 
@@ -48,7 +48,7 @@ def gateway(*backends: Any, routes: Any = ROUTES, **allowed: bool) -> Gateway:
         RouteTable(routes),
         {each.name: each for each in every_backend},
         {},
-        permissions=ControlPermissions(**allowed),
+        GatewayOptions(permissions=ControlPermissions(**allowed)),
     )
 
 

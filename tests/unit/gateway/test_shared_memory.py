@@ -39,7 +39,7 @@ from infergate.core.region_ref import RegionRef
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor
 from infergate.gateway import shared_memory
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import Gateway, GatewayOptions
 from infergate.gateway.shared_memory import SharedMemory
 from infergate.gateway.shared_memory_region import open_region
 from infergate.routing.table import Route, RouteTable
@@ -686,7 +686,9 @@ async def test_memory_on_a_gpu_is_left_to_the_backend() -> None:
 async def test_an_inference_through_the_gateway() -> None:
     memory = await on()
     backend = Memory("b")
-    made = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {}, shared_memory=memory)
+    made = Gateway(
+        RouteTable([Route("*", "b")]), {"b": backend}, {}, GatewayOptions(shared_memory=memory)
+    )
     request = request_with(RegionRef("r", 0, 2))
     answer = await made.perform(request, call())
     assert isinstance(answer, InferResponse)

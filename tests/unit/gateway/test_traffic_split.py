@@ -27,7 +27,7 @@ from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor
 from infergate.core.wire import RpcRequest
 from infergate.gateway.frontend import Frontend
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import Gateway, GatewayOptions
 from infergate.routing.table import MirrorTarget, Rewrite, Route, RouteTable, SplitTarget
 
 AWAY = GatewayError(Kind.CONNECT, "nobody there")
@@ -39,7 +39,9 @@ class Harness:
         self.own, self.other = Memory("own"), Memory("other")
         known: dict[str, Any] = {"own": self.own, "other": self.other, **backends}
         self.counters = RouteCounters()
-        self.gateway = Gateway(RouteTable(routes), known, {}, counters_of=lambda _: self.counters)
+        self.gateway = Gateway(
+            RouteTable(routes), known, {}, GatewayOptions(counters_of=lambda _: self.counters)
+        )
 
     async def ask(self, request: InferRequest = REQUEST, **fields: Any) -> RequestContext:
         context = call(**fields)

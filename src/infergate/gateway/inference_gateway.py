@@ -1,0 +1,54 @@
+"""The operations of the gateway that every frontend calls, whatever its protocol."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable
+from typing import Protocol
+
+from infergate.core.messages import (
+    InferRequest,
+    InferResponse,
+    ModelMetadata,
+    Operation,
+    Response,
+)
+from infergate.core.name_rules import NameRule
+from infergate.core.request_context import RequestContext
+from infergate.gateway.route_binding import RouteBinding
+
+
+class InferenceGateway(Protocol):
+    """Routes operations to backends. Every method raises GatewayError."""
+
+    @property
+    def name_rule(self) -> NameRule:
+        """The rule for names of models and versions."""
+        ...
+
+    def bind(self, model: str, version: str, context: RequestContext) -> RouteBinding:
+        """Return the route of ``model`` and note it on ``context``. Raises NOT_FOUND."""
+        ...
+
+    async def describe(
+        self, model: str, version: str, context: RequestContext, *, newer: bool = False
+    ) -> ModelMetadata:
+        """Return the metadata of a model in the client's names, at most a minute old, or a second
+        if ``newer``. Its route is noted on ``context``."""
+        ...
+
+    async def perform(self, operation: Operation, context: RequestContext) -> Response:
+        """Carry out ``operation``."""
+        ...
+
+    def infer(
+        self, request: InferRequest, binding: RouteBinding, context: RequestContext, /
+    ) -> Awaitable[InferResponse]:
+        """Run ``request`` on ``binding``, its route, or one of the route's other targets."""
+        ...
+
+    def stream(
+        self, request: InferRequest, binding: RouteBinding, context: RequestContext, /
+    ) -> AsyncGenerator[InferResponse, None]:
+        """Yield all responses to ``request``, on demand, from the route of ``binding`` or one of
+        its other targets."""
+        ...

@@ -1,0 +1,19 @@
+"""Converts a bug into the failure of one request: a text that reveals nothing to the client, and a
+traceback in the log."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.log_events import BUG
+
+_log: Final = logging.getLogger(__name__)
+
+
+def internal_error(activity: str) -> GatewayError:
+    """Log the exception being handled, which interrupted ``activity``, and return the client's
+    error."""
+    _log.exception("internal error while %s", activity, extra=BUG)
+    return GatewayError(Kind.INTERNAL, "internal error")

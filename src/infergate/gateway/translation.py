@@ -1,0 +1,101 @@
+"""The pipeline through the canonical form, which serves every operation and every pair of
+protocols."""
+
+from __future__ import annotations
+
+from typing import Final, Generic, TypeVar
+
+from infergate.codecs.base import ParsedRequest, PartialInferRequest, RequestSummary
+from infergate.core.accounting import body_parts, charge_tensors, needs_accounting
+from infergate.core.errors import GatewayError
+from infergate.core.limits import NeedsOffloadError
+from infergate.core.messages import InferRequest, Response
+from infergate.core.request_context import RequestContext
+from infergate.gateway.codec_offload import CodecOffload
+from infergate.gateway.http_stream import open_http_stream, single_response
+from infergate.gateway.inference_gateway import InferenceGateway
+from infergate.gateway.route_binding import RouteBinding
+from infergate.gateway.steps import PARSE, RENDER, Steps
+
+Req = TypeVar("Req")
+Resp = TypeVar("Resp")
+T = TypeVar("T")
+
+
+class Translation(Generic[Req, Resp]):
+    """Wire → canonical → gateway → canonical → wire. Serves every operation."""
+
+    name: Final = "translate"
+
+    def __init__(
+        self, codec_offload: CodecOffload[Req, Resp], gateway: InferenceGateway, steps: Steps
+    ) -> None:
+        self._codec_offload: Final = codec_offload
+        self._gateway: Final = gateway
+        self._build: Final = codec_offload.codec.build_response
+        self.parse: Final = steps.awaited(PARSE, self._parse)
+        """Returns the operation in a message; see ``_parse``."""
+        self._write: Final = steps.awaited(RENDER, codec_offload.write_response)
+
+    async def infer(
+        self, wire: Req, summary: RequestSummary, binding: RouteBinding, context: RequestContext
+    ) -> Resp:
+        """Parse the request, run the inference, build the response."""
+        del summary
+        parsed = await self.parse(wire, context)
+        if parsed.wants_stream:
+            response: Resp = await open_http_stream(
+                self._gateway, self._codec_offload, parsed, wire, context
+            )
+            return response
+        if parsed.single_response_error:
+            result: Response = await single_response(self._gateway, parsed, context)
+        else:
+            assert isinstance(parsed.operation, InferRequest)
+            result = await self._gateway.infer(parsed.operation, binding, context)
+        return (await self._write(context, self._build, result, parsed))[0]
+
+    async def perform(self, wire: Req, context: RequestContext) -> Resp:
+        """Return the response to any operation other than an inference."""
+        parsed = await self.parse(wire, context)
+        self._gateway.name_rule.check_operation(parsed.operation)
+        result = await self._gateway.perform(parsed.operation, context)
+        return (await self._write(context, self._build, result, parsed))[0]
+
+    async def _parse(self, wire: Req, context: RequestContext) -> ParsedRequest:
+        """Return the operation in ``wire``, with the model's metadata filled in where it is
+        needed."""
+        offload = self._codec_offload
+        inline = offload.can_read_inline(wire)
+        if inline:
+            try:
+                parsed = offload.codec.parse_request(wire, offload.limits)
+            except NeedsOffloadError:
+                inline = False
+        if not inline:
+            parsed = await offload.run_in_helper(context, offload.parse_request, wire)
+        if isinstance(parsed, PartialInferRequest):
+            partial = parsed
+            try:
+                parsed = await self.complete(partial, context, inline=inline)
+            except NeedsOffloadError:
+                parsed = await self.complete(partial, context, inline=False)
+        operation = parsed.operation
+        if isinstance(operation, InferRequest) and needs_accounting(operation.inputs):
+            charge_tensors(operation.inputs, body_parts(wire), context.memory)
+        return parsed
+
+    async def complete(
+        self, partial: PartialInferRequest[T], context: RequestContext, *, inline: bool
+    ) -> T:
+        """Complete ``partial`` with the model's metadata. A request that contradicts cached
+        metadata is checked once more against fresh metadata before it is refused."""
+        model, version = partial.model, partial.version
+        metadata = await self._gateway.describe(model, version, context)
+        try:
+            return await self._codec_offload.complete(partial, metadata, context, inline=inline)
+        except GatewayError:
+            fresh = await self._gateway.describe(model, version, context, newer=True)
+            if fresh == metadata:
+                raise
+        return await self._codec_offload.complete(partial, fresh, context, inline=inline)
