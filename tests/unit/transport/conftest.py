@@ -1,4 +1,4 @@
-"""Servers and clients for the transport tests. Afterwards nothing may be left admitted."""
+"""Servers and clients for the transport tests, which check that no request stays admitted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from infergate.transport.server.admission import Admission
 
 @pytest.fixture
 async def serve_http(engine: Engine) -> AsyncIterator[HttpServe]:
-    """Start HTTP servers with given limits; afterwards nothing may be left admitted."""
+    """Start HTTP servers with given limits; afterwards no request may be admitted."""
     async with AsyncExitStack() as stack:
 
         async def serve(limits: Limits) -> HttpHarness:
@@ -56,7 +56,7 @@ async def harness(serve_http: HttpServe) -> HttpHarness:
 
 @pytest.fixture
 async def quick(serve_http: HttpServe) -> HttpHarness:
-    """A site that loses patience after 0.2 s."""
+    """A server whose timeouts are 0.2 s."""
     return await serve_http(QUICK)
 
 
@@ -75,7 +75,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 @pytest.fixture
 async def serve_grpc(engine: Engine) -> AsyncIterator[RpcServe]:
-    """Start gRPC servers with given limits; afterwards nothing may be left admitted."""
+    """Start gRPC servers with given limits; afterwards no request may be admitted."""
     async with AsyncExitStack() as stack:
 
         async def serve(limits: Limits) -> GrpcHarness:

@@ -1,4 +1,4 @@
-"""What the tests of frames and unix sockets share."""
+"""Helpers for the tests of frames and unix sockets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def framed(body: bytes) -> bytes:
 
 
 class FrameEcho(HttpEcho):
-    """Does what a frame with one of the WORDS says; answers any other with itself."""
+    """Performs the action that a frame names in WORDS; echoes any other frame."""
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
         body = bytes(join_parts(wire.body))
@@ -46,13 +46,13 @@ class FramePeer(Peer):
         return await self.frame()
 
     async def ended(self) -> bool:
-        """The server closes, and says nothing more. So do we."""
+        """The server closes the connection without another byte; close this side too."""
         ended = await super().ended()
         await self.close()
         return ended
 
     async def frame(self) -> bytes:
-        """The next answer."""
+        """Read the next response."""
         async with asyncio.timeout(10):
             (length,) = struct.unpack("<I", await self.reader.readexactly(4))
             return await self.reader.readexactly(length)
@@ -78,7 +78,7 @@ class FrameHarness:
         return FramePeer(*await asyncio.open_connection(address.host, address.port))
 
     async def good(self) -> None:
-        """A request on another connection is served."""
+        """A request on another connection succeeds."""
         peer = await self.connect()
         assert await peer.ask(b"hi") == b"POST hi"
         await peer.close()
@@ -86,7 +86,7 @@ class FrameHarness:
 
 @asynccontextmanager
 async def frame_harness(limits: Limits, socket: Path | None = None) -> AsyncIterator[FrameHarness]:
-    """Afterwards nothing may be left admitted."""
+    """Start a frame server; afterwards no request may be admitted."""
     admission = Admission(limits)
     app = FrameEcho()
     address = LOCAL if socket is None else Address(unix=str(socket))

@@ -1,4 +1,4 @@
-"""Several that accept from one socket, here of one process; each has its place."""
+"""Several workers accept from one socket, here in one process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from infergate.transport.worker_loads import WorkerLoads
 
 
 class Worker:
-    """Accepts at ``place``, once it is told to."""
+    """A worker with the given ``index``, which accepts when ``go`` is set."""
 
     def __init__(self, listener: socket.socket, memory: int, index: int) -> None:
         self.connections: set[asyncio.Protocol] = set()
@@ -65,7 +65,7 @@ async def workers() -> AsyncIterator[list[Worker]]:
 
 
 async def connected(to: Worker, count: int) -> list[asyncio.StreamWriter]:
-    """``count`` connections at once, each of which was greeted."""
+    """Open ``count`` connections at once, each of which gets a greeting."""
 
     async def connect() -> asyncio.StreamWriter:
         reader, writer = await asyncio.open_connection(*to.listener.getsockname())
@@ -107,7 +107,7 @@ async def test_one_that_comes_later_gets_those_that_come_then(workers: list[Work
 
 async def test_a_hanging_handshake_delays_no_other(workers: list[Worker]) -> None:
     workers[0].accept()
-    workers[1].loads.report(0)  # it is there, and accepts nobody
+    workers[1].loads.report(0)  # it exists, but does not accept
     writers = await connected(workers[0], 100)
     assert len(workers[0].connections) == 100
     await closed(writers)
@@ -127,14 +127,14 @@ async def test_no_worker_accepts_after_close(workers: list[Worker]) -> None:
     workers[0].close()
     assert workers[0].loads.counts() == (-1, -1, -1)
     reader, writer = await asyncio.open_connection(*workers[0].listener.getsockname())
-    workers[1].accept()  # the connection has waited for somebody
+    workers[1].accept()  # the connection waited in the backlog
     async with asyncio.timeout(20):
         assert await reader.readexactly(5) == b"hello"
     await closed([writer])
 
 
 class Full:
-    """A listener's socket on a system that has no descriptor left, once."""
+    """A listening socket whose ``accept`` fails once because the system has no descriptor left."""
 
     def __init__(self, real: socket.socket) -> None:
         self.real = real

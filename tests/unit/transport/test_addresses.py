@@ -1,5 +1,5 @@
-"""Endpoints that are one address of a name: both are kept apart, and one is let go while others
-stay."""
+"""Endpoints that are different addresses of one name have separate connections, and one can be
+closed while others stay."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GRPC = [H2Upstream, GrpcioUpstream]
 
 @dataclass
 class Heard:
-    """What a server was told, and how many connections it has."""
+    """The requests and the number of connections of a server."""
 
     endpoint: Endpoint = field(default_factory=Endpoint)
     names: list[str] = field(default_factory=list)

@@ -128,7 +128,7 @@ def test_detached_memory_outlasts_its_request() -> None:
 def test_slow_clients_are_given_up_where_memory_is_short(
     monkeypatch: pytest.MonkeyPatch, age: float, taken: int, is_cut: bool
 ) -> None:
-    """``taken`` in hundredths: who would not be done within ``idle_body_time`` is slow."""
+    """``taken`` in hundredths: a body that would not finish within ``idle_body_time`` is slow."""
     admission = Admission(Limits(in_flight_bytes=10 * MIB, idle_body_time=27.0))
     client, unsent = Client(), UnsentResponse(admission)
     now = 100.0
@@ -177,8 +177,8 @@ Looks = list[tuple[float, float]]
 def test_slow_senders_are_given_up_where_memory_is_short(
     monkeypatch: pytest.MonkeyPatch, length: int, looks: Looks, *, is_cut: bool
 ) -> None:
-    """MiB that have come by each look, of ``length`` or of a body that announces none. What came
-    long ago does not excuse who drips now."""
+    """MiB received at each check, of ``length`` or of a body without a length. A fast start does
+    not excuse a slow end."""
     admission = Admission(Limits(in_flight_bytes=10 * MIB, idle_body_time=27.0))
     client, body = Client(), IncomingBody(admission)
     share = RequestAccount(admission)
@@ -205,8 +205,8 @@ def test_slow_senders_are_given_up_where_memory_is_short(
 
 
 class Accounts(RuleBasedStateMachine):
-    """Whatever happens to requests, and in whichever order, what is counted is the sum of what they
-    hold; nothing is when they are over."""
+    """In whatever order requests proceed, the total is the sum of what they hold, and 0 at the
+    end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -252,7 +252,8 @@ class Accounts(RuleBasedStateMachine):
     @precondition(lambda self: self.requests)
     @rule(data=st.data(), unread=st.integers(0, 500))
     def ends(self, data: st.DataObject, unread: int) -> None:
-        """Answered, failed or cancelled: it is released, perhaps twice; a reader may be slow."""
+        """Answered, failed or cancelled: the request is released, perhaps twice; a reader may be
+        slow."""
         share = self._pick(data)
         if share in self.requests:
             self.requests.discard(share)

@@ -1,4 +1,4 @@
-"""Listeners on sockets that somebody else has bound."""
+"""Listeners on sockets that were bound by another process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def listening(address: Address) -> socket.socket:
 
 
 def beside(address: Address) -> socket.socket:
-    """What the library of gRPC binds beside."""
+    """The sockets that grpcio binds in addition."""
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     made.bind((address.host, address.port))
@@ -33,7 +33,7 @@ def beside(address: Address) -> socket.socket:
 
 
 class Given:
-    """A Bind that gives one socket, and sees to when it is let go."""
+    """A Bind that returns one socket, and checks when it is closed."""
 
     def __init__(self, made: socket.socket) -> None:
         self.made = made
@@ -53,7 +53,7 @@ async def test_http_on_a_socket_that_was_given(engine: Engine) -> None:
     server = engine.http(LOCAL, HttpEcho(), LIMITS, Admission(LIMITS))
     await server.bind(given)
     assert (server.address.host, server.address.port) == where
-    reader, writer = await asyncio.open_connection(*where)  # waits until somebody accepts
+    reader, writer = await asyncio.open_connection(*where)  # waits for an accept
     peer = Peer(reader, writer)
     await server.start()
     await peer.send(REQUEST)

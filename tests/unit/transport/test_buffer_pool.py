@@ -1,4 +1,4 @@
-"""Memory for long bodies: given out, taken back, and let go."""
+"""The buffer pool: allocation, reuse and release of memory for long bodies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from infergate.transport.net.buffer_pool import MAX_UNUSED_BYTES, MIN_POOLED_BYT
 
 
 def address(buffer: memoryview) -> int:
-    """Where it lies."""
+    """Return the address of the buffer."""
     return int(np.frombuffer(buffer, np.uint8).ctypes.data)
 
 

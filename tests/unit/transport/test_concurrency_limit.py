@@ -1,4 +1,4 @@
-"""Exchanges that wait for their turn, before an upstream that notes how many come at a time."""
+"""A limited upstream, in front of one that counts concurrent exchanges."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POST = HttpRequest("POST", "/")
 
 
 class Noting:
-    """Answers when ``go`` is set; or fails, where the path says so."""
+    """Responds when ``go`` is set, or fails if the path says so."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()

@@ -1,4 +1,4 @@
-"""How many connections a listener takes, what slow readers hold, and who is at the wrong port."""
+"""Limits of connections, disconnection of slow readers, and detection of the wrong protocol."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Harness:
         return await asyncio.open_connection("127.0.0.1", self.server.address.port)
 
     async def is_let_in(self) -> bool:
-        """Whether one more may stay for now."""
+        """Whether another connection is accepted now."""
         before, count = len(self.build_refusal), self.gate.open
         reader, writer = await self.connect()
         reading = asyncio.ensure_future(reader.read())
@@ -150,7 +150,7 @@ def test_a_flood_is_counted_but_not_logged_line_by_line(
 
 
 def hello() -> bytes:
-    """What a client that speaks TLS says first."""
+    """Return the first bytes of a TLS client."""
     said = ssl.MemoryBIO()
     client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), said, server_hostname="x")
     with pytest.raises(ssl.SSLWantReadError):
@@ -184,7 +184,7 @@ def test_bytes_that_are_no_client_hello() -> None:
 
 
 class Reader:
-    """Implements ``guard.Client``."""
+    """Implements ``admission.Client``."""
 
     def __init__(self, unread: int = 0) -> None:
         self.unread = unread
@@ -218,7 +218,7 @@ def test_waiting_checks_are_counted_and_due() -> None:
 
 
 def narrow(port: int) -> socket.socket:
-    """A client with little room for answers."""
+    """A client with a small receive buffer."""
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     made.connect(("127.0.0.1", port))
@@ -234,7 +234,7 @@ SAID: dict[str, bytes] = {
 
 @pytest.mark.parametrize("kind", SAID)
 async def test_an_answer_that_waits_is_counted(kind: str) -> None:
-    """And is given back when it was read, or when its reader goes."""
+    """The memory is released when the response was read, or its reader disconnects."""
     async with harness(kind) as one:
         for reads in (True, False):
             with narrow(one.server.address.port) as client:
@@ -270,7 +270,7 @@ async def test_clients_that_do_not_read_are_disconnected(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["http", "http of compat"])
 async def test_half_closed_clients_that_do_not_read_are_disconnected(kind: str) -> None:
-    """While a request is served: the answers before it keep the connection from closing."""
+    """With a request in progress, the responses before it keep the connection from closing."""
     async with harness(kind, limits=QUICK) as one:
         with narrow(one.server.address.port) as client:
             await until(lambda: one.gate.open == 1)
@@ -301,7 +301,7 @@ NARROW = frames.PREFACE + frames.settings([(frames.INITIAL_WINDOW_SIZE, 1000)])
 
 @pytest.mark.parametrize(("method", "said"), [("Large", b"x"), ("Stream", b"y" * 50_000)])
 async def test_an_answer_that_waits_for_windows(connect: Connect, method: str, said: bytes) -> None:
-    """However well the client answers, and whatever else it asks."""
+    """Even if the client answers PINGs and sends other requests."""
     limits = dataclasses.replace(RPC_LIMITS, idle_body_time=0.4)
     harness, peer = await connect(limits, NARROW)
     peer.send(opened(1, method) + message(1, said, 0 if method == "Stream" else 1))
@@ -319,7 +319,7 @@ async def test_an_answer_that_waits_for_windows(connect: Connect, method: str, s
 async def test_a_slow_reader_is_given_up_while_memory_is_short(
     connect: Connect, method: str, said: bytes
 ) -> None:
-    """Its call alone: its connection may be a proxy's."""
+    """Only its stream is reset: the connection may be a proxy's."""
     harness, peer = await connect(RPC_LIMITS, NARROW)
     peer.send(opened(1, method) + message(1, said, 0 if method == "Stream" else 1))
     await until(lambda: harness.admission.bytes > 40_000)

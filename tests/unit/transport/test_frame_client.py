@@ -1,4 +1,4 @@
-"""The frame client against our own server, and against backends that misbehave."""
+"""The frame client with this project's server, and with misbehaving backends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def framed_endpoint(fake: Fake) -> Endpoint:
 
 
 def saying(answer: bytes, *, stay: bool = False) -> Script:
-    """Read one frame, answer with those bytes, and close unless told to stay."""
+    """Read one frame, respond with the given bytes, and close unless ``stay``."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         (length,) = struct.unpack("<I", await reader.readexactly(4))
@@ -101,7 +101,7 @@ async def test_a_broken_answer(upstream: FrameUpstream, answer: bytes, public: s
     async with fake_backend(saying(answer)) as fake:
         error = await failure(upstream, framed_endpoint(fake))
         assert (error.kind, error.public) == (Kind.BACKEND_GARBAGE, public)
-        assert fake.connections == 1  # never sent twice
+        assert fake.connections == 1  # never sent a second time
 
 
 async def test_an_answer_over_the_limit(upstream: FrameUpstream) -> None:
@@ -122,7 +122,7 @@ async def test_more_than_an_answer_ends_the_connection(
 
 
 async def test_more_than_a_long_answer_ends_the_connection() -> None:
-    """The byte too many is seen with the answer, though that fills memory of its own."""
+    """The excess byte is detected with the response, even if the response fills its own buffer."""
     body = b"a" * 500_000
     upstream = FrameUpstream(LIMITS.__class__())
     async with fake_backend(saying(framed(body) + b"\4\0\0\0evil", stay=True)) as fake:

@@ -1,4 +1,4 @@
-"""The frame server: limits, faults and the end."""
+"""The frame server: limits, faults and shutdown."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 @pytest.fixture
 async def quick() -> AsyncIterator[FrameHarness]:
-    """A site that loses patience after 0.2 s."""
+    """A server whose timeouts are 0.2 s."""
     async with frame_harness(QUICK) as harness:
         yield harness
 
@@ -122,7 +122,7 @@ async def test_a_body_over_the_limit_is_refused_by_its_announcement(
     await peer.send(struct.pack("<I", length))
     text = (await peer.frame()).decode()
     assert text == f"the request body has {length} bytes or more, the limit is 1000"
-    await peer.send(b"x" * 5000)  # read away, so that the answer arrives
+    await peer.send(b"x" * 5000)  # the rest is read, so that the response arrives
     assert await peer.ended()
     assert harness.app.calls == []
     await harness.good()
@@ -219,7 +219,7 @@ async def test_a_length_that_drips(quick: FrameHarness) -> None:
 
 
 async def test_a_slow_body_must_keep_up_a_rate(quick: FrameHarness) -> None:
-    """One byte in 0.1 s is never idle for 0.2 s, but far from 500 in a second."""
+    """One byte each 0.1 s is never idle for 0.2 s, but far below 500 bytes a second."""
     peer = await quick.connect()
     await peer.send(struct.pack("<I", 900))
     answered = asyncio.create_task(peer.frame())

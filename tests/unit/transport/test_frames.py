@@ -1,4 +1,4 @@
-"""Cutting frames out of what is received, however it is cut."""
+"""Frames are parsed alike however the received bytes are split."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ LENGTHS = st.one_of(
 
 
 class Mute(bytes):
-    """Bytes that say they are longer than they are."""
+    """Bytes that claim a greater length."""
 
     def __len__(self) -> int:
         return MAX_LENGTH + 1
 
 
 def received(stream: bytes, cuts: list[int]) -> list[bytes]:
-    """The frames in ``stream``, which comes in pieces of no more than ``cuts`` bytes, over and
-    over, and of no more than there is room for."""
+    """Return the frames in ``stream``, received in pieces of up to ``cuts`` bytes, cyclically, and
+    of no more than the buffer takes."""
     frames, found, position, turn = FrameReader(), [], 0, 0
     is_open = False
     while True:
@@ -97,7 +97,7 @@ def test_a_long_frame_goes_where_it_stays() -> None:
     frames.buffer_written(10)
     frames.open(100_000)
     buffer = frames.get_buffer()
-    assert len(buffer) == 100_000 - 6 + 1  # the one byte more tells whether something follows
+    assert len(buffer) == 100_000 - 6 + 1  # the extra byte shows whether more follows
     buffer[:-1] = b"y" * (100_000 - 6)
     frames.buffer_written(100_000 - 6)
     body = frames.take()

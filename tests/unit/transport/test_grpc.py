@@ -1,4 +1,4 @@
-"""gRPC server and client, against each other, against grpcio's own and against bare sockets."""
+"""gRPC server and client with each other, with grpcio's and with raw sockets."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ async def test_requests_of_a_stream_run_concurrently(grpc_harness: GrpcHarness) 
         await stream.write(b"wait")
         await stream.write(b"last 0")
         await until(lambda: grpc_harness.app.serving == 3)
-        assert len(grpc_harness.app.calls) == 4  # one of five is not read
+        assert len(grpc_harness.app.calls) == 4  # one of five messages is not read
         grpc_harness.app.release.set()
         await stream.done_writing()
         assert await rest(stream) == [b"wait"] * 6
@@ -319,7 +319,7 @@ async def test_an_answer_is_pulled_when_the_one_before_was_taken(grpc_harness: G
         await stream.write(b"x" * size + b" 1000")
         assert len(await stream.read()) == size
         before = -1
-        while before != grpc_harness.app.pulled:  # until nothing moves any more
+        while before != grpc_harness.app.pulled:  # until it is idle
             before = grpc_harness.app.pulled
             await asyncio.sleep(0.1)
         assert before < 10
@@ -382,7 +382,7 @@ async def test_a_stream_is_pulled_from_the_server(
     while before != grpc_harness.app.pulled:
         before = grpc_harness.app.pulled
         await asyncio.sleep(0.1)
-    assert before < 500  # what HTTP/2's window may grow to
+    assert before < 500  # the maximum HTTP/2 window
     assert len([answer async for answer in answers]) == 999
 
 
@@ -430,7 +430,7 @@ async def test_a_streams_trailers_are_sent_at_its_end(
 
 
 async def test_a_message_of_a_status_may_end_with_a_blank(rpc_upstream: RpcUpstream) -> None:
-    """As Triton's "Expected [-1], got []. " does."""
+    """As in Triton's "Expected [-1], got []. "."""
 
     async def serve(_: bytes, context: Any) -> bytes:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "got []. ")
@@ -603,7 +603,7 @@ async def test_streams_have_a_bound_of_their_own(
             await channel.stream_stream("/t.T/Stream")(timeout=30).read()
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert "limit of 1 streams" in (caught.value.details() or "")
-        # A stream takes no request's place, however long it stays.
+        # A stream does not count as a request, however long it lasts.
         assert (await rpc_upstream.exchange(ask("Echo"), harness.endpoint, 5)).code == 0
         await first.done_writing()
         assert await first.read() is grpc.aio.EOF
@@ -624,7 +624,7 @@ async def test_streams_that_wait_for_their_clients_do_not_hold_the_drain(
         async with asyncio.timeout(20):
             assert await stream.read() is grpc.aio.EOF
             assert await stream.code() is grpc.StatusCode.OK
-            assert not waiting.done()  # a request is waited for
+            assert not waiting.done()  # stop waits for a request
             harness.app.release.set()
             assert (await waiting).code == 0
             await stopping
@@ -653,7 +653,7 @@ async def test_a_backend_that_comes_back(
     await server.start()
     try:
         async with asyncio.timeout(20):
-            # What fails while grpcio connects may be told as the server's words: Rule 1.
+            # Errors while grpcio connects may appear as the server's text: Rule 1.
             while not await _answers(rpc_upstream, endpoint):  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.05)
     finally:
@@ -682,7 +682,7 @@ async def test_not_grpc_at_all(rpc_upstream: RpcUpstream, said: bytes) -> None:
 
     async with fake_backend(script) as fake:
         assert await kind_of(rpc_upstream, fake.endpoint, ask("Echo")) is Kind.CONNECT
-        await rpc_upstream.close()  # before the backend, lest it connect once more
+        await rpc_upstream.close()  # before the backend, so that it does not reconnect
 
 
 async def test_silence_before_the_handshake(rpc_upstream: RpcUpstream) -> None:
@@ -691,12 +691,12 @@ async def test_silence_before_the_handshake(rpc_upstream: RpcUpstream) -> None:
 
     async with fake_backend(script) as fake:
         assert await kind_of(rpc_upstream, fake.endpoint, ask("Echo")) is Kind.CONNECT
-        await rpc_upstream.close()  # before the backend, lest it connect once more
+        await rpc_upstream.close()  # before the backend, so that it does not reconnect
 
 
 async def test_a_connection_that_breaks_under_a_call(rpc_upstream: RpcUpstream) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"\0\0\0\4\0\0\0\0\0")  # SETTINGS: the handshake is done
+        writer.write(b"\0\0\0\4\0\0\0\0\0")  # SETTINGS: the handshake is complete
         seen = b""
         while b"/t.T/Echo" not in seen and b"t.T" not in seen:
             seen += await reader.readexactly(1)
@@ -705,7 +705,7 @@ async def test_a_connection_that_breaks_under_a_call(rpc_upstream: RpcUpstream) 
     async with fake_backend(script) as fake:
         wire = RpcRequest("/t.T/Echo", (b"t.T",))
         assert await kind_of(rpc_upstream, fake.endpoint, wire) is Kind.BACKEND_GARBAGE
-        await rpc_upstream.close()  # before the backend, lest it connect once more
+        await rpc_upstream.close()  # before the backend, so that it does not reconnect
 
 
 async def test_stop_waits_for_requests_in_flight(engine: Engine, rpc_upstream: RpcUpstream) -> None:
@@ -719,7 +719,7 @@ async def test_stop_waits_for_requests_in_flight(engine: Engine, rpc_upstream: R
     app.release.set()
     assert join_parts((await exchange).message) == b"x"
     await stopping
-    # The channel may learn only by this call that its connection is gone.
+    # The channel may notice only during this call that its connection is closed.
     gone = {Kind.CONNECT, Kind.BACKEND_GARBAGE}
     assert await kind_of(rpc_upstream, endpoint, ask("Echo")) in gone
 

@@ -1,4 +1,4 @@
-"""Clients that ping, as tritonclient does with KeepAliveOptions, are not sent away."""
+"""Clients that send PINGs, as tritonclient does with KeepAliveOptions, stay connected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tritonclient.grpc import KeepAliveOptions
 from tritonclient.grpc.aio import InferenceServerClient
 
 ENOUGH = 4
-"""grpc by default sends a client that has no call open away at its fourth ping."""
+"""grpc by default disconnects a client without open calls at its fourth ping."""
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -23,7 +23,7 @@ _ACK = 1
 
 @dataclasses.dataclass
 class Seen:
-    """What a server said on the way to a client."""
+    """The frames from a server to a client."""
 
     authority: str = ""
     connections: int = 0
@@ -53,7 +53,7 @@ async def _watch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, see
 
 @asynccontextmanager
 async def watched(harness: GrpcHarness) -> AsyncIterator[Seen]:
-    """Another way to a site, on which is seen what the server says."""
+    """A proxy in front of a server that records the server's frames."""
     seen = Seen()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -71,7 +71,7 @@ async def watched(harness: GrpcHarness) -> AsyncIterator[Seen]:
 
 async def test_an_idle_client_may_ping(grpc_harness: GrpcHarness) -> None:
     options = KeepAliveOptions(
-        keepalive_time_ms=600,  # grpc sends no two pings within a second, whatever it is told
+        keepalive_time_ms=600,  # grpc sends no two pings within a second, whatever the options
         keepalive_timeout_ms=10_000,
         keepalive_permit_without_calls=True,
         http2_max_pings_without_data=0,

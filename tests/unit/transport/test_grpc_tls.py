@@ -1,4 +1,4 @@
-"""TLS of a listener over grpcio: when its certificates are taken anew."""
+"""TLS of a grpcio listener: when it reloads its certificates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tls_kit import Authority, of_server, put
 def test_files_that_go_while_they_are_taken_are_taken_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the certificate from before would be shown until the next one is made."""
+    """Otherwise the old certificate would be used until the next connection."""
     renewals: list[Callable[[], Any]] = []
     monkeypatch.setattr(
         grpc,

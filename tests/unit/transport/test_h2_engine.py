@@ -1,5 +1,4 @@
-"""The HTTP/2 engine on real sockets: its limits in time, and what servers say that gRPC's own
-client hides."""
+"""The HTTP/2 engine on real sockets: its timeouts, and frames that gRPC's own client hides."""
 
 from __future__ import annotations
 
@@ -76,7 +75,7 @@ class Peer:
         return said
 
     async def ended(self) -> list[Said]:
-        """What is said until the connection closes."""
+        """Read until the connection closes."""
         found = []
         try:
             while True:
@@ -90,7 +89,7 @@ Connect = Callable[..., Awaitable[tuple[GrpcHarness, Peer]]]
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Connect]:
-    """A client of a server with given limits; afterwards nothing may be left admitted."""
+    """Connect to a server with given limits; afterwards no request may be admitted."""
     made: list[tuple[GrpcHarness, Peer]] = []
 
     async def begin(limits: Limits = QUICK, said: bytes = HELLO) -> tuple[GrpcHarness, Peer]:
@@ -112,7 +111,7 @@ async def connect() -> AsyncIterator[Connect]:
 
 
 def status(said: Said) -> tuple[int, str]:
-    """Code and words of an answer's end."""
+    """Return status and message of a response's trailers."""
     kind, flags, _, payload = said
     assert (kind, flags) == (frames.HEADERS, END)
     found = headers.ResponseHeaders(header_blocks.HeaderBlockDecoder(9999).decode(payload))
@@ -141,7 +140,7 @@ async def test_a_message_that_does_not_come(connect: Connect) -> None:
     codes = [status(await peer.until(is_end))[0] for _ in range(2)]
     assert codes == [headers.DEADLINE_EXCEEDED] * 2
     assert harness.admission.requests == 0
-    peer.send(opened(5, "Echo") + message(5, b"x"))  # the connection goes on
+    peer.send(opened(5, "Echo") + message(5, b"x"))  # the connection continues
     assert status(await peer.until(is_end))[0] == 0
 
 
@@ -178,7 +177,7 @@ async def test_an_early_refusal_ends_the_request(connect: Connect) -> None:
 
 
 async def test_a_refused_client_may_end_its_request_first(connect: Connect) -> None:
-    """curl takes a reset that comes before it has sent its body for a failure."""
+    """curl reports a failure if a reset arrives before it has sent its body."""
     _, peer = await connect(RPC_LIMITS)
     wrong_block = request_block("Echo").replace(b"application/grpc", b"application/what")
     peer.send(frame(frames.HEADERS, frames.END_HEADERS, 1, wrong_block))
@@ -192,7 +191,7 @@ async def test_a_refused_client_may_end_its_request_first(connect: Connect) -> N
 
 
 async def test_clients_that_neither_read_nor_close_are_disconnected(connect: Connect) -> None:
-    """Also where the end of the answer waits for the client's windows."""
+    """Also if the end of the response waits for the client's windows."""
     closed = frames.PREFACE + frames.settings([(frames.INITIAL_WINDOW_SIZE, 0)])
     _, peer = await connect(RPC_LIMITS, closed)
     peer.send(opened(1, "Talk", ("grpc-timeout", "200m")) + message(1, b"say 1", 0))
@@ -211,7 +210,7 @@ async def test_no_call_is_admitted_beyond_the_streams_of_a_connection(connect: C
 
 
 async def test_calls_that_come_before_our_settings_are_known_are_counted(connect: Connect) -> None:
-    """They are served, and their headers count as long as there are too many."""
+    """They are accepted, and their headers count while there are too many."""
     limits = dataclasses.replace(RPC_LIMITS, streams=2, in_flight_bytes=1000)
     harness, peer = await connect(limits)
     peer.send(b"".join(opened(n, "Wait") + message(n, b"x") for n in (1, 3, 5, 7, 9, 11)))
@@ -299,7 +298,7 @@ def answer(number: int, data: bytes = b"hi") -> bytes:
 async def serve(
     script: Callable[[Peer, int], Awaitable[None]], settings: bytes = frames.settings([])
 ) -> AsyncIterator[tuple[H2Upstream, Endpoint]]:
-    """``script`` is told which connection it has."""
+    """Serve ``script``, which gets the number of the connection."""
     count = 0
 
     async def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -491,7 +490,7 @@ async def test_big_messages_both_ways_at_once_do_not_wait_for_each_other() -> No
 
 
 async def test_calls_that_are_over_are_gone_at_once() -> None:
-    """A large message must not wait for the collector of cycles, which may take its time."""
+    """Large messages must not wait for the garbage collector, which may run late."""
     app = RpcEcho()
     server = H2Server(LOCAL, app, RPC_LIMITS, Admission(RPC_LIMITS))
     await server.start()

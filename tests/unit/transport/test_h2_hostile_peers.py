@@ -1,4 +1,4 @@
-"""Peers of the HTTP/2 engine that vanish, stall, drip or change their mind, on real sockets."""
+"""Peers of the HTTP/2 engine that vanish, stall, drip or cancel, on real sockets."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def data(number: int, payload: bytes) -> bytes:
 async def test_a_streams_message_is_admitted_before_it_is_let_in(
     connect: Connect, method: str
 ) -> None:
-    """A hundred streams that each announce a long message and never end it hold nothing that was
-    not counted."""
+    """A hundred streams that each announce a long message and never end it hold only counted
+    memory."""
     harness, peer = await connect(dataclasses.replace(PATIENT, in_flight_bytes=120 * MIB))
     for number in (1, 3, 5):
         peer.send(opened(number, method) + data(number, b"\0" + LONG + b"x"))
@@ -74,7 +74,7 @@ async def test_a_streams_message_that_does_not_come(connect: Connect) -> None:
     ends = [await peer.until(is_end) for _ in range(2)]
     assert sorted(said[2] for said in ends) == [1, 3]
     assert {status(said)[0] for said in ends} == {headers.DEADLINE_EXCEEDED}
-    peer.send(message(5, b"hi 1"))  # silent, but not in the middle of anything
+    peer.send(message(5, b"hi 1"))  # silent, but between requests
     assert (await peer.until(lambda said: said[0] == frames.DATA))[2] == 5
     await peer.until(is_end)
     assert harness.admission.bytes == 0
@@ -91,7 +91,7 @@ async def test_a_streams_message_that_comes_slowly_is_taken(connect: Connect) ->
 
 
 async def test_frames_that_are_cut_where_we_look_are_no_headers_that_drip(connect: Connect) -> None:
-    """Small DATA at a high rate: there is always a head that is not complete."""
+    """Small DATA at a high rate: there is always an incomplete frame head."""
     _, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
     peer.send(opened(1, "Stream"))
     piece = data(1, b"\0\0\0\0\1x")
@@ -106,7 +106,7 @@ async def test_frames_that_are_cut_where_we_look_are_no_headers_that_drip(connec
 
 @pytest.mark.parametrize("method", ["Talk", "Wait"])
 async def test_a_client_that_vanished_under_a_call(connect: Connect, method: str) -> None:
-    """No FIN comes from a machine that lost its power."""
+    """A machine that lost power sends no FIN."""
     harness, peer = await connect(dataclasses.replace(QUICK, idle_body_time=60))
     peer.send(opened(1, method) + (message(1, b"x") if method == "Wait" else b""))
     await until(lambda: harness.admission.streams + harness.admission.requests == 1)
@@ -131,7 +131,7 @@ async def test_a_compressed_message_is_counted_once(connect: Connect) -> None:
 async def test_the_message_that_has_begun_when_the_server_ends_is_the_last(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rest is taken, and what comes behind is not read as messages."""
+    """The rest is discarded, and the bytes after it are not read as messages."""
     monkeypatch.setattr(server_call_kinds, "DRAIN_GRACE", 0)
     harness, peer = await connect(RPC_LIMITS)
     peer.send(opened(1, "Stream") + message(1, b"stay", 0))
@@ -141,7 +141,7 @@ async def test_the_message_that_has_begun_when_the_server_ends_is_the_last(
     await peer.until(lambda said: said[3] == b"are here")
     stopping = asyncio.ensure_future(harness.server.stop(20))
     await peer.until(lambda said: said[0] == frames.GOAWAY)
-    await asyncio.sleep(0)  # QUIET is over
+    await asyncio.sleep(0)  # after the QUIET timeout
     peer.send(data(1, bytes(50) + b"\0" + (3).to_bytes(4) + b"not") + here)
     await peer.until(lambda said: said[3] == b"are here")
     harness.app.release.set()
@@ -201,7 +201,7 @@ async def test_windows_that_open_later(connect: Connect) -> None:
 
 
 async def test_a_reader_that_stalls_gives_back_what_it_holds(connect: Connect) -> None:
-    """Windows as wide as they go, and nothing read: a hundred answers of 900 KB."""
+    """Maximum windows, and no reads: a hundred responses of 900 KB."""
     limits = dataclasses.replace(QUICK, keepalive_time=60, idle_body_time=0.5)
     wide = frames.PREFACE + settings([(4, 2**31 - 1)]) + frames.window_update(0, 2**30)
     harness, peer = await connect(limits, wide)
@@ -220,8 +220,8 @@ async def test_a_server_that_does_not_read_holds_no_memory(
     is_heard: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It grants every window and never reads, whether it says something or not: its connection is
-    given up with all that waits there, and is not asked again."""
+    """It grants every window and never reads, with or without frames: its connection is closed
+    with all waiting requests, and not used again."""
     release = asyncio.Event()
 
     async def script(peer: Peer, number: int) -> None:
@@ -290,7 +290,7 @@ async def test_a_slot_that_is_not_taken_goes_to_the_next(monkeypatch: pytest.Mon
 
         def change(link: client.GrpcClientConnection | None = None) -> None:
             changed(link)
-            second.cancel()  # in the very moment in which it is its turn
+            second.cancel()  # at the moment when its turn comes
 
         monkeypatch.setattr(harness, "notify_capacity", change)
         for link in harness._connections:
@@ -303,7 +303,7 @@ async def test_a_slot_that_is_not_taken_goes_to_the_next(monkeypatch: pytest.Mon
 
 
 async def test_a_goodbye_in_the_middle() -> None:
-    """What it left out is asked elsewhere, what it took is answered, and it closes after that."""
+    """Unprocessed requests go elsewhere, processed ones are answered, and then it closes."""
 
     async def script(peer: Peer, number: int) -> None:
         exchanges: list[Said] = [
@@ -342,8 +342,8 @@ async def test_a_server_that_floods_is_left() -> None:
 
 
 async def test_calls_leave_no_reference_cycles() -> None:
-    """A cycle would keep its messages until the collector happens to run, which may be hundreds of
-    calls later: gigabytes, where messages are long."""
+    """A reference cycle would keep messages until the garbage collector runs, perhaps after
+    hundreds of calls: gigabytes, if messages are long."""
     kinds = (
         server_call_kinds.UnaryCall,
         server_call_kinds.StreamCall,

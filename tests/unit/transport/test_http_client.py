@@ -1,4 +1,4 @@
-"""The HTTP client against our own server and against backends that misbehave."""
+"""The HTTP client with this project's server and with misbehaving backends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 async def kind_of(upstream: Http1Upstream, endpoint: Endpoint, wire: HttpRequest = POST) -> Kind:
-    """The error of an exchange, which names no address to clients."""
+    """Return the error of an exchange, which contains no address."""
     with pytest.raises(GatewayError) as caught:
         await upstream.exchange(wire, endpoint, 5)
     assert caught.value.origin is Origin.BACKEND
@@ -84,7 +84,7 @@ async def test_messages_that_are_sent(http_upstream: Http1Upstream) -> None:
         ("gzip", b"no gzip", Kind.BACKEND_GARBAGE),
         ("gzip", gzip.compress(bytes(2 * MIB + 1)), Kind.BACKEND_GARBAGE),
     ],
-    ids=range(8),  # gzip holds the time: processes that collect it would disagree
+    ids=range(8),  # gzip contains the time, so test processes would collect different cases
 )
 async def test_an_encoding_is_undone(
     engine: Engine, encoding: str, body: bytes, expected: bytes | Kind
@@ -325,7 +325,7 @@ async def test_only_get_is_sent_again_when_an_idle_connection_closes(
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(OK)
-        await read_request(reader)  # the second meets a connection that closes
+        await read_request(reader)  # the second request meets a closing connection
 
     async with fake_backend(script) as fake:
         await http_upstream.exchange(wire, fake.endpoint, 5)

@@ -1,4 +1,4 @@
-"""What the HTTP server serves."""
+"""Requests that the HTTP server accepts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_a_real_client(harness: HttpHarness) -> None:
 async def test_a_peer_is_spelled_as_over_grpc(
     harness: HttpHarness, peername: object, peer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The socket says who the client is: the rest of the way is a real one."""
+    """The client's address is the socket's, not that of a header."""
     known = "asyncio.selector_events._SelectorSocketTransport.get_extra_info"
     monkeypatch.setattr(known, lambda *_: peername)
     client = await harness.connect()
@@ -301,7 +301,7 @@ async def test_stop_abandons_what_is_half_received_or_half_sent(engine: Engine) 
     await body.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc")
     slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
     await slow.send(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
-    # The body that was announced, and what waits of the answer.
+    # The announced body, and the unsent part of the response.
     await until(lambda: bool(app.requests) and admission.bytes > 9)
     await server.stop(0.01)
     assert (admission.requests, admission.bytes, server._connections) == (0, 0, set())

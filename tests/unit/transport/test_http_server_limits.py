@@ -1,5 +1,4 @@
-"""What the HTTP server refuses. After each refusal a good request on another connection is
-served."""
+"""Requests that the HTTP server refuses; afterwards a request on another connection succeeds."""
 
 from __future__ import annotations
 
@@ -148,7 +147,7 @@ async def test_bytes_that_are_not_http_are_refused(harness: HttpHarness, wire: b
     ],
 )
 async def test_a_transfer_coding_that_is_not_known(harness: HttpHarness, lines: bytes) -> None:
-    """Taken for plain bytes, the body would be another than the client sent (RFC 9112, 6.1)."""
+    """Read as plain bytes, it would be another body than the client sent (RFC 9112, 6.1)."""
     peer = await harness.connect()
     await peer.send(HEAD + lines + b"\r\n2\r\nab\r\n0\r\n\r\n")
     answer = await peer.answer()
@@ -263,7 +262,7 @@ async def test_overload(serve_http: HttpServe) -> None:
 
 
 async def test_after_a_body_that_was_too_much_but_is_here(serve_http: HttpServe) -> None:
-    """The connection goes on: it is known where the next request begins."""
+    """The connection continues, since the start of the next request is known."""
     harness = await serve_http(dataclasses.replace(LIMITS, in_flight_bytes=500))
     peer = await harness.connect()
     await peer.send(HEAD + b"Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n")

@@ -1,4 +1,4 @@
-"""Answers that are made while they are read, of the HTTP server and to its client."""
+"""Responses that are produced while they are read, in the HTTP server and its client."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CHUNKED = EVENTS + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 class Counting(HttpEcho):
-    """Gives as many parts as the path says, each of the size that the query says."""
+    """Returns as many parts as the path says, of the size in the query."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ async def test_a_slow_reader_stops_the_pulling(engine: Engine) -> None:
         seen = -1
         while seen != app.pulled:
             seen = app.pulled
-            await asyncio.sleep(0.2)  # time in which it could run ahead
+            await asyncio.sleep(0.2)  # time to read ahead
         assert app.pulled < 200
         size = 0
         async with asyncio.timeout(20):
@@ -216,7 +216,7 @@ async def test_a_stream_that_does_not_end_is_cut_when_the_grace_is_over(engine: 
 
 
 async def events(engine: Engine, body: bytes, head: bytes, limits: Limits) -> list[bytes]:
-    """What comes of a backend that answers with ``body`` and closes."""
+    """Return what the client reads from a backend that sends ``body`` and closes."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -259,7 +259,7 @@ END = b"0\r\n\r\n"
         (b"HTTP/1.1 100 Continue\r\n\r\n" + CHUNKED, chunk(b"data: a\n\n") + END, [b"a"]),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", b"{}", [b"{}"]),
         (b"HTTP/1.1 200 OK\r\n\r\n", b"{}", [b"{}"]),
-        # what breaks off, or is none of it
+        # truncated or malformed
         (CHUNKED, chunk(b"data: a\n\n"), [b"a", b"backend_garbage"]),
         (CHUNKED, chunk(b"data: a\n\ndata: b") + END, [b"a", b"backend_garbage"]),
         (EVENTS + b"\r\n", b"data: a\n\ndata", [b"a", b"backend_garbage"]),
@@ -303,7 +303,7 @@ async def test_an_event_is_counted(engine: Engine, size: int) -> None:
 
 
 async def test_another_response_to_a_stream_is_counted(engine: Engine) -> None:
-    """Also if the read that needs the memory brings the end of the response."""
+    """Also if the read that exceeds the memory has the end of the response."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -341,7 +341,7 @@ async def test_an_event_is_given_when_it_is_there(engine: Engine) -> None:
             assert first.headers["content-type"] == "text/event-stream; charset=utf-8"
             more.set()
             assert (await anext(answers)).body == [b"b"]
-        await gone.wait()  # closing it closes the connection
+        await gone.wait()  # closing the stream closes the connection
     await upstream.close()
 
 
@@ -367,7 +367,7 @@ async def test_a_stream_is_read_no_further_than_it_is_pulled(engine: Engine) -> 
         seen = -1
         while seen != written:
             seen = written
-            await asyncio.sleep(0.2)  # time in which it could be read on
+            await asyncio.sleep(0.2)  # time to read on
         for _ in range(2 * seen):
             await anext(answers)
         assert written > seen

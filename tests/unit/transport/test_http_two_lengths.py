@@ -1,5 +1,5 @@
-"""Requests with Content-Length beside Transfer-Encoding, where they are accepted: never by default,
-only as a connection's first, and then as its last."""
+"""Requests with Content-Length and Transfer-Encoding: refused by default; if enabled, accepted
+only as a connection's first request, which is then its last."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TF = (
     b"Content-Length: 5\r\nContent-Type: application/x-www-form-urlencoded\r\n"
     b"Expect: 100-continue\r\n\r\n"
 )
-"""What the libcurl of the TensorFlow operation sends."""
+"""The request of the libcurl in the TensorFlow operation."""
 AFTER = b"POST /smuggled HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -70,7 +70,7 @@ async def test_the_client_of_the_tensorflow_operation(lenient: HttpHarness) -> N
 async def test_the_chunks_alone_say_the_length(
     lenient: HttpHarness, cut: int, length: bytes
 ) -> None:
-    """And what follows them is never read as a request."""
+    """The bytes after it are never read as a request."""
     sent = BOTH.replace(b": 5", b": " + length) + CHUNKS + AFTER
     peer = await lenient.connect()
     await peer.send(sent[:cut])

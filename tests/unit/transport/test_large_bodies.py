@@ -1,4 +1,4 @@
-"""Bodies that are long: received once, where they stay, and not paid for before they come."""
+"""Long bodies are received into one buffer, which is not allocated before they arrive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGE = bytes(range(256)) * (5 * 4096)  # 5 MiB
 
 
 def resident() -> int:
-    """Bytes of memory that this process holds now."""
+    """Return the resident memory of this process in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
@@ -30,7 +30,7 @@ def resident() -> int:
 
 
 async def test_a_request_that_is_only_announced(serve_http: HttpServe) -> None:
-    """Huge pages make the first byte of a long one cost up to 2 MiB, no more."""
+    """With huge pages, the first byte of a long body may take up to 2 MiB, but no more."""
     harness = await serve_http(LIMITS)
     before = resident()
     head = b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\nx" % (64 * MIB)
@@ -86,7 +86,7 @@ async def test_an_answer_that_is_only_announced(engine: Engine) -> None:
 
 @pytest.mark.parametrize("behind", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"])
 async def test_a_long_answer(engine: Engine, behind: bytes) -> None:
-    """What stands behind one is never taken for the answer to another's question."""
+    """Bytes after a response are never taken for the response to the next request."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -118,7 +118,7 @@ async def test_a_connection_that_is_idle_holds_no_answer() -> None:
         (body,) = answer.body
         memory = weakref.ref(body.obj)  # type: ignore[union-attr]
         del answer, body
-        await asyncio.sleep(0)  # the turn that woke us knows it
+        await asyncio.sleep(0)  # known in the same turn of the loop
         is_gone = memory() is None
         assert is_gone
         assert fake.closed == 0

@@ -1,5 +1,5 @@
-"""Long bodies are told of when much of them is there; nobody else waits for that, and nobody is
-called late for it."""
+"""The receive watermark wakes the loop when much of a long body has arrived; other connections do
+not wait for it, and timeouts are not late because of it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_a_client_that_becomes_slow_is_not_called_late(serve_http: HttpSer
     rest = BODY[len(BODY) // 2 :]
     for at in range(0, 10 * MIN_BODY_RATE, MIN_BODY_RATE):
         await peer.send(rest[at : at + MIN_BODY_RATE])
-        await asyncio.sleep(0.1)  # ten of these are three times the longest pause
+        await asyncio.sleep(0.1)  # ten of these take three times the longest pause
     await in_pieces(peer, rest[10 * MIN_BODY_RATE :])
     await answered(peer, BODY)
     await peer.close()

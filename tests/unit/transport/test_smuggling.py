@@ -1,5 +1,5 @@
-"""What could be read as one request here and as two by another on the way: refused, and nothing
-behind it is served."""
+"""Requests that this server and a proxy could split differently are refused, and the bytes after
+them are not read as a request."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_http_2_is_answered_with_the_supported_version(harness: HttpHarnes
 
 
 async def test_the_same_head_with_another_body_is_another_request(harness: HttpHarness) -> None:
-    """Heads may be remembered; what came after them never is."""
+    """Heads may be cached; the bytes after them never are."""
     peer = await harness.connect()
     head = START + b"Content-Length: 2\r\n\r\n"
     for body in (b"ab", b"cd", b"ef"):

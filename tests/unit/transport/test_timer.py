@@ -1,4 +1,4 @@
-"""A connection's timer, on a loop whose clock is ours."""
+"""A connection's timer on an event loop with a fake clock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Alarm:
 
 
 class Loop:
-    """``went_to`` a time it calls what was due by then, in order."""
+    """A loop whose ``went_to`` calls what is due, in order."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -65,7 +65,7 @@ def test_received_bytes_are_read_before_a_late_timeout() -> None:
     timer.set(1.0)
     loop.went_to(5.0)
     assert rung == []
-    timer.set(1.0)  # what was read
+    timer.set(1.0)  # received bytes
     loop.went_to(5.0 + CATCH_UP_SECONDS)
     assert rung == []
     loop.went_to(6.0)

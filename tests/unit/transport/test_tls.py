@@ -1,4 +1,4 @@
-"""https and grpcs to real TLS servers: whom both clients trust, and what they say of others."""
+"""https and grpcs to real TLS servers: trusted certificates, and errors of both clients."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 Ask = Callable[[Endpoint], Awaitable[bytes]]
 Client = Callable[[], AbstractAsyncContextManager[Ask]]
 Serve = Callable[[str], AbstractAsyncContextManager[Endpoint]]
-"""Serves with the certificate of this name."""
+"""Serve with the certificate of this name."""
 Trust = Callable[[Path], None]
 
 
 @pytest.fixture
 def trust(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trust:
-    """Trust a file's certificates and no others."""
+    """Trust the certificates of a file and no others."""
 
     def use(file: Path) -> None:
         monkeypatch.setenv("SSL_CERT_FILE", str(file))
@@ -150,7 +150,7 @@ async def test_a_trusted_server(serve: Serve, client: Client, trust: Trust, host
 async def test_an_address_is_trusted_by_its_name(
     serve: Serve, client: Client, trust: Trust
 ) -> None:
-    """The certificates are for 127.0.0.1 and localhost: any other name is another's."""
+    """The certificates are for 127.0.0.1 and localhost only."""
     trust(AUTHORITY)
     async with serve("server") as endpoint, client() as ask:
         named = dataclasses.replace(endpoint, host="localhost", address="127.0.0.1")

@@ -1,4 +1,4 @@
-"""Listening on a unix socket: its file, and HTTP over it."""
+"""Listening on unix sockets: the file, and HTTP over it."""
 
 # ruff: noqa: ASYNC240 - local files, in tests
 
@@ -96,7 +96,7 @@ async def test_a_living_socket_is_an_error(server: HttpAppListener, path: Path) 
     with pytest.raises(OSError, match="address already in use") as caught:
         await server_at(path).start()
     assert caught.value.errno == errno.EADDRINUSE
-    peer = Peer(*await asyncio.open_unix_connection(str(path)))  # it was not touched
+    peer = Peer(*await asyncio.open_unix_connection(str(path)))  # unchanged
     await peer.close()
 
 
@@ -134,7 +134,7 @@ async def test_a_process_that_bound_but_does_not_listen_keeps_its_file(path: Pat
 
 
 async def test_a_dead_process_that_had_bound_is_replaced(path: Path) -> None:
-    """His lock ended with him, though its file is there."""
+    """The lock ended with its process, though the file exists."""
     code = (
         "import os, sys; from infergate.transport.net.unix_socket import SocketFile;"
         "SocketFile(sys.argv[1], 0o660).bind(); os._exit(0)"
@@ -153,7 +153,7 @@ async def test_a_dead_process_that_had_bound_is_replaced(path: Path) -> None:
 def test_a_lock_on_a_deleted_file_does_not_count(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between opening and locking it: another has made and locked a new one, or will."""
+    """Between opening and locking the file, another process replaces it."""
     flock, beside = fcntl.flock, path.with_name(path.name + ".lock")
 
     def late(lock: int, how: int) -> None:
@@ -173,7 +173,7 @@ def test_a_lock_on_a_deleted_file_does_not_count(
 
 
 async def test_many_processes_that_start_together(path: Path) -> None:
-    """One of them has the path, and can be reached there."""
+    """One of them owns the path and can be reached there."""
     servers = [server_at(path) for _ in range(20)]
     outcomes = await asyncio.gather(*(each.start() for each in servers), return_exceptions=True)
     assert [outcome for outcome in outcomes if outcome is None] == [None]

@@ -1,4 +1,4 @@
-"""What the transport tests share: small limits, an application that can be told what to do, and
+"""Helpers for the transport tests: small limits, applications controlled by their requests, and
 raw sockets for clients and servers that misbehave."""
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Budget:
 
 
 class HttpEcho:
-    """Answers with what it was asked; ``/wait`` until released; ``/bug`` raises."""
+    """Echoes the request; ``/wait`` waits until released; ``/bug`` raises."""
 
     def __init__(self) -> None:
         self.entered = asyncio.Event()
@@ -114,7 +114,7 @@ class HttpHarness:
         return Peer(reader, writer)
 
     async def good(self) -> None:
-        """A request on another connection is served."""
+        """A request on another connection succeeds."""
         peer = await self.connect()
         await peer.send(b"POST /good HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi")
         answer = await peer.answer()
@@ -149,7 +149,7 @@ class Peer:
             return Answer(int(first.split()[1]), headers, await self.reader.readexactly(length))
 
     async def ended(self) -> bool:
-        """The server closes, and says nothing more."""
+        """The server closes the connection without another byte."""
         async with asyncio.timeout(10):
             return await self.reader.read() == b""
 
@@ -159,7 +159,7 @@ class Peer:
             await self.writer.wait_closed()
 
     async def close_badly(self) -> None:
-        """After TLS has failed, which is told once more."""
+        """Close after TLS has failed, which raises once more."""
         with suppress(ssl.SSLError):
             await self.close()
 
@@ -172,7 +172,7 @@ Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @dataclasses.dataclass
 class Fake:
-    """A backend that does what a script says, and counts its connections."""
+    """A backend that runs a script, and counts its connections."""
 
     endpoint: Endpoint
     connections: int = 0
@@ -181,13 +181,13 @@ class Fake:
 
 
 async def run_loop(count: int) -> None:
-    """Let the loop turn."""
+    """Run ``count`` turns of the event loop."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 async def until(met: Callable[[], bool]) -> None:
-    """Wait for a condition that nothing tells us of."""
+    """Wait for a condition that has no event."""
     async with asyncio.timeout(10):
         while not met():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -201,7 +201,7 @@ async def fake_backend(script: Script, tls: ssl.SSLContext | None = None) -> Asy
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if not server.is_serving():  # accepted in the moment the listener closed
+        if not server.is_serving():  # accepted at the moment when the listener closed
             writer.transport.abort()
             return
         tasks.add(task)
@@ -222,7 +222,7 @@ async def fake_backend(script: Script, tls: ssl.SSLContext | None = None) -> Asy
     try:
         yield fake
     finally:
-        # A connection accepted in the moment its server closes is leaked by asyncio (3.11).
+        # asyncio (3.11) leaks a connection that is accepted at the moment when its server closes.
         await run_loop(20)
         server.close()
         for task in tuple(tasks):
@@ -242,7 +242,7 @@ async def read_request(reader: asyncio.StreamReader) -> bytes:
 
 
 class RpcEcho:
-    """Answers with what it was asked; the method's last part says what else to do."""
+    """Echoes the message; the method's last part names another action."""
 
     def __init__(self) -> None:
         self.entered = asyncio.Event()
@@ -317,7 +317,7 @@ class RpcEcho:
 
 
 class Repeating:
-    """Answers ``MESSAGE N`` by N times MESSAGE, or twice; ``wait`` waits; ``fail`` ends it."""
+    """Responds to ``MESSAGE N`` with N times MESSAGE; ``wait`` waits; ``fail`` ends the stream."""
 
     def __init__(self, app: RpcEcho, context: RequestContext, at_once: int) -> None:
         self.app = app
@@ -364,7 +364,7 @@ class Repeating:
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-    """What speaks gRPC, and HTTP to clients."""
+    """An implementation of gRPC servers and clients, and of HTTP clients."""
 
     name: str
     server: MakeGrpcServer

@@ -1,4 +1,4 @@
-"""Written messages pass a strict verifier and are read back by the generated code, without copies."""
+"""Written messages pass a strict verifier and are read back by the generated code, uncopied."""
 
 import struct
 from dataclasses import replace

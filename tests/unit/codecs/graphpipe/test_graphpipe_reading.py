@@ -294,7 +294,7 @@ def shared_strings(count: int, size: int) -> bytes:
 
 
 def _around(kind: int, shape: tuple[int, ...], entry: int, vector: bytes, times: int = 1) -> bytes:
-    """Return a request whose ``times`` tensors are one, with ``vector`` at the field of ``entry``."""
+    """Return a request whose ``times`` tensors are one, with ``vector`` at ``entry``'s field."""
     dims = struct.pack(f"<I{len(shape)}q", len(shape), *shape)
     offsets = {10: (0, 12), 8: (12, 0)}[entry]
     tensor = struct.pack("<6H", 12, 16, 4, 8, *offsets) + struct.pack(

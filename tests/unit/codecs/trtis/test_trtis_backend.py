@@ -455,7 +455,7 @@ TWO = replace(
 
 
 def test_a_long_binary_header_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As text it would hold the event loop for 1 ms a KiB, so a helper reads what is not cached."""
+    """Text would hold the event loop for 1 ms a KiB, so a helper reads what is not cached."""
     wire, call = answers([output(batch_classes=LONG * ROWS), VALUES], bytes(8 * ROWS), batch=ROWS)
     (found,) = wire.headers["nv-inferresponse"].splitlines()
     assert len(found) > 50_000

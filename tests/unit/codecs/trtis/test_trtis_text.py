@@ -1,4 +1,4 @@
-"""The text format agrees with everything captured from the real server, and survives hostile text."""
+"""The text format agrees with all captures of the real server, and survives hostile text."""
 
 import math
 import time

@@ -74,7 +74,7 @@ def test_requests_without_classes_are_forwarded_to_any_server(outputs: Any, leng
 
 
 def test_an_output_that_cannot_be_read_is_a_bad_request() -> None:
-    """As on a route without validation."""
+    """Routes without validation get such messages."""
     described = b"\x12\xffclassification"
     wire = RpcRequest(INFER, [b"\x0a\x01m", bytes((6 << 3 | 2, len(described))), described])
     with pytest.raises(GatewayError) as caught:

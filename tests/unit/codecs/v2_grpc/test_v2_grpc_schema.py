@@ -48,7 +48,7 @@ def test_modules_can_be_imported_in_either_order(imports: str) -> None:
 
 
 def compare(ours: Any, theirs: Any) -> int:
-    """Return how many fields of ``ours`` have the name and type of the same number in ``theirs``."""
+    """Return how many fields of ``ours`` equal the field of the same number in ``theirs``."""
     count = 0
     known = {field.number: field for field in theirs.fields}
     for field in ours.field:

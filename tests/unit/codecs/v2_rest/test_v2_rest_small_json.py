@@ -212,7 +212,7 @@ PARAMETERS = objects(
 
 @st.composite
 def members(draw: Callable[..., Any], known: dict[str, st.SearchStrategy[str]]) -> str:
-    """An object with most of ``known``, some twice, null or of another type, and unknown members."""
+    """An object with most of ``known``, some twice, null or mistyped, and unknown members."""
     names = [name for name in known if draw(st.integers(0, 19))]
     if not draw(st.integers(0, 9)):
         names.append(draw(st.sampled_from([*known, "other", "a:b", "n\\u0061me"])))

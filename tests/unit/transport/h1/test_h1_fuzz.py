@@ -1,5 +1,5 @@
-"""Any bytes, cut anywhere, give the same requests or one error, in bounded memory and time; and
-aiohttp's parser, which is another's, reads them the same."""
+"""Any bytes, however split, give the same requests or one error, in bounded memory and time; and
+the independent parser of aiohttp reads them alike."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def heads(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def requests_on_wire(draw: st.DrawFn) -> bytes:
-    """Some requests after each other, good ones among them, and perhaps spoilt."""
+    """Consecutive requests, valid and invalid, possibly corrupted."""
     good = [
         b"POST /g HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc",
         b"POST /g HTTP/1.1\r\nHost: x\r\nContent-Length: 2000\r\n\r\n" + b"z" * 2000,
@@ -163,7 +163,7 @@ def pieces(data: bytes, cuts: Sequence[int]) -> Iterator[bytes]:
 
 
 def requests(data: bytes, cuts: Sequence[int], *, both: bool = False) -> tuple[list[object], bool]:
-    """What a reader makes of ``data``, and whether it refused the rest."""
+    """Return what a reader makes of ``data``, and whether it refused the rest."""
     reader = RequestReader(SCRATCH, LIMITS, accept_both_lengths=both)
     found: list[object] = []
     head = None
@@ -193,7 +193,7 @@ def requests(data: bytes, cuts: Sequence[int], *, both: bool = False) -> tuple[l
                     head = None
             except GatewayError:
                 return found, True
-            reader.get_buffer()  # a body that has begun goes there
+            reader.get_buffer()  # a body in progress is read there
             assert reader.untaken_bytes <= 2 * LIMITS.headers + 600
     found.append(("waiting", reader.untaken_bytes, reader.received if head else 0))
     return found, False
@@ -226,7 +226,7 @@ _LOOP.close()
 
 
 def theirs(data: bytes, limits: Limits) -> object:
-    """What aiohttp's parser, and the checks of the compatible engine, make of one request."""
+    """Return what aiohttp's parser and the checks of the compat engine make of one request."""
     parser = request_parser(_LOOP, limits)
     try:
         messages, _, _ = parser.feed_data(data)
@@ -265,7 +265,7 @@ def ours(data: bytes, limits: Limits) -> object:
 
 
 _STRICTER = (b"GET  /", b"http://u@h", b"PRI ")
-"""What only we refuse, or we sooner."""
+"""Requests that only this reader refuses, or refuses earlier."""
 
 
 _OLD_AND_CLOSING = {b"HTTP/1.0", b"close", b"keep-alive"}
@@ -279,7 +279,7 @@ def test_heads_are_read_as_aiohttp_reads_them(head: bytes, after: bytes) -> None
     if any(mark in head for mark in _STRICTER):
         assert got in {"refused", "incomplete"}
     elif isinstance(expected, tuple) and _OLD_AND_CLOSING.issubset(head.split()):
-        # "close" wins (RFC 9112, 9.3), which theirs forgets beside "keep-alive".
+        # "close" takes precedence (RFC 9112, 9.3), which aiohttp ignores beside "keep-alive".
         assert got == (expected[0], False, *expected[2:])
     else:
         assert got == expected
@@ -301,7 +301,7 @@ def test_chunks_are_read_as_aiohttp_reads_them(
     data = _CHUNKED + bytes(body)
     got, expected = ours(data, ROOMY), theirs(data, ROOMY)
     if got != expected and expected == "refused":
-        # We look into no extension, and at a trailer when its line is here.
+        # Extensions are not parsed, and trailers only when their line is complete.
         assert b";" in body or got == "incomplete"
     elif got != expected:
         assert got == "refused"
@@ -328,7 +328,7 @@ _COSTLY = {
 
 @pytest.mark.parametrize("case", _COSTLY)
 def test_empty_rows_are_cheap(case: str) -> None:
-    """In a second at the very most what takes tens of milliseconds here."""
+    """One second is a generous bound for what takes tens of milliseconds."""
     data, step = _COSTLY[case]
     reader = RequestReader(SCRATCH, ROOMY)
     head, handled = None, 0

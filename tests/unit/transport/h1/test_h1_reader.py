@@ -1,4 +1,4 @@
-"""What our reader of HTTP/1.1 takes out of bytes, without a socket."""
+"""The HTTP/1.1 reader without a socket."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def reader(limits: Limits = LIMITS, *, both: bool = False, scratch: int = 4096) 
 
 
 def put(into: RequestReader, data: bytes) -> None:
-    """As a socket does: what there is room for, then ask again."""
+    """Receive as a socket does: fill the buffer, then request the next."""
     buffer = into.get_buffer()
     count = min(len(buffer), len(data))
     buffer[:count] = data[:count]
@@ -40,7 +40,7 @@ def receive(into: RequestReader, data: bytes) -> tuple[HttpRequestHead, Buffer |
 
 
 def refused(data: bytes) -> int:
-    """The status with which its head is."""
+    """Return the status with which the head is refused."""
     with pytest.raises(HeadError) as caught:  # noqa: PT012 - now, or when it is looked at
         head, _ = receive(reader(), data)
         assert head.error is not None
@@ -286,7 +286,7 @@ def test_both_lengths_only_at_the_beginning() -> None:
 )
 @pytest.mark.parametrize("step", [1, 5000])
 def test_invalid_chunks(chunks: bytes, step: int) -> None:
-    """Refused as soon as they can be none, however they come."""
+    """Refused as soon as they are invalid, however they are split."""
     into = reader(scratch=8000)
     head, body = receive(into, CHUNKED)
     assert (head.is_chunked, body) == (True, None)

@@ -1,4 +1,4 @@
-"""Answers that we read by ourselves are what aiohttp's parser makes of them, cut anywhere."""
+"""Responses read by this engine equal those of aiohttp's parser, however they are split."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nContent-Length: 5\r\n\r\n"
 
 
 class Wire:
-    """Takes what is written, and tells whether it was closed."""
+    """A transport that records writes, and whether it was closed."""
 
     closed = False
 
     def write(self, data: object) -> None:
-        """Nobody reads it."""
+        """Reading is not paused in these tests."""
 
     def is_closing(self) -> bool:
         return self.closed
@@ -52,7 +52,7 @@ class Wire:
 
 
 class Pool:
-    """Counts what comes back to it."""
+    """A pool that counts returned connections."""
 
     back = 0
 
@@ -60,7 +60,7 @@ class Pool:
         self.back += 1
 
     def forget(self, connection: object) -> None:
-        """It is over."""
+        """The connection is closed."""
 
 
 def _own(limits: Limits, endpoint: Endpoint, pool: Any) -> H1ClientConnection:
@@ -68,7 +68,7 @@ def _own(limits: Limits, endpoint: Endpoint, pool: Any) -> H1ClientConnection:
 
 
 def _give(exchange: HttpExchangeConnection, wire: Wire, data: bytes) -> None:
-    """As a socket does, which gives what there is room for, then asks again."""
+    """Receive as a socket does: fill the buffer, then request the next."""
     while data and not wire.closed:
         if isinstance(exchange, H1ClientConnection):
             buffer = exchange.get_buffer(-1)
@@ -210,7 +210,7 @@ def test_an_answer_is_the_same_by_both(data: bytes, cuts: list[int], method: str
     got = answers(_own, pieces, method)
     if got != expected:
         answer, connection = cast("Any", got)
-        # Garbage behind an answer costs the connection, not the answer; if it is a byte, too.
+        # Bytes after a response, even one, close the connection but keep the response.
         assert cast("Any", expected)[0] == answer or expected[0][0] is Kind.BACKEND_GARBAGE
         assert len(_EMPTY_LINE.split(data, 1)[1]) > len(answer[2])
         assert connection == (0, True)
@@ -328,7 +328,7 @@ def test_only_the_answer_has_a_body(
 @pytest.mark.parametrize("line", [b"A: b", b"A: b\0", b"Content-Length: 9"])
 def test_a_reader_that_is_done_goes_without_the_collector(line: bytes) -> None:
     class Seen(LenientReader):
-        """Has room for a weak reference."""
+        """Supports weak references."""
 
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Both ends of an HTTP/2 connection in memory, and frames by hand."""
+"""Both ends of an HTTP/2 connection in memory, and hand-made frames."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def server(said: bytes = HELLO) -> Http2ServerConnection:
 
 
 def client() -> Http2ClientConnection:
-    """Greeted by its server."""
+    """A client that has received its server's settings."""
     made = Http2ClientConnection(HEADER_BYTES)
     made.receive(SETTINGS, 0.0)
     made.take_output()
@@ -51,7 +51,7 @@ def client() -> Http2ClientConnection:
 
 
 def sent(connection: Http2Connection) -> list[tuple[int, int, int, bytes]]:
-    """What is to be sent, as kind, flags, stream and payload."""
+    """Return the frames to be sent as kind, flags, stream and payload."""
     written = b"".join(map(bytes, connection.take_output()))
     found, at = [], 0
     while at < len(written):
@@ -62,14 +62,14 @@ def sent(connection: Http2Connection) -> list[tuple[int, int, int, bytes]]:
 
 
 def failure(events: list[Event]) -> tuple[int, str]:
-    """How the connection ended."""
+    """Return how the connection ended."""
     last = events[-1]
     assert isinstance(last, Failed), events
     return last.code, last.reason
 
 
 def resets(connection: Http2Connection) -> list[tuple[int, int]]:
-    """The streams that are reset, and why."""
+    """Return the streams that are reset, with the error codes."""
     return [
         (stream, int.from_bytes(payload, "big"))
         for kind, _, stream, payload in sent(connection)
@@ -78,5 +78,5 @@ def resets(connection: Http2Connection) -> list[tuple[int, int]]:
 
 
 def ended_streams(events: list[Event]) -> list[tuple[int, int]]:
-    """The streams whose owner is told that they are over, and why."""
+    """Return the streams reported to their owner as ended, with the error codes."""
     return [(event.stream.id, event.code) for event in events if isinstance(event, Reset)]

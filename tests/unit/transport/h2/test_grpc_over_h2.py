@@ -1,4 +1,4 @@
-"""gRPC in HTTP/2's bodies and headers: messages, timeouts, statuses, metadata."""
+"""gRPC in HTTP/2 bodies and headers: messages, timeouts, statuses, metadata."""
 
 from __future__ import annotations
 
@@ -114,7 +114,8 @@ def test_messages_that_are_closed_end_with_the_one_that_has_begun(
 def test_long_messages_however_they_come(
     sizes: list[int], cuts: list[int], asks: list[bool]
 ) -> None:
-    """One that is asked for while it comes goes to where it stays; what follows it is the next."""
+    """A message that is requested while it arrives is read in place; the bytes after it are the
+    next."""
     parts = [bytes([number]) * size for number, size in enumerate(sizes, 1)]
     reader, body, at, found = MessageReader(100_000, ""), b"".join(map(framed, parts)), 0, []
     for cut, reads in zip([*cuts, len(body)], [*asks, *[True] * 10], strict=False):
@@ -162,7 +163,7 @@ async def test_a_long_compressed_message_in_pieces() -> None:
 
 
 class _Budget:
-    """Memory for ``left`` bytes."""
+    """A memory account with ``left`` bytes."""
 
     def __init__(self, left: int) -> None:
         self.set_remaining = self.lowest = left
@@ -199,9 +200,7 @@ async def test_a_bomb_is_counted_before_it_is_inflated_and_others_proceed() -> N
     while not all(each.done() for each in inflating):
         passes += 1
         await asyncio.sleep(0)
-    assert (
-        passes >= 3 * 32 * MIB // PIECE_BYTES
-    )  # in each of the loop's turns a piece of one of them
+    assert passes >= 3 * 32 * MIB // PIECE_BYTES  # in each turn of the loop, a piece of one of them
     assert [bytes(each.result()) == bytes(32 * MIB) for each in inflating] == [True] * 3
 
 
@@ -211,10 +210,10 @@ async def test_a_bomb_is_counted_before_it_is_inflated_and_others_proceed() -> N
         (gzip.compress(bytes(MIB))[:-4], InvalidMessageError),
         (gzip.compress(bytes(MIB)) + b"x", InvalidMessageError),
         (gzip.compress(bytes(MIB))[:-8] + bytes(8), InvalidMessageError),
-        (gzip.compress(bytes(MIB)) * 2, InvalidMessageError),  # gRPC knows one member
+        (gzip.compress(bytes(MIB)) * 2, InvalidMessageError),  # gRPC allows one gzip member
         (gzip.compress(bytes(2 * MIB)), MessageTooLongError),
     ],
-    ids=range(5),  # gzip holds the time: processes that collect it would disagree
+    ids=range(5),  # gzip contains the time, so test processes would collect different cases
 )
 async def test_errors_found_after_the_head(packed: bytes, error: type[GatewayError]) -> None:
     late = _late(packed, MIB)
@@ -336,7 +335,7 @@ def test_requests_that_are_refused(found: RequestHeaders, status: int, code: int
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_metadata_up_to_its_limits(over: int) -> None:
-    """Its bytes, of which each field has 32 more (RFC 9113, 6.5.2), and its number."""
+    """Its bytes, plus 32 for each field (RFC 9113, 6.5.2), and the number of fields."""
     pseudo = {":method": "POST", ":scheme": "http", ":path": "/a/b"}
     plain = {"content-type": "application/grpc", "te": "trailers", "c": "d" * 9}
     size = sum(len(name) + len(value) + 32 for name, value in (pseudo | plain).items())

@@ -1,4 +1,4 @@
-"""Frames of DATA in a row are taken together where that makes no difference but in time."""
+"""Consecutive DATA frames are handled together, which changes nothing but the cost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from infergate.transport.http2.frames import Code, frame
 from searching import examples
 
 FULL = 16_384
-"""What nearly every peer puts into a frame."""
+"""The frame size of nearly every peer."""
 
 
 def announced(number: int, length: int) -> bytes:
@@ -45,7 +45,7 @@ def test_a_run_is_one_event() -> None:
     assert (last.size, last.end) == (3, True)
 
 
-# What stands inside a run, or about it: where the run ends by it, and what comes of it.
+# Frames in or around a run: where the run ends, and the result.
 BREAKS: dict[str, bytes] = {
     "another length": data(1, b"x"),
     "another stream": data(3, bytes(100)),
@@ -111,7 +111,7 @@ def test_a_run_beyond_the_connections_window(monkeypatch: pytest.MonkeyPatch) ->
     [
         (data(1, bytes(9)) * 9, Code.PROTOCOL_ERROR),  # never opened
         (data(0, bytes(9)) * 9, Code.PROTOCOL_ERROR),
-        (request_frame(1) + data(1, bytes(9)) * 9, None),  # it had ended
+        (request_frame(1) + data(1, bytes(9)) * 9, None),  # the stream had ended
     ],
 )
 def test_a_run_on_no_open_stream(said: bytes, code: Code | None) -> None:
@@ -149,7 +149,7 @@ def test_a_run_on_a_stream_that_was_reset_is_thrown_away() -> None:
     connection.reset(connection.streams[1], Code.CANCEL)
     before = connection._receive_window
     assert connection.receive(data(1, bytes(100)) * 9, 0.0) == []
-    assert connection._receive_window == before - 900  # counted all the same
+    assert connection._receive_window == before - 900  # counted nevertheless
 
 
 def test_empty_frames_in_a_row_are_paid_for() -> None:
@@ -186,7 +186,7 @@ _STEPS = st.lists(st.integers(1, 2000), max_size=30)
 @settings(max_examples=examples(150), deadline=None, phases=PHASES)
 @given(said=st.lists(_RUN | _RUN | _AROUND, max_size=12).map(b"".join), steps=_STEPS)
 def test_runs_cut_anywhere(length: int | None, said: bytes, steps: list[int]) -> None:
-    """With windows that are soon used up, and filled again."""
+    """With windows that are used up quickly, and refilled."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "STREAM_WINDOW", 4000)
         patch.setattr(limits, "CONNECTION_WINDOW", 66_000)

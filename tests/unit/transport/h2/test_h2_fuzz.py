@@ -1,5 +1,5 @@
-"""Any bytes give events or one error, in bounded memory and time; and the ``h2`` package, which is
-another's reading of RFC 9113, understands us and we it."""
+"""Any bytes give events or one error, in bounded memory and time; and the independent ``h2``
+package interoperates with this engine."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _SAID = st.one_of(
     st.tuples(st.lists(_FRAMES, max_size=30).map(b"".join), st.binary(max_size=60)).map(b"".join),
 )
 PHASES = (Phase.explicit, Phase.generate)
-"""What is found is not made smaller, which takes long: it is short enough."""
+"""Examples are short enough, so they are not shrunk, which takes long."""
 _STEPS = st.lists(st.integers(1, 5000), max_size=30)
 
 
@@ -67,7 +67,7 @@ def pieces(said: bytes, steps: list[int]) -> list[bytes]:
 
 
 def fed(connection: Http2Connection, said: list[bytes]) -> list[object]:
-    """What it makes of it, DATA joined; what is open is answered."""
+    """Return its events, with DATA joined; open streams get a response."""
     found: list[object] = []
     for piece in said:
         for event in connection.receive(piece, 0.0):
@@ -110,11 +110,11 @@ def test_any_bytes(end: str, said: bytes, steps: list[int]) -> None:
     began = time.process_time()
     events = fed(whole, [said])
     assert time.process_time() - began < 10 + len(said) / 10_000
-    # It does not matter how the bytes come.
+    # The result does not depend on how the bytes are split.
     assert fed(cut, pieces(said, steps)) == events
     assert b"".join(map(bytes, cut.take_output())) == b"".join(map(bytes, whole.take_output()))
     assert set(cut.streams) == set(whole.streams)
-    # And nothing is held but an unfinished frame, of which the long ones are handed on.
+    # Only an unfinished frame is buffered, and long ones are passed on in parts.
     assert len(whole._unparsed) <= whole._max_block + frames.FRAME_HEADER_SIZE
     assert len(whole._closed_streams) <= limits.MAX_CLOSED_STREAMS
     assert len(whole.streams) <= MAX_STREAMS + limits.EARLY_STREAMS
@@ -125,7 +125,7 @@ def test_any_bytes(end: str, said: bytes, steps: list[int]) -> None:
 @settings(max_examples=examples(400), deadline=None, phases=PHASES)
 @given(said=st.one_of(st.lists(_FRAMES, max_size=4), st.lists(_FRAMES, max_size=12)).map(b"".join))
 def test_we_let_pass_what_h2_lets_pass(said: bytes) -> None:
-    """What it refuses, we end or reset; what we end, it refuses, but for our own bounds."""
+    """Errors of either engine are errors of the other, except for stricter limits here."""
     ours = server()
     events = ours.receive(said, 0.0)
     resets = [each for each in sent(ours) if each[0] == frames.RST_STREAM]
@@ -134,7 +134,7 @@ def test_we_let_pass_what_h2_lets_pass(said: bytes) -> None:
     )
     theirs.initiate_connection()
     theirs.receive_data(HELLO)
-    # What we announce.
+    # the announced setting
     theirs.max_inbound_frame_size = limits.MAX_FRAME
     refused = ""
     try:
@@ -142,8 +142,8 @@ def test_we_let_pass_what_h2_lets_pass(said: bytes) -> None:
     except (h2.exceptions.ProtocolError, h2.exceptions.StreamClosedError) as error:
         refused = repr(error)
     if refused:
-        # It also looks into frames that are not HTTP/2's own, as ALTSVC, at a frame's head before a
-        # byte of it that decides, and at blanks around values.
+        # This engine also checks unknown frames such as ALTSVC, a frame's head before its end,
+        # and white space around values.
         known = ("Frame data missing", "RECV_ALTERNATIVE_SERVICE", "surrounded by whitespace")
         unlike = any(word in refused for word in known) or ours._unparsed
         assert ours.is_closed or resets or unlike, (refused, said)
@@ -162,7 +162,7 @@ def test_we_let_pass_what_h2_lets_pass(said: bytes) -> None:
 
 _STRICTER = frozenset(
     {
-        # h2 does not look at these.
+        # not checked by h2
         "a SETTINGS acknowledgement without SETTINGS",
         "HEADERS shorter than their padding",
         "PUSH_PROMISE although push is disabled",
@@ -177,7 +177,7 @@ _STRICTER = frozenset(
 def pumped(
     ours: Http2Connection, theirs: h2.connection.H2Connection
 ) -> tuple[list[object], list[object]]:
-    """Let both talk until neither has anything to say."""
+    """Exchange output until neither side has any."""
     mine, others = [], []
     while True:
         written = b"".join(map(bytes, ours.take_output()))
@@ -309,7 +309,7 @@ def test_h2_resets_and_leaves() -> None:
     (mine,), _ = pumped(ours, theirs)
     assert isinstance(mine, Reset)
     ours.drain()
-    others = theirs.receive_data(bytes(ours.take_output()[0]))  # after a GOAWAY it takes no PING
+    others = theirs.receive_data(bytes(ours.take_output()[0]))  # after a GOAWAY h2 refuses PING
     assert [e.last_stream_id for e in others if isinstance(e, h2.events.ConnectionTerminated)] == [
         frames.LAST_STREAM
     ]

@@ -1,5 +1,4 @@
-"""Header blocks are read as the ``hpack`` package reads them, and are remembered only where that
-changes nothing."""
+"""Header blocks are decoded as by ``hpack``, and cached only where that changes nothing."""
 
 from __future__ import annotations
 
@@ -78,17 +77,17 @@ _SHORT = st.builds(
 
 @example(
     [b"\x20\x82", b"\x3f\xe1\x1f\x40\1a\1b", b"\x20\x82", b"\xbe"], []
-)  # a table that a known block would have emptied
+)  # a table that a cached block would have emptied
 @example(
     [b"\x3f\xe1\x1f\x82", b"\x20\x82", b"\x3f\xe1\x1f\x82", b"\x40\1a\1b", b"\xbe"], []
-)  # a table that a known block gives its room back
+)  # a table from which a cached block evicts an entry
 @settings(max_examples=examples(600), deadline=None, phases=PHASES)
 @given(
     st.one_of(st.lists(_BLOCKS, min_size=1, max_size=6), st.lists(_SHORT, min_size=3, max_size=12)),
     st.lists(st.integers(0, 5), max_size=8),
 )
 def test_blocks_mean_what_hpack_says(blocks: list[bytes], again: list[int]) -> None:
-    """One after the other on one connection, some of them again."""
+    """Decode the blocks in order on one connection, some of them repeatedly."""
     theirs, ours = hpack.Decoder(max_header_list_size=MAX_SIZE), HeaderBlockDecoder(MAX_SIZE)
     for block in [*blocks, *(blocks[number % len(blocks)] for number in again)]:
         try:
@@ -129,7 +128,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_bomb_is_left_when_it_is_seen(bomb: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(header_blocks, "HeaderBlock", None)  # none is made of it
+    monkeypatch.setattr(header_blocks, "HeaderBlock", None)  # it is not decoded
     tracemalloc.start()
     with pytest.raises(Http2ConnectionError) as caught:
         HeaderBlockDecoder(MAX_SIZE).decode(BOMBS[bomb])
@@ -157,7 +156,7 @@ def test_the_header_cache_is_bounded_by_decoded_size(block: bytes) -> None:
 
 @pytest.mark.parametrize("block", [b"\x8f" * 1000, b"\x3f\xe1\x1f" * 2000 + b"\x8f"])
 def test_a_long_block_is_not_cached(block: bytes) -> None:
-    """Long by what it says, or by bytes that say nothing."""
+    """Long decoded text, or long encoded padding."""
     reader = HeaderBlockDecoder(MAX_SIZE)
     reader.decode(block)
     assert not reader._cache

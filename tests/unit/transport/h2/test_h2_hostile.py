@@ -1,4 +1,4 @@
-"""Peers that keep to every single rule, and what they may cost all the same."""
+"""Peers that follow every rule, and the bounds of what they may cost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def window(size: int) -> tuple[int, int]:
 
 
 def waiting(streams: int) -> Http2ServerConnection:
-    """As many answers of SIZE bytes wait for windows of streams; the connection's is wide."""
+    """Queue ``count`` responses of SIZE bytes that wait for stream windows."""
     made = Http2ServerConnection(4096, streams)
     made.receive(frames.PREFACE + frames.settings([window(0)]), 0.0)
     made.receive(window_update(0, 2**30), 0.0)
@@ -45,8 +45,8 @@ def waiting(streams: int) -> Http2ServerConnection:
 
 
 def test_settings_cannot_make_us_send_byte_by_byte() -> None:
-    """Said for all streams, a window costs a few bytes and makes a frame of each: that many
-    answers would cost what they cost byte by byte, for nothing."""
+    """A window update costs a few bytes but produces a frame for each waiting response, so small
+    increments would make responses expensive."""
     connection = waiting(100)
     said = 0
     while not connection.is_closed:
@@ -88,14 +88,14 @@ def test_windows_that_shrink_below_zero() -> None:
     connection = waiting(1)
     connection.receive(frames.settings([window(100)]), 0.0)
     connection.take_output()
-    connection.receive(frames.settings([window(10)]), 0.0)  # 90 too much were sent
+    connection.receive(frames.settings([window(10)]), 0.0)  # 90 more than allowed were sent
     for size, expected in ((89, 0), (1, 0), (1, 1)):
         connection.receive(window_update(1, size), 0.0)
         assert sum(len(each[3]) for each in sent(connection) if each[0] == frames.DATA) == expected
 
 
 def test_streams_that_break_rules_on_purpose_are_paid_for() -> None:
-    """The rapid reset that makes the server reset (CVE-2025-8671)."""
+    """The rapid reset that makes the server send resets (CVE-2025-8671)."""
     for wrong in (
         lambda number: window_update(number, 0),
         lambda number: window_update(number, 2**31 - 1),
@@ -113,7 +113,7 @@ def test_streams_that_break_rules_on_purpose_are_paid_for() -> None:
 
 
 def test_each_stream_may_be_widened_once_and_the_connection_with_it() -> None:
-    """grpcio's clients do so with each call, of which thousands may wait for an answer."""
+    """grpcio's clients send one with each call, and thousands of calls may wait for a response."""
     connection = Http2ServerConnection(4096, 3000)
     connection.receive(HELLO, 0.0)
     for number in range(1, 6000, 2):
@@ -145,8 +145,8 @@ def test_excess_streams_before_the_settings_arrive_are_refused_mildly() -> None:
 
 
 def test_frames_in_flight_after_goaway_are_ignored() -> None:
-    """A client may open a stream before it has heard that it was one too many: what others have
-    under way must not pay for it."""
+    """A client may open excess streams before it receives the limit; other requests on the
+    connection must not fail for it."""
     connection = server(HELLO + headers(1))
     connection.drain()
     connection.announce_last_stream()
@@ -161,7 +161,7 @@ def test_frames_in_flight_after_goaway_are_ignored() -> None:
 
 
 def test_padding_reduces_no_message_budget() -> None:
-    """A stream's window is made to hold a message that was announced: padding comes on top."""
+    """A stream's window is sized for the announced message, without its padding."""
     connection = server(HELLO + headers(1))
     stream: Stream = connection.streams[1]
     size = 3 * limits.STREAM_WINDOW

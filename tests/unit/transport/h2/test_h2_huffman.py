@@ -1,4 +1,4 @@
-"""``hpack`` decodes the same by half bytes."""
+"""Decoding four bits at a time equals ``hpack``'s decoder."""
 
 from __future__ import annotations
 

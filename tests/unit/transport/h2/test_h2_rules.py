@@ -1,4 +1,4 @@
-"""RFC 9113, rule by rule: what a peer may not do, and what it costs it."""
+"""RFC 9113, rule by rule: forbidden frames, and the error that each of them causes."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ BROKEN: dict[str, tuple[bytes, Code]] = {
 
 
 def test_blanks_around_a_value_are_let_be() -> None:
-    """RFC 9113, 8.2.1 forbids them, and real Tritons send "… got []. " as a status's message."""
+    """RFC 9113, 8.2.1 forbids them, and real Tritons send "… got []. " as a status message."""
     connection = server()
     events = connection.receive(headers(1, REQUEST + encode_block(("a", " b\t"))), 0.0)
     assert [event.fields.pairs[-1] for event in events if isinstance(event, Headers)] == [
@@ -214,7 +214,7 @@ def test_errors_that_end_a_stream(wrong: str) -> None:
     assert ended_streams(known) == ([(1, code)] if opened else [])
     assert resets(connection) == [(1, code)]
     assert not connection.streams
-    # What was on its way is ignored, and the connection goes on.
+    # Frames in flight are ignored, and the connection continues.
     more = connection.receive(data(1, b"x") + headers(1, TRAILERS, END) + request_frame(3), 0.0)
     assert [type(event) for event in more] == [Headers]
     assert list(connection.streams) == [3]
@@ -237,7 +237,7 @@ def test_numbers_only_grow() -> None:
 
 
 def test_a_table_until_our_settings_are_known() -> None:
-    """RFC 7541, 4.2: they bind the peer from its acknowledgement on."""
+    """RFC 7541, 4.2: settings apply from the peer's acknowledgement on."""
     connection = server(HELLO + request_frame(1, b"\x21\x3f\xe1\x1f" + REQUEST + b"\x40\x01a\x01b"))
     connection.receive(request_frame(3, REQUEST + b"\xbe") + frames.SETTINGS_ACK, 0.0)
     connection.receive(request_frame(5, b"\x20\x20" + REQUEST) + request_frame(7), 0.0)
@@ -297,8 +297,8 @@ def test_a_block_is_decoded_once_where_there_is_no_table(monkeypatch: pytest.Mon
     assert read(entering)[-1] == ("a", "b")
     assert read(entering)[-1] == ("a", "b")
     assert len(decoded) == 3
-    assert read(REQUEST + b"\xbe")[-1] == ("a", "b")  # by the table
-    assert read(b"\x20" + REQUEST + b"\x40\x01a\x01c")[-1] == ("a", "c")  # which has no room
+    assert read(REQUEST + b"\xbe")[-1] == ("a", "b")  # from the dynamic table
+    assert read(b"\x20" + REQUEST + b"\x40\x01a\x01c")[-1] == ("a", "c")  # which has no capacity
     assert failure(connection.receive(headers(99, REQUEST + b"\xbe"), 0.0))[0] == 9
 
 
@@ -330,7 +330,7 @@ def test_an_answer_waits_for_the_peers_windows() -> None:
     assert not connection.send_data(stream, [body[:5], body[5:]], TRAILERS)
     assert [each[3] for each in sent(connection)] == [body[:10]]
     assert connection.receive(window_update(1, 20), 0.0) == []
-    assert connection.receive(setting(4, 0), 0.0) == []  # the window is -10 less than it was
+    assert connection.receive(setting(4, 0), 0.0) == []  # the window shrank by 10
     got = b"".join(payload for kind, _, _, payload in sent(connection) if kind == 0)
     assert got == body[10:30]
     assert connection.receive(window_update(1, 10), 0.0) == []
@@ -393,7 +393,7 @@ def test_a_stream_may_send_on_when_its_data_was_dealt_with() -> None:
 
 
 def test_an_announced_pair_may_arrive_once() -> None:
-    """The next long message has to be invited, too."""
+    """The next long message needs a window update too."""
     connection = server()
     (event,) = connection.receive(OPEN, 0.0)
     assert isinstance(event, Headers)
@@ -489,7 +489,7 @@ def test_a_drain() -> None:
     connection.drain()
     (goaway, ping) = sent(connection)
     assert frames.read_goaway(goaway[3])[:2] == (frames.LAST_STREAM, 0)
-    connection.receive(request_frame(3), 0.0)  # was on its way
+    connection.receive(request_frame(3), 0.0)  # in flight
     assert sorted(connection.streams) == [1, 3]
     connection.receive(frame(6, 1, 0, ping[3]) + request_frame(5), 0.0)
     goaway, refused = sent(connection)

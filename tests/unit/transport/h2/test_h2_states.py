@@ -1,7 +1,7 @@
 """RFC 9113, 5.1: every kind of frame in every state of a stream, at both ends.
 
-A mistake on one stream must not end the connection, which other calls share, unless the RFC demands
-it; nor may frames on closed streams come for free.
+An error of one stream must not end the connection, which other requests share, unless the RFC
+requires it; and frames on closed streams are limited.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ END = frames.END_HEADERS | frames.END_STREAM
 
 
 def answering(body: bytes = b"xx", window: int = 65_535) -> Http2ClientConnection:
-    """A call whose answer has begun. With a ``window`` of 0 some of ``body`` is not sent yet."""
+    """A stream whose response has begun. With ``window`` 0, part of ``body`` is not sent yet."""
     made = Http2ClientConnection(4096)
     made.receive(frames.settings([(frames.INITIAL_WINDOW_SIZE, window)]), 0.0)
     made.open_stream(REQUEST, [body])
@@ -45,7 +45,7 @@ def answering(body: bytes = b"xx", window: int = 65_535) -> Http2ClientConnectio
 
 
 def ended(made: Http2Connection) -> Http2Connection:
-    """This end sends END_STREAM."""
+    """Send END_STREAM from this end."""
     made.send_headers(made.streams[1], OK, end=True)
     return made
 
@@ -56,7 +56,7 @@ def reset_here(made: Http2Connection) -> Http2Connection:
 
 
 def after(made: Http2Connection, said: bytes) -> Http2Connection:
-    """The peer says more."""
+    """Receive ``said`` from the peer."""
     made.receive(said, 0.0)
     return made
 
@@ -121,13 +121,13 @@ _WRONG = connection_error(Code.PROTOCOL_ERROR)
 _CLOSED = stream_error(Code.STREAM_CLOSED)
 _PRIORITY = stream_error(Code.FRAME_SIZE_ERROR)
 _WINDOW = stream_error(Code.PROTOCOL_ERROR)
-# DATA, HEADERS, PRIORITY cut short, RST_STREAM, WINDOW_UPDATE, WINDOW_UPDATE by 0
+# DATA, HEADERS, truncated PRIORITY, RST_STREAM, WINDOW_UPDATE, WINDOW_UPDATE by 0
 _IDLE = (_WRONG, _WRONG, connection_error(Code.FRAME_SIZE_ERROR), _WRONG, _WRONG, _WRONG)
 _OPEN = (EVENT, EVENT, _PRIORITY, EVENT, NOTHING, _WINDOW)
 _HALF_REMOTE = (_CLOSED, _CLOSED, _PRIORITY, EVENT, NOTHING, _WINDOW)
 _DONE = (_CLOSED, _CLOSED, _PRIORITY, NOTHING, NOTHING, NOTHING)
 _IGNORED = (NOTHING, NOTHING, _PRIORITY, NOTHING, NOTHING, NOTHING)
-# The server cannot tell whether such a number was used before: numbers only grow (5.1.1).
+# The server treats any lower number as closed: numbers only grow (5.1.1).
 _LOWER = (_CLOSED, connection_error(Code.STREAM_CLOSED), *_DONE[2:])
 _VARIED = ("DATA", "HEADERS", "PRIORITY, cut short", "RST_STREAM", "WINDOW_UPDATE",
            "WINDOW_UPDATE by 0")  # fmt: skip
@@ -176,7 +176,7 @@ def test_a_frame_in_a_state(state: str, kind: str) -> None:
     assert found == expected
     if connection.is_closed:
         return
-    # What the peer had on its way is ignored after an error, and other streams are served.
+    # After an error, frames in flight are ignored, and other streams continue.
     if found.startswith("stream"):
         connection.take_output()
         assert connection.receive(data(1, b"x") + headers(1, TRAILERS, END), 0.0) == []
@@ -211,7 +211,7 @@ def test_frames_on_closed_streams_do_not_come_for_free(state: str, kind: str) ->
     connection = STATES[state]()
     connection.take_output()
     paid = b""
-    if state.endswith("by us"):  # what may have been on its way is free
+    if state.endswith("by us"):  # frames that may have been in flight cost nothing
         paid = data(1, bytes(2**18)) * 4 + headers(1, TRAILERS, END) * 2
     connection.receive(paid, 0.0)
     count, events = 0, []
@@ -225,7 +225,7 @@ def test_frames_on_closed_streams_do_not_come_for_free(state: str, kind: str) ->
 
 @pytest.mark.parametrize("make", [server, client])
 def test_frames_in_flight_after_a_reset_cost_nothing(make: Callable[[], Http2Connection]) -> None:
-    """A thousand calls given up at once, each with a full window of small frames on its way."""
+    """A thousand requests cancelled at once, each with a full window of small frames in flight."""
     connection = make()
     for number in range(1, 2 * 1000, 2):
         if isinstance(connection, Http2ClientConnection):
@@ -242,7 +242,8 @@ def test_frames_in_flight_after_a_reset_cost_nothing(make: Callable[[], Http2Con
 
 @pytest.mark.parametrize("state", _OVER)
 def test_late_data_counts_on_the_connections_window(state: str) -> None:
-    """Otherwise the peer would run out of window, or we would let in more than we announced."""
+    """Otherwise the peer's window would shrink, or more than the announced bytes would be
+    accepted."""
     connection = STATES[state]()
     sent(connection)
     pieces = limits.CONNECTION_WINDOW // limits.MAX_FRAME
@@ -255,7 +256,7 @@ def test_late_data_counts_on_the_connections_window(state: str) -> None:
 
 
 def test_a_bad_backend_model_does_not_end_the_connection() -> None:
-    """Each answer breaks a rule, or is a reset: at most once for each call that we made."""
+    """Each response is malformed or a reset: at most one error for each request."""
     connection = client()
     for wrong in (lambda n: headers(n, TRAILERS), lambda n: frames.reset(n, 2)):
         numbers = [
@@ -324,7 +325,7 @@ LONG = {
 @pytest.mark.parametrize("step", [1, 7000, 1_000_000])
 @pytest.mark.parametrize("state", ["server, idle", "server, open", "client, open"])
 def test_a_header_block_that_is_too_long(state: str, long: str, step: int) -> None:
-    """Without a table it means nothing to others, and costs its stream alone."""
+    """Without a dynamic table its content does not matter to others, and only its stream fails."""
     connection = STATES[state]()
     connection.receive(frames.SETTINGS_ACK, 0.0)
     connection.take_output()

@@ -1,5 +1,4 @@
-"""What is tested here is tested on both event loops: they tell a transport's protocol of things in
-different orders."""
+"""These tests run on both event loops, which call a protocol's methods in different orders."""
 
 from __future__ import annotations
 

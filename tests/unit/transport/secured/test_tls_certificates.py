@@ -1,4 +1,4 @@
-"""Files of certificates: what is wrong with them, and until when they are good."""
+"""Certificate files: errors, and expiry dates."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_invalid_certificate_pairs(authority: Authority, tmp_path: Path) -> None
 
 
 class Slow(ssl.SSLContext):
-    """OpenSSL, which opens the files once more, when they have gone."""
+    """OpenSSL opens the files a second time, when they have been deleted."""
 
     gone: Path
 
@@ -65,7 +65,7 @@ class Slow(ssl.SSLContext):
 
 
 def test_files_that_go_while_they_are_read(authority: Authority) -> None:
-    """Else who connects in that moment would meet a bug, and not the certificate from before."""
+    """Otherwise clients that connect meanwhile would fail, not get the old certificate."""
     pair, context = authority.server(), Slow(ssl.PROTOCOL_TLS_SERVER)
     context.gone = pair.key
     with pytest.raises(CertificateError, match="No such file"):
@@ -89,7 +89,7 @@ def test_invalid_authorities(authority: Authority, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("year", [1999, 2001, 2049, 2050, 2999])
 def test_until_when_a_certificate_is_good(authority: Authority, tmp_path: Path, year: int) -> None:
-    """In both of the forms that a date has (RFC 5280, 4.1.2.5)."""
+    """In both formats of a date (RFC 5280, 4.1.2.5)."""
     end = datetime(year, 12, 31, 23, 59, 58, tzinfo=UTC)
     begin = datetime(1990, 1, 1, tzinfo=UTC)
     leaf = trustme.CA().issue_cert("x", not_before=begin, not_after=end)

@@ -1,4 +1,4 @@
-"""Listeners behind TLS: every engine's, on both event loops."""
+"""TLS listeners of every engine, on both event loops."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def pair(authority: Authority) -> Pair:
 
 @dataclasses.dataclass
 class Harness:
-    """A listener behind TLS, and what was told of it."""
+    """A TLS listener, its refusals and its reloads."""
 
     server: Server
     gate: ConnectionGate
@@ -78,7 +78,7 @@ class Harness:
         return Peer(reader, writer)
 
     async def turned_away(self, *rejections: ConnectionRefusal) -> None:
-        """These were, and nothing is open any more."""
+        """Wait until these were refused and no connection is open."""
         await until(lambda: self.refused == list(rejections) and not self.gate.open)
 
 
@@ -166,7 +166,7 @@ async def test_messages_over_grpc(engine: Engine, authority: Authority, pair: Pa
 
 
 def last_exchange(port: int, context: ssl.SSLContext, body: bytes) -> bytes:
-    """All that comes of a request that is the connection's last."""
+    """Return all bytes of the response to a connection's last request."""
     head = f"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
     with (
         socket.create_connection(("127.0.0.1", port), 10) as raw,
@@ -180,8 +180,8 @@ def last_exchange(port: int, context: ssl.SSLContext, body: bytes) -> bytes:
 async def test_a_long_last_answer(
     engine: Engine, authority: Authority, pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It comes whole; asyncio's transport would end twice if it were closed while it says that
-    there is room again."""
+    """The response arrives whole; asyncio's transport would end twice if it were closed while it
+    reports that the buffer has drained."""
     body = bytes(5_000_000)
     async with serve("http", pair, engine) as harness:
         for _ in range(3):
@@ -224,12 +224,12 @@ async def test_alpn(authority: Authority, pair: Pair, kind: str, agreed: str | N
         peer = await harness.connect(offering)
         made = peer.writer.get_extra_info("ssl_object")
         assert (made.selected_alpn_protocol(), made.version()) == (agreed, "TLSv1.3")
-        await peer.close_badly()  # what it was sent is unread
+        await peer.close_badly()  # its unread bytes
 
 
 def knock(port: int, offering: ssl.SSLContext, step: int) -> str | None:
-    """What is agreed on with a client whose first bytes come ``step`` by ``step``. Raises
-    SSLError."""
+    """Return the protocol negotiated with a client whose first bytes arrive ``step`` by ``step``;
+    raise SSLError if there is none."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     made = offering.wrap_bio(incoming, outgoing, server_hostname="localhost")
     with socket.create_connection(("127.0.0.1", port), 10) as raw:
@@ -241,7 +241,7 @@ def knock(port: int, offering: ssl.SSLContext, step: int) -> str | None:
                 said = outgoing.read()
                 for at in range(0, len(said), step):
                     raw.sendall(said[at : at + step])
-                    time.sleep(0 if step > 100 else 0.001)  # that they are read one by one
+                    time.sleep(0 if step > 100 else 0.001)  # so that they are read one by one
                 if got := raw.recv(65_536):
                     incoming.write(got)
                 else:
@@ -272,8 +272,8 @@ async def test_a_protocol_that_both_speak(
     version: ssl.TLSVersion,
     offer: tuple[str, list[str], bool],
 ) -> None:
-    """RFC 7301, 3.2: where protocols are offered and none is shared there is no connection; who
-    offers none is taken to speak what the listener does."""
+    """RFC 7301, 3.2: the connection fails if protocols are offered and none is shared; a client
+    without ALPN is assumed to speak the listener's protocol."""
     kind, offered, is_good = offer
     offering = context(authority)
     offering.maximum_version = version
@@ -303,7 +303,7 @@ def test_an_offer_in_any_number_of_records(record: int) -> None:
         offer = AlpnOffer(protocols)
         decisions = [offer.excludes(memoryview(sent)[at : at + 1]) for at in range(len(sent))]
         assert decisions == [False] * (len(sent) - 1) + [excluded]
-    for cut in range(len(hello)):  # whatever is broken is for OpenSSL to judge
+    for cut in range(len(hello)):  # OpenSSL decides about malformed bytes
         broken = hello[:1] + (cut).to_bytes(3) + hello[4 : 4 + cut]
         record_of_it = b"\x16\x03\x01" + len(broken).to_bytes(2) + broken
         assert not AlpnOffer(["h2"]).excludes(memoryview(record_of_it))
@@ -348,7 +348,7 @@ async def test_the_lowest_version(authority: Authority, pair: Pair) -> None:
     async with serve("http", pair) as harness:
         await (await harness.connect(old)).close()
     async with serve("http", pair, min_version="1.3") as harness:
-        with pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"):  # the alert tells why
+        with pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"):  # the alert names the reason
             await harness.connect(old)
         await harness.turned_away(ConnectionRefusal.HANDSHAKE)
 
@@ -382,7 +382,7 @@ async def test_a_handshake_that_never_ends(pair: Pair, sent: bytes) -> None:
 
 
 async def test_port_scans_are_not_logged(pair: Pair) -> None:
-    """As a load balancer does, to see that the port is open."""
+    """As a load balancer does, to check that the port is open."""
     async with serve("http", pair) as harness:
         _, writer = await asyncio.open_connection("127.0.0.1", harness.port)
         writer.close()
@@ -391,7 +391,7 @@ async def test_port_scans_are_not_logged(pair: Pair) -> None:
 
 
 def say_garbage(port: int, context: ssl.SSLContext) -> None:
-    """A record that no key fits, below a connection that was fine."""
+    """A record that cannot be decrypted, on an established connection."""
     with (
         socket.create_connection(("127.0.0.1", port)) as raw,
         context.wrap_socket(raw, server_hostname="localhost") as peer,
@@ -408,7 +408,7 @@ async def test_garbage_after_the_handshake(authority: Authority, pair: Pair) -> 
 
 
 def mutated(seed: int) -> bytes:
-    """A ClientHello some of whose bytes are others, or are missing."""
+    """A ClientHello with changed or missing bytes."""
     said = ssl.MemoryBIO()
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).wrap_bio(
         ssl.MemoryBIO(), said, server_hostname="x"
@@ -573,7 +573,7 @@ async def test_compat_grpc_and_clients_certificates(
         wire = RpcRequest("/t.T/Echo", (b"x",))
         answer = await other.exchange(wire, harness.endpoint, 10)
         assert (answer.code, answer.details) == (
-            14,  # what RpcEcho makes of every refusal
+            14,  # RpcEcho's text for every refusal
             "no name in the client's certificate is allowed",
         )
         await other.close()
@@ -590,7 +590,7 @@ def _soon(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_certificates_are_renewed_under_load(
     authority: Authority, stranger: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every connection that is made trusts both authorities; no request fails."""
+    """Every new connection trusts both authorities, and no request fails."""
     renewed = authority.server()
     both = ssl.create_default_context(cafile=authority.file)
     both.load_verify_locations(stranger.file)
@@ -654,7 +654,7 @@ async def test_an_unusable_pair_keeps_the_previous_one(
 async def test_links_are_swapped(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Kubernetes swaps the files of a secret."""
+    """Replaced as Kubernetes replaces the files of a secret."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         made = authority.server()
@@ -699,7 +699,7 @@ async def test_compat_grpc_takes_a_new_certificate(
 
 
 def read_slowly(port: int, context: ssl.SSLContext, request: bytes) -> bytes:
-    """What a client of blocking calls, that has a small room for it, is answered."""
+    """Return the response that a blocking client with a small receive buffer reads."""
     with socket.socket() as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         raw.connect(("127.0.0.1", port))
@@ -715,7 +715,7 @@ def read_slowly(port: int, context: ssl.SSLContext, request: bytes) -> bytes:
 async def test_the_last_answer_waits_for_a_slow_reader(
     engine: Engine, authority: Authority, pair: Pair
 ) -> None:
-    """TLS of the loops themselves would cut it off after a while."""
+    """The TLS transports of the event loops would disconnect it after a while."""
     request = b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     async with serve("http", pair, engine) as harness:
         answer = await asyncio.to_thread(read_slowly, harness.port, context(authority), request)
@@ -749,7 +749,7 @@ async def test_a_stopping_listener_leaves_no_client_hanging(
 
 
 async def test_many_small_writes_are_one_record(authority: Authority, pair: Pair) -> None:
-    """H1Server is asked in one write for several requests, whose answers come in order."""
+    """H1Server gets several requests in one write, and responds in order."""
     async with serve("http", pair) as harness:
         assert isinstance(harness.server, H1Server)
         peer = await harness.connect(context(authority))

@@ -1,4 +1,4 @@
-"""Backends by TLS with an authority, a name and a certificate of their own."""
+"""TLS to backends with their own authority, server name and client certificate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["authority", "pair", "stranger"]
 
 
 class Client:
-    """A client of one carrier."""
+    """A client over one transport."""
 
     def __init__(self, kind: str, engine: Engine, tls: ClientTls | None) -> None:
         self._is_http = kind == "http"
