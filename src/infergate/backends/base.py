@@ -111,14 +111,7 @@ def add_backend_name(error: GatewayError, backend: str) -> GatewayError:
     """Return a copy of ``error`` that names the backend. An exceeded limit of the gateway itself is
     not attributed to the backend."""
     is_own_limit = error.kind is Kind.OVERLOADED and error.origin is Origin.GATEWAY
-    return GatewayError(
-        error.kind,
-        error.public if is_own_limit else f"backend '{backend}': {error.public}",
-        origin=error.origin,
-        detail=error.detail,
-        retry_after=error.retry_after,
-        limit=error.limit,
-    )
+    return error.reworded(error.public if is_own_limit else f"backend '{backend}': {error.public}")
 
 
 def combine_errors(errors: Sequence[GatewayError], count: int, backend: str) -> GatewayError:
@@ -127,13 +120,9 @@ def combine_errors(errors: Sequence[GatewayError], count: int, backend: str) -> 
     first = errors[0]
     if count == 1:
         return first
-    return GatewayError(
-        first.kind,
+    return first.reworded(
         f"{len(errors)} of {count} endpoints of backend '{backend}' failed: {first.public}",
-        origin=first.origin,
-        detail="; ".join(f"{error.public} {error.detail}" for error in errors),
-        retry_after=first.retry_after,
-        limit=first.limit,
+        "; ".join(f"{error.public} {error.detail}" for error in errors),
     )
 
 

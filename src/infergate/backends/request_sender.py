@@ -470,14 +470,9 @@ class RequestSender(Generic[Req, Resp]):
     ) -> GatewayError:
         """Return ``error`` with the position of the sequence's endpoint in the configuration."""
         position = self._endpoints.describe_position(attempts.tried[-1])
-        return GatewayError(
-            error.kind,
+        return error.reworded(
             f"{error.public} ({position}, which holds the state of sequence "
-            f"{repr(sequence.id)[:_MAX_SHOWN_CHARACTERS]} of model '{sequence.model}')",
-            origin=error.origin,
-            detail=error.detail,
-            retry_after=error.retry_after,
-            limit=error.limit,
+            f"{repr(sequence.id)[:_MAX_SHOWN_CHARACTERS]} of model '{sequence.model}')"
         )
 
 

@@ -87,6 +87,17 @@ class GatewayError(Exception):
         if self.limit in CONFIGURED_LIMITS and key not in self.public:
             self.public = f"{self.public} ({key})"
 
+    def reworded(self, public: str, detail: str | None = None) -> GatewayError:
+        """Return a copy with another text, and another ``detail`` unless that is None."""
+        return GatewayError(
+            self.kind,
+            public,
+            origin=self.origin,
+            detail=self.detail if detail is None else detail,
+            retry_after=self.retry_after,
+            limit=self.limit,
+        )
+
     def __repr__(self) -> str:
         return f"GatewayError({self.kind.name}, {self.public!r}, origin={self.origin.name})"
 
@@ -111,6 +122,11 @@ class UnauthenticatedError(GatewayError):
 def bad_request(public: str, *, limit: str = "") -> GatewayError:
     """Return the error for a client's mistake; ``public`` names the field."""
     return GatewayError(Kind.BAD_REQUEST, public, limit=limit)
+
+
+def internal_error() -> GatewayError:
+    """Return the error for a bug, whose traceback is in the log."""
+    return GatewayError(Kind.INTERNAL, "internal error")
 
 
 def backend_garbage(public: str, detail: str = "") -> GatewayError:

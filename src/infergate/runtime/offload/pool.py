@@ -18,7 +18,6 @@ import asyncio
 import functools
 import logging
 import math
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
@@ -29,6 +28,7 @@ from infergate.core.limits import MIB
 from infergate.core.log_events import BUG
 from infergate.core.memory import UNLIMITED, DetachedMemoryAccount, MemoryAccount
 from infergate.core.tensor import Buffer
+from infergate.runtime.interpreter import python_command
 from infergate.runtime.offload.fairness import MAX_COST, MAX_WAITING, FairQueue
 from infergate.runtime.offload.ipc_message import HEADER, pack, unpack
 from infergate.runtime.offload.shared_buffer import SharedBuffer, get_shared_buffer
@@ -259,22 +259,12 @@ def _has_ended(starting: asyncio.Task[_HelperProcess]) -> bool:
     return starting.result().ended.done()
 
 
-def _interpreter_flags() -> list[str]:
-    """Return the options of this interpreter, such as ``-I`` and ``-W``, as multiprocessing
-    does."""
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
-    return flags
-
-
 async def _start_process() -> _HelperProcess:
     memory = get_shared_buffer()
     fd = memory.mapped.fd
     _, process = await asyncio.get_running_loop().subprocess_exec(
         lambda: _HelperProcess(memory),
-        sys.executable,
-        *_interpreter_flags(),
-        "-c",
-        _PROGRAM,
+        *python_command(_PROGRAM),
         str(fd),
         *sys.path,
         pass_fds=(fd,),

@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, cast
 
+from infergate.runtime.interpreter import python_command
 from infergate.runtime.workers.channel import WorkerChannel, send_descriptors
 from infergate.runtime.workers.shared_files import SharedFiles
 
@@ -53,10 +54,7 @@ class Worker(asyncio.SubprocessProtocol):
                 arguments = (str(number), engine, *map(str, passed_fds), *sys.path)
                 await loop.subprocess_exec(
                     lambda: self,
-                    sys.executable,
-                    *_interpreter_flags(),
-                    "-c",
-                    _PROGRAM,
+                    *python_command(_PROGRAM),
                     *arguments,
                     pass_fds=passed_fds,
                     stdin=subprocess.DEVNULL,
@@ -112,10 +110,3 @@ def describe_exit(code: int) -> str:
         return signal.Signals(-code).name
     except ValueError:  # most real-time signals have no name
         return f"signal {-code}"
-
-
-def _interpreter_flags() -> list[str]:
-    """Return the options of this interpreter, such as ``-I`` and ``-W``, as multiprocessing
-    does."""
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
-    return flags

@@ -30,7 +30,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from infergate.core.errors import GatewayError, Kind
+from infergate.core.errors import GatewayError, internal_error
 from infergate.core.limits import Limits
 from infergate.core.log_events import BUG
 from infergate.core.request_context import RequestContext
@@ -280,7 +280,7 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
             return self._refusal(error, method, context)
         except Exception:
             log.exception("answering %s failed", method, extra=BUG)
-            return self._refusal(_internal_error(), method, context)
+            return self._refusal(internal_error(), method, context)
         finally:
             share.release()
 
@@ -331,7 +331,7 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
             await self._refuse_stream(error, method, context, servicer_context)
         except Exception:
             log.exception("streaming %s failed", method, extra=BUG)
-            _set_status(servicer_context, self._refusal(_internal_error(), method, context))
+            _set_status(servicer_context, self._refusal(internal_error(), method, context))
         finally:
             self.admission.release_stream()
             if isinstance(responses, AsyncGenerator):
@@ -354,10 +354,6 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         except Exception:
             log.exception("refusing %s failed", method, extra=BUG)
             return RpcResponse(code=grpc.StatusCode.INTERNAL.value[0], details="internal error")
-
-
-def _internal_error() -> GatewayError:
-    return GatewayError(Kind.INTERNAL, "internal error")
 
 
 def _create_call(servicer_context: Any) -> RequestContext:

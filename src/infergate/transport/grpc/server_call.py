@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from infergate.core.errors import GatewayError, Kind
+from infergate.core.errors import GatewayError, Kind, internal_error
 from infergate.core.limits import Limits
 from infergate.core.log_events import BUG
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
@@ -357,4 +357,4 @@ class ServerCall:
     def _unexpected_error_response(self) -> RpcResponse:
         """Return the response to an unexpected exception; to be called in its handler."""
         log.exception("answering %s failed", self._request.method, extra=BUG)  # noqa: LOG004
-        return self.build_refusal(GatewayError(Kind.INTERNAL, "internal error"))
+        return self.build_refusal(internal_error())

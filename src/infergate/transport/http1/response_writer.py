@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from email.utils import formatdate
 from typing import Final
 
-from infergate.core.errors import GatewayError, Kind
+from infergate.core.errors import GatewayError, internal_error
 from infergate.core.log_events import BUG
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
@@ -67,7 +67,7 @@ def response_to_failure(
     if isinstance(failure, GatewayError):
         return rejection(app, failure, wire, context)
     log.error("handling %s %s failed", wire.method, wire.path, exc_info=failure, extra=BUG)
-    return rejection(app, GatewayError(Kind.INTERNAL, "internal error"), wire, context)
+    return rejection(app, internal_error(), wire, context)
 
 
 def rejection(

@@ -1,0 +1,13 @@
+"""The command line of a Python process that this one starts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def python_command(program: str) -> list[str]:
+    """Return the command that runs ``program`` with the options of this interpreter, such as ``-I``
+    and ``-W``, as multiprocessing does."""
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
+    return [sys.executable, *flags, "-c", program]
