@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from infergate.core.counters import BackendCounters, RouteCounters
 from infergate.core.duration_histogram import REQUEST_BUCKETS
 from infergate.core.stats import ConcurrencyStats
-from infergate.observe.family import MetricFamily, histogram_value
+from infergate.observe.family import MetricFamily, histogram_value, rows_by_label
 from infergate.observe.label_names import MetricNames
 
 T = TypeVar("T")
@@ -57,11 +57,7 @@ class BackendMetrics(Collector):
             "infergate_retries",
             "Retries by reason: not_sent, broken, timeout or declined.",
             ("backend", "reason"),
-            (
-                ((*backend, reason), count)
-                for backend, counters in rows
-                for reason, count in list(counters.retries.items())
-            ),
+            rows_by_label((backend, counters.retries) for backend, counters in rows),
         )
         yield MetricFamily(
             "counter",
@@ -75,10 +71,9 @@ class BackendMetrics(Collector):
             "infergate_hedges",
             "Hedged requests by outcome: won (its response was used) or lost.",
             ("backend", "outcome"),
-            (
-                ((*backend, outcome), count)
+            rows_by_label(
+                (backend, {"won": counters.hedges_won, "lost": counters.hedges_lost})
                 for backend, counters in rows
-                for outcome, count in (("won", counters.hedges_won), ("lost", counters.hedges_lost))
             ),
         )
         yield MetricFamily(
@@ -106,14 +101,7 @@ class BackendMetrics(Collector):
             "infergate_queue_refusals",
             "Inferences refused by a backend's queue: full, or expired (waited past the deadline).",
             ("backend", "reason"),
-            (
-                ((*backend, reason), count)
-                for backend, counters in rows
-                for reason, count in (
-                    ("full", counters.queue_rejected),
-                    ("expired", counters.queue_expired),
-                )
-            ),
+            rows_by_label((backend, _refusals(counters)) for backend, counters in rows),
         )
         yield from (self._concurrency_metrics(), *self._route_metrics(), *self._helper_metrics())
 
@@ -123,13 +111,12 @@ class BackendMetrics(Collector):
             "infergate_backend_places",
             "Concurrency limit (limits.max_requests) of a backend: slots taken and free.",
             ("backend", "state"),
-            (
-                ((stats.backend, state), count)
-                for stats in self.concurrency()
-                for state, count in (
-                    ("taken", stats.in_use),
-                    ("free", max(stats.max_concurrent - stats.in_use, 0)),
+            rows_by_label(
+                (
+                    (stats.backend,),
+                    {"taken": stats.in_use, "free": max(stats.max_concurrent - stats.in_use, 0)},
                 )
+                for stats in self.concurrency()
             ),
         )
 
@@ -157,7 +144,7 @@ class BackendMetrics(Collector):
             "Messages refused by the helper processes' queue: full (too many of one client), or "
             "expired (waited too long).",
             ("reason",),
-            [(("full",), counters.queue_rejected), (("expired",), counters.queue_expired)],
+            rows_by_label([((), _refusals(counters))]),
         )
 
     def _route_metrics(self) -> Iterator[Metric]:
@@ -174,12 +161,12 @@ class BackendMetrics(Collector):
             "infergate_mirrored_requests",
             "Mirrored inferences by outcome; dropped: too many copies were in progress.",
             ("route", "outcome"),
-            (
-                ((*route, outcome), count)
-                for route, counters in rows
-                for outcome, count in list(counters.mirrored.items())
-            ),
+            rows_by_label((route, counters.mirrored) for route, counters in rows),
         )
+
+
+def _refusals(counters: BackendCounters) -> dict[str, int]:
+    return {"full": counters.queue_rejected, "expired": counters.queue_expired}
 
 
 def _drop_others(counters: dict[str, T], names: AbstractSet[str]) -> None:

@@ -14,7 +14,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from infergate.core.stats import EndpointStats
-from infergate.observe.family import MetricFamily
+from infergate.observe.family import MetricFamily, rows_by_label
 
 _LABELS: Final = ("backend", "endpoint")
 
@@ -34,14 +34,12 @@ class EndpointMetrics(Collector):
             "Addresses of an endpoint by state: available, down (failed health checks), or ejected "
             "(by outlier detection).",
             (*_LABELS, "state"),
-            (
-                ((stats.backend, stats.endpoint, state), count)
-                for stats in next(iterators)
-                for state, count in (
-                    ("available", stats.available),
-                    ("down", stats.down),
-                    ("ejected", stats.ejected),
+            rows_by_label(
+                (
+                    (stats.backend, stats.endpoint),
+                    {"available": stats.available, "down": stats.down, "ejected": stats.ejected},
                 )
+                for stats in next(iterators)
             ),
         )
         yield MetricFamily(
@@ -83,8 +81,8 @@ def _outcome_counter(
 ) -> MetricFamily:
     """Return a counter with the label ``outcome``: ``ok`` or ``failed``."""
     rows = (
-        ((stats.backend, stats.endpoint, outcome), count)
+        ((stats.backend, stats.endpoint), {"ok": ok, "failed": failed})
         for stats, ok, failed in counts
-        for outcome, count in (("ok", ok), ("failed", failed))
     )
-    return MetricFamily("counter", name, documentation, (*_LABELS, "outcome"), rows)
+    labels = (*_LABELS, "outcome")
+    return MetricFamily("counter", name, documentation, labels, rows_by_label(rows))

@@ -54,6 +54,13 @@ def histogram_value(
     )
 
 
+def rows_by_label(counts: Iterable[tuple[Labels, Mapping[str, float]]]) -> Iterator[Row]:
+    """Yield a row for each entry of each mapping; its key is the last label's value."""
+    for labels, counts_by_label in counts:
+        for label, count in list(counts_by_label.items()):
+            yield (*labels, label), count
+
+
 class MetricFamily(Metric):
     """A metric family with lazy rows, which prometheus_client handles like any other."""
 

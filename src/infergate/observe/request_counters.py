@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from infergate.core.duration_histogram import GATEWAY_BUCKETS, REQUEST_BUCKETS, DurationHistogram
 from infergate.core.request_record import RequestRecord
-from infergate.observe.family import Labels, MetricFamily, histogram_value
+from infergate.observe.family import Labels, MetricFamily, histogram_value, rows_by_label
 from infergate.observe.label_names import MetricNames
 
 _LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "operation")
@@ -147,11 +147,7 @@ class RequestCounters(Collector):
             "infergate_requests",
             "Finished requests by outcome: ok, or the kind of error.",
             (*_LABELS, "outcome"),
-            (
-                ((*labels, outcome), count)
-                for labels, series in items
-                for outcome, count in list(series.outcomes.items())
-            ),
+            rows_by_label((labels, series.outcomes) for labels, series in items),
         )
         yield _histogram(
             "infergate_request_seconds",
