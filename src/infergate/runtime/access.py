@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from infergate.access import rejection as rejections
-from infergate.access.authorizer import Authorizer, KeyRing, RouteLabelLookup, TokenVerifier
+from infergate.access.authenticator import Authenticator, KeyRing, TokenVerifier
+from infergate.access.authorizer import Authorizer, AuthorizerSettings, RouteLabelLookup
 from infergate.access.credentials import read_credential
 from infergate.access.keys import ApiKeys, parse_file
 from infergate.access.rate_limits import LocalRateStore, Rate, RateLimit, RateLimits, RateStore
@@ -93,17 +94,21 @@ def make_authorizer(
     closing: CloseCallbacks = []
     ask = partial(load_engine(config.engine).make_http_upstream, replace(limits, body=MIB))
     return Authorizer(
-        rules=rules,
-        keys=_make_key_ring(access, metrics),
-        tokens=_make_token_verifier(access, rules, ask, metrics, closing) if access.jwt else None,
-        rates=_make_rate_limits(access, memory, metrics, closing),
-        local_store=memory,
+        AuthorizerSettings(
+            open_health=access.open_health,
+            has_shared_memory=config.control.shared_memory,
+            on_rejected=lambda reason: metrics.access_refused.labels(reason).inc(),
+            on_change_denied=log_denied,
+        ),
+        Authenticator(
+            rules,
+            _make_key_ring(access, metrics),
+            _make_token_verifier(access, rules, ask, metrics, closing) if access.jwt else None,
+        ),
+        _make_rate_limits(access, memory, metrics, closing),
+        memory,
         route_label=route_of,
-        on_rejected=lambda reason: metrics.access_refused.labels(reason).inc(),
-        on_change_denied=log_denied,
         close_callbacks=closing,
-        open_health=access.open_health,
-        has_shared_memory=config.control.shared_memory,
     )
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from access_tokens import AUDIENCE, ISSUER, jwk, jwks, rsa_key, token
-from infergate.access.authorizer import Authorizer, KeyRing
+from infergate.access.authenticator import Authenticator, KeyRing
+from infergate.access.authorizer import Authorizer, AuthorizerSettings
 from infergate.access.jwks import JwkSet
 from infergate.access.keys import ApiKey, ApiKeys, digest_of
 from infergate.access.rate_limits import (
@@ -65,22 +66,32 @@ class Door:
         made = AccessRules(rules or (AccessRule(("key:a", "jwt:idp:alice", "cert:spiffe://a")),))
         issuer = Issuer("idp", ISSUER, (AUDIENCE,), ("RS256",), 0.0, "sub", Source())
         fields: dict[str, Any] = {
-            "rules": made,
             "keys": KeyRing(ApiKeys([ApiKey("a", digest_of(SECRET))]), None),
             "tokens": JwtVerifier((issuer,), made),
             "rates": RateLimits(limits, LocalRateStore(LocalBuckets())) if limits else None,
-            "local_store": LocalRateStore(LocalBuckets()),
             "route_label": lambda model, version, headers: "route",
-            "on_rejected": self.reasons.append,
-            "on_change_denied": lambda what, context, error: self.denied.append(
-                (what, context.identity, error.kind)
-            ),
             "close_callbacks": (),
             "open_health": True,
             "has_shared_memory": False,
             **changed,
         }
-        self.entrance = Authorizer(**fields)
+        settings = AuthorizerSettings(
+            open_health=fields["open_health"],
+            has_shared_memory=fields["has_shared_memory"],
+            on_rejected=self.reasons.append,
+            on_change_denied=lambda what, context, error: self.denied.append(
+                (what, context.identity, error.kind)
+            ),
+        )
+        self.authenticator = Authenticator(made, fields["keys"], fields["tokens"])
+        self.entrance = Authorizer(
+            settings,
+            self.authenticator,
+            fields["rates"],
+            LocalRateStore(LocalBuckets()),
+            route_label=fields["route_label"],
+            close_callbacks=fields["close_callbacks"],
+        )
 
     async def enter(self, peek: RequestSummary = INFER, **fields: Any) -> str:
         """Who came in."""
@@ -266,4 +277,4 @@ async def test_what_is_remembered_of_identities_is_bounded() -> None:
     door = Door(AccessRule(("cert:*",)))
     for number in range(5000):
         await door.enter(peer_identity=(f"c{number}",))
-    assert len(door.entrance._permits) <= 4096
+    assert len(door.authenticator._permits) <= 4096

@@ -1,0 +1,80 @@
+"""Identifies the client of a request.
+
+- A client that presents a key or a token is identified by that alone, and refused if it is invalid.
+  A client without a credential is identified by the first name in its TLS certificate, or else is
+  anonymous.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final, Protocol
+
+from infergate.access import rejection as rejections
+from infergate.access.credentials import read_credential
+from infergate.access.keys import ApiKeys
+from infergate.access.rules import CERTIFICATE_PREFIX, KEY_PREFIX, AccessRules, RulePermit
+from infergate.access.watched_file import WatchedFile
+from infergate.core.bounded_cache import BoundedCache
+from infergate.core.request_context import RequestContext
+
+_MAX_CACHED_PERMITS: Final = 4096
+"""Cached permits of keys and certificates."""
+
+
+class TokenVerifier(Protocol):
+    """Implemented by ``tokens.JwtVerifier``, which is imported only if tokens are configured."""
+
+    async def verify(self, token: str, now: float, wall_time: float) -> RulePermit:
+        """Return the permit of the token's subject. Raises AccessRejected."""
+        ...
+
+
+class KeyRing:
+    """The keys in the configuration and those in its key file."""
+
+    def __init__(self, configured: ApiKeys, file: WatchedFile[ApiKeys] | None) -> None:
+        self._configured: Final = configured
+        self._file: Final = file
+
+    async def find_owner(self, secret: str, now: float) -> str | None:
+        """Return the name of the key's owner; None for an unknown key."""
+        name = self._configured.find_owner(secret)
+        if name is None and self._file is not None:
+            name = (await self._file.current(now)).find_owner(secret)
+        return name
+
+
+class Authenticator:
+    """Identifies clients by ``keys``, ``tokens`` and certificates."""
+
+    def __init__(self, rules: AccessRules, keys: KeyRing, tokens: TokenVerifier | None) -> None:
+        self._rules: Final = rules
+        self._keys: Final = keys
+        self._tokens: Final = tokens
+        self.anonymous: Final = rules.anonymous_permit()
+        """The permit of clients without credentials; None if there is no rule for them."""
+        self._permits: Final = BoundedCache[str, RulePermit](_MAX_CACHED_PERMITS)
+
+    async def identify(self, context: RequestContext, now: float) -> RulePermit:
+        """Return the permit of the client. Raises AccessRejected."""
+        credential = read_credential(context.headers)
+        if credential is not None:
+            secret = credential.secret
+            if credential.may_be_token and self._tokens is not None and secret.count(".") == 2:
+                return await self._tokens.verify(secret, now, time.time())
+            name = await self._keys.find_owner(secret, now)
+            if name is None:
+                raise rejections.unknown_key()
+            return self._permit_of(KEY_PREFIX + name)
+        if context.peer_identity:
+            return self._permit_of(CERTIFICATE_PREFIX + context.peer_identity[0])
+        if self.anonymous is None:
+            raise rejections.no_credentials()
+        return self.anonymous
+
+    def _permit_of(self, identity: str) -> RulePermit:
+        permit = self._permits.get(identity)
+        if permit is None:
+            permit = self._permits[identity] = self._rules.permit_for(identity)
+        return permit
