@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-import kept_records  # noqa: F401 - before the first record
 from peers.support.deploy_tools import prepare_deploy_tools
 from peers.support.graphpipe import (
     prepare_graphpipe,
