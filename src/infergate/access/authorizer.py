@@ -48,7 +48,7 @@ class AuthorizerSettings:
 class Authorizer:
     """The whole ``access`` section of a configuration."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its collaborators
         self,
         settings: AuthorizerSettings,
         authenticator: Authenticator,

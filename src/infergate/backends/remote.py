@@ -37,7 +37,12 @@ from infergate.backends.metadata_cache import (
 )
 from infergate.backends.profile_detection import ProfileDetection
 from infergate.backends.request_queue import RequestQueue
-from infergate.backends.request_sender import RequestSender, deadline_error
+from infergate.backends.request_sender import (
+    RequestSender,
+    SenderSettings,
+    SenderState,
+    deadline_error,
+)
 from infergate.backends.single_flight import DOUBTFUL_SECONDS
 from infergate.codecs.base import Codec, Profile, SupportsServerVariants, SupportsStreaming
 from infergate.codecs.profiles import GENERIC, detect_profile
@@ -161,17 +166,21 @@ class RemoteBackend(Generic[Req, Resp]):
         queue = _make_queue(settings, counters)
         self._queue: Final = queue
         self._sender: Final = RequestSender(
-            settings.name,
-            self._endpoints,
+            SenderSettings(
+                settings.name,
+                settings.timeout,
+                HeaderFilter(settings.forward_headers, settings.max_header_bytes),
+                HeaderFilter(settings.return_headers),
+                settings.hash_key,
+            ),
+            SenderState(
+                self._endpoints,
+                RetryBudget(settings.retry_share, settings.min_retries),
+                queue,
+                counters,
+            ),
             upstream,
             access,
-            timeout=settings.timeout,
-            request_filter=HeaderFilter(settings.forward_headers, settings.max_header_bytes),
-            response_filter=HeaderFilter(settings.return_headers),
-            hash_key=settings.hash_key,
-            retry_budget=RetryBudget(settings.retry_share, settings.min_retries),
-            queue=queue,
-            counters=counters,
         )
         self.infer: Final = self._sender.infer
         """The request sender's ``infer``, for pass-through requests."""

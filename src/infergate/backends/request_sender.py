@@ -22,6 +22,7 @@ import functools
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from infergate.backends.attempts import Attempts, ChooseEndpoint
@@ -51,38 +52,50 @@ _MAX_SHOWN_CHARACTERS: Final = 40
 """Characters of a sequence's ID in an error text."""
 
 
-class RequestSender(Generic[Req, Resp]):
-    """Sends messages to ``endpoints`` over ``upstream``; ``timeout``, in seconds, applies to routes
-    without their own."""
+@dataclass(frozen=True)
+class SenderSettings:
+    """How the requests to a backend are sent. ``timeout``, in seconds, applies to routes without
+    their own."""
 
-    def __init__(  # noqa: PLR0913 - dependency injection
+    backend: str
+    timeout: float
+    request_filter: HeaderFilter
+    response_filter: HeaderFilter
+    hash_key: Callable[[RequestContext], str] | None = None
+    """Returns the key of requests that belong on the same endpoint; None disables hashing."""
+
+
+@dataclass(frozen=True)
+class SenderState:
+    """What the requests to a backend share. Without ``queue``, inferences are not limited."""
+
+    endpoints: Endpoints
+    retry_budget: RetryBudget
+    queue: RequestQueue | None
+    counters: BackendCounters
+
+
+class RequestSender(Generic[Req, Resp]):
+    """Sends messages over ``upstream``."""
+
+    def __init__(
         self,
-        backend: str,
-        endpoints: Endpoints,
+        settings: SenderSettings,
+        state: SenderState,
         upstream: Upstream[Req, Resp],
         access: MessageAccess[Req, Resp],
-        *,
-        timeout: float,
-        request_filter: HeaderFilter,
-        response_filter: HeaderFilter,
-        retry_budget: RetryBudget,
-        queue: RequestQueue | None,
-        counters: BackendCounters,
-        hash_key: Callable[[RequestContext], str] | None = None,
     ) -> None:
-        """Without ``queue``, inferences are not limited. ``hash_key`` returns the key of requests
-        that belong on the same endpoint; None disables hashing."""
-        self._backend: Final = backend
-        self._endpoints: Final = endpoints
+        self._backend: Final = settings.backend
+        self._endpoints: Final = state.endpoints
         self._upstream: Final = upstream
         self._access: Final = access
-        self._timeout: Final = timeout
-        self._request_filter: Final = request_filter
-        self._response_filter: Final = response_filter
-        self._retry_budget: Final = retry_budget
-        self._queue: Final = queue
-        self._counters: Final = counters
-        self._hash_key: Final = hash_key
+        self._timeout: Final = settings.timeout
+        self._request_filter: Final = settings.request_filter
+        self._response_filter: Final = settings.response_filter
+        self._retry_budget: Final = state.retry_budget
+        self._queue: Final = state.queue
+        self._counters: Final = state.counters
+        self._hash_key: Final = settings.hash_key
         self._latencies: Final[dict[str, LatencyQuantile]] = {}
         """By route, for routes that hedge after a percentile."""
 

@@ -17,7 +17,7 @@ from infergate.backends.endpoints import ConfiguredEndpoint as Place
 from infergate.backends.header_filter import HeaderFilter
 from infergate.backends.message_access import RPC_MESSAGES
 from infergate.backends.request_queue import RequestQueue
-from infergate.backends.request_sender import RequestSender
+from infergate.backends.request_sender import RequestSender, SenderSettings, SenderState
 from infergate.core.counters import BackendCounters
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.request_context import RequestContext
@@ -86,21 +86,20 @@ class Site:
         self.budget = budget or RetryBudget()
         self.queue = None if places is None else RequestQueue("b1", *places, self.tally)
         self.sending: RequestSender[RpcRequest, RpcResponse] = RequestSender(
-            "b1",
-            Endpoints(
-                "b1",
-                [Place(each, str(each)) for each in endpoints],
-                BalanceSettings("round-robin"),
-                random_float=lambda: 0.0,
+            SenderSettings("b1", 30.0, HeaderFilter(()), HeaderFilter(())),
+            SenderState(
+                Endpoints(
+                    "b1",
+                    [Place(each, str(each)) for each in endpoints],
+                    BalanceSettings("round-robin"),
+                    random_float=lambda: 0.0,
+                ),
+                self.budget,
+                self.queue,
+                self.tally,
             ),
             self.upstream,
             RPC_MESSAGES,
-            timeout=30.0,
-            request_filter=HeaderFilter(()),
-            response_filter=HeaderFilter(()),
-            retry_budget=self.budget,
-            queue=self.queue,
-            counters=self.tally,
         )
 
     async def ask(
