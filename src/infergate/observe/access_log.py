@@ -26,6 +26,7 @@ import orjson
 from infergate.core.log_events import ADVICE, REQUEST_EVENT
 from infergate.core.name_rules import escape_unsafe
 from infergate.core.request_context import RequestContext
+from infergate.observe.log_sampler import LogSampler
 
 _MAX_WAITING: Final = 10_000
 """Maximum number of lines that wait to be written; further ones are dropped."""
@@ -39,7 +40,7 @@ _MAX_TEXT: Final = 256
 """Maximum number of characters of a client's text."""
 _CACHED_LABELS: Final = 512
 """Number of cached combinations of labels; under 2 MB."""
-NO_LOCK: Final[AbstractContextManager[object]] = nullcontext()
+_NO_LOCK: Final[AbstractContextManager[object]] = nullcontext()
 _MAX_ERROR_TEXT: Final = 1024
 """Maximum number of characters of an error, which may contain text of a client or backend."""
 
@@ -108,7 +109,7 @@ def log_fields(context: RequestContext, seconds: float, now: float, left_out: in
         record.response_count,
         record.error[:_MAX_ERROR_TEXT],
         record.detail[:_MAX_ERROR_TEXT],
-        context.identity[:_MAX_TEXT],
+        "" if context.permit is None else context.permit.identity[:_MAX_TEXT],
         "" if context.trace is None else context.trace.id,
         left_out,
     )
@@ -223,7 +224,8 @@ FORMATS: Final[dict[str, LineFormatter]] = {
 
 
 class AccessLog:
-    """Writes a line per request to ``stream``, by default standard output, from its own thread.
+    """Writes a line per request, or per request that ``sampler`` selects, to ``stream``, by default
+    standard output, from its own thread.
 
     ``on_dropped`` is called for each line dropped because the reader is too slow. ``lock`` is held
     while lines are written; it does something only where several processes write to the stream.
@@ -234,11 +236,13 @@ class AccessLog:
         line: LineFormatter,
         on_dropped: Callable[[], None],
         stream: BinaryIO | None = None,
-        lock: AbstractContextManager[object] = NO_LOCK,
+        lock: AbstractContextManager[object] = _NO_LOCK,
+        sampler: LogSampler | None = None,
     ) -> None:
         self._line: Final = line
         self._lock: Final = lock
         self._on_dropped: Final = on_dropped
+        self._sampler: Final = sampler
         self._stream: Final = stream or sys.stdout.buffer
         self._waiting: Final[deque[LogFields]] = deque()
         self._closing: Final = threading.Event()
@@ -248,14 +252,18 @@ class AccessLog:
         self._writer.start()
 
     def record(self, context: RequestContext, seconds: float, now: float) -> None:
-        """Log a finished request. Never blocks."""
-        self._enqueue(log_fields(context, seconds, now))
-
-    def _enqueue(self, entry: LogFields) -> None:
+        """Log a finished request, unless the sampler leaves it out. Never blocks."""
+        left_out = 0
+        if self._sampler is not None:
+            record = context.record
+            count = self._sampler.count_left_out(record.route, record.outcome, now)
+            if count is None:
+                return
+            left_out = count
         if len(self._waiting) >= _MAX_WAITING:
             self._on_dropped()
         else:
-            self._waiting.append(entry)
+            self._waiting.append(log_fields(context, seconds, now, left_out))
 
     def close(self) -> None:
         """Write the waiting lines, for at most a second, and stop."""

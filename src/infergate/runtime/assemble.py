@@ -38,7 +38,7 @@ from infergate.gateway.traced import TracedSteps
 from infergate.observe.access_log import FORMATS, AccessLog
 from infergate.observe.exposition import Exposition
 from infergate.observe.label_names import NO_NAME, MetricNames
-from infergate.observe.sampled_log import LogSampler, SampledLog
+from infergate.observe.log_sampler import LogSampler
 from infergate.runtime import endpoint_settings
 from infergate.runtime.access import Authorizer, authorize_admin, make_authorizer
 from infergate.runtime.admin import AdminApp, SubtreeApp
@@ -256,10 +256,8 @@ def _make_access_log(config: Config, group: WorkerGroup) -> AccessLog | None:
         return None
     formatter, dropped = FORMATS[config.log.format], group.metrics.log_dropped.inc
     sampling = config.log.sampling
-    if sampling is None:
-        return AccessLog(formatter, dropped, lock=group.log_lock)
-    rates = LogSampler(sampling.first, sampling.thereafter)
-    return SampledLog(rates, formatter, dropped, lock=group.log_lock)
+    sampler = None if sampling is None else LogSampler(sampling.first, sampling.thereafter)
+    return AccessLog(formatter, dropped, lock=group.log_lock, sampler=sampler)
 
 
 def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners share

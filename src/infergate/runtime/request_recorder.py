@@ -30,19 +30,17 @@ def make_request_recorder(
     tracer: Tracer | None,
 ) -> RequestObserver:
     """Return an observer that counts, logs and traces each finished request."""
-    metrics, pipelines, add_failure = (
-        group.metrics,
-        group.recent_requests.pipelines,
-        group.recent_requests.record_failure,
-    )
+    metrics, recent = group.metrics, group.recent_requests
+    pipelines, add_failure = recent.pipelines, recent.record_failure
+    count, count_traced, count_model = metrics.record, metrics.record_traced, statistics.record
 
     def record_request(context: RequestContext) -> None:
         record = context.record
         seconds, now = time.monotonic() - record.started_at, time.time()
         if context.trace is None:
-            metrics.record(record, seconds)
+            count(record, seconds)
         else:
-            metrics.record_traced(record, seconds, context.trace.id)
+            count_traced(record, seconds, context.trace.id)
         if record.pipeline:
             pipeline = record.protocol, record.backend_protocol, record.pipeline
             pipelines[pipeline] = pipelines.get(pipeline, 0) + 1
@@ -50,7 +48,7 @@ def make_request_recorder(
             add_failure(record, context.request_id, seconds, now)
         if record.exceeded_limit:
             metrics.refused_requests.labels(record.exceeded_limit).inc()
-        statistics.record(record, seconds, now)
+        count_model(record, seconds, now)
         if access_log is not None:
             access_log.record(context, seconds, now)
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from infergate.core.request_context import RequestContext
 from infergate.core.request_record import RequestRecord
-from infergate.observe.access_log import FORMATS
+from infergate.observe.access_log import FORMATS, AccessLog
 from infergate.observe.log_rate_limit import LogRateLimit
-from infergate.observe.sampled_log import LogSampler, SampledLog
+from infergate.observe.log_sampler import LogSampler
 
 
 def test_the_first_of_a_second_and_each_so_manieth_after() -> None:
@@ -56,7 +56,7 @@ def test_every_request_is_a_line_or_counted_by_the_next(
 
 def test_a_line_tells_how_many_were_left_out_before_it() -> None:
     out = io.BytesIO()
-    log = SampledLog(LogSampler(1, 0), FORMATS["json"], lambda: None, out)
+    log = AccessLog(FORMATS["json"], lambda: None, out, sampler=LogSampler(1, 0))
     for now in (5.0, 5.1, 5.2, 6.0):
         log.record(RequestContext("p", record=RequestRecord(route="r")), 0.1, now)
     log.close()

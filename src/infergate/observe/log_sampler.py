@@ -7,13 +7,9 @@ others, such as errors. Each line has the number of requests left out before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import BinaryIO, Final
+from typing import Final
 
 from infergate.core.bounded_cache import BoundedCache
-from infergate.core.request_context import RequestContext
-from infergate.observe.access_log import NO_LOCK, AccessLog, LineFormatter, log_fields
 
 _MAX_KINDS: Final = 65_536
 """Maximum number of combinations of route and outcome that are counted; under 20 MB."""
@@ -46,24 +42,3 @@ class LogSampler:
             return None
         left_out, counts[2] = counts[2], 0
         return left_out
-
-
-class SampledLog(AccessLog):
-    """An access log of the requests that ``sampler`` selects."""
-
-    def __init__(
-        self,
-        sampler: LogSampler,
-        line: LineFormatter,
-        on_dropped: Callable[[], None],
-        stream: BinaryIO | None = None,
-        lock: AbstractContextManager[object] = NO_LOCK,
-    ) -> None:
-        self._sampler: Final = sampler
-        super().__init__(line, on_dropped, stream, lock)
-
-    def record(self, context: RequestContext, seconds: float, now: float) -> None:
-        """Log a finished request, or leave it out. Never blocks."""
-        left_out = self._sampler.count_left_out(context.record.route, context.record.outcome, now)
-        if left_out is not None:
-            self._enqueue(log_fields(context, seconds, now, left_out))
