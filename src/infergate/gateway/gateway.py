@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from infergate import __version__
@@ -45,24 +45,17 @@ from infergate.core.messages import (
     SharedMemoryUnregisterRequest,
 )
 from infergate.core.request_context import RequestContext
-from infergate.core.sequences import SEQUENCE_ID as SEQUENCE
-from infergate.core.sequences import sequence_key
-from infergate.core.tensor import OpaqueParameters
-from infergate.gateway import cast
-from infergate.gateway.classification import request_values, requests_classes
 from infergate.gateway.datatypes import (
-    cast_for_backend,
-    cast_substitutes_back,
-    fit_response,
     metadata_for_client,
 )
 from infergate.gateway.model_catalogue import READY, ModelCatalogue, query_backend
 from infergate.gateway.model_configuration import config_from_metadata, is_numeric_version
 from infergate.gateway.readiness import Readiness
-from infergate.gateway.rename import metadata_to_backend, to_backend, to_client
+from infergate.gateway.rename import to_backend, to_client
 from infergate.gateway.route_binding import RouteBinding
+from infergate.gateway.route_plan import RoutePlan
 from infergate.gateway.server_control import NO_PERMISSIONS, ControlPermissions, ServerControl
-from infergate.gateway.shared_memory import SharedMemory, uses_shared_memory
+from infergate.gateway.shared_memory import SharedMemory
 from infergate.gateway.statistics import GatewayStatistics, merge_statistics
 from infergate.gateway.steps import ROUTE, UNTRACED, Steps
 from infergate.gateway.traffic_split import TrafficSplit
@@ -130,11 +123,22 @@ class Gateway:
         self._table: Final = table
         self.name_rule: Final = table.name_rule
         self._binding_of: Final = {id(binding.route): binding for binding in self.bindings}
+        self._compile: Final = partial(
+            RoutePlan,
+            declared=declared,
+            shared_memory=self.shared_memory,
+            describe=self._describe_model,
+        )
+        self._plans: Final[dict[RouteBinding, RoutePlan | TrafficSplit]] = {}
+        """Compiled when a route is first used: there may be thousands."""
         self.traffic_splits: Final[Mapping[RouteBinding, TrafficSplit]] = {
-            binding: TrafficSplit(binding, backends, options.counters_of(binding.label), self)
+            binding: TrafficSplit(
+                binding, backends, options.counters_of(binding.label), self._compile
+            )
             for binding in self.bindings
             if binding.route.has_other_targets
         }
+        self._plans.update(self.traffic_splits)
         self._mirror_only: Final = mirror_only_backends(table.routes)
         self._combine_readiness: Final = options.combine_readiness
         self._catalogue: Final = ModelCatalogue(table, self.bindings, self)
@@ -236,131 +240,18 @@ class Gateway:
         self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> Awaitable[InferResponse]:
         """Run ``request`` on ``binding``, its route, or one of the route's other targets."""
-        split = self.traffic_splits.get(binding)
-        if split is not None:
-            return split.infer(request, context)
-        return self.infer_on_route(request, binding, context)
-
-    def infer_on_route(
-        self, request: InferRequest, binding: RouteBinding, context: RequestContext
-    ) -> Awaitable[InferResponse]:
-        """Run ``request`` on ``binding`` and nowhere else."""
-        return (self._infer_staged if uses_shared_memory(request) else self._infer_on_backend)(
-            request, binding, context
-        )
-
-    async def _infer_staged(
-        self, request: InferRequest, binding: RouteBinding, context: RequestContext
-    ) -> InferResponse:
-        by_name = not binding.route.cast
-        async with self.shared_memory.stage(request, binding.backend, by_name=by_name) as staged:
-            return await staged.write_outputs(
-                await self._infer_on_backend(staged.request, binding, context)
-            )
-
-    async def _infer_on_backend(
-        self, request: InferRequest, binding: RouteBinding, context: RequestContext
-    ) -> InferResponse:
-        backend_request, model = await self._prepare_request(request, binding, context)
-        backend_response = await binding.backend.perform(backend_request, context)
-        response = to_client(backend_response, request, binding.route)
-        assert isinstance(response, InferResponse)
-        if model is None and not context.unsupported_datatypes:
-            return response
-        return await fit_response(response, request, model, binding, context)
+        return (self._plans.get(binding) or self._keep_plan(binding)).infer(request, context)
 
     def _stream(
         self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
         """Yield all responses to ``request``, on demand, from the route of ``binding`` or one of
         its other targets. Raises GatewayError."""
-        split = self.traffic_splits.get(binding)
-        if split is not None:
-            return split.stream(request, context)
-        return self.stream_on_route(request, binding, context)
+        return (self._plans.get(binding) or self._keep_plan(binding)).stream(request, context)
 
-    async def stream_on_route(
-        self, request: InferRequest, binding: RouteBinding, context: RequestContext
-    ) -> AsyncGenerator[InferResponse, None]:
-        """Yield all responses from ``binding`` and nowhere else."""
-        if not uses_shared_memory(request):
-            async with aclosing(self._stream_from_backend(request, binding, context)) as responses:
-                async for response in responses:
-                    yield response
-            return
-        by_name = not binding.route.cast
-        async with (
-            self.shared_memory.stage(request, binding.backend, by_name=by_name) as staged,
-            aclosing(self._stream_from_backend(staged.request, binding, context)) as responses,
-        ):
-            async for response in responses:
-                yield await staged.write_outputs(response)
-
-    async def _stream_from_backend(
-        self, request: InferRequest, binding: RouteBinding, context: RequestContext
-    ) -> AsyncGenerator[InferResponse, None]:
-        backend_request, model = await self._prepare_request(request, binding, context)
-        async with aclosing(binding.backend.stream(backend_request, context)) as backend_responses:
-            async for backend_response in backend_responses:
-                response = to_client(backend_response, request, binding.route)
-                assert isinstance(response, InferResponse)
-                yield await fit_response(response, request, model, binding, context)
-                context.policy = binding.idle_policy
-                context.renew_deadline()
-
-    async def _prepare_request(
-        self, request: InferRequest, binding: RouteBinding, context: RequestContext
-    ) -> tuple[InferRequest, ModelMetadata | None]:
-        """Return ``request`` as it is sent to the backend; and the model's metadata if the gateway
-        is to make the requested classes from the response's values, else None."""
-        if binding.route.cast and context.unsupported_datatypes:
-            request = await self._cast_back(request, binding, context)
-        model = None
-        if requests_classes(request) and not await binding.backend.supports_classification(context):
-            model = await self._describe_model(request.model, request.version, binding, context)
-            request = request_values(request)
-        self._declare_and_check(request, binding, context)
-        if binding.unsupported_datatypes:
-            request = await cast_for_backend(request, binding, context)
-        backend_request = to_backend(request, binding.route)
-        assert isinstance(backend_request, InferRequest)
-        return backend_request, model
-
-    async def _cast_back(
-        self, request: InferRequest, binding: RouteBinding, context: RequestContext
-    ) -> InferRequest:
-        """Cast back the inputs that hold a substitute for what the client's protocol lacks."""
-        casts = cast.casts_of(
-            context.unsupported_datatypes - binding.unsupported_datatypes, binding.route.cast
-        )
-        if not cast.may_hold_substitute(request.inputs, casts):
-            return request
-        model = await self._describe_model(request.model, request.version, binding, context)
-        return await cast_substitutes_back(request, model, casts, context)
-
-    def _declare_and_check(
-        self, request: InferRequest, binding: RouteBinding, context: RequestContext
-    ) -> None:
-        """Note the model's declared metadata on ``context``. Raises UNSUPPORTED for a sequence if
-        the backend's protocol has none."""
-        parameters = request.parameters
-        if (
-            not (
-                isinstance(parameters, OpaqueParameters)
-                and parameters.is_passed_to(binding.backend.protocol)
-            )
-            and not binding.backend.supports_sequences
-            and sequence_key(request) is not None
-        ):
-            raise GatewayError(
-                Kind.UNSUPPORTED,
-                f"parameter '{SEQUENCE}': backend '{binding.backend.name}' speaks "
-                f"{binding.backend.protocol}, which has no sequences",
-            )
-        declared = self.declared.get(request.model)
-        context.declared_metadata = declared and metadata_to_backend(
-            declared, request, binding.route
-        )
+    def _keep_plan(self, binding: RouteBinding) -> RoutePlan:
+        plan = self._plans[binding] = self._compile(binding)
+        return plan
 
     async def _model_metadata(
         self, operation: ModelMetadataRequest, binding: RouteBinding, context: RequestContext

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from infergate.backends.base import Backend
 from infergate.core.counters import RouteCounters
@@ -21,25 +21,10 @@ from infergate.core.request_context import RequestContext
 from infergate.core.sequences import sequence_key
 from infergate.gateway.mirror import MirrorSender
 from infergate.gateway.route_binding import RouteBinding
+from infergate.gateway.route_plan import RoutePlan
 from infergate.gateway.shared_memory import uses_shared_memory
 from infergate.routing.split import pick_target
-from infergate.routing.table import Route
-
-
-class SupportsRouteInference(Protocol):
-    """The part of the gateway that ``TrafficSplit`` uses."""
-
-    def infer_on_route(
-        self, request: InferRequest, binding: RouteBinding, context: RequestContext
-    ) -> Awaitable[InferResponse]:
-        """Return the response on ``binding``, noted on ``context``. Raises GatewayError."""
-        ...
-
-    def stream_on_route(
-        self, request: InferRequest, binding: RouteBinding, context: RequestContext
-    ) -> AsyncGenerator[InferResponse, None]:
-        """Yield all responses. Raises GatewayError."""
-        ...
+from infergate.routing.table import Rewrite
 
 
 class TrafficSplit:
@@ -50,40 +35,37 @@ class TrafficSplit:
         own: RouteBinding,
         backends: Mapping[str, Backend],
         counters: RouteCounters,
-        gateway: SupportsRouteInference,
+        compile_route: Callable[[RouteBinding], RoutePlan],
     ) -> None:
         route, mirror = own.route, own.route.mirror
-        self._own: Final = own
+
+        def target(backend: str, rewrite: Rewrite = route.rewrite) -> RoutePlan:
+            to_backend = replace(route, backend=backend, rewrite=rewrite)
+            return compile_route(RouteBinding(to_backend, backends[backend]))
+
+        self._label: Final = own.label
+        self._own: Final = compile_route(own)
         self._split_header: Final = route.split_by
-        self._percentages: Final = tuple(target.percent for target in route.split)
-        self._targets: Final = tuple(
-            RouteBinding(
-                replace(route, backend=target.backend, rewrite=target.rewrite),
-                backends[target.backend],
-            )
-            for target in route.split
-        )
-        self._fallback: Final = _bind_to(route, route.fallback, backends)
-        self._mirror_binding: Final = _bind_to(route, mirror.backend if mirror else "", backends)
+        self._percentages: Final = tuple(item.percent for item in route.split)
+        self._targets: Final = tuple(target(item.backend, item.rewrite) for item in route.split)
+        self._fallback: Final = target(route.fallback) if route.fallback else None
+        self._mirror: Final = target(mirror.backend) if mirror else None
         self._mirror_percentages: Final = (mirror.percent if mirror else 0.0,)
         self._mirror_sender: Final = MirrorSender(mirror.max_concurrent if mirror else 0, counters)
         self._counters: Final = counters
-        self._gateway: Final = gateway
 
     async def infer(self, request: InferRequest, context: RequestContext) -> InferResponse:
         """Return the response to ``request``. Raises GatewayError."""
         try:
             try:
-                return await self._gateway.infer_on_route(
-                    request, self._choose_target(request, context), context
-                )
+                return await self._choose_target(request, context).infer(request, context)
             except GatewayError as error:
                 fallback = self._fallback_after(error, request, context)
                 if fallback is None:
                     raise
-            return await self._gateway.infer_on_route(request, fallback, context)
+            return await fallback.infer(request, context)
         finally:
-            self._send_mirror(request, context, self._gateway.infer_on_route)
+            self._send_mirror(request, context, RoutePlan.infer)
 
     async def stream(
         self, request: InferRequest, context: RequestContext
@@ -91,11 +73,9 @@ class TrafficSplit:
         """Yield all responses to ``request``. Raises GatewayError."""
         has_response = False
         try:
-            binding = self._choose_target(request, context)
+            target = self._choose_target(request, context)
             try:
-                async with aclosing(
-                    self._gateway.stream_on_route(request, binding, context)
-                ) as responses:
+                async with aclosing(target.stream(request, context)) as responses:
                     async for response in responses:
                         has_response = True
                         yield response
@@ -105,24 +85,22 @@ class TrafficSplit:
                     raise
             else:
                 return
-            async with aclosing(
-                self._gateway.stream_on_route(request, fallback, context)
-            ) as responses:
+            async with aclosing(fallback.stream(request, context)) as responses:
                 async for response in responses:
                     yield response
         finally:
-            self._send_mirror(request, context, self._discard_stream)
+            self._send_mirror(request, context, _discard_stream)
 
-    def _choose_target(self, request: InferRequest, context: RequestContext) -> RouteBinding:
+    def _choose_target(self, request: InferRequest, context: RequestContext) -> RoutePlan:
         """Return the target of ``request`` and note it on ``context``."""
         if not self._targets:
             return self._own
         index = pick_target(
-            self._percentages, f"{self._own.label}\0{self._split_key(request, context)}"
+            self._percentages, f"{self._label}\0{self._split_key(request, context)}"
         )
         if index is None:
             return self._own
-        self._targets[index].apply_to(context)
+        self._targets[index].binding.apply_to(context)
         return self._targets[index]
 
     def _split_key(self, request: InferRequest, context: RequestContext) -> str:
@@ -133,28 +111,28 @@ class TrafficSplit:
 
     def _fallback_after(
         self, error: GatewayError, request: InferRequest, context: RequestContext
-    ) -> RouteBinding | None:
+    ) -> RoutePlan | None:
         """Return the fallback for ``request`` after ``error`` and note it on ``context``; None if
         there is none."""
-        binding = self._fallback
-        if binding is None or error.kind is not Kind.CONNECT or sequence_key(request) is not None:
+        fallback = self._fallback
+        if fallback is None or error.kind is not Kind.CONNECT or sequence_key(request) is not None:
             return None
         self._counters.fallbacks += 1
-        binding.apply_to(context)
-        return binding
+        fallback.binding.apply_to(context)
+        return fallback
 
     def _send_mirror(
         self,
         request: InferRequest,
         context: RequestContext,
-        send: Callable[[InferRequest, RouteBinding, RequestContext], Awaitable[object]],
+        send: Callable[[RoutePlan, InferRequest, RequestContext], Awaitable[object]],
     ) -> None:
         """Send a copy of ``request`` if the route mirrors it. Requests in shared memory are not
         mirrored: the client may reuse the memory before the copy is sent."""
-        binding = self._mirror_binding
-        if binding is None or uses_shared_memory(request):
+        mirror = self._mirror
+        if mirror is None or uses_shared_memory(request):
             return
-        key = f"{self._own.label}\0mirror\0{self._split_key(request, context)}"
+        key = f"{self._label}\0mirror\0{self._split_key(request, context)}"
         if pick_target(self._mirror_percentages, key) is None:
             return
         memory = self._mirror_sender.admit(request, context.memory)
@@ -162,21 +140,17 @@ class TrafficSplit:
             child = context.child()
             child.deadline = child.stream_deadline = None
             child.memory = memory
-            binding.apply_to(child)
-            self._mirror_sender.send(request, send(request, binding, child), memory)
-
-    async def _discard_stream(
-        self, request: InferRequest, binding: RouteBinding, context: RequestContext
-    ) -> None:
-        async with aclosing(self._gateway.stream_on_route(request, binding, context)) as responses:
-            async for _ in responses:
-                pass
+            mirror.binding.apply_to(child)
+            self._mirror_sender.send(request, send(mirror, request, child), memory)
 
     async def close(self) -> None:
         """Cancel the copies in progress."""
         await self._mirror_sender.close()
 
 
-def _bind_to(route: Route, backend: str, backends: Mapping[str, Backend]) -> RouteBinding | None:
-    """Return ``route`` bound to another backend; None if ``backend`` is empty."""
-    return RouteBinding(replace(route, backend=backend), backends[backend]) if backend else None
+async def _discard_stream(
+    target: RoutePlan, request: InferRequest, context: RequestContext
+) -> None:
+    async with aclosing(target.stream(request, context)) as responses:
+        async for _ in responses:
+            pass

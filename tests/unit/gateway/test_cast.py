@@ -203,5 +203,6 @@ async def test_a_declared_model_is_known_to_the_backend_in_its_own_names() -> No
 async def test_declared_metadata_is_of_its_own_model_only() -> None:
     context = call()
     context.declared_metadata = MODEL
-    await infer(through(Memory("b")), context, BOOL)
+    made = Gateway(RouteTable([Route("*", "b")]), {"b": Memory("b")}, {"other": MODEL})
+    await infer(made, context, BOOL)
     assert context.declared_metadata is None

@@ -30,6 +30,7 @@ async def test_a_protocol_without_sequences_gets_none(act: object) -> None:
     request = InferRequest("m", parameters={"sequence_id": 7})
     await act(made, request)
     backend.supports_sequences = False
+    made = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
     await act(made, InferRequest("m", parameters={"sequence_id": 0}))
     assert len(backend.requests) == 2
     with pytest.raises(GatewayError) as caught:

@@ -1,0 +1,190 @@
+"""The steps of the inferences on one route and its backend, decided once, when the route is first
+used: a plain route has none."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from typing import Final
+
+from infergate.core.classification import CLASSIFICATION
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Response
+from infergate.core.request_context import RequestContext
+from infergate.core.sequences import SEQUENCE_ID, sequence_key
+from infergate.core.tensor import OpaqueParameters
+from infergate.gateway import cast
+from infergate.gateway.classification import request_values, requests_classes
+from infergate.gateway.datatypes import cast_for_backend, cast_substitutes_back, fit_response
+from infergate.gateway.rename import metadata_to_backend, to_backend, to_client
+from infergate.gateway.route_binding import RouteBinding
+from infergate.gateway.shared_memory import SharedMemory, uses_shared_memory
+
+DescribeModel = Callable[[str, str, RouteBinding, RequestContext], Awaitable[ModelMetadata]]
+"""Returns the metadata of a model and version on a route, in the client's names."""
+_RequestStep = Callable[[InferRequest, RequestContext], Awaitable[InferRequest]]
+_Respond = Callable[[Response], Awaitable[InferResponse]]
+
+
+class RoutePlan:
+    """Runs the inferences on ``binding`` and nowhere else. ``declared`` is the metadata from the
+    configuration by the client's model name."""
+
+    def __init__(
+        self,
+        binding: RouteBinding,
+        declared: Mapping[str, ModelMetadata],
+        shared_memory: SharedMemory,
+        describe: DescribeModel,
+    ) -> None:
+        route, backend = binding.route, binding.backend
+        self.binding: Final = binding
+        self._backend: Final = backend
+        self._declared: Final = declared
+        self._shared_memory: Final = shared_memory
+        self._describe: Final = describe
+        needed: list[tuple[object, _RequestStep]] = [
+            (route.cast, self._cast_back),
+            (not backend.supports_sequences, self._refuse_sequence),
+            (declared and (not route.is_exact or route.pattern in declared), self._declare),
+            (binding.unsupported_datatypes, self._cast),
+            (route.rewrite.renames, self._rename),
+        ]
+        self._request_steps: Final = tuple(step for is_needed, step in needed if is_needed)
+        self._renames_response: Final = bool(route.rewrite.version or route.rewrite.outputs)
+
+    async def infer(self, request: InferRequest, context: RequestContext) -> InferResponse:
+        """Return the response to ``request``. Raises GatewayError."""
+        if _is_special(request):
+            async with self._adapted(request, context) as (adapted, respond):
+                return await respond(await self._backend.perform(adapted, context))
+        adapted = request
+        for step in self._request_steps:
+            adapted = await step(adapted, context)
+        response = self._name(await self._backend.perform(adapted, context), request)
+        if not context.unsupported_datatypes:
+            return response
+        return await fit_response(response, request, None, self.binding, context)
+
+    async def stream(
+        self, request: InferRequest, context: RequestContext
+    ) -> AsyncGenerator[InferResponse, None]:
+        """Yield all responses to ``request``. Raises GatewayError."""
+        async with (
+            self._adapted(request, context) as (adapted, respond),
+            aclosing(self._backend.stream(adapted, context)) as responses,
+        ):
+            async for response in responses:
+                yield await respond(response)
+                context.policy = self.binding.idle_policy
+                context.renew_deadline()
+
+    @asynccontextmanager
+    async def _adapted(
+        self, request: InferRequest, context: RequestContext
+    ) -> AsyncIterator[tuple[InferRequest, _Respond]]:
+        """Yield ``request`` as it is sent to the backend, and the function that makes a response of
+        the backend the client's."""
+        if not uses_shared_memory(request):
+            yield await self._adapt(request, context)
+            return
+        by_name = not self.binding.route.cast
+        async with self._shared_memory.stage(request, self._backend, by_name=by_name) as staged:
+            adapted, respond = await self._adapt(staged.request, context)
+
+            async def write_outputs(response: Response) -> InferResponse:
+                return await staged.write_outputs(await respond(response))
+
+            yield adapted, write_outputs
+
+    async def _adapt(
+        self, request: InferRequest, context: RequestContext
+    ) -> tuple[InferRequest, _Respond]:
+        model, adapted = None, request
+        if requests_classes(request) and not await self._backend.supports_classification(context):
+            model = await self._describe(request.model, request.version, self.binding, context)
+            adapted = request_values(request)
+        for step in self._request_steps:
+            adapted = await step(adapted, context)
+
+        async def respond(response: Response) -> InferResponse:
+            return await fit_response(
+                self._name(response, request), request, model, self.binding, context
+            )
+
+        return adapted, respond
+
+    def _name(self, response: Response, request: InferRequest) -> InferResponse:
+        """Return ``response`` in the client's names and with the client's id: servers invent one if
+        the request has none, or lose it."""
+        assert isinstance(response, InferResponse)
+        if self._renames_response:
+            response = to_client(response, request, self.binding.route)
+            assert isinstance(response, InferResponse)
+            return response
+        return InferResponse(
+            request.model,
+            response.version,
+            request.id,
+            response.parameters,
+            response.outputs,
+            response.is_last,
+        )
+
+    # ---- the steps of a request, in this order
+
+    async def _cast_back(self, request: InferRequest, context: RequestContext) -> InferRequest:
+        """Cast back the inputs that hold a substitute for what the client's protocol lacks."""
+        binding = self.binding
+        casts = cast.casts_of(
+            context.unsupported_datatypes - binding.unsupported_datatypes, binding.route.cast
+        )
+        if not cast.may_hold_substitute(request.inputs, casts):
+            return request
+        model = await self._describe(request.model, request.version, binding, context)
+        return await cast_substitutes_back(request, model, casts, context)
+
+    async def _refuse_sequence(
+        self, request: InferRequest, context: RequestContext
+    ) -> InferRequest:
+        """Raise UNSUPPORTED for a request of a sequence: the backend's protocol has none."""
+        del context
+        backend, parameters = self._backend, request.parameters
+        is_passed = isinstance(parameters, OpaqueParameters) and parameters.is_passed_to(
+            backend.protocol
+        )
+        if not is_passed and sequence_key(request) is not None:
+            raise GatewayError(
+                Kind.UNSUPPORTED,
+                f"parameter '{SEQUENCE_ID}': backend '{backend.name}' speaks "
+                f"{backend.protocol}, which has no sequences",
+            )
+        return request
+
+    async def _declare(self, request: InferRequest, context: RequestContext) -> InferRequest:
+        """Note the model's declared metadata on ``context``."""
+        declared = self._declared.get(request.model)
+        context.declared_metadata = declared and metadata_to_backend(
+            declared, request, self.binding.route
+        )
+        return request
+
+    async def _cast(self, request: InferRequest, context: RequestContext) -> InferRequest:
+        return await cast_for_backend(request, self.binding, context)
+
+    async def _rename(self, request: InferRequest, context: RequestContext) -> InferRequest:
+        del context
+        renamed = to_backend(request, self.binding.route)
+        assert isinstance(renamed, InferRequest)
+        return renamed
+
+
+def _is_special(request: InferRequest) -> bool:
+    """Return whether ``request`` uses shared memory or wants an output classified."""
+    for tensor in request.inputs:
+        if tensor.shared_memory is not None:
+            return True
+    for output in request.outputs:
+        if output.shared_memory is not None or CLASSIFICATION in output.parameters:
+            return True
+    return False
