@@ -158,19 +158,23 @@ def paths(message: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
             yield from paths(field.message_type, (*before, field))
 
 
-def hostile(kind: Any, size: int) -> Iterator[tuple[str, bytes]]:
-    """Messages of ``size`` bytes, each full of one kind of field, by its name."""
+def hostile(kind: Any) -> Iterator[tuple[str, Callable[[int], bytes]]]:
+    """Messages, each full of one kind of field, by its name and made for a size in bytes."""
     for path in paths(kind.DESCRIPTOR):
-        name, leaf = ".".join(field.name for field in path), path[-1]
-        fills = {"empty": many(leaf.number, size=size)}
+        name, number, leaf = ".".join(field.name for field in path), path[-1].number, path[-1]
+        fills: dict[str, Callable[[int], bytes]] = {"empty": partial(many, number, 2, b"\0")}
         if leaf.message_type is None and leaf.type not in {leaf.TYPE_STRING, leaf.TYPE_BYTES}:
-            fills["packed"] = inside(leaf.number, fields=b"\1" * size)
-            fills["single"] = many(leaf.number, 0, b"\1", size)
+            fills["packed"] = lambda size, number=number: inside(number, fields=b"\1" * size)
+            fills["single"] = partial(many, number, 0, b"\1")
+        outer = [field.number for field in path[:-1]]
         for what, fill in fills.items():
-            yield f"{name}:{what}", inside(*[field.number for field in path[:-1]], fields=fill)
+            yield (
+                f"{name}:{what}",
+                lambda size, fill=fill, outer=outer: inside(*outer, fields=fill(size)),
+            )
 
 
-SMALL, LARGE = MIB // 4, 2 * MIB
+SMALL, LARGE = MIB // 2, 4 * MIB
 REQUESTS: dict[str, tuple[Any, Any]] = {
     v2.INFER: (V2, ModelInferRequest),
     INFER: (TRTIS, legacy.InferRequest),
@@ -217,14 +221,20 @@ CASES = [
     *[
         (f"{m}: {n}", codec, kind, n)
         for m, (codec, kind) in REQUESTS.items()
-        for n, _ in hostile(kind, 8)
+        for n, _ in hostile(kind)
     ],
     *[
         (f"answer: {n}", codec, kind, n)
         for codec, kind in ((V2, ModelInferResponse), (TRTIS, legacy.InferResponse))
-        for n, _ in hostile(kind, 8)
+        for n, _ in hostile(kind)
     ],
 ]
+
+
+def seconds(act: Callable[[], object]) -> float:
+    begin = time.thread_time()
+    act()
+    return time.thread_time() - begin
 
 
 @pytest.mark.no_cover
@@ -234,23 +244,21 @@ CASES = [
 def test_the_cost_of_an_inference_is_bounded(codec: Any, kind: Any, name: str) -> None:
     """Eight times the bytes cost no more, and no message takes a multiple of its size."""
     method = next((m for m, row in REQUESTS.items() if row[1] is kind), None)
-    seconds = []
+    acts = []
     for size in (SMALL, LARGE):
-        message = dict(hostile(kind, size))[name]
+        message = dict(hostile(kind))[name](size)
         if method is not None:
             message = HEADS[method] + message
-            act = partial(ask, codec, RpcRequest(method, (message,)))
+            acts.append(partial(ask, codec, RpcRequest(method, (message,))))
         else:
-            act = partial(answer, codec, RpcResponse((message,)))
-        took = []
-        for _ in range(2):
-            begin = time.thread_time()
-            act()
-            took.append(time.thread_time() - begin)
-        seconds.append(min(took))
-    assert seconds[1] < 3 * seconds[0] + 0.025
+            acts.append(partial(answer, codec, RpcResponse((message,))))
+    for attempt in range(3):
+        small, large = map(seconds, acts)
+        if large < 3 * small + 0.05:
+            break
+        assert attempt < 2, (small, large)
     tracemalloc.start()
-    act()
+    acts[1]()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4 * LARGE
@@ -263,9 +271,9 @@ def test_every_answer_is_counted_before_it_is_parsed(
     for name in ("MAX_RESPONSE_FIELDS", "_MAX_REQUEST_FIELDS"):
         monkeypatch.setattr(v2_codec, name, 100)
     operation = method.operation() if method.operation in NAMELESS else method.operation("m")
-    for name, message in hostile(method.response, 1000):
+    for name, message in hostile(method.response):
         with pytest.raises(GatewayError, match="cannot be read") as caught:
-            V2.parse_response(RpcResponse((message,)), operation, DEFAULT_LIMITS)
+            V2.parse_response(RpcResponse((message(1000),)), operation, DEFAULT_LIMITS)
         assert caught.value.kind is Kind.BACKEND_GARBAGE, name
         assert "more than 100 fields" in caught.value.detail, name
 
@@ -285,9 +293,9 @@ def test_every_legacy_answer_is_counted_before_it_is_parsed(
 ) -> None:
     for module in (grpc_backend, server_status):
         monkeypatch.setattr(module, "MAX_FIELDS", 100)
-    for name, message in hostile(kind, 1000):
+    for name, message in hostile(kind):
         with pytest.raises(GatewayError, match="cannot be parsed") as caught:
-            TRTIS.parse_response(RpcResponse((message,)), operation, DEFAULT_LIMITS)
+            TRTIS.parse_response(RpcResponse((message(1000),)), operation, DEFAULT_LIMITS)
         assert "more than 100 fields" in caught.value.detail, name
 
 
