@@ -15,35 +15,19 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest
 from infergate.transport.compat.aiohttp_parser import HTTP_1_0, RawRequestMessage, StreamReader
 from infergate.transport.http1 import message_head
-from infergate.transport.server.admission import Admission, RequestAccount
+from infergate.transport.http1.connection import Http1Request
+from infergate.transport.server.admission import Admission
 
 _JOIN_BELOW: Final = 16 * 1024
 
 
-class AiohttpRequest:
+class AiohttpRequest(Http1Request):
     """One request; ``wire`` and ``context`` describe its body once all of it was taken.
 
-    ``is_complete``: the parser has seen its end. ``body_started_at``: when the body began to
-    arrive (loop time). ``received``: body bytes so far. ``missing``: announced bytes not yet
-    received. ``is_http10``: the request is HTTP/1.0. ``keep_alive``: the client wants to keep the
-    connection.
+    ``received``: body bytes so far. ``missing``: announced bytes not yet received.
     """
 
-    __slots__ = (
-        "_account",
-        "_is_chunked",
-        "_limits",
-        "_parts",
-        "_payload",
-        "body_started_at",
-        "context",
-        "is_complete",
-        "is_http10",
-        "keep_alive",
-        "missing",
-        "received",
-        "wire",
-    )
+    __slots__ = ("_is_chunked", "_limits", "_parts", "_payload", "missing", "received")
 
     def __init__(
         self,
@@ -61,21 +45,17 @@ class AiohttpRequest:
             path, query = message.url.raw_path, message.url.raw_query_string
             if authority := message.url.raw_authority:
                 headers["host"] = authority  # the Host field is ignored (RFC 9112, 3.2.2)
-        self.wire = HttpRequest(message.method, path, query, headers)
-        self.context = context
+        super().__init__(HttpRequest(message.method, path, query, headers), context, admission)
         self.keep_alive = not (
             message.should_close or message.upgrade or message.method == "CONNECT"
         )
         self.is_complete = payload.is_eof()
-        self.body_started_at = 0.0
         self.is_http10 = message.version == HTTP_1_0
         self._limits = limits
         self._payload = payload
         self._is_chunked = message.chunked
         self._parts: list[Buffer] = []
         self.received = self.missing = 0
-        self._account = RequestAccount(admission)
-        context.memory = self._account
 
     def admit(self, message: RawRequestMessage) -> None:
         """Check the head and admit the request. Raises GatewayError."""
@@ -117,8 +97,8 @@ class AiohttpRequest:
 
     def release(self) -> None:
         """Release the request if it was admitted, and drop the body."""
-        self._account.release()
-        self.wire.body, self._parts = (), []
+        super().release()
+        self._parts = []
 
     def _join(self, chunk: bytes) -> None:
         last = self._parts[-1]

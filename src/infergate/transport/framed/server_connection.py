@@ -22,8 +22,12 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport.framed.frame_reader import PREFIX, FrameReader, encode_prefix
 from infergate.transport.http1 import message_head
-from infergate.transport.http1.server_connection import ConnectionState, HttpServerConnection
-from infergate.transport.server.admission import Admission, RequestAccount
+from infergate.transport.http1.server_connection import (
+    ConnectionState,
+    HttpServerConnection,
+    IncomingRequest,
+)
+from infergate.transport.server.admission import Admission
 from infergate.transport.server.connection_gate import CLIENT_HELLO_PREFIX, is_client_hello
 from infergate.transport.server.listener import HttpAppListener
 
@@ -34,10 +38,10 @@ def _empty_request() -> HttpRequest:
     return HttpRequest("POST", "/")
 
 
-class FrameRequest:
+class FrameRequest(IncomingRequest):
     """A frame that is arriving, with ``length`` announced bytes."""
 
-    __slots__ = ("_account", "_length", "body_started_at", "context", "is_complete", "wire")
+    __slots__ = ("_length",)
 
     def __init__(
         self,
@@ -47,13 +51,9 @@ class FrameRequest:
         *,
         is_complete: bool,
     ) -> None:
-        self.wire = _empty_request()
-        self.context = context
+        super().__init__(_empty_request(), context, admission)
         self.is_complete = is_complete
-        self.body_started_at = 0.0
         self._length = length
-        self._account = RequestAccount(admission)
-        context.memory = self._account
 
     def admit(self, limits: Limits) -> None:
         """Check the length and admit the request. Raises GatewayError."""
@@ -68,11 +68,6 @@ class FrameRequest:
         self.is_complete = True
         self.wire.body = [body]
         self.context.record.bytes_in = self._length
-
-    def release(self) -> None:
-        """Release the request if it was admitted, and drop the body."""
-        self._account.release()
-        self.wire.body = ()
 
 
 class FrameConnection(HttpServerConnection[FrameRequest], asyncio.BufferedProtocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from infergate.core.log_events import BUG
 from infergate.core.tensor import Buffer
@@ -16,14 +16,16 @@ from infergate.transport.server.listener import HttpAppListener
 log = logging.getLogger(__name__)
 
 
-class Http1Request(IncomingRequest, Protocol):
+class Http1Request(IncomingRequest):
     """An HTTP/1 request that is arriving.
 
     ``keep_alive``: the client wants to keep the connection. ``is_http10``: it is HTTP/1.0.
     """
 
-    keep_alive: bool
+    __slots__ = ("is_http10", "keep_alive")
+
     is_http10: bool
+    keep_alive: bool
 
 
 AnyHttpRequest = TypeVar("AnyHttpRequest", bound=Http1Request)

@@ -18,13 +18,13 @@ from infergate.core.limits import KIB, Limits
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest
 from infergate.transport.base import Address, HttpApp
-from infergate.transport.http1.connection import Http1Connection
+from infergate.transport.http1.connection import Http1Connection, Http1Request
 from infergate.transport.http1.request_head import HttpRequestHead
 from infergate.transport.http1.request_reader import RequestReader
 from infergate.transport.http1.server_connection import ConnectionState
 from infergate.transport.net.receive_watermark import ReceiveWatermark
 from infergate.transport.net.timer import CATCH_UP_SECONDS
-from infergate.transport.server.admission import Admission, RequestAccount
+from infergate.transport.server.admission import Admission
 from infergate.transport.server.connection_gate import ConnectionGate, is_client_hello
 from infergate.transport.server.listener import HttpAppListener
 
@@ -68,34 +68,20 @@ class H1Server(HttpAppListener):
         )
 
 
-class H1Request:
-    """A request that is arriving. ``body_started_at`` is in loop time."""
+class H1Request(Http1Request):
+    """A request that is arriving."""
 
-    __slots__ = (
-        "_account",
-        "_head",
-        "_received",
-        "body_started_at",
-        "context",
-        "is_complete",
-        "is_http10",
-        "keep_alive",
-        "wire",
-    )
+    __slots__ = ("_head", "_received")
 
     def __init__(
         self, head: HttpRequestHead, context: RequestContext, admission: Admission
     ) -> None:
-        self.wire = HttpRequest(head.method, head.path, head.query, head.headers)
-        self.context = context
+        wire = HttpRequest(head.method, head.path, head.query, head.headers)
+        super().__init__(wire, context, admission)
         self.keep_alive = head.keep_alive
         self.is_http10 = head.is_http10
-        self.body_started_at = 0.0
-        self.is_complete = False
         self._head = head
         self._received: int | None = None
-        self._account = RequestAccount(admission)
-        context.memory = self._account
 
     def record_body(self, received: int) -> None:
         """Account for the body bytes ``received`` so far.
@@ -107,11 +93,6 @@ class H1Request:
         if self._head.is_chunked:
             self._account.add_body_bytes(received - (self._received or 0))
         self._received = received
-
-    def release(self) -> None:
-        """Release the request if it was admitted, and drop the body."""
-        self._account.release()
-        self.wire.body = ()
 
 
 class H1Connection(Http1Connection[H1Request], asyncio.BufferedProtocol):

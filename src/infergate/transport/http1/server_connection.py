@@ -21,7 +21,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Final, Generic, Protocol, TypeVar, cast
+from typing import Final, Generic, TypeVar, cast
 
 from infergate.core.errors import GatewayError
 from infergate.core.log_events import BUG
@@ -32,7 +32,13 @@ from infergate.core.wire import BodyStream, HttpRequest, HttpResponse, total_siz
 from infergate.transport.base import HttpApp
 from infergate.transport.http1 import message_head, response_writer
 from infergate.transport.net.timer import CATCH_UP_SECONDS, Timer, body_deadline
-from infergate.transport.server.admission import IncomingBody, UnsentResponse, too_slow
+from infergate.transport.server.admission import (
+    Admission,
+    IncomingBody,
+    RequestAccount,
+    UnsentResponse,
+    too_slow,
+)
 from infergate.transport.server.connection_gate import ConnectionRefusal, peer_address
 from infergate.transport.server.listener import HttpAppListener
 
@@ -54,21 +60,26 @@ class ConnectionState(enum.Enum):
     CLOSED = "closed"
 
 
-class IncomingRequest(Protocol):
+class IncomingRequest:
     """A request that is arriving.
 
     ``is_complete``: it has been received completely. ``body_started_at``: when its body began to
     arrive (loop time), 0 before.
     """
 
-    wire: HttpRequest
-    context: RequestContext
-    body_started_at: float
-    is_complete: bool
+    __slots__ = ("_account", "body_started_at", "context", "is_complete", "wire")
+
+    def __init__(self, wire: HttpRequest, context: RequestContext, admission: Admission) -> None:
+        self.wire = wire
+        self.context = context
+        self.body_started_at = 0.0
+        self.is_complete = False
+        self._account = context.memory = RequestAccount(admission)
 
     def release(self) -> None:
         """Release the request if it was admitted, and drop the body."""
-        ...
+        self._account.release()
+        self.wire.body = ()
 
 
 AnyRequest = TypeVar("AnyRequest", bound=IncomingRequest)
