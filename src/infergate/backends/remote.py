@@ -15,19 +15,18 @@ import copy
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final, Generic, TypeVar
 
+from infergate.backends.backend_settings import BackendSettings
 from infergate.backends.base import combine_errors
 from infergate.backends.codec_offload import BackendCodecOffload
-from infergate.backends.endpoint_monitor import EndpointMonitor, MonitoringSettings
+from infergate.backends.endpoint_monitor import EndpointMonitor
 from infergate.backends.endpoints import (
-    BalanceSettings,
     ConfiguredEndpoint,
     EndpointHandle,
     Endpoints,
 )
-from infergate.backends.header_filter import HeaderFilter
 from infergate.backends.health_checker import HealthChecker
 from infergate.backends.message_access import HTTP_MESSAGES, RPC_MESSAGES, MessageAccess
 from infergate.backends.metadata_cache import (
@@ -36,10 +35,8 @@ from infergate.backends.metadata_cache import (
     add_configuration,
 )
 from infergate.backends.profile_detection import ProfileDetection
-from infergate.backends.request_queue import RequestQueue
 from infergate.backends.request_sender import (
     RequestSender,
-    SenderSettings,
     SenderState,
     deadline_error,
 )
@@ -49,7 +46,7 @@ from infergate.codecs.profiles import GENERIC, detect_profile
 from infergate.core.accounting import body_parts, charge_tensors
 from infergate.core.counters import BackendCounters
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.limits import FORWARDED_HEADER_BYTES, Limits, NeedsOffloadError
+from infergate.core.limits import Limits, NeedsOffloadError
 from infergate.core.messages import (
     InferRequest,
     InferResponse,
@@ -68,10 +65,10 @@ from infergate.core.offload import Offload
 from infergate.core.request_context import RequestContext
 from infergate.core.sequences import SequenceKey, sequence_key
 from infergate.core.stats import ConcurrencyStats
-from infergate.routing.budget import DEFAULT_MIN_RETRIES, DEFAULT_SHARE, RetryBudget
-from infergate.transport.base import Endpoint, StreamingUpstream, SupportsDisconnect, Upstream
+from infergate.routing.budget import RetryBudget
+from infergate.transport.base import StreamingUpstream, SupportsDisconnect, Upstream
 
-__all__ = ["HTTP_MESSAGES", "RPC_MESSAGES", "BackendSettings", "MessageAccess", "RemoteBackend"]
+__all__ = ["HTTP_MESSAGES", "RPC_MESSAGES", "MessageAccess", "RemoteBackend"]
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 
@@ -95,33 +92,6 @@ _NOT_UNDERSTOOD: Final = frozenset(
     }
 )
 """Errors of a request that the server does not support in this form."""
-
-
-@dataclass(frozen=True, slots=True)
-class BackendSettings:
-    """The configuration of a backend. ``timeout`` is in seconds; without ``profile``, the kind of
-    server is detected."""
-
-    name: str
-    endpoints: Sequence[Endpoint | ConfiguredEndpoint]
-    timeout: float = 30.0
-    profile: Profile | None = None
-    forward_headers: Sequence[str] = ()
-    return_headers: Sequence[str] = ()
-    balancing: BalanceSettings = field(default_factory=BalanceSettings)
-    monitoring: MonitoringSettings = field(default_factory=MonitoringSettings)
-    hash_key: Callable[[RequestContext], str] | None = None
-    """Returns the key of requests that belong on the same endpoint; empty: no key."""
-    max_requests: int = 0
-    """Maximum concurrent inferences; 0: unlimited."""
-    max_queue: int = 0
-    """Maximum inferences waiting in the queue."""
-    retry_share: float = DEFAULT_SHARE
-    """Retries allowed at a time, as a share of the inferences in progress."""
-    min_retries: int = DEFAULT_MIN_RETRIES
-    """Retries allowed at a time in any case."""
-    max_header_bytes: int = FORWARDED_HEADER_BYTES
-    """Maximum bytes of forwarded headers."""
 
 
 class RemoteBackend(Generic[Req, Resp]):
@@ -163,16 +133,10 @@ class RemoteBackend(Generic[Req, Resp]):
         self._endpoints.on_suspected = self._monitor.check_suspected
         self.endpoint_stats: Final = self._endpoints.stats
         self.start: Final = self._monitor.start
-        queue = _make_queue(settings, counters)
+        queue = settings.make_queue(counters)
         self._queue: Final = queue
         self._sender: Final = RequestSender(
-            SenderSettings(
-                settings.name,
-                settings.timeout,
-                HeaderFilter(settings.forward_headers, settings.max_header_bytes),
-                HeaderFilter(settings.return_headers),
-                settings.hash_key,
-            ),
+            settings.sender_settings(),
             SenderState(
                 self._endpoints,
                 RetryBudget(settings.retry_share, settings.min_retries),
@@ -485,12 +449,6 @@ class RemoteBackend(Generic[Req, Resp]):
         """Stop monitoring the endpoints, and close all connections."""
         await self._monitor.stop()
         await self._upstream.close()
-
-
-def _make_queue(settings: BackendSettings, counters: BackendCounters) -> RequestQueue | None:
-    if not settings.max_requests:
-        return None
-    return RequestQueue(settings.name, settings.max_requests, settings.max_queue, counters)
 
 
 def _alternative_builder(codec: Codec[Req, Resp]) -> Callable[[Operation, Kind], Req | None]:

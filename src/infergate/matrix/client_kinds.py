@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from infergate.backends.remote import HTTP_MESSAGES, RPC_MESSAGES, BackendSettings, RemoteBackend
+from infergate.backends.backend_settings import BackendSettings
+from infergate.backends.remote import HTTP_MESSAGES, RPC_MESSAGES, RemoteBackend
 from infergate.codecs.base import Codec, Profile, TransportKind
 from infergate.codecs.profiles import GENERIC, TRITON, TRTSERVER
 from infergate.codecs.registry import plugins

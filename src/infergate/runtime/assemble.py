@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
 
+from infergate.backends.backend_settings import BackendSettings as RemoteServer
 from infergate.backends.base import Backend, SupportsConcurrencyLimit, SupportsHealthWatch
 from infergate.backends.builtin import BuiltinBackend
 from infergate.backends.header_filter import HeaderFilter
 from infergate.backends.remote import HTTP_MESSAGES, RPC_MESSAGES, RemoteBackend
-from infergate.backends.remote import BackendSettings as RemoteServer
 from infergate.backends.traced import TracedUpstream
 from infergate.codecs.base import Codec, TransportKind
 from infergate.codecs.profiles import BY_NAME as PROFILES

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from infergate.backends import profile_detection
+from infergate.backends.backend_settings import BackendSettings
 from infergate.backends.endpoints import BalanceSettings
-from infergate.backends.remote import RPC_MESSAGES, BackendSettings, RemoteBackend
+from infergate.backends.remote import RPC_MESSAGES, RemoteBackend
 from infergate.codecs.base import Capabilities, Profile
 from infergate.codecs.profiles import GENERIC, KSERVE
 from infergate.core.datatypes import Datatype

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from infergate.backends import remote
-from infergate.backends.remote import RPC_MESSAGES, BackendSettings, RemoteBackend
+from infergate.backends.backend_settings import BackendSettings
+from infergate.backends.remote import RPC_MESSAGES, RemoteBackend
 from infergate.codecs.base import Capabilities, Profile
 from infergate.codecs.profiles import GENERIC, INFERGATE, KSERVE, MLSERVER, TRITON, detect_profile
 from infergate.core.errors import GatewayError, Kind, Origin

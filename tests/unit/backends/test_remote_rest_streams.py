@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from infergate.backends.remote import HTTP_MESSAGES, BackendSettings, RemoteBackend
+from infergate.backends.backend_settings import BackendSettings
+from infergate.backends.remote import HTTP_MESSAGES, RemoteBackend
 from infergate.codecs.base import Profile
 from infergate.codecs.profiles import KSERVE, MLSERVER, TRITON
 from infergate.codecs.v2_rest.codec import V2RestCodec

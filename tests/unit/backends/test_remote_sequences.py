@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from infergate.backends.remote import RPC_MESSAGES, BackendSettings, RemoteBackend
+from infergate.backends.backend_settings import BackendSettings
+from infergate.backends.remote import RPC_MESSAGES, RemoteBackend
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.v2_grpc.codec import V2Grpc
 from infergate.codecs.v2_grpc.infer_response import write_raw

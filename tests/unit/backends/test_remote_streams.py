@@ -12,7 +12,8 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from infergate.backends import single_flight
-from infergate.backends.remote import RPC_MESSAGES, BackendSettings, RemoteBackend
+from infergate.backends.backend_settings import BackendSettings
+from infergate.backends.remote import RPC_MESSAGES, RemoteBackend
 from infergate.codecs.base import Profile
 from infergate.codecs.profiles import GENERIC, INFERGATE, TRITON
 from infergate.codecs.v2_grpc.codec import V2Grpc

@@ -14,7 +14,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from infergate.backends.remote import HTTP_MESSAGES, RPC_MESSAGES, BackendSettings, RemoteBackend
+from infergate.backends.backend_settings import BackendSettings
+from infergate.backends.remote import HTTP_MESSAGES, RPC_MESSAGES, RemoteBackend
 from infergate.codecs.base import TransportKind
 from infergate.codecs.profiles import GENERIC, TRITON
 from infergate.codecs.registry import plugins

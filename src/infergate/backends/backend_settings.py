@@ -1,0 +1,61 @@
+"""The settings of a remote backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from infergate.backends.endpoint_monitor import MonitoringSettings
+from infergate.backends.endpoints import BalanceSettings, ConfiguredEndpoint
+from infergate.backends.header_filter import HeaderFilter
+from infergate.backends.request_queue import RequestQueue
+from infergate.backends.request_sender import SenderSettings
+from infergate.codecs.base import Profile
+from infergate.core.counters import BackendCounters
+from infergate.core.limits import FORWARDED_HEADER_BYTES
+from infergate.core.request_context import RequestContext
+from infergate.routing.budget import DEFAULT_MIN_RETRIES, DEFAULT_SHARE
+from infergate.transport.base import Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSettings:
+    """The configuration of a backend. ``timeout`` is in seconds; without ``profile``, the kind of
+    server is detected."""
+
+    name: str
+    endpoints: Sequence[Endpoint | ConfiguredEndpoint]
+    timeout: float = 30.0
+    profile: Profile | None = None
+    forward_headers: Sequence[str] = ()
+    return_headers: Sequence[str] = ()
+    balancing: BalanceSettings = field(default_factory=BalanceSettings)
+    monitoring: MonitoringSettings = field(default_factory=MonitoringSettings)
+    hash_key: Callable[[RequestContext], str] | None = None
+    """Returns the key of requests that belong on the same endpoint; empty: no key."""
+    max_requests: int = 0
+    """Maximum concurrent inferences; 0: unlimited."""
+    max_queue: int = 0
+    """Maximum inferences waiting in the queue."""
+    retry_share: float = DEFAULT_SHARE
+    """Retries allowed at a time, as a share of the inferences in progress."""
+    min_retries: int = DEFAULT_MIN_RETRIES
+    """Retries allowed at a time in any case."""
+    max_header_bytes: int = FORWARDED_HEADER_BYTES
+    """Maximum bytes of forwarded headers."""
+
+    def sender_settings(self) -> SenderSettings:
+        """Return the part of the settings that is about sending requests."""
+        return SenderSettings(
+            self.name,
+            self.timeout,
+            HeaderFilter(self.forward_headers, self.max_header_bytes),
+            HeaderFilter(self.return_headers),
+            self.hash_key,
+        )
+
+    def make_queue(self, counters: BackendCounters) -> RequestQueue | None:
+        """Return the queue for inferences beyond ``max_requests``; None if they are not limited."""
+        if not self.max_requests:
+            return None
+        return RequestQueue(self.name, self.max_requests, self.max_queue, counters)
