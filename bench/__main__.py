@@ -1,8 +1,6 @@
 """``python -m bench``: infergate beside Triton and Envoy in alternating rounds, and the project's
 targets with what was found of each."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -9,8 +9,6 @@ it least. No time is judged by itself, only the ratio of the two within a round.
 least ratio is over 1. Where they do not agree nothing is claimed, and the row says so.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

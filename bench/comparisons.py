@@ -1,8 +1,6 @@
 """What is compared with what, each as a context in which everything is started and every
 contender's answer was found right."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path

@@ -8,8 +8,6 @@ it. An HTTP/1 GET is answered 200, so that one can ask whether it is up.
     python -m bench.echo PORT ANSWER_FILE      (the file holds one ModelInferResponse)
 """
 
-from __future__ import annotations
-
 import asyncio
 import struct
 import sys

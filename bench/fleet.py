@@ -11,8 +11,6 @@ The servers are infergates with the embedded models. The client asks each gatewa
 ready, as a load balancer does.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

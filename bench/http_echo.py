@@ -6,8 +6,6 @@ all, was made before.
     python -m bench.http_echo PORT ANSWER_FILE      (the file holds one whole HTTP answer)
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import sys

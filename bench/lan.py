@@ -4,8 +4,6 @@
 *Rule 2.* The process itself is one of the machines once it has ``entered``; it does not come back.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

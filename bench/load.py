@@ -5,8 +5,6 @@ gRPC's trailers, so every run is checked by its bytes: as many as the right answ
 requests.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shutil

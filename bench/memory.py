@@ -3,8 +3,6 @@
 JSON is left out: the text of that tensor is itself several times its size.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """What the kernel says of processes: CPU time and memory, from /proc."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The pages and plots that are made of a run: no figure of theirs is typed by hand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

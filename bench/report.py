@@ -1,7 +1,5 @@
 """Results as Markdown tables that are also readable as they stand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 from .results import (

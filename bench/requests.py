@@ -1,7 +1,5 @@
 """The requests of the comparison, and the proof that each is answered right before it is timed."""
 
-from __future__ import annotations
-
 import http.client
 import json
 from collections.abc import Mapping

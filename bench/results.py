@@ -1,7 +1,5 @@
 """What was measured, and the few figures that are made of it. Plain data, to JSON and back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from statistics import median

@@ -1,7 +1,5 @@
 """Contenders take turns: what is compared, and how it is run."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The processes of the comparison: infergate by its own command, Envoy, the echoes."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Mapping

@@ -9,8 +9,6 @@ failure is explained only if it met an outage, and if its route does not promise
 gateway, and the server that is never ended, are watched from outside, with all their processes.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

@@ -5,8 +5,6 @@ failure, unless the attack goes on to a server (``behind``) that had an outage m
 good clients beside them are served, and that memory stays flat, is for the rest of the soak to see.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import gzip

@@ -6,8 +6,6 @@ each carrier is served, and asked, with TLS and without. They are gateways as we
 embedded models.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

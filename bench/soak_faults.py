@@ -1,8 +1,6 @@
 """What goes wrong in a soak: clients that break off, and doors of servers that slam, hang and
 garble."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

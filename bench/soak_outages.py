@@ -4,8 +4,6 @@
 has answered once more: by then it has heard of every connection that broke. Then comes the next.
 """
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import itertools

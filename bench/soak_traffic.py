@@ -4,8 +4,6 @@
 fail while it waits, as long as nothing was done to them. A mistaken one is told so.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

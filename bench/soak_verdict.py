@@ -1,7 +1,5 @@
 """Whether a soak found something. Pure: samples, counts and times in, words out."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

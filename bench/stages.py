@@ -8,8 +8,6 @@ whose module has a stage: what serves several (``core``, HTTP/2 itself) belongs 
 codec's belongs to the function of the contract that it was entered by.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Line charts as SVG, readable on light and dark ground."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The project's targets, and what was found of each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Runs that nobody made."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from bench.load import PERCENTILES, Measured

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from bench.load import PERCENTILES, Pace, percentiles, waited
 
 

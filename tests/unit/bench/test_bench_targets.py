@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from bench import comparisons as of
 from bench.report import details, peaks, targets

@@ -1,7 +1,5 @@
 """What a soak calls a leak, and what it does not."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -5,8 +5,6 @@ A row is a response that is expensive for its size, read within the limits of th
 result of a helper is unpickled on the event loop, within the same time.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

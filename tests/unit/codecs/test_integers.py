@@ -1,8 +1,6 @@
 """Integers of any size, from clients and servers, are written exactly or refused with a declared
 error; none is truncated to the width of a field."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Callable, Iterator

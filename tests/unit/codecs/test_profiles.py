@@ -1,7 +1,5 @@
 """Detection of the kind of server from its metadata."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

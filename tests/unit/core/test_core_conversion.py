@@ -1,7 +1,5 @@
 """Values survive a cast to a datatype that can represent them, and the cast back."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Inflating gzip and deflate one piece at a time."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
 

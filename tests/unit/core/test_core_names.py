@@ -1,7 +1,5 @@
 """Accepted and refused names."""
 
-from __future__ import annotations
-
 import unicodedata
 
 import pytest

@@ -1,7 +1,5 @@
 """Names in paths."""
 
-from __future__ import annotations
-
 import pytest
 
 from infergate.core.errors import GatewayError, Kind

@@ -1,7 +1,5 @@
 """Server-sent events are parsed alike however the body is split."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import time

@@ -1,7 +1,5 @@
 """Callers of a gateway see and change only what they may, whatever the request summary says."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import AsyncIterator
 from typing import Any

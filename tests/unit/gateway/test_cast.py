@@ -1,7 +1,5 @@
 """Casts of datatypes that the protocol of one side cannot carry."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

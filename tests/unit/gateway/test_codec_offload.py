@@ -1,7 +1,5 @@
 """A frontend offloads expensive inflation and deflation to a helper, and counts its memory."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

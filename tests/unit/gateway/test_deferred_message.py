@@ -1,7 +1,5 @@
 """A compressed gRPC message is inflated only after its request was admitted."""
 
-from __future__ import annotations
-
 import pytest
 from fakes import Memory, call
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Every vector is forwarded and translated, and the backend receives the same message."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

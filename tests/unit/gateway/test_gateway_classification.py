@@ -1,7 +1,5 @@
 """The gateway computes classes for backends that cannot."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """V2 REST streams over HTTP, with a backend controlled by its requests."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

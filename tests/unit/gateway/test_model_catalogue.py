@@ -1,7 +1,5 @@
 """Server status for one model and all models, with slow and broken backends."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Model configurations: the server's own with the client's names, or made from metadata."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

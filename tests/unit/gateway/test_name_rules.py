@@ -1,7 +1,5 @@
 """Ambiguous names are refused before access rules and routes, in every frontend and operation."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote

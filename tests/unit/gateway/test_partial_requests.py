@@ -1,7 +1,5 @@
 """Partial requests, completed with the model's metadata: raw binary requests of V2 REST."""
 
-from __future__ import annotations
-
 import json
 
 from fakes import Memory, call

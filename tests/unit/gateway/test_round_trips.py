@@ -4,8 +4,6 @@ That everything else arrives unchanged is tested with generated messages, protoc
 the contract tests of tests/unit/codecs.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Sequences for backends whose protocol does not have them."""
 
-from __future__ import annotations
-
 import pytest
 from fakes import Memory, call
 

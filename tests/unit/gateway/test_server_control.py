@@ -1,7 +1,5 @@
 """Operations that change the state of servers: enabled, routed and audited."""
 
-from __future__ import annotations
-
 import json
 import logging
 from typing import Any

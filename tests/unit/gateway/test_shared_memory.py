@@ -2,8 +2,6 @@
 
 # ruff: noqa: ASYNC240 - the files are in memory
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

@@ -1,7 +1,5 @@
 """Statistics: the gateway's own, and those of several servers combined."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Streams of inferences with a backend controlled by its requests."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import time

@@ -1,7 +1,5 @@
 """Inferences of a route that go to other backends than its own: splits, fallbacks, mirrors."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable

@@ -1,7 +1,5 @@
 """Servers and clients for the transport tests, which check that no request stays admitted."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 

@@ -1,7 +1,5 @@
 """Helpers for the tests of frames and unix sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import struct

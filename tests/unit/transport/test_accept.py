@@ -1,7 +1,5 @@
 """Several workers accept from one socket, here in one process."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,8 +1,6 @@
 """Endpoints that are different addresses of one name have separate connections, and one can be
 closed while others stay."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """Listeners on sockets that were bound by another process."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 

@@ -1,7 +1,5 @@
 """The buffer pool: allocation, reuse and release of memory for long bodies."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from transport_kit import until

@@ -1,7 +1,5 @@
 """A limited upstream, in front of one that counts concurrent exchanges."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Limits of connections, disconnection of slow readers, and detection of the wrong protocol."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import socket

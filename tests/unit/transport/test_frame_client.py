@@ -1,7 +1,5 @@
 """The frame client with this project's server, and with misbehaving backends."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """The frame server: limits, faults and shutdown."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import socket

@@ -1,7 +1,5 @@
 """Frames are parsed alike however the received bytes are split."""
 
-from __future__ import annotations
-
 import pytest
 from frame_kit import framed
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """gRPC server and client with each other, with grpcio's and with raw sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import dataclasses

@@ -1,7 +1,5 @@
 """Clients that send PINGs, as tritonclient does with KeepAliveOptions, stay connected."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """TLS of a grpcio listener: when it reloads its certificates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

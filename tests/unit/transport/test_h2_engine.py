@@ -1,7 +1,5 @@
 """The HTTP/2 engine on real sockets: its timeouts, and frames that gRPC's own client hides."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import gc

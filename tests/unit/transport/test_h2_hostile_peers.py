@@ -1,7 +1,5 @@
 """Peers of the HTTP/2 engine that vanish, stall, drip or cancel, on real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import gc

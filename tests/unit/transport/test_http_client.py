@@ -1,7 +1,5 @@
 """The HTTP client with this project's server and with misbehaving backends."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import gzip

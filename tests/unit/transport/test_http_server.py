@@ -1,7 +1,5 @@
 """Requests that the HTTP server accepts."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import time

@@ -1,7 +1,5 @@
 """Requests that the HTTP server refuses; afterwards a request on another connection succeeds."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 

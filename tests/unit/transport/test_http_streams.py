@@ -1,7 +1,5 @@
 """Responses that are produced while they are read, in the HTTP server and its client."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Sequence

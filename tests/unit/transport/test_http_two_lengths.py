@@ -1,8 +1,6 @@
 """Requests with Content-Length and Transfer-Encoding: refused by default; if enabled, accepted
 only as a connection's first request, which is then its last."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncIterator

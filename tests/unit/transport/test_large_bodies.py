@@ -1,7 +1,5 @@
 """Long bodies are received into one buffer, which is not allocated before they arrive."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import weakref

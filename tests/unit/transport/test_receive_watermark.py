@@ -1,8 +1,6 @@
 """The receive watermark wakes the loop when much of a long body has arrived; other connections do
 not wait for it, and timeouts are not late because of it."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import socket

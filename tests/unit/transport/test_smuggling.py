@@ -1,8 +1,6 @@
 """Requests that this server and a proxy could split differently are refused, and the bytes after
 them are not read as a request."""
 
-from __future__ import annotations
-
 import pytest
 from transport_kit import HttpHarness
 

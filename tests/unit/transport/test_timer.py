@@ -1,7 +1,5 @@
 """A connection's timer on an event loop with a fake clock."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

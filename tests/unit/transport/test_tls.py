@@ -1,7 +1,5 @@
 """https and grpcs to real TLS servers: trusted certificates, and errors of both clients."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import gc

@@ -2,8 +2,6 @@
 
 # ruff: noqa: ASYNC240 - local files, in tests
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import fcntl

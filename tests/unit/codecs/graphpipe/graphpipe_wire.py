@@ -1,7 +1,5 @@
 """Write and read GraphPipe messages with the flatbuffers library, and verify them strictly."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

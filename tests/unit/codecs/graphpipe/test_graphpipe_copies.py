@@ -1,7 +1,5 @@
 """How often the codec copies a tensor's data, measured by peak memory."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -1,8 +1,6 @@
 """The captured shared memory exchanges, in order and with real regions, are answered as by the
 real server; and requests to servers that read regions themselves."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The captured exchanges of the real server as wire messages."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ Only the input and output of the codecs is compared; routing and control imitate
 which is tested in tests/unit/gateway.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any

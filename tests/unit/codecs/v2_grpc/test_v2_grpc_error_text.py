@@ -1,7 +1,5 @@
 """Error kinds from the error texts of Triton, as captured with their codes from ModelInfer."""
 
-from __future__ import annotations
-
 import pytest
 
 from infergate.codecs.v2_grpc.error_text import kind_of

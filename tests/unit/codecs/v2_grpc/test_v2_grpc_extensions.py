@@ -1,7 +1,5 @@
 """Repository, configuration, statistics and settings over gRPC, and KServe's other messages."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The sequence of a message is read from its own parameters."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

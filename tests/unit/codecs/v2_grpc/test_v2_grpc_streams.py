@@ -1,7 +1,5 @@
 """The messages of ModelStreamInfer in both forms agree with tritonclient's protobuf classes."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A lookup of a validated head gives the result of the full check, for any message."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import sys

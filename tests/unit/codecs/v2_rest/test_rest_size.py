@@ -1,7 +1,5 @@
 """The size of a JSON response is estimated before it is written."""
 
-from __future__ import annotations
-
 from hypothesis import given, reject
 
 from infergate.codecs.base import ParsedRequest

@@ -1,7 +1,5 @@
 """Repository, configuration, statistics and settings: paths, bodies and servers' responses."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Triton's generate extension, for clients and for servers."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import pickle

@@ -1,7 +1,5 @@
 """The sequence of a request, of a validated and of an unchecked one."""
 
-from __future__ import annotations
-
 import gzip
 
 import pytest

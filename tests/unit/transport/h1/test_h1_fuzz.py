@@ -1,8 +1,6 @@
 """Any bytes, however split, give the same requests or one error, in bounded memory and time; and
 the independent parser of aiohttp reads them alike."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time

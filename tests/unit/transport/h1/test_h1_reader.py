@@ -1,7 +1,5 @@
 """The HTTP/1.1 reader without a socket."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

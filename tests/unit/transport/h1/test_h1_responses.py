@@ -1,7 +1,5 @@
 """Responses read by this engine equal those of aiohttp's parser, however they are split."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import re

@@ -1,7 +1,5 @@
 """Both ends of an HTTP/2 connection in memory, and hand-made frames."""
 
-from __future__ import annotations
-
 from infergate.transport.http2 import frames, header_blocks
 from infergate.transport.http2.connection import Http2Connection
 from infergate.transport.http2.events import Event, Failed, Reset

@@ -1,7 +1,5 @@
 """gRPC in HTTP/2 bodies and headers: messages, timeouts, statuses, metadata."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import random

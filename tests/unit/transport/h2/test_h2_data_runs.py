@@ -1,7 +1,5 @@
 """Consecutive DATA frames are handled together, which changes nothing but the cost."""
 
-from __future__ import annotations
-
 import pytest
 from h2_kit import (
     REQUEST,

@@ -1,8 +1,6 @@
 """Any bytes give events or one error, in bounded memory and time; and the independent ``h2``
 package interoperates with this engine."""
 
-from __future__ import annotations
-
 import time
 
 import h2.config

@@ -1,7 +1,5 @@
 """Header blocks are decoded as by ``hpack``, and cached only where that changes nothing."""
 
-from __future__ import annotations
-
 import time
 import tracemalloc
 

@@ -1,7 +1,5 @@
 """Peers that follow every rule, and the bounds of what they may cost."""
 
-from __future__ import annotations
-
 import time
 
 from h2_kit import (

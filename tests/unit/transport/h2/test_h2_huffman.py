@@ -1,7 +1,5 @@
 """Decoding four bits at a time equals ``hpack``'s decoder."""
 
-from __future__ import annotations
-
 import pytest
 from hpack.exceptions import HPACKDecodingError
 from hpack.huffman import HuffmanEncoder

@@ -1,7 +1,5 @@
 """RFC 9113, rule by rule: forbidden frames, and the error that each of them causes."""
 
-from __future__ import annotations
-
 import pytest
 from h2_kit import (
     HELLO,

@@ -4,8 +4,6 @@ An error of one stream must not end the connection, which other requests share, 
 requires it; and frames on closed streams are limited.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """These tests run on both event loops, which call a protocol's methods in different orders."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 

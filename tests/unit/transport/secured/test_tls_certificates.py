@@ -1,7 +1,5 @@
 """Certificate files: errors, and expiry dates."""
 
-from __future__ import annotations
-
 import ssl
 from datetime import UTC, datetime
 from pathlib import Path

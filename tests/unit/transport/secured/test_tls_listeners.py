@@ -1,7 +1,5 @@
 """TLS listeners of every engine, on both event loops."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import os

@@ -1,7 +1,5 @@
 """TLS to backends with their own authority, server name and client certificate."""
 
-from __future__ import annotations
-
 import dataclasses
 import ssl
 from pathlib import Path
