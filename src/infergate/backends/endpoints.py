@@ -146,24 +146,21 @@ class Endpoints:
             self.settings.cluster_rule,
         )
 
-        self._single = self._single_handle()
+        self._note_single()
         self.served_models: Final[set[str]] = set()
         """Models that some endpoint has served, under the clients' names."""
         self.on_suspected: Callable[[EndpointHandle], None] = lambda _: None
         """Callback that starts a health check of an endpoint whose failures may be its own fault or
         the requests'. It must end in ``finish_suspect_check``."""
 
-    def _single_handle(self) -> EndpointHandle | None:
-        """Return the only endpoint if there is just one, which needs no decision."""
+    def _note_single(self) -> None:
+        """Note the only endpoint if there is just one, which needs no decision."""
         members = self._cluster.members
-        return members[0] if len(members) == 1 else None
+        self._single = members[0] if len(members) == 1 else None
+        self.has_several = self._single is None
+        """Whether there are several endpoints, so that a sequence must keep to one of them."""
 
     # ---- choosing
-
-    @property
-    def has_several(self) -> bool:
-        """Whether there are several endpoints, so that a sequence must keep to one of them."""
-        return self._single is None
 
     def choose(self, tried: Collection[EndpointHandle] = (), key: str = "") -> EndpointHandle:
         """Return the best endpoint for the next attempt, preferably not one of ``tried``.
@@ -275,7 +272,7 @@ class Endpoints:
         self._cluster.replace_members(
             self.all_handles(), self._clock(), slow_start=index in self._resolved_indices
         )
-        self._single = self._single_handle()
+        self._note_single()
         if index in self._resolved_indices:
             _log.info(
                 "backend '%s': %s now has %d addresses",

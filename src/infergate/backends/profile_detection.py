@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final
 
 from infergate.backends.single_flight import DOUBTFUL_SECONDS, SingleFlightCache
-from infergate.codecs.base import Profile
+from infergate.codecs.base import Capabilities, Profile
 from infergate.codecs.profiles import GENERIC
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.request_context import RequestContext
@@ -27,13 +28,18 @@ _PERMANENT_ERRORS: Final = frozenset({Kind.NOT_FOUND, Kind.UNSUPPORTED, Kind.BAC
 
 
 class ProfileDetection:
-    """Caches the profile that ``fetch`` detects. A ``declared`` profile takes precedence and is
-    never checked."""
+    """Caches the profile that ``fetch`` detects, plus what every server of the protocol supports
+    according to ``capabilities``. A ``declared`` profile takes precedence and is never checked."""
 
     def __init__(
-        self, declared: Profile | None, fetch: Callable[[RequestContext], Awaitable[Profile]]
+        self,
+        declared: Profile | None,
+        fetch: Callable[[RequestContext], Awaitable[Profile]],
+        capabilities: Capabilities,
     ) -> None:
-        self._declared: Final = declared
+        self._capabilities: Final = capabilities
+        self._generic: Final = self._complete(GENERIC)
+        self.declared: Final = declared and self._complete(declared)
         self._fetch: Final = fetch
         self._last_detected: Profile | None = None
         self._cache: Final = SingleFlightCache(self._detect)
@@ -41,20 +47,30 @@ class ProfileDetection:
     @property
     def cached_profile(self) -> Profile:
         """The declared or cached profile, else the generic one; never contacts the server."""
-        return self._declared or self._cache.cached or GENERIC
+        return self.declared or self._cache.cached or self._generic
 
     async def profile(self, context: RequestContext) -> Profile:
         """Return the profile, detecting it if needed. ``context`` must have a deadline. Raises
         GatewayError if the server cannot be reached, TimeoutError if another caller's detection
         outlasts the deadline."""
-        return self._declared or await self._cache.get(context)
+        return self.declared or await self._cache.get(context)
+
+    def _complete(self, profile: Profile) -> Profile:
+        capabilities = self._capabilities
+        if not (capabilities.reports_config or capabilities.reports_statistics):
+            return profile
+        return replace(
+            profile,
+            reports_config=profile.reports_config or capabilities.reports_config,
+            reports_statistics=profile.reports_statistics or capabilities.reports_statistics,
+        )
 
     async def _detect(self, context: RequestContext) -> tuple[Profile, float]:
         """Return a profile and its lifetime in seconds."""
         client_deadline = context.deadline
         context.shorten_deadline(time.monotonic() + _DETECTION_TIMEOUT_SECONDS)
         try:
-            self._last_detected = await self._fetch(context)
+            self._last_detected = self._complete(await self._fetch(context))
         except GatewayError as error:
             if self._last_detected is not None:
                 return self._last_detected, _LIFETIME_SECONDS
@@ -62,7 +78,7 @@ class ProfileDetection:
             if client_timed_out or error.kind in _UNREACHABLE:
                 raise
             return (
-                GENERIC,
+                self._generic,
                 _LIFETIME_SECONDS if error.kind in _PERMANENT_ERRORS else _DOUBTFUL_SECONDS,
             )
         return self._last_detected, _LIFETIME_SECONDS

@@ -149,7 +149,11 @@ class RemoteBackend(Generic[Req, Resp]):
         self.infer: Final = self._sender.infer
         """The request sender's ``infer``, for pass-through requests."""
         self._build_alternative: Final = _alternative_builder(codec)
-        self._profile_detection: Final = ProfileDetection(settings.profile, self._fetch_profile)
+        self._profile_detection: Final = ProfileDetection(
+            settings.profile, self._fetch_profile, codec.capabilities
+        )
+        self.fixed_profile: Final = self._profile_detection.declared
+        """The configured profile; None if it is detected."""
         self._metadata_cache: Final = ModelMetadataCache(self._fetch_metadata)
 
     def with_upstream(
@@ -381,15 +385,9 @@ class RemoteBackend(Generic[Req, Resp]):
         supports."""
         context.shorten_deadline(time.monotonic() + self._sender.timeout_for(context))
         try:
-            profile = await self._profile_detection.profile(context)
+            return await self._profile_detection.profile(context)
         except TimeoutError:
             raise deadline_error(self.name) from None
-        capabilities = self.codec.capabilities
-        return replace(
-            profile,
-            reports_config=profile.reports_config or capabilities.reports_config,
-            reports_statistics=profile.reports_statistics or capabilities.reports_statistics,
-        )
 
     async def _fetch_profile(self, context: RequestContext) -> Profile:
         request = ServerMetadataRequest()
