@@ -54,6 +54,8 @@ class CodecOffload(Generic[Req, Resp]):
             codec if isinstance(codec, SupportsResponseNumbering) else None
         )
         self._text_estimator: Final = None if offload is None else self._text_codec
+        self.is_always_inline: Final = self._text_estimator is None
+        """Whether no message is known beforehand to need a helper."""
         self._max_short_bytes: Final = min(MIN_ACCOUNTED_BYTES, limits.json_inline)
         self.parse_request: Final = partial(codec.parse_request, limits=self.limits)
         """One object, so that the helpers can keep it after its first use."""

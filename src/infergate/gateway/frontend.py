@@ -21,6 +21,7 @@ from infergate.codecs.base import (
     SupportsContentEncoding,
     SupportsPassThrough,
 )
+from infergate.core.bounded_cache import BoundedCache
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, bad_request
 from infergate.core.limits import Limits
@@ -41,6 +42,8 @@ Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 Req_contra = TypeVar("Req_contra", contravariant=True)
 Resp_co = TypeVar("Resp_co", covariant=True)
+_MAX_TRANSLATED_MODELS: Final = 1024
+"""Models of one backend that are remembered as needing translation."""
 
 
 class Pipeline(Protocol[Req_contra, Resp_co]):
@@ -108,7 +111,8 @@ class Frontend(Generic[Req, Resp]):
         self._translation: Final[Translation[Req, Resp]] = Translation(
             self.codec_offload, gateway, steps
         )
-        self._pass_through_to: Final[dict[Backend, Pipeline[Req, Resp]]] = {}
+        self._translated_models: Final[dict[Backend, BoundedCache[str, None]]] = {}
+        """By backend: the models whose outputs must be translated; see ``PassThrough``."""
         self._pipelines: Final[dict[RouteBinding, Pipeline[Req, Resp]]] = {}
         """Made when a route is first used: there may be thousands, and a reload builds the frontend
         on the event loop."""
@@ -124,10 +128,12 @@ class Frontend(Generic[Req, Resp]):
             and backend.codec.name == codec.name
             and codec.can_pass_through
         ):
-            pipeline = self._pass_through_to.get(backend) or PassThrough(
-                codec, self.codec_offload, backend, self._translation, self._steps
+            models = self._translated_models.setdefault(
+                backend, BoundedCache(_MAX_TRANSLATED_MODELS)
             )
-            self._pass_through_to[backend] = pipeline
+            pipeline = PassThrough(
+                route, codec, self.codec_offload, backend, self._translation, models, self._steps
+            )
         self._pipelines[binding] = pipeline
         return pipeline
 

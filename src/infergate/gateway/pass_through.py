@@ -28,11 +28,10 @@ from infergate.gateway.codec_offload import CodecOffload
 from infergate.gateway.route_binding import RouteBinding
 from infergate.gateway.steps import PARSE, RENDER, Steps
 from infergate.gateway.translation import Translation
+from infergate.routing.table import Route
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
-_MAX_TRANSLATED_MODELS: Final = 1024
-"""Models of one backend that are remembered as needing translation."""
 
 
 @runtime_checkable
@@ -53,91 +52,100 @@ class SupportsRawMessages(Protocol):
         backend's names."""
         ...
 
+    @property
+    def fixed_profile(self) -> Profile | None:
+        """Its kind of server if that is configured; None if it is detected."""
+        ...
+
     async def request_profile(self, context: RequestContext) -> Profile:
-        """Return the backend's kind of server."""
+        """Return its kind of server."""
         ...
 
 
 class PassThrough(Generic[Req, Resp]):
-    """Passes the message on unchanged once ``validate`` has checked it; no tensor is decoded."""
+    """Passes the messages of one route on unchanged once ``validate`` has checked them; no tensor
+    is decoded."""
 
     name: Final = "forward"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - its collaborators
         self,
+        route: Route,
         codec: SupportsPassThrough[Req, Resp],
         codec_offload: CodecOffload[Req, Resp],
         backend: SupportsRawMessages,
         translation: Translation[Req, Resp],
+        translated_models: BoundedCache[str, None],
         steps: Steps,
     ) -> None:
+        """``translated_models`` are the backend's models that cannot give outputs in the form that
+        clients request. All routes to the backend share them."""
+        rewrite = route.rewrite
+        self._route: Final = route
+        self._renames_model: Final = bool(rewrite.model)
+        self._renames_version: Final = bool(rewrite.version)
+        self._may_repeat: Final = route.retry.is_idempotent
         self._codec: Final = codec
-        self._validate: Final = steps.sync(PARSE, codec.validate)
+        # None: the operator trusts this route's clients.
+        self._validate: Final = steps.sync(PARSE, codec.validate) if route.validate else None
+        self._rewrite_request: Final = codec.rewrite_request
         self._rewrite_response: Final = steps.sync(RENDER, codec.rewrite_response)
         self._codec_offload: Final = codec_offload
+        self._limits: Final = codec_offload.limits
+        self._is_always_inline: Final = codec_offload.is_always_inline
         self._backend: Final = backend
+        self._profile: Final = backend.fixed_profile
         self._translation: Final = translation
-        self._translated_models: Final = BoundedCache[str, None](_MAX_TRANSLATED_MODELS)
-        """The backend's models that cannot give outputs in the form that clients request."""
+        self._translated_models: Final = translated_models
 
-    async def infer(  # noqa: C901 - one path; an error raised in a helper would keep the message alive
+    async def infer(  # noqa: C901, PLR0912 - one path; an error raised in a helper would keep the message alive
         self, wire: Req, summary: RequestSummary, binding: RouteBinding, context: RequestContext
     ) -> Resp:
         """Check, rewrite, exchange, rewrite back. A message that is too costly to check is
         translated."""
-        route, limits = binding.route, self._codec_offload.limits
-        validated: Any  # Req, but mypy cannot narrow Req | PartialInferRequest[Req]
-        if not route.validate:  # the operator trusts this route's clients
-            validated = wire
-        else:
-            inline = self._codec_offload.can_read_inline(wire)
+        limits, offload = self._limits, self._codec_offload
+        checked: Any = wire  # Req, but mypy cannot narrow Req | PartialInferRequest[Req]
+        if self._validate is not None:
+            inline = self._is_always_inline or offload.can_read_inline(wire)
             try:
                 if inline:
-                    validated = self._validate(wire, limits)
+                    checked = self._validate(wire, limits)
                 else:
-                    validated = await self._codec_offload.run_in_helper(
+                    checked = await offload.run_in_helper(
                         context, self._codec.validate, wire, limits
                     )
-                if isinstance(validated, PartialInferRequest):
-                    validated = await self._translation.complete(validated, context, inline=inline)
+                if isinstance(checked, PartialInferRequest):
+                    checked = await self._translation.complete(checked, context, inline=inline)
             except NeedsOffloadError:
                 return await self._translate(wire, summary, binding, context)
-        checked: Req = validated
-        if checked is not wire:
-            _count_inflated(checked, wire, context)
-        model = route.backend_model(summary.model)
-        needs_sequence = self._backend.has_several_endpoints or route.retry.is_idempotent
-        sequence = (
-            await self._sequence_name(checked, binding, model, context) if needs_sequence else None
-        )
-        request = self._codec.rewrite_request(
-            checked,
-            model,
-            route.backend_version(summary.version),
-            await self._backend.request_profile(context),
-        )
+            if checked is not wire:
+                _count_inflated(checked, wire, context)
+        model, version = summary.model, summary.version
+        client_model = client_version = ""  # as the backend names them
+        if self._renames_model:
+            client_model, model = model, self._route.backend_model(model)
+        if self._renames_version:
+            client_version, version = version or self._route.version, self._route.rewrite.version
+        sequence = None
+        if self._may_repeat or self._backend.has_several_endpoints:
+            sequence = await self._sequence_name(checked, model, context)
+        profile = self._profile or await self._backend.request_profile(context)
+        request = self._rewrite_request(checked, model, version, profile)
         if (
             request is None or model in self._translated_models
         ):  # the server does not accept this form
             return await self._translate(checked, summary, binding, context)
         response = await self._backend.infer(request, context, sequence)
-        names = (
-            summary.model if route.rewrite.model else "",
-            (summary.version or route.version) if route.rewrite.version else "",
-        )
-        offload = self._codec_offload
+        names = client_model, client_version
         try:
-            if not offload.can_rewrite_inline(response, checked):
-                return await self._rewrite_in_helper(response, checked, names, context)
             try:
-                return self._rewrite_response(response, checked, *names, limits)
+                if self._is_always_inline or offload.can_rewrite_inline(response, checked):
+                    return self._rewrite_response(response, checked, *names, limits)
             except NeedsOffloadError:
-                rewrite = self._codec.rewrite_response
-                return await offload.build_in_helper(
-                    context, rewrite, response, checked, *names, limits
-                )
+                pass
+            return await self._rewrite_in_helper(response, checked, names, context)
         except GatewayError as error:
-            if not await self._should_translate(error, checked, summary, binding, context):
+            if not await self._should_translate(error, checked, model, context):
                 raise attribute_parse_error(error, binding.backend.name) from None
         return await self._translate(checked, summary, binding, context)
 
@@ -148,12 +156,7 @@ class PassThrough(Generic[Req, Resp]):
         return self._translation.infer(wire, summary, binding, context)
 
     async def _should_translate(
-        self,
-        error: GatewayError,
-        checked: Req,
-        summary: RequestSummary,
-        binding: RouteBinding,
-        context: RequestContext,
+        self, error: GatewayError, checked: Req, model: str, context: RequestContext
     ) -> bool:
         """Return whether to translate after ``error``: the server cannot give outputs in the
         requested form.
@@ -163,9 +166,8 @@ class PassThrough(Generic[Req, Resp]):
         """
         if not isinstance(error, OutputsNeedTranslationError):
             return False
-        model = binding.route.backend_model(summary.model)
         self._translated_models[model] = None
-        return await self._sequence_name(checked, binding, model, context) is None
+        return await self._sequence_name(checked, model, context) is None
 
     async def _rewrite_in_helper(
         self, response: Resp, request: Any, names: tuple[str, str], context: RequestContext
@@ -173,23 +175,22 @@ class PassThrough(Generic[Req, Resp]):
         """Rewrite the response in a helper process, which needs no tensors of the request."""
         if isinstance(request, HttpRequest):
             request = replace(request, body=())
-        offload = self._codec_offload
-        rewrite, limits = self._codec.rewrite_response, offload.limits
-        return await offload.build_in_helper(context, rewrite, response, request, *names, limits)
+        rewrite, limits = self._codec.rewrite_response, self._limits
+        return await self._codec_offload.build_in_helper(
+            context, rewrite, response, request, *names, limits
+        )
 
     async def _sequence_name(
-        self, wire: Req, binding: RouteBinding, model: str, context: RequestContext
+        self, wire: Req, model: str, context: RequestContext
     ) -> SequenceKey | None:
-        offload, read_sequence = self._codec_offload, self._codec.sequence_of
+        offload, read_sequence, limits = self._codec_offload, self._codec.sequence_of, self._limits
         try:
-            if binding.route.validate or offload.can_read_inline(wire):
-                sequence_id = read_sequence(wire, offload.limits)
+            if self._validate is not None or offload.can_read_inline(wire):
+                sequence_id = read_sequence(wire, limits)
             else:
-                sequence_id = await offload.run_in_helper(
-                    context, read_sequence, wire, offload.limits
-                )
+                sequence_id = await offload.run_in_helper(context, read_sequence, wire, limits)
         except NeedsOffloadError:
-            sequence_id = await offload.run_in_helper(context, read_sequence, wire, offload.limits)
+            sequence_id = await offload.run_in_helper(context, read_sequence, wire, limits)
         return None if sequence_id is None else SequenceKey(model, sequence_id)
 
 

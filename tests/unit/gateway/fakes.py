@@ -186,6 +186,8 @@ class Wired(Memory):
         self.has_several_endpoints = True
         self.reply = RpcResponse([b"as it came"])
 
+    fixed_profile = None
+
     async def request_profile(self, context: RequestContext) -> Profile:
         return GENERIC
 

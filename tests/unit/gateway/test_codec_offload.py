@@ -86,6 +86,8 @@ class _Rest(Wired):
         super().__init__("b", plugins()["v2-rest"].create({}))
         self.reply = reply  # type: ignore[assignment]
 
+    fixed_profile = None
+
     async def request_profile(self, context: RequestContext) -> Profile:
         return Profile("any", supports_binary=True)
 
