@@ -37,14 +37,14 @@ class Backend(Protocol):
         ...
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
-        """Carry out ``operation`` before ``call.deadline`` and return the response. Metadata in
-        ``call.declared_metadata`` is used without asking the server. Raises GatewayError."""
+        """Carry out ``operation`` before ``context.deadline`` and return the response. Metadata in
+        ``context.declared_metadata`` is used without asking the server. Raises GatewayError."""
         ...
 
     def stream(
         self, request: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
-        """Yield all responses to ``request``, each produced on demand, before ``call.deadline``.
+        """Yield all responses to ``request``, each produced on demand, before ``context.deadline``.
         Closing the generator abandons the remaining responses. Raises GatewayError."""
         ...
 

@@ -51,7 +51,7 @@ class RequestContext:
     """For a request that is answered by a stream: the deadline of the whole stream, as the client
     set it. ``deadline`` is then that of the next message."""
     policy: RoutePolicy = DEFAULT_ROUTE_POLICY
-    """What the request's route decided; set when the route is found."""
+    """The settings of the request's route; set when the route is found."""
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
     peer_identity: tuple[str, ...] = ()
     """The subjectAltNames of the client certificate that TLS has verified: first URIs (SPIFFE),
@@ -76,7 +76,7 @@ class RequestContext:
     response_headers: dict[str, str] = field(default_factory=dict)
     """Headers of the backend's response that are returned to the client."""
     record: RequestRecord = field(default_factory=RequestRecord)
-    """What is logged and counted."""
+    """The facts that are logged and counted."""
 
     @property
     def identity(self) -> str:

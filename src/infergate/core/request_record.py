@@ -1,4 +1,4 @@
-"""What the access log, the metrics and the statistics report about one request."""
+"""The facts about one request that the access log, the metrics and the statistics report."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from infergate.core.errors import GatewayError
 class RequestRecord:
     """The facts about one request that are logged and counted when it ends.
 
-    The layers that learn them write them: the transport sizes and times, the frontend protocol,
-    operation, model and outcome, the route its label and backend, the backend its time.
+    Each layer records what it knows: the transport the size and times, the frontend the protocol,
+    operation, model and outcome, the route binding the route and backend, the backend its time.
     """
 
     started_at: float = field(default_factory=time.monotonic)
-    """When its first byte arrived, on the clock of ``time.monotonic``."""
+    """When the request began to arrive, on the clock of ``time.monotonic``."""
     received_at: float = 0.0
     """When the request had been received completely; 0.0 if it never was."""
     protocol: str = ""

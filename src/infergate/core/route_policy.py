@@ -1,4 +1,4 @@
-"""What a route decides about its requests."""
+"""The settings of a route that a request carries to its backend."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from infergate.core.retry_policy import DEFAULT_RETRY_POLICY, RetryPolicy
 
 @record
 class RoutePolicy:
-    """The settings of a route that its backend follows."""
+    """The timeout and the retries of a route's requests."""
 
     timeout: float | None = None
     """Seconds for a response, or for each response of a stream; None: the backend's timeout."""

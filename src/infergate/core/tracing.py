@@ -61,11 +61,11 @@ class Tracer(Protocol):
         ...
 
     def record_response(self, context: RequestContext) -> None:
-        """Record one more response of a stream; ``call.response_count`` counts those before it."""
+        """Record one more response of a stream; ``context.record`` counts those before it."""
         ...
 
     def end_request(self, context: RequestContext) -> None:
-        """End the span of a request, with everything that ``context`` has recorded."""
+        """End the span of a request, with the facts in ``context.record``."""
         ...
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 The authorizer checks a request's summary before the message is parsed. This module checks the
 parsed operation itself, so a message cannot say one thing in its summary and another in its body.
 
-1. A call without a permit may use health operations only.
+1. A request without a permit may use health operations only.
 2. Lists omit models that the client may not know of.
 3. An ensemble is unloaded together with the models it consists of, whose names the gateway does not
    know: that needs permission to unload every model.

@@ -140,7 +140,7 @@ class Frontend(Generic[Req, Resp]):
     async def respond(
         self, wire: Req, context: RequestContext, deferred: DeferredMessage | None = None
     ) -> Resp:
-        """Answer ``wire``, with an error response if need be, and note the outcome on its record.
+        """Answer ``wire``, with an error response if need be, and record the outcome.
         ``deferred`` is the message of ``wire`` if it is not inflated yet."""
         record = context.record
         record.protocol = self.codec.name
@@ -213,7 +213,7 @@ class Frontend(Generic[Req, Resp]):
         self, wire: Req, context: RequestContext
     ) -> tuple[InferRequest, ParsedRequest, RouteBinding]:
         """Parse ``wire``, one request of a stream; return its inference, how it was parsed and its
-        route, which is noted on ``context``. Raises GatewayError."""
+        route, which is recorded in ``context``. Raises GatewayError."""
         record = context.record
         record.protocol = self.codec.name
         context.unsupported_datatypes = self._unsupported_datatypes

@@ -169,7 +169,7 @@ class Gateway:
         return "" if route is None else route.label
 
     def _bind(self, model: str, version: str, context: RequestContext) -> RouteBinding:
-        """Return the route of ``model`` and note it on ``context``. Raises NOT_FOUND."""
+        """Return the route of ``model`` and record it in ``context``. Raises NOT_FOUND."""
         route = self._table.find(model, version, context.headers)
         if route is None:
             candidates = self._table.candidates(model)
@@ -322,7 +322,7 @@ class Gateway:
         self, model: str, version: str, context: RequestContext, *, newer: bool = False
     ) -> ModelMetadata:
         """Return the metadata of a model in the client's names, at most a minute old, or a second
-        if ``newer``. Its route is noted on ``context``. Raises GatewayError."""
+        if ``newer``. Its route is recorded in ``context``. Raises GatewayError."""
         binding = self.bind(model, version, context)
         return metadata_for_client(
             await self._describe_model(model, version, binding, context, newer=newer),

@@ -26,14 +26,14 @@ class InferenceGateway(Protocol):
         ...
 
     def bind(self, model: str, version: str, context: RequestContext) -> RouteBinding:
-        """Return the route of ``model`` and note it on ``context``. Raises NOT_FOUND."""
+        """Return the route of ``model`` and record it in ``context``. Raises NOT_FOUND."""
         ...
 
     async def describe(
         self, model: str, version: str, context: RequestContext, *, newer: bool = False
     ) -> ModelMetadata:
         """Return the metadata of a model in the client's names, at most a minute old, or a second
-        if ``newer``. Its route is noted on ``context``."""
+        if ``newer``. Its route is recorded in ``context``."""
         ...
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:

@@ -47,15 +47,15 @@ _UNREACHABLE_KINDS: Final = frozenset({Kind.CONNECT, Kind.TIMEOUT})
 READY: Final = HealthStatus(ok=True)
 
 
-def _short_call(context: RequestContext) -> RequestContext:
-    """Return a copy of ``context`` for one short query by the gateway itself."""
-    copy = context.child()
-    copy.shorten_deadline(time.monotonic() + QUERY_TIMEOUT_SECONDS)
-    return copy
+def _query_context(context: RequestContext) -> RequestContext:
+    """Return a child of ``context`` for one short query by the gateway itself."""
+    child = context.child()
+    child.shorten_deadline(time.monotonic() + QUERY_TIMEOUT_SECONDS)
+    return child
 
 
-def _shared_call(context: RequestContext) -> tuple[RequestContext, asyncio.Semaphore]:
-    """Return a copy of ``context`` for many queries, and the semaphore that limits how many run at
+def _shared_context(context: RequestContext) -> tuple[RequestContext, asyncio.Semaphore]:
+    """Return a child of ``context`` for many queries, and the semaphore that limits how many run at
     once."""
     shared = context.child()
     shared.shorten_deadline(time.monotonic() + _STATUS_TIMEOUT_SECONDS)
@@ -67,7 +67,7 @@ async def query_backend(
 ) -> Response | None:
     """Return the response of ``backend`` to a short query; None if it fails or times out."""
     try:
-        return await backend.perform(operation, _short_call(context))
+        return await backend.perform(operation, _query_context(context))
     except GatewayError:
         return None
 
@@ -86,7 +86,7 @@ async def _query_index(
     """Query a backend's index. Entries whose names no client could use are left out: backends are
     not trusted to send valid names."""
     try:
-        response = await backend.perform(operation, _short_call(context))
+        response = await backend.perform(operation, _query_context(context))
     except GatewayError as error:
         state = "UNAVAILABLE" if error.kind in _UNREACHABLE_KINDS else ""
         return _BackendIndex((), ModelIndexEntry("", "", state, error.public if state else ""))
@@ -101,7 +101,7 @@ class SupportsModelQueries(Protocol):
     """The part of the gateway that ``ModelCatalogue`` uses."""
 
     def bind(self, model: str, version: str, context: RequestContext) -> RouteBinding:
-        """Return the route of a model and note it on ``context``. Raises NOT_FOUND."""
+        """Return the route of a model and record it in ``context``. Raises NOT_FOUND."""
         ...
 
     async def describe(self, model: str, version: str, context: RequestContext) -> ModelMetadata:
@@ -140,7 +140,7 @@ class ModelCatalogue:
         servers have no index, list names only, or omit models that they serve.
         """
         entries, _ = await self._listed_models(operation, context)
-        shared, semaphore = _shared_call(context)
+        shared, semaphore = _shared_context(context)
         queried = await asyncio.gather(
             *(
                 self._with_state(entry, binding, shared, semaphore)
@@ -215,7 +215,7 @@ class ModelCatalogue:
         query = to_backend(ModelReadyRequest(entry.name, entry.version), binding.route)
         async with semaphore:
             try:
-                ready = await binding.backend.perform(query, _short_call(context)) == READY
+                ready = await binding.backend.perform(query, _query_context(context)) == READY
             except GatewayError as error:
                 return replace(entry, state="UNAVAILABLE", reason=entry.reason or error.public)
         if ready:
@@ -254,17 +254,17 @@ class ModelCatalogue:
         """Return the configuration's settings; empty if they are unavailable."""
         try:
             query = ModelConfigRequest(model, version)
-            return (await self._gateway.configuration(query, _short_call(context))).settings
+            return (await self._gateway.configuration(query, _query_context(context))).settings
         except GatewayError:
             return {}
 
     async def _version_state(
         self, model: str, version: str, context: RequestContext
     ) -> ModelIndexEntry:
-        copy = _short_call(context)
-        binding = self._gateway.bind(model, version, copy)
+        child = _query_context(context)
+        binding = self._gateway.bind(model, version, child)
         query = to_backend(ModelReadyRequest(model, version), binding.route)
-        ready = await query_backend(binding.backend, query, copy) == READY
+        ready = await query_backend(binding.backend, query, child) == READY
         return ModelIndexEntry(model, version, "READY" if ready else "UNAVAILABLE")
 
     async def _statistics_or_empty(
@@ -274,7 +274,7 @@ class ModelCatalogue:
         the status."""
         try:
             query = ModelStatisticsRequest(model, version)
-            return (await self._gateway.statistics(query, _short_call(context))).models
+            return (await self._gateway.statistics(query, _query_context(context))).models
         except GatewayError:
             return ()
 
@@ -316,7 +316,7 @@ class ModelCatalogue:
     async def _entries_by_model(
         self, context: RequestContext
     ) -> tuple[dict[str, list[ModelIndexEntry]], RequestContext, asyncio.Semaphore]:
-        """Return the index entries by model name, the call for all queries about them, and the
+        """Return the index entries by model name, the context of all queries about them, and the
         semaphore that limits how many run at once. Raises NO_BACKEND if there are none and a
         backend cannot be reached, because an empty list would mean that it has no models."""
         listed: dict[str, list[ModelIndexEntry]] = {}
@@ -325,7 +325,7 @@ class ModelCatalogue:
             raise GatewayError(Kind.NO_BACKEND, errors[0])
         for entry, _ in entries:
             listed.setdefault(entry.name, []).append(entry)
-        return listed, *_shared_call(context)
+        return listed, *_shared_context(context)
 
     async def _limited_status(
         self,
@@ -338,7 +338,7 @@ class ModelCatalogue:
         ``entries`` are UNAVAILABLE."""
         async with semaphore:
             try:
-                return await self.status(model, _short_call(context))
+                return await self.status(model, _query_context(context))
             except GatewayError as error:
                 unavailable = (
                     replace(entry, state="UNAVAILABLE", reason=error.public) for entry in entries

@@ -62,7 +62,7 @@ class SupportsModelRouting(Protocol):
         ...
 
     def bind_any(self, model: str, context: RequestContext) -> RouteBinding:
-        """Return the first route of a model, whatever its version, and note it on ``context``.
+        """Return the first route of a model, whatever its version, and record it in ``context``.
         Raises NOT_FOUND."""
         ...
 

@@ -92,7 +92,7 @@ class TrafficSplit:
             self._send_mirror(request, context, _discard_stream)
 
     def _choose_target(self, request: InferRequest, context: RequestContext) -> RoutePlan:
-        """Return the target of ``request`` and note it on ``context``."""
+        """Return the target of ``request`` and record it in ``context``."""
         if not self._targets:
             return self._own
         index = pick_target(
@@ -112,7 +112,7 @@ class TrafficSplit:
     def _fallback_after(
         self, error: GatewayError, request: InferRequest, context: RequestContext
     ) -> RoutePlan | None:
-        """Return the fallback for ``request`` after ``error`` and note it on ``context``; None if
+        """Return the fallback for ``request`` after ``error`` and record it in ``context``; None if
         there is none."""
         fallback = self._fallback
         if fallback is None or error.kind is not Kind.CONNECT or sequence_key(request) is not None:

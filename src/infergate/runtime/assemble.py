@@ -272,7 +272,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
     """Return the listeners and their applications, by configuration name."""
     group, limits = shared.group, compiled.limits(config)
     record = make_request_recorder(group, gateway.own_statistics, access_log, tracer)
-    name_call = assign_request_id if tracer is None else request_tracing_starter(tracer)
+    assign_id = assign_request_id if tracer is None else request_tracing_starter(tracer)
     serving = _FrontendFactory(
         gateway if authorizer is None else AuthorizedGateway(gateway),
         limits,
@@ -302,7 +302,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
 
     if "http" in addresses:
         frontends = _make_frontends(TransportKind.HTTP, config, serving)
-        http = HttpDispatch(frontends, record, name_call)
+        http = HttpDispatch(frontends, record, assign_id)
         header_limits = compiled.limits(config, max(p.min_header_bytes for p in plugins().values()))
         listen(
             "http",
@@ -315,7 +315,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
         )
     for name, model_listener in compiled.model_listeners(config).items():
         codec = plugins()[model_listener.protocol].create(model_listener.options)
-        app = HttpDispatch({"": serving.make(codec)}, record, name_call)
+        app = HttpDispatch({"": serving.make(codec)}, record, assign_id)
         if model_listener.framed:
             listen(name, model_listener.address, app, FrameServer, _FIXED_FRAMES)
         else:
@@ -332,7 +332,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
             own_rpc = authorized_services(
                 own_rpc, authorizer, next(iter(frontends.values())).codec.build_error
             )
-        rpc = RpcDispatch(frontends, own_rpc.unary, own_rpc.streams, record, name_call)
+        rpc = RpcDispatch(frontends, own_rpc.unary, own_rpc.streams, record, assign_id)
         fixed = {f"limits.{name}": getattr(limits, name) for name in transports.fixed_grpc_limits}
         if not transports.can_change_grpc_tls:
             fixed["tls"] = tls.get("grpc")

@@ -16,11 +16,11 @@ from infergate.runtime.worker_group import WorkerGroup
 def request_tracing_starter(tracer: Tracer) -> RequestObserver:
     """Return an observer that gives a request its id and starts its trace."""
 
-    def name(context: RequestContext) -> None:
+    def start(context: RequestContext) -> None:
         assign_request_id(context)
         tracer.start_request(context)
 
-    return name
+    return start
 
 
 def make_request_recorder(

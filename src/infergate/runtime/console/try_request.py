@@ -265,7 +265,7 @@ def _quoted(name: str) -> str:
 
 
 def wire_headers(wire: Any) -> Mapping[str, str]:
-    """Return the headers or metadata that a transport would put on the call."""
+    """Return the headers or metadata that a transport would put on the request."""
     return dict(wire.headers if isinstance(wire, HttpRequest) else wire.metadata)
 
 
