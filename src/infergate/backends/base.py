@@ -37,8 +37,8 @@ class Backend(Protocol):
         ...
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
-        """Carry out ``operation`` before ``context.deadline`` and return the response. Metadata in
-        ``context.declared_metadata`` is used without asking the server. Raises GatewayError."""
+        """Carry out ``operation`` before ``context.deadline``, as ``context.policy`` says, and return
+        the response. Raises GatewayError."""
         ...
 
     def stream(

@@ -239,7 +239,7 @@ class RemoteBackend(Generic[Req, Resp]):
     ) -> Response:
         """Send an inference whose messages depend on the model's metadata (Rule 1)."""
         profile = await self.request_profile(context)
-        declared, messages = context.declared_metadata, self._codec_offload
+        declared, messages = context.policy.declared_metadata, self._codec_offload
         model = declared or await self.describe(request.model, request.version, context)
         try:
             wire = (

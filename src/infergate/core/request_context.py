@@ -10,7 +10,6 @@ from typing import Final, Protocol
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
 from infergate.core.memory import UNLIMITED, MemoryAccount
-from infergate.core.messages import ModelMetadata
 from infergate.core.request_record import RequestRecord
 from infergate.core.route_policy import DEFAULT_ROUTE_POLICY, RoutePolicy
 from infergate.core.trace_context import TraceContext
@@ -58,9 +57,6 @@ class RequestContext:
     then DNS names, e-mail addresses and IP addresses. Empty if the client showed no certificate."""
     unsupported_datatypes: frozenset[Datatype] = frozenset()
     """Datatypes that the client's protocol cannot carry."""
-    declared_metadata: ModelMetadata | None = None
-    """The model's metadata from the configuration, with the backend's names. If it is set, the
-    backend is not asked for metadata."""
     permit: Permit | None = None
     """The authenticated client; None if the route needs no authentication or the client is
     unknown."""
@@ -100,7 +96,6 @@ class RequestContext:
             self.headers,
             self.peer_identity,
             self.unsupported_datatypes,
-            self.declared_metadata,
             self.permit,
             self.trace,
             self.request_id,

@@ -11,6 +11,7 @@ from infergate.core.classification import CLASSIFICATION
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Response
 from infergate.core.request_context import RequestContext
+from infergate.core.route_policy import RoutePolicy
 from infergate.core.sequences import SEQUENCE_ID, sequence_key
 from infergate.core.tensor import OpaqueParameters
 from infergate.gateway import cast
@@ -162,11 +163,12 @@ class RoutePlan:
         return request
 
     async def _declare(self, request: InferRequest, context: RequestContext) -> InferRequest:
-        """Note the model's declared metadata on ``context``."""
+        """Add the model's declared metadata to the policy of ``context``."""
         declared = self._declared.get(request.model)
-        context.declared_metadata = declared and metadata_to_backend(
-            declared, request, self.binding.route
-        )
+        if declared is not None:
+            metadata = metadata_to_backend(declared, request, self.binding.route)
+            policy = self.binding.policy
+            context.policy = RoutePolicy(policy.timeout, policy.retry, metadata)
         return request
 
     async def _cast(self, request: InferRequest, context: RequestContext) -> InferRequest:

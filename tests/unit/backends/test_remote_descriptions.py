@@ -29,6 +29,7 @@ from infergate.core.messages import (
     ServerMetadataRequest,
 )
 from infergate.core.request_context import RequestContext
+from infergate.core.route_policy import RoutePolicy
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.transport.base import Endpoint
 
@@ -374,16 +375,18 @@ def test_a_server_is_known_by_its_name_or_its_extensions(
 async def test_a_declared_model_is_not_asked_about() -> None:
     codec = FakeCodec(described=True)
     asked = call()
-    asked.declared_metadata = ModelMetadata("declared")
+    declared = ModelMetadata("declared")
+    asked.policy = RoutePolicy(declared_metadata=declared)
     await backend(codec, KSERVE).perform(InferRequest("m"), asked)
-    assert codec.given == [("kserve", asked.declared_metadata), asked.declared_metadata]
+    assert codec.given == [("kserve", declared), declared]
     assert codec.count(ModelMetadataRequest) == 0
 
 
 async def test_what_does_not_fit_a_declared_model_is_refused_at_once() -> None:
     codec = FakeCodec(described=True)
     asked = call()
-    asked.declared_metadata = codec.refuses = ModelMetadata("declared")
+    codec.refuses = ModelMetadata("declared")
+    asked.policy = RoutePolicy(declared_metadata=codec.refuses)
     with pytest.raises(GatewayError, match="does not fit"):
         await backend(codec, KSERVE).perform(InferRequest("m"), asked)
     assert codec.count(ModelMetadataRequest) == 0
@@ -483,7 +486,7 @@ async def test_a_server_that_tells_no_metadata_needs_it_declared(kind: Kind) -> 
         "in the gateway's configuration"
     )
     asked = call()
-    asked.declared_metadata = MODEL
+    asked.policy = RoutePolicy(declared_metadata=MODEL)
     assert await made.perform(InferRequest("m"), asked) == InferResponse("m")
 
 

@@ -16,6 +16,7 @@ from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 from infergate.core.request_context import RequestContext
+from infergate.core.route_policy import RoutePolicy
 from infergate.core.sequences import SequenceKey
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.transport.base import Endpoint
@@ -71,9 +72,9 @@ async def perform(remote: RemoteBackend[Any, Any], asked: InferRequest) -> None:
 
 async def perform_described(remote: RemoteBackend[Any, Any], asked: InferRequest) -> None:
     remote.codec.needs_metadata = True
-    declared = call()
-    declared.declared_metadata = ModelMetadata("m")
-    await remote.perform(asked, declared)
+    context = call()
+    context.policy = RoutePolicy(declared_metadata=ModelMetadata("m"))
+    await remote.perform(asked, context)
 
 
 async def stream(remote: RemoteBackend[Any, Any], asked: InferRequest) -> None:

@@ -191,7 +191,7 @@ async def test_a_declared_model_is_known_to_the_backend_in_its_own_names() -> No
     )
     context = call()
     await infer(gateway, context, BOOL)
-    assert context.declared_metadata == ModelMetadata(
+    assert context.policy.declared_metadata == ModelMetadata(
         "theirs",
         inputs=(TensorMetadata("flags", "BOOL", (-1,)), TensorMetadata("f", "BF16", (-1,))),
         outputs=(TensorMetadata("b", "BOOL", (-1,)), TensorMetadata("even", "TYPE_X", (1,))),
@@ -200,7 +200,8 @@ async def test_a_declared_model_is_known_to_the_backend_in_its_own_names() -> No
 
 async def test_declared_metadata_is_of_its_own_model_only() -> None:
     context = call()
-    context.declared_metadata = MODEL
     made = Gateway(RouteTable([Route("*", "b")]), {"b": Memory("b")}, {"other": MODEL})
+    await made.perform(InferRequest("other"), context)
+    assert context.policy.declared_metadata is not None
     await infer(made, context, BOOL)
-    assert context.declared_metadata is None
+    assert context.policy.declared_metadata is None
