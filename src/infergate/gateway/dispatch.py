@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-import operator
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
@@ -50,18 +50,13 @@ _id_prefix: Final = os.urandom(6).hex()
 _id_numbers: Final = itertools.count(1)
 
 
-class Dispatch(Generic[Req, Resp]):
+class Dispatch(ABC, Generic[Req, Resp]):
     """One listener with several protocols, each of which claims a first path segment or a service
-    name.
-
-    ``finish`` adds the backend's returned headers to a response and returns the size of its body.
-    """
+    name."""
 
     def __init__(
         self,
         frontends: Mapping[str, Frontend[Req, Resp]],
-        path: Callable[[Req], str],
-        finish: Callable[[Resp, RequestContext], int],
         record: RequestObserver,
         assign_id: RequestObserver,
     ) -> None:
@@ -70,17 +65,19 @@ class Dispatch(Generic[Req, Resp]):
         self._assign_id: Final = assign_id
         self._frontends: Final = dict(frontends)
         self._default_frontend: Final = next(iter(self._frontends.values()))
-        self._path: Final = path
-        self._finish: Final = finish
         self._record: Final = record
 
+    @abstractmethod
     def _frontend_of(self, wire: Req) -> Frontend[Req, Resp]:
-        claim = self._path(wire)[1:].partition("/")[0]
-        return self._frontends.get(claim, self._default_frontend)
+        """Return the frontend that claims the path of ``wire``."""
 
     def _serve(self, wire: Req, context: RequestContext) -> Awaitable[Resp]:
-        """Serve ``wire`` with the frontend that claims its path."""
         return self._frontend_of(wire).respond(wire, context)
+
+    @abstractmethod
+    def _finish(self, response: Resp, context: RequestContext) -> None:
+        """Add the backend's returned headers to ``response``, note its size, and record the request
+        when its body is complete."""
 
     async def respond(self, wire: Req, context: RequestContext) -> Resp:
         """Answer ``wire`` and record the request."""
@@ -93,21 +90,15 @@ class Dispatch(Generic[Req, Resp]):
                 context.record.outcome = Kind.CANCELLED.value
                 self._record(context)
             raise
-        context.record.bytes_out = self._finish(response, context)
-        self._record_response(response, context)
+        self._finish(response, context)
         return response
-
-    def _record_response(self, response: Resp, context: RequestContext) -> None:  # noqa: ARG002 - overrides use it
-        """Record the request, whose response is complete. Overridden where a body may follow."""
-        self._record(context)
 
     def refuse(self, error: GatewayError, wire: Req, context: RequestContext) -> Resp:
         """Build the transport's refusal in the protocol that the request addressed, and record
         it."""
         self._assign_id(context)
         response = self._frontend_of(wire).refuse(error, wire, context)
-        context.record.bytes_out = self._finish(response, context)
-        self._record(context)
+        self._finish(response, context)
         return response
 
 
@@ -120,15 +111,15 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
         record: RequestObserver,
         assign_id: RequestObserver | None = None,
     ) -> None:
-        super().__init__(
-            frontends,
-            operator.attrgetter("path"),
-            _finish_http,
-            record,
-            assign_id or assign_request_id,
-        )
+        super().__init__(frontends, record, assign_id or assign_request_id)
 
-    def _record_response(self, response: HttpResponse, context: RequestContext) -> None:
+    def _frontend_of(self, wire: HttpRequest) -> Frontend[HttpRequest, HttpResponse]:
+        return self._frontends.get(wire.path[1:].partition("/")[0], self._default_frontend)
+
+    def _finish(self, response: HttpResponse, context: RequestContext) -> None:
+        if context.response_headers:
+            response.headers = {**context.response_headers, **response.headers}
+        context.record.bytes_out = total_size(response.body)
         if response.body_stream is None:
             self._record(context)
         else:
@@ -174,7 +165,7 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
         assign_id: RequestObserver | None = None,
     ) -> None:
         assign_id = assign_id or assign_request_id
-        super().__init__(frontends, operator.attrgetter("method"), _finish_rpc, record, assign_id)
+        super().__init__(frontends, record, assign_id)
         self._services: Final = services
         self.streams: Mapping[str, StreamHandler] = streams
         self.request_streams: Mapping[str, Callable[[RequestContext], RequestStream]] = {
@@ -185,12 +176,21 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
             for codec in _stream_codecs(frontend.codec)
         }
 
+    def _frontend_of(self, wire: RpcRequest) -> Frontend[RpcRequest, RpcResponse]:
+        return self._frontends.get(wire.method[1:].partition("/")[0], self._default_frontend)
+
     def _serve(self, wire: RpcRequest, context: RequestContext) -> Awaitable[RpcResponse]:
         """Serve ``wire`` with the gateway's own service if its method is one of them."""
         service = self._services.get(wire.method)
         if service is not None:
             return _call_service(service, wire, context)
         return self._frontend_of(wire).respond(wire, context, wire.deferred)
+
+    def _finish(self, response: RpcResponse, context: RequestContext) -> None:
+        if context.response_headers:
+            response.metadata = {**context.response_headers, **response.metadata}
+        context.record.bytes_out = total_size(response.message)
+        self._record(context)
 
 
 def _stream_codecs(
@@ -216,18 +216,6 @@ async def _call_service(
         record.outcome = _KIND_OF_CODE.get(response.code, Kind.BAD_REQUEST).value
         record.error = response.details
     return response
-
-
-def _finish_http(response: HttpResponse, context: RequestContext) -> int:
-    if context.response_headers:
-        response.headers = {**context.response_headers, **response.headers}
-    return total_size(response.body)
-
-
-def _finish_rpc(response: RpcResponse, context: RequestContext) -> int:
-    if context.response_headers:
-        response.metadata = {**context.response_headers, **response.metadata}
-    return total_size(response.message)
 
 
 def assign_request_id(context: RequestContext) -> None:

@@ -236,7 +236,7 @@ class RouteTable:
     ) -> Route | None:
         """Return the first route for ``model``, ``version`` ("" = any) and a request's
         ``headers``."""
-        for route in self.candidates(model):
+        for route in self._candidates_cache.get(model) or self.candidates(model):
             if (not route.version or route.version == version) and (
                 not route.headers or route.matches_headers(headers)
             ):
