@@ -37,7 +37,7 @@ class Backend(Protocol):
         ...
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
-        """Carry out ``operation`` before ``context.deadline`` as ``context.policy`` says, and return
+        """Carry out ``operation`` before ``context.deadline`` and as ``context.policy`` says; return
         the response. Raises GatewayError."""
         ...
 
