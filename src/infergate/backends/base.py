@@ -37,8 +37,8 @@ class Backend(Protocol):
         ...
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
-        """Carry out ``operation`` before ``context.deadline`` and as ``context.policy`` says; return
-        the response. Raises GatewayError."""
+        """Carry out ``operation`` as ``context`` and its policy say; return the response. Raises
+        GatewayError."""
         ...
 
     def stream(
