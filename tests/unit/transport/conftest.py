@@ -12,11 +12,11 @@ from transport_kit import (
     RPC_LIMITS,
     Engine,
     GrpcHarness,
-    HttpEcho,
     HttpHarness,
     HttpServe,
     RpcEcho,
     RpcServe,
+    http_harness,
 )
 
 from infergate.core.limits import Limits
@@ -27,22 +27,11 @@ from infergate.transport.server.admission import Admission
 
 @pytest.fixture
 async def serve_http(engine: Engine) -> AsyncIterator[HttpServe]:
-    """Start HTTP servers with given limits; afterwards no request may be admitted."""
+    """Start HTTP servers with given limits."""
     async with AsyncExitStack() as stack:
 
         async def serve(limits: Limits) -> HttpHarness:
-            admission = Admission(limits)
-            app = HttpEcho()
-            server = engine.http(LOCAL, app, limits, admission)
-            await server.start()
-            harness = HttpHarness(server, app, admission)
-
-            async def stop() -> None:
-                await server.stop(0)
-                assert (admission.requests, admission.bytes) == (0, 0)
-
-            stack.push_async_callback(stop)
-            return harness
+            return await stack.enter_async_context(http_harness(engine, limits))
 
         yield serve
 

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from transport_kit import LOCAL, HttpEcho, Peer
@@ -63,6 +63,7 @@ class FrameHarness:
     server: FrameServer
     app: FrameEcho
     admission: Admission
+    peers: list[FramePeer] = dataclasses.field(default_factory=list)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -72,8 +73,11 @@ class FrameHarness:
     async def connect(self) -> FramePeer:
         address = self.server.address
         if address.unix:
-            return FramePeer(*await asyncio.open_unix_connection(address.unix))
-        return FramePeer(*await asyncio.open_connection(address.host, address.port))
+            streams = await asyncio.open_unix_connection(address.unix)
+        else:
+            streams = await asyncio.open_connection(address.host, address.port)
+        self.peers.append(FramePeer(*streams))
+        return self.peers[-1]
 
     async def good(self) -> None:
         """A request on another connection succeeds."""
@@ -84,14 +88,19 @@ class FrameHarness:
 
 @asynccontextmanager
 async def frame_harness(limits: Limits, socket: Path | None = None) -> AsyncIterator[FrameHarness]:
-    """Start a frame server; afterwards no request may be admitted."""
+    """Start a frame server. Afterwards a request succeeds, and no other may be admitted."""
     admission = Admission(limits)
     app = FrameEcho()
     address = LOCAL if socket is None else Address(unix=str(socket))
     server = FrameServer(address, app, limits, admission)
     await server.start()
+    harness = FrameHarness(server, app, admission)
     try:
-        yield FrameHarness(server, app, admission)
+        yield harness
+        for peer in harness.peers:
+            await peer.close()
+        with suppress(OSError):
+            await harness.good()
     finally:
         await server.stop(0)
         assert (admission.requests, admission.bytes) == (0, 0)

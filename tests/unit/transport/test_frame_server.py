@@ -43,7 +43,6 @@ async def test_requests_in_order(harness: FrameHarness) -> None:
     assert call.peer.partition(":")[0] == ("unix" if harness.server.address.unix else "127.0.0.1")
     assert (call.record.bytes_in, other.record.bytes_in) == (3, 900)
     assert harness.app.requests[0].path == "/"
-    await peer.close()
 
 
 async def test_pipelined_requests_are_answered_in_order(harness: FrameHarness) -> None:
@@ -53,7 +52,6 @@ async def test_pipelined_requests_are_answered_in_order(harness: FrameHarness) -
     for body in bodies:
         assert await peer.frame() == b"POST " + body
     await sending
-    await peer.close()
 
 
 async def test_pipelined_requests_wait_in_the_clients_socket(harness: FrameHarness) -> None:
@@ -76,13 +74,11 @@ async def test_a_large_answer(harness: FrameHarness) -> None:
     peer = await harness.connect()
     assert await peer.ask(b"large") == LARGE
     assert await peer.ask(b"on") == b"POST on"
-    await peer.close()
 
 
 async def test_a_body_as_large_as_allowed(harness: FrameHarness) -> None:
     peer = await harness.connect()
     assert await peer.ask(b"x" * 1000) == b"POST " + b"x" * 1000
-    await peer.close()
 
 
 async def test_a_body_larger_than_the_free_memory() -> None:
@@ -109,7 +105,6 @@ async def test_an_empty_frame_is_an_error_and_the_next_succeeds(harness: FrameHa
     for _ in range(5000):
         assert await peer.frame() == b"the frame is empty"
     assert await peer.frame() == b"POST end"
-    await peer.close()
 
 
 @pytest.mark.parametrize("length", [50_000, 2**31, 2**32 - 1])
@@ -123,7 +118,6 @@ async def test_a_body_over_the_limit_is_refused_by_its_announcement(
     await peer.send(b"x" * 5000)  # the rest is read, so that the response arrives
     assert await peer.ended()
     assert harness.app.calls == []
-    await harness.good()
 
 
 @pytest.mark.parametrize("sent", [16_380, 16_384, 20_000, 5_000_000])
@@ -136,7 +130,6 @@ async def test_the_answer_to_a_refused_body_survives_all_that_still_comes(
     await peer.send(b"x" * 20_000)
     assert await peer.ended()
     assert [record.message for record in caplog.records] == []
-    await harness.good()
 
 
 async def test_a_body_over_the_limit_that_is_here_is_passed_over(harness: FrameHarness) -> None:
@@ -144,7 +137,6 @@ async def test_a_body_over_the_limit_that_is_here_is_passed_over(harness: FrameH
     await peer.send(framed(b"x" * 1001) + framed(b"good"))
     assert b"limit is 1000" in await peer.frame()
     assert await peer.frame() == b"POST good"
-    await peer.close()
 
 
 async def test_too_many_in_flight() -> None:
@@ -179,7 +171,6 @@ async def test_a_bug_and_a_cancellation_of_its_own(harness: FrameHarness) -> Non
     assert await peer.ask(b"selfcancel") == b"internal error"
     assert await peer.ask(b"nothing") == b""
     assert await peer.ask(b"good") == b"POST good"
-    await peer.close()
 
 
 # ---- slow ------------------------------------------------------------------------------------
@@ -213,7 +204,6 @@ async def test_a_length_that_drips(quick: FrameHarness) -> None:
         await asyncio.sleep(0.12)
     assert await peer.frame() == b"the request did not arrive in time"
     assert time.monotonic() - began < 0.6
-    await peer.close()
 
 
 async def test_a_slow_body_must_keep_up_a_rate(quick: FrameHarness) -> None:
@@ -227,7 +217,6 @@ async def test_a_slow_body_must_keep_up_a_rate(quick: FrameHarness) -> None:
         if answered.done():
             break
     assert await answered == b"the request did not arrive in time"
-    await peer.close()
 
 
 async def test_a_client_that_does_not_read(quick: FrameHarness) -> None:

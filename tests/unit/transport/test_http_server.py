@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import aiohttp
 import pytest
-from transport_kit import LIMITS, LOCAL, Engine, HttpEcho, HttpHarness, HttpServe, until
+from transport_kit import LIMITS, Engine, HttpEcho, HttpHarness, HttpServe, until
 
 from infergate.transport.base import Address
 from infergate.transport.server.admission import Admission
@@ -47,7 +47,6 @@ async def test_a_peer_is_spelled_as_over_grpc(
     await client.answer()
     assert harness.app.calls[-1].peer == peer
     monkeypatch.undo()
-    await client.close()
 
 
 async def test_repeated_headers_are_joined(harness: HttpHarness) -> None:
@@ -55,7 +54,6 @@ async def test_repeated_headers_are_joined(harness: HttpHarness) -> None:
     await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\nX-A: 1\r\nx-a: 2\r\nB: caf\xe9\r\n\r\n")
     assert (await peer.answer()).status == 200
     assert harness.app.requests[0].headers == {"host": "x", "x-a": "1, 2", "b": "café"}
-    await peer.close()
 
 
 async def test_absolute_form(harness: HttpHarness) -> None:
@@ -64,7 +62,6 @@ async def test_absolute_form(harness: HttpHarness) -> None:
     assert (await peer.answer()).status == 200
     assert (harness.app.requests[0].path, harness.app.requests[0].query) == ("/p", "q")
     assert harness.app.requests[0].headers["host"] == "other", "RFC 9112, 3.2.2: not the Host field"
-    await peer.close()
 
 
 async def test_pipelined_requests_are_answered_in_order(harness: HttpHarness) -> None:
@@ -74,7 +71,6 @@ async def test_pipelined_requests_are_answered_in_order(harness: HttpHarness) ->
     await peer.send(b"".join(body % i for i in range(count)))
     for i in range(count):
         assert (await peer.answer()).body == b"POST %02d" % i
-    await peer.close()
 
 
 async def test_pipelined_behind_a_slow_one_and_more_than_is_held(harness: HttpHarness) -> None:
@@ -89,7 +85,6 @@ async def test_pipelined_behind_a_slow_one_and_more_than_is_held(harness: HttpHa
     for _ in range(count + 1):
         assert (await peer.answer()).status == 200
     await sending
-    await peer.close()
 
 
 async def test_garbage_behind_a_good_request_is_refused_after_its_answer(
@@ -100,7 +95,6 @@ async def test_garbage_behind_a_good_request_is_refused_after_its_answer(
     assert (await peer.answer()).status == 200
     assert (await peer.answer()).status == 400
     assert await peer.ended()
-    await peer.close()
 
 
 @pytest.mark.parametrize("step", [1, 7])
@@ -114,7 +108,6 @@ async def test_bytes_may_come_in_any_pieces(harness: HttpHarness, step: int) -> 
         await peer.send(wire[i : i + step])
         await asyncio.sleep(0)
     assert (await peer.answer()).body == b"POST abcde"
-    await peer.close()
 
 
 async def test_a_body_in_many_reads(serve_http: HttpServe) -> None:
@@ -125,7 +118,6 @@ async def test_a_body_in_many_reads(serve_http: HttpServe) -> None:
     await peer.send(body)
     assert (await peer.answer()).body == b"POST " + body
     assert harness.app.calls[0].record.bytes_in == len(body)
-    await peer.close()
 
 
 async def test_http_1_0(harness: HttpHarness) -> None:
@@ -136,7 +128,6 @@ async def test_http_1_0(harness: HttpHarness) -> None:
     answer = await peer.answer()
     assert (answer.status, answer.headers["connection"]) == (200, "close")
     assert await peer.ended()
-    await peer.close()
 
 
 async def test_no_request_after_connection_close_is_handled(harness: HttpHarness) -> None:
@@ -148,7 +139,6 @@ async def test_no_request_after_connection_close_is_handled(harness: HttpHarness
     assert len((await peer.answer()).body) == 5_000_301
     assert await peer.ended()
     assert [wire.path for wire in harness.app.requests] == ["/large"]
-    await peer.close()
 
 
 async def test_connection_close_is_kept(harness: HttpHarness) -> None:
@@ -156,7 +146,6 @@ async def test_connection_close_is_kept(harness: HttpHarness) -> None:
     await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert (await peer.answer()).headers["connection"] == "close"
     assert await peer.ended()
-    await peer.close()
 
 
 async def test_head_has_a_length_and_no_body(harness: HttpHarness) -> None:
@@ -164,7 +153,6 @@ async def test_head_has_a_length_and_no_body(harness: HttpHarness) -> None:
     await peer.send(b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (await peer.answer(body=False)).headers["content-length"] == "5"
     assert (await peer.answer()).body == b"GET "
-    await peer.close()
 
 
 async def test_an_upgrade_is_ignored_and_the_connection_closed(harness: HttpHarness) -> None:
@@ -174,7 +162,6 @@ async def test_an_upgrade_is_ignored_and_the_connection_closed(harness: HttpHarn
     )
     assert (await peer.answer()).status == 200
     assert await peer.ended()
-    await peer.close()
 
 
 async def test_a_large_answer_to_a_slow_reader(harness: HttpHarness) -> None:
@@ -183,7 +170,6 @@ async def test_a_large_answer_to_a_slow_reader(harness: HttpHarness) -> None:
     for _ in range(2):
         answer = await peer.answer()
         assert answer.body == b"x" * 300 + b"y" * 5_000_000 + b"z"
-    await peer.close()
 
 
 async def test_expect_continue(harness: HttpHarness) -> None:
@@ -194,7 +180,6 @@ async def test_expect_continue(harness: HttpHarness) -> None:
     assert (await peer.answer()).status == 100
     await peer.send(b"ok")
     assert (await peer.answer()).body == b"POST ok"
-    await peer.close()
 
 
 async def test_a_bug_is_500_and_the_connection_lives(
@@ -208,7 +193,6 @@ async def test_a_bug_is_500_and_the_connection_lives(
     assert "ZeroDivisionError" in caplog.text
     await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (await peer.answer()).status == 200
-    await peer.close()
 
 
 async def test_a_header_that_would_split_the_answer_is_not_sent(harness: HttpHarness) -> None:
@@ -216,8 +200,6 @@ async def test_a_header_that_would_split_the_answer_is_not_sent(harness: HttpHar
     await peer.send(b"GET /split HTTP/1.1\r\nHost: x\r\n\r\n")
     answer = await peer.answer()
     assert (answer.status, "set-cookie" in answer.headers) == (500, False)
-    await peer.close()
-    await harness.good()
 
 
 async def test_a_client_that_leaves_cancels_the_application(harness: HttpHarness) -> None:
@@ -229,7 +211,6 @@ async def test_a_client_that_leaves_cancels_the_application(harness: HttpHarness
     async with asyncio.timeout(10):
         await harness.app.cancelled.wait()
         await until(lambda: not harness.admission.requests)
-    await harness.good()
 
 
 async def test_a_client_that_leaves_before_the_application_began(harness: HttpHarness) -> None:
@@ -248,11 +229,8 @@ async def test_a_taken_port(engine: Engine, harness: HttpHarness) -> None:
     await other.stop(0)
 
 
-async def test_stop_waits_for_requests_in_flight(engine: Engine) -> None:
-    app, admission = HttpEcho(), Admission(LIMITS)
-    server = engine.http(LOCAL, app, LIMITS, admission)
-    await server.start()
-    harness = HttpHarness(server, app, admission)
+async def test_stop_waits_for_requests_in_flight(harness: HttpHarness) -> None:
+    app, server = harness.app, harness.server
     idle, busy = await harness.connect(), await harness.connect()
     await idle.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     await idle.answer()
@@ -268,60 +246,51 @@ async def test_stop_waits_for_requests_in_flight(engine: Engine) -> None:
     assert (answer.status, answer.headers["connection"]) == (200, "close")
     await stopping
     assert await busy.ended()
-    await idle.close()
-    await busy.close()
 
 
-async def test_stop_cancels_after_the_grace(engine: Engine) -> None:
-    app, admission = HttpEcho(), Admission(LIMITS)
-    server = engine.http(LOCAL, app, LIMITS, admission)
-    await server.start()
-    peer = await HttpHarness(server, app, admission).connect()
+async def test_stop_cancels_after_the_grace(harness: HttpHarness) -> None:
+    app, server, peer = harness.app, harness.server, await harness.connect()
     await peer.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
     await app.entered.wait()
     await server.stop(0.01)
     assert app.cancelled.is_set()
-    assert admission.requests == 0
+    assert harness.admission.requests == 0
     answer = await peer.answer()
     assert (answer.status, answer.body) == (503, b"the gateway is shutting down")
     assert answer.headers["connection"] == "close"
     assert await peer.ended()
-    await peer.close()
 
 
-async def test_stop_abandons_what_is_half_received_or_half_sent(engine: Engine) -> None:
-    app, admission = HttpEcho(), Admission(LIMITS)
-    server = engine.http(LOCAL, app, LIMITS, admission)
-    await server.start()
-    harness = HttpHarness(server, app, admission)
+async def test_stop_abandons_what_is_half_received_or_half_sent(harness: HttpHarness) -> None:
+    app, server = harness.app, harness.server
     head, body, slow = await harness.connect(), await harness.connect(), await harness.connect()
     await head.send(b"GET / HTTP/1.1\r\nHo")
     await body.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc")
     slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
     await slow.send(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
     # The announced body, and the unsent part of the response.
-    await until(lambda: bool(app.requests) and admission.bytes > 9)
+    await until(lambda: bool(app.requests) and harness.admission.bytes > 9)
     await server.stop(0.01)
-    assert (admission.requests, admission.bytes, server._connections) == (0, 0, set())
+    assert (harness.admission.requests, harness.admission.bytes, server._connections) == (
+        0,
+        0,
+        set(),
+    )
     for peer in (head, body):
         assert (await peer.answer()).status == 503
         with suppress(ConnectionResetError):
             assert await peer.ended()
-        await peer.close()
     slow.writer.transport.abort()
 
 
-async def test_the_port_is_free_after_stop(engine: Engine) -> None:
-    admission = Admission(LIMITS)
-    server = engine.http(LOCAL, HttpEcho(), LIMITS, admission)
-    await server.start()
-    peer = await HttpHarness(server, HttpEcho(), admission).connect()
+async def test_the_port_is_free_after_stop(engine: Engine, harness: HttpHarness) -> None:
+    server = harness.server
+    await harness.connect()
     await server.stop(0)
-    other = engine.http(server.address, HttpEcho(), LIMITS, admission)
+    other = engine.http(server.address, HttpEcho(), LIMITS, harness.admission)
     await other.start()
     assert other.address == server.address
     await other.stop(0)
-    await peer.close()
 
 
 def test_an_ipv6_address_is_written_in_brackets() -> None:

@@ -18,7 +18,6 @@ async def test_body_at_the_limit(harness: HttpHarness) -> None:
     await peer.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
     await peer.send(b"3e8\r\n" + b"x" * 1000 + b"\r\n0\r\n\r\n")
     assert (await peer.answer()).body == b"POST " + b"x" * 1000
-    await peer.close()
 
 
 @pytest.mark.parametrize("expect", [b"", b"Expect: 100-continue\r\n"])
@@ -44,8 +43,6 @@ async def test_the_refusal_reaches_a_client_that_keeps_sending(serve_http: HttpS
     peer = await harness.connect()
     await peer.send(HEAD + b"Content-Length: 3000000\r\n\r\n" + b"x" * 2_000_000)
     assert (await peer.answer()).status == 413
-    await peer.close()
-    await harness.good()
 
 
 async def test_a_chunked_body_over_the_limit(harness: HttpHarness) -> None:
@@ -55,8 +52,6 @@ async def test_a_chunked_body_over_the_limit(harness: HttpHarness) -> None:
         await peer.send(b"64\r\n" + b"x" * 100 + b"\r\n")
     assert (await peer.answer()).status == 413
     assert await peer.ended()
-    await peer.close()
-    await harness.good()
 
 
 @pytest.mark.parametrize("count", [20, 21, 200])
@@ -65,8 +60,6 @@ async def test_header_count(harness: HttpHarness, count: int) -> None:
     lines = b"".join(b"X-%d: y\r\n" % i for i in range(count - 1))
     await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\n" + lines + b"\r\n")
     assert (await peer.answer()).status == (200 if count <= 20 else 431)
-    await peer.close()
-    await harness.good()
 
 
 @pytest.mark.parametrize("over", [0, 1])
@@ -80,16 +73,12 @@ async def test_header_bytes(harness: HttpHarness, over: int, pieces: int) -> Non
         await peer.send(wire[i : i + step])
         await asyncio.sleep(0)
     assert (await peer.answer()).status == (431 if over else 200)
-    await peer.close()
-    await harness.good()
 
 
 async def test_a_field_far_over_the_limit(harness: HttpHarness) -> None:
     peer = await harness.connect()
     await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"v" * 100_000)
     assert (await peer.answer()).status == 431
-    await peer.close()
-    await harness.good()
 
 
 @pytest.mark.parametrize(("length", "status"), [(1900, 200), (2001, 414), (50_000, 414)])
@@ -97,8 +86,6 @@ async def test_target_length(harness: HttpHarness, length: int, status: int) -> 
     peer = await harness.connect()
     await peer.send(b"GET /" + b"x" * (length - 1) + b" HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (await peer.answer()).status == status
-    await peer.close()
-    await harness.good()
 
 
 @pytest.mark.parametrize(
@@ -133,8 +120,6 @@ async def test_bytes_that_are_not_http_are_refused(harness: HttpHarness, wire: b
     assert (answer.status, answer.headers["connection"]) == (400, "close")
     assert answer.headers["content-type"] == "refusal"
     assert await peer.ended()
-    await peer.close()
-    await harness.good()
 
 
 @pytest.mark.parametrize(
@@ -151,8 +136,6 @@ async def test_a_transfer_coding_that_is_not_known(harness: HttpHarness, lines: 
     answer = await peer.answer()
     assert (answer.status, b"transfer coding" in answer.body) == (501, True)
     assert not harness.app.calls
-    await peer.close()
-    await harness.good()
 
 
 @pytest.mark.parametrize("host", ["x/y", "x, y", "user@x", "x:port"])
@@ -161,7 +144,6 @@ async def test_an_invalid_host(harness: HttpHarness, host: str) -> None:
     await peer.send(f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
     answer = await peer.answer()
     assert (answer.status, b"Host" in answer.body) == (400, True)
-    await peer.close()
 
 
 async def test_connect_is_refused(harness: HttpHarness) -> None:
@@ -169,15 +151,11 @@ async def test_connect_is_refused(harness: HttpHarness) -> None:
     await peer.send(b"CONNECT other:443 HTTP/1.1\r\nHost: other\r\n\r\n")
     assert (await peer.answer()).status == 405
     assert await peer.ended()
-    await peer.close()
-    await harness.good()
 
 
 async def test_a_silent_connection_is_closed(quick: HttpHarness) -> None:
     peer = await quick.connect()
     assert await peer.ended()
-    await peer.close()
-    await quick.good()
 
 
 async def test_an_idle_connection_is_closed(quick: HttpHarness) -> None:
@@ -185,7 +163,6 @@ async def test_an_idle_connection_is_closed(quick: HttpHarness) -> None:
     await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (await peer.answer()).status == 200
     assert await peer.ended()
-    await peer.close()
 
 
 @pytest.mark.parametrize(
@@ -210,8 +187,6 @@ async def test_dripping_is_refused(quick: HttpHarness, begin: bytes, drip: bytes
     assert (answer.status, quick.app.refused[0].kind) == (408, Kind.TIMEOUT)
     dripping.cancel()
     await asyncio.gather(dripping, return_exceptions=True)
-    await peer.close()
-    await quick.good()
 
 
 async def test_a_body_that_stalls(quick: HttpHarness) -> None:
@@ -219,8 +194,6 @@ async def test_a_body_that_stalls(quick: HttpHarness) -> None:
     await peer.send(HEAD + b"Content-Length: 900\r\n\r\nabc")
     assert (await peer.answer()).status == 408
     assert quick.admission.requests == 0
-    await peer.close()
-    await quick.good()
 
 
 async def test_a_client_that_does_not_read(quick: HttpHarness) -> None:
@@ -230,7 +203,6 @@ async def test_a_client_that_does_not_read(quick: HttpHarness) -> None:
     await until(lambda: not quick.server._connections)
     assert len(quick.app.requests) < 20, "answers are not piled up"
     peer.writer.transport.abort()
-    await quick.good()
 
 
 async def test_overload(serve_http: HttpServe) -> None:
@@ -254,9 +226,6 @@ async def test_overload(serve_http: HttpServe) -> None:
         await third.send(HEAD + framing)
         assert (await third.answer()).status == 503
         await third.close()
-    await first.close()
-    await second.close()
-    await harness.good()
 
 
 async def test_after_a_body_that_was_too_much_but_is_here(serve_http: HttpServe) -> None:
@@ -270,7 +239,6 @@ async def test_after_a_body_that_was_too_much_but_is_here(serve_http: HttpServe)
     assert (await peer.answer()).status == 503
     assert (await peer.answer()).status == 200
     assert [wire.path for wire in harness.app.requests] == ["/next"]
-    await peer.close()
 
 
 async def test_trailers_are_bounded(harness: HttpHarness) -> None:
@@ -278,15 +246,12 @@ async def test_trailers_are_bounded(harness: HttpHarness) -> None:
     await peer.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n")
     await peer.send(b"X: y\r\n" * 100)
     assert (await peer.answer()).status == 400
-    await peer.close()
-    await harness.good()
 
 
 async def test_request_content_encodings_are_left_to_codecs(harness: HttpHarness) -> None:
     peer = await harness.connect()
     await peer.send(HEAD + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc")
     assert (await peer.answer()).body == b"POST abc"
-    await peer.close()
 
 
 def test_the_quick_limits_differ_only_in_time() -> None:

@@ -8,13 +8,13 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 from transport_kit import (
     LIMITS,
-    LOCAL,
     QUICK,
     Budget,
     Engine,
     HttpEcho,
     HttpHarness,
     fake_backend,
+    http_harness,
     read_request,
     run_loop,
     until,
@@ -27,7 +27,6 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.transport.client.concurrency_limit import LimitedUpstream
 from infergate.transport.framed.client import HttpOrFrameUpstream
-from infergate.transport.server.admission import Admission
 
 POST = HttpRequest("POST", "/x", body=(b"hello",))
 EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
@@ -81,12 +80,9 @@ class Parts:
 async def serving(
     engine: Engine, limits: Limits = LIMITS
 ) -> AsyncIterator[tuple[HttpHarness, Counting]]:
-    app, admission = Counting(), Admission(limits)
-    server = engine.http(LOCAL, app, limits, admission)
-    await server.start()
-    yield HttpHarness(server, app, admission), app
-    await server.stop(0)
-    assert (admission.requests, admission.bytes) == (0, 0)
+    app = Counting()
+    async with http_harness(engine, limits, app) as harness:
+        yield harness, app
 
 
 def get(path: str, version: bytes = b"1.1") -> bytes:

@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transport_kit import LIMITS, LOCAL, QUICK, Engine, HttpEcho, HttpHarness
+from transport_kit import QUICK, Engine, HttpHarness, http_harness
 
 from infergate.transport.http1.message_head import drop_content_length
-from infergate.transport.server.admission import Admission
 
 CHUNKS = b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
 TF = (
@@ -32,12 +31,8 @@ BOTH = head(b"Content-Length: 5", b"Transfer-Encoding: chunked")
 
 @pytest.fixture
 async def lenient(engine: Engine) -> AsyncIterator[HttpHarness]:
-    admission, app = Admission(LIMITS), HttpEcho()
-    server = engine.http(LOCAL, app, QUICK, admission, accept_both_lengths=True)
-    await server.start()
-    yield HttpHarness(server, app, admission)
-    await server.stop(0)
-    assert (admission.requests, admission.bytes) == (0, 0)
+    async with http_harness(engine, QUICK, accept_both_lengths=True) as harness:
+        yield harness
 
 
 async def test_not_by_default(harness: HttpHarness) -> None:
@@ -46,7 +41,6 @@ async def test_not_by_default(harness: HttpHarness) -> None:
     assert (await peer.answer()).status == 400
     assert await peer.ended()
     assert harness.app.requests == []
-    await peer.close()
 
 
 async def test_the_client_of_the_tensorflow_operation(lenient: HttpHarness) -> None:
@@ -60,7 +54,6 @@ async def test_the_client_of_the_tensorflow_operation(lenient: HttpHarness) -> N
     assert answer.headers["connection"] == "close"
     assert await peer.ended()
     assert "content-length" not in lenient.app.requests[0].headers
-    await peer.close()
 
 
 @pytest.mark.parametrize("cut", [1, 20, 60, len(BOTH) - 1, len(BOTH), len(BOTH) + 3])
@@ -79,7 +72,6 @@ async def test_the_chunks_alone_say_the_length(
     assert answer.headers["connection"] == "close"
     assert await peer.ended()
     assert "/smuggled" not in {wire.path for wire in lenient.app.requests}
-    await peer.close()
 
 
 async def test_a_client_that_wants_to_keep_the_connection_cannot(lenient: HttpHarness) -> None:
@@ -87,7 +79,6 @@ async def test_a_client_that_wants_to_keep_the_connection_cannot(lenient: HttpHa
     await peer.send(BOTH.replace(b"Host: x", b"Host: x\r\nConnection: keep-alive") + CHUNKS)
     assert (await peer.answer()).headers["connection"] == "close"
     assert await peer.ended()
-    await peer.close()
 
 
 async def test_only_the_first_of_a_connection(lenient: HttpHarness) -> None:
@@ -97,7 +88,6 @@ async def test_only_the_first_of_a_connection(lenient: HttpHarness) -> None:
     await peer.send(BOTH + CHUNKS)
     assert (await peer.answer()).status == 400
     assert await peer.ended()
-    await peer.close()
 
 
 async def test_a_pipelined_one_is_refused(lenient: HttpHarness) -> None:
@@ -106,7 +96,6 @@ async def test_a_pipelined_one_is_refused(lenient: HttpHarness) -> None:
     assert (await peer.answer()).body == b"POST hi"
     assert (await peer.answer()).status == 400
     assert await peer.ended()
-    await peer.close()
 
 
 @pytest.mark.parametrize(
@@ -142,7 +131,6 @@ async def test_headers_that_are_not_plain_are_refused(lenient: HttpHarness, bad:
     assert (await peer.answer()).status in {400, 501}
     assert await peer.ended()
     assert lenient.app.requests == []
-    await peer.close()
 
 
 async def test_limits_of_the_head_hold(lenient: HttpHarness) -> None:
@@ -158,7 +146,6 @@ async def test_limits_of_the_head_hold(lenient: HttpHarness) -> None:
     peer = await lenient.connect()
     await peer.send(b"GET /" + b"x" * 2500)
     assert (await peer.answer()).status == 414
-    await peer.close()
 
 
 async def test_a_head_that_stops(lenient: HttpHarness) -> None:
@@ -166,7 +153,6 @@ async def test_a_head_that_stops(lenient: HttpHarness) -> None:
     await peer.send(BOTH[:-2])
     assert (await peer.answer()).status == 408
     assert lenient.app.refused[-1].public == "the request did not arrive in time"
-    await peer.close()
 
 
 def test_a_head_with_both() -> None:

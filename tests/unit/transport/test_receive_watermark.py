@@ -57,7 +57,6 @@ async def test_the_loop_is_woken_less_often(
             continue
         assert sum(watermarks) == len(head()) + len(BODY)
         assert len(watermarks) < 3 + len(BODY) // (128 * KIB) < len(BODY) // (16 * KIB)
-    await peer.close()
 
 
 @pytest.mark.parametrize("length", [256 * KIB, 400_001, MIB, 2 * MIB - 1])
@@ -69,7 +68,6 @@ async def test_the_end_of_a_body_is_reported_at_once(serve_http: HttpServe, leng
         await in_pieces(peer, BODY[: length - rest], 64 * KIB)
         await peer.send(BODY[length - rest : length])
         await answered(peer, BODY[:length])
-    await peer.close()
 
 
 async def test_short_requests_behind_a_long_body_are_heard(serve_http: HttpServe) -> None:
@@ -87,7 +85,6 @@ async def test_short_requests_behind_a_long_body_are_heard(serve_http: HttpServe
     await peer.send(chunked + b"2\r\nhi\r\n")
     await peer.send(b"0\r\n\r\n")
     await answered(peer, b"hi")
-    await peer.close()
 
 
 async def test_a_client_that_becomes_slow_is_not_called_late(serve_http: HttpServe) -> None:
@@ -101,7 +98,6 @@ async def test_a_client_that_becomes_slow_is_not_called_late(serve_http: HttpSer
         await asyncio.sleep(0.1)  # ten of these take three times the longest pause
     await in_pieces(peer, rest[10 * MIN_BODY_RATE :])
     await answered(peer, BODY)
-    await peer.close()
 
 
 async def test_a_client_that_stops_is_called_late(serve_http: HttpServe) -> None:
@@ -112,8 +108,6 @@ async def test_a_client_that_stops_is_called_late(serve_http: HttpServe) -> None
     answer = await peer.answer()
     assert (answer.status, answer.headers["connection"]) == (408, "close")
     assert await peer.ended()
-    await peer.close()
-    await harness.good()
 
 
 async def test_a_client_that_goes_away_is_missed_at_once(serve_http: HttpServe) -> None:
@@ -124,7 +118,6 @@ async def test_a_client_that_goes_away_is_missed_at_once(serve_http: HttpServe) 
     await until(lambda: harness.admission.bytes == len(BODY))
     await peer.close()
     await until(lambda: not harness.admission.bytes)
-    await harness.good()
 
 
 async def test_a_long_request_that_is_refused_leaves_the_connection_in_order(
@@ -140,9 +133,6 @@ async def test_a_long_request_that_is_refused_leaves_the_connection_in_order(
     assert (await peer.answer()).status == 503
     harness.app.release.set()
     assert (await holding.answer()).status == 200
-    await holding.close()
-    await peer.close()
-    await harness.good()
 
 
 async def test_sockets_that_do_not_know_it_are_left_alone() -> None:

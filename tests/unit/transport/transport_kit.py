@@ -104,14 +104,17 @@ class HttpHarness:
     server: HttpAppListener
     app: HttpEcho
     admission: Admission
+    peers: list[Peer] = dataclasses.field(default_factory=list)
 
     @property
     def endpoint(self) -> Endpoint:
         return Endpoint("127.0.0.1", self.server.address.port)
 
     async def connect(self) -> Peer:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.server.address.port)
-        return Peer(reader, writer)
+        self.peers.append(
+            Peer(*await asyncio.open_connection("127.0.0.1", self.server.address.port))
+        )
+        return self.peers[-1]
 
     async def good(self) -> None:
         """A request on another connection succeeds."""
@@ -162,6 +165,27 @@ class Peer:
         """Close after TLS has failed, which raises once more."""
         with suppress(ssl.SSLError):
             await self.close()
+
+
+@asynccontextmanager
+async def http_harness(
+    engine: Engine, limits: Limits, app: HttpEcho | None = None, **options: bool
+) -> AsyncIterator[HttpHarness]:
+    """Start an HTTP server.
+
+    Afterwards the peers are closed, a request on another connection succeeds if the server still
+    runs, and no request may be admitted.
+    """
+    app, admission = app or HttpEcho(), Admission(limits)
+    harness = HttpHarness(engine.http(LOCAL, app, limits, admission, **options), app, admission)
+    await harness.server.start()
+    yield harness
+    for peer in harness.peers:
+        await peer.close()
+    with suppress(ConnectionRefusedError):
+        await harness.good()
+    await harness.server.stop(0)
+    assert (admission.requests, admission.bytes) == (0, 0)
 
 
 HttpServe = Callable[[Limits], Awaitable[HttpHarness]]
