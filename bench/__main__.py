@@ -1,5 +1,5 @@
-"""``python -m bench``: infergate beside Triton and Envoy in alternating rounds, and the project's
-targets with what was found of each."""
+"""``python -m bench``: infergate next to Triton and Envoy in alternating rounds, and the project's
+targets with the results."""
 
 import argparse
 import json
@@ -26,7 +26,7 @@ _CURVE_ROUNDS = 3
 
 
 def main(argv: Sequence[str]) -> int:
-    """0, or 1 with a reason when something needed is missing or an answer is wrong."""
+    """Return 0, or 1 with a message if a peer is missing or a response is wrong."""
     options = _options(argv)
     path = Path(options.json)
     try:
@@ -95,7 +95,7 @@ def _measured(options: argparse.Namespace, folder: Path) -> Bench:
     if "sizes" in parts:
         with comparisons.sizes(engines, folder) as found:
             bench.results += curves.compared(_chosen(found, options))
-    if "routes" in parts:  # which no engine knows of
+    if "routes" in parts:  # the same for every engine
         with comparisons.routes(engines[0], folder) as found:
             bench.results += curves.compared(_chosen(found, options))
     if "memory" in parts:
@@ -108,7 +108,9 @@ def _measure_rows(
     chosen: Sequence[Comparison], options: argparse.Namespace, folder: Path, bench: Bench
 ) -> None:
     rounds = Rounds(options.rounds, options.seconds, folder)
-    slow = replace(rounds, seconds=2 * options.seconds)  # few requests a second, yet a p99
+    slow = replace(
+        rounds, seconds=2 * options.seconds
+    )  # few requests a second, but enough for a p99
     for each in chosen if "rows" in options.parts else ():
         bench.results += (slow if each.pace.rate else rounds).compared([each])
     busy = [each for each in chosen if not each.pace.rate]
@@ -142,7 +144,7 @@ def _sections(bench: Bench) -> Iterator[str]:
 
 
 def _of_curves(options: argparse.Namespace) -> tuple[int, float]:
-    """Rounds, and seconds of each run: there are many points."""
+    """Rounds, and seconds per run, of a comparison with many points."""
     return min(_CURVE_ROUNDS, options.rounds), options.seconds / 2
 
 

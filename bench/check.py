@@ -1,12 +1,12 @@
-"""``make bench-check``: whether a change makes infergate dearer, beside the code it started from.
+"""``make bench-check``: whether a change makes requests more expensive than at a baseline.
 
-*Strategy.* The baseline's sources are checked out into a folder of their own and run by this
-interpreter, with the packages that are installed here. Baseline and working tree serve the same
-requests in alternating rounds, and CPU a request is compared: what else the machine does disturbs
-it least. No time is judged by itself, only the ratio of the two within a round.
+*Strategy.* The baseline's sources are checked out into their own folder and run by this interpreter
+with the installed packages. Baseline and working tree handle the same requests in alternating
+rounds, and CPU per request is compared, which other load on the machine disturbs least. Only the
+ratio within a round is judged.
 
-*Rule.* A row fails where the median of its ratios is over LIMIT and the rounds agree: even the
-least ratio is over 1. Where they do not agree nothing is claimed, and the row says so.
+*Rule.* A row fails if the median of its ratios exceeds LIMIT and the rounds agree: even the
+smallest ratio exceeds 1. If they disagree, the row reports that, and does not fail.
 """
 
 import argparse
@@ -24,13 +24,14 @@ from .results import Result, Spread, proxy_cpu, ratio
 from .rounds import Comparison, Rounds
 
 LIMIT = 1.25
-"""How much dearer a row may become."""
+"""The largest accepted ratio."""
 BASELINE, CHANGED = "baseline", "changed"
 _ENGINES = ("own", "compat")
 
 
 def main(argv: Sequence[str]) -> int:
-    """0; 1 with the rows that became dearer, or with a reason why nothing could be measured."""
+    """Return 0; or 1 with the rows that became more expensive, or with the reason for a failed
+    run."""
     options = _options(argv)
     try:
         load.required_tool()
@@ -50,7 +51,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def judge(result: Result) -> tuple[Spread | None, str]:
-    """The ratio of CPU a request, changed to baseline, and ``ok``, ``dearer`` or why neither."""
+    """Return the ratio of CPU per request, changed to baseline, and ``ok``, ``dearer`` or the
+    reason for neither."""
     runs = {each.name: each for each in result.contenders}
     found = ratio(runs[CHANGED], runs[BASELINE], proxy_cpu)
     if found is None:
@@ -73,8 +75,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _default_base() -> str:
-    """The merge base with origin/main; the commit before where that is this commit itself and
-    nothing has been changed since."""
+    """Return the merge base with origin/main, or the commit before it if the working tree has no
+    changes since."""
     try:
         base = _git("merge-base", "HEAD", "origin/main")
     except RuntimeError:
@@ -137,7 +139,7 @@ def _checked_out(revision: str, folder: Path) -> Iterator[Path]:
 
 
 def _git(*arguments: str) -> str:
-    """What git says. Raises RuntimeError with its words when it fails."""
+    """Run git and return its output; raise RuntimeError with its message if it fails."""
     done = subprocess.run(
         ["git", "-C", str(PROJECT), *arguments],
         check=False,

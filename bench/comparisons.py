@@ -1,5 +1,5 @@
-"""What is compared with what, each as a context in which everything is started and every
-contender's answer was found right."""
+"""The comparisons. Each is a context that starts all processes and verifies every contender's
+response."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -40,7 +40,7 @@ JSON_ROUTES = "JSON → V2 gRPC, tiny, by routes"
 GRPC_ROUTES = "V2 gRPC → V2 gRPC, tiny, by routes"
 TWO_WORKERS = "two workers, JSON of 1,024 numbers → embedded model"
 AGAIN = "the same again"
-"""The peer, who takes part twice: what equal things differ by."""
+"""The peer a second time: the difference between the two is noise."""
 
 LARGEST = 256 * 2**20
 LARGE_BODIES = {"limits": {"body": "320MiB", "connect_time": "10s"}}
@@ -50,7 +50,7 @@ _ROUTES = (1, 10, 100, 1_000, 10_000)
 _APPOINTED = Pace(rate=100)
 _ONE_CONNECTION = Pace(connections=1)
 _BUSY = Pace(connections=16)
-"""Enough that no worker waits for the generator between two answers."""
+"""Enough that no worker waits for the load generator between two requests."""
 
 Make = Callable[[Work, str], Request]
 TINY, IMAGE = requests.tiny("echo-tiny"), requests.image("echo-image")
@@ -61,18 +61,18 @@ BEFORE_ECHOES: dict[str, tuple[Make, Work]] = {
     GRAPHPIPE_IMAGE: (graphpipe_request, IMAGE),
     LEGACY_IMAGE: (legacy_request, IMAGE),
 }
-"""What is asked of a gateway in front of echoes alone."""
+"""Requests to a gateway in front of echoes only."""
 BEFORE_OLD_ECHOES: dict[str, tuple[Make, Work]] = {
     OLD_HTTP_TINY: (legacy_request, requests.tiny("echo-old-http-tiny")),
     OLD_HTTP_IMAGE: (legacy_request, requests.image("echo-old-http-image")),
     OLD_GRPC_TINY: (legacy_grpc_request, requests.tiny("echo-old-grpc-tiny")),
     OLD_GRPC_IMAGE: (legacy_grpc_request, requests.image("echo-old-grpc-image")),
 }
-"""What is asked of a gateway in front of echoes that answer as legacy servers."""
+"""Requests to a gateway in front of echoes that respond as legacy servers."""
 
 
 def through(gateway: servers.Proxy, make: Make, work: Work, server: int, engine: str) -> Contender:
-    """The contender that asks for ``work`` through ``gateway``."""
+    """The contender that sends ``work`` through ``gateway``."""
     over_grpc = make in {grpc_request, legacy_grpc_request}
     address = gateway.grpc if over_grpc else gateway.http
     return Contender(f"infergate ({engine})", make(work, address), gateway.pid, server, engine)
@@ -80,7 +80,7 @@ def through(gateway: servers.Proxy, make: Make, work: Work, server: int, engine:
 
 @contextmanager
 def old_echo(make: Make, work: Work, folder: Path) -> Iterator[tuple[Running, str]]:
-    """What answers ``work`` as a legacy server, and its URL behind its protocol."""
+    """Start a legacy echo for ``work``; yield it and its URL with its protocol."""
     if make is legacy_request:
         with servers.http_echo(requests.legacy_answer(work), folder) as echo:
             yield echo, f"trtis-http+http://{echo.addresses[0]}"
@@ -91,8 +91,8 @@ def old_echo(make: Make, work: Work, folder: Path) -> Iterator[tuple[Running, st
 
 @contextmanager
 def rows(engines: Sequence[str], folder: Path) -> Iterator[list[Comparison]]:
-    """infergate beside Triton's own REST and beside Envoy; one peer twice, for the noise; and the
-    delay that infergate adds to a few requests a second."""
+    """infergate next to Triton's REST server and Envoy, with one peer twice for the noise; and the
+    latency that infergate adds at a few requests a second."""
     image = requests.image("id_image")
     with ExitStack() as stack:
         triton = stack.enter_context(started_triton())
@@ -156,7 +156,7 @@ def rows(engines: Sequence[str], folder: Path) -> Iterator[list[Comparison]]:
 
 @contextmanager
 def sizes(engines: Sequence[str], folder: Path) -> Iterator[list[Comparison]]:
-    """One tensor after the other, from small to large."""
+    """One tensor at a time, from small to large."""
     works = {size: requests.flat(f"echo-{size}", size) for size in _SIZES}
     with ExitStack() as stack:
         echoes = {
@@ -185,8 +185,7 @@ def sizes(engines: Sequence[str], folder: Path) -> Iterator[list[Comparison]]:
 
 @contextmanager
 def routes(engine: str, folder: Path) -> Iterator[list[Comparison]]:
-    """The same tiny request through gateways that have more and more routes, of which it takes the
-    last."""
+    """The same tiny request through gateways with more and more routes; it matches the last one."""
     with ExitStack() as stack:
         echo = stack.enter_context(servers.echo(TINY.answer(), folder))
         urls = {TINY: f"grpc://{echo.addresses[0]}"}
@@ -205,8 +204,9 @@ def routes(engine: str, folder: Path) -> Iterator[list[Comparison]]:
 
 @contextmanager
 def workers(engine: str, folder: Path) -> Iterator[list[Comparison]]:
-    """Two workers beside one. The model is embedded, nothing is read aside, and a request is work
-    enough (20 KB of JSON) that the generator, which shares the processors, takes little of them."""
+    """Two workers next to one. The model is embedded, no helper is used, and a request is
+    expensive enough (20 KB of JSON) that the load generator, which shares the processors, takes
+    little CPU."""
     embedded = requests.flat("identity", 4096)
     with ExitStack() as stack:
         gateways = [

@@ -1,11 +1,11 @@
-"""A gRPC server that costs next to nothing: every call gets the same prepared answer.
+"""A gRPC server of almost no cost: every request gets the same prepared response.
 
-*Strategy.* What stands behind a proxy under test must not be what limits it, and grpcio's server
-would be. This one speaks just enough HTTP/2 to serve: it does not even decode the request headers,
-because every answer is the same. Flow control is kept in both directions, since large answers need
-it. An HTTP/1 GET is answered 200, so that one can ask whether it is up.
+*Strategy.* The server behind a proxy under test must not be the bottleneck, which grpcio's would
+be. This one implements just enough HTTP/2: it does not decode request headers, because every
+response is the same. Flow control works in both directions for large messages. An HTTP/1 GET gets
+status 200, for readiness checks.
 
-    python -m bench.echo PORT ANSWER_FILE      (the file holds one ModelInferResponse)
+python -m bench.echo PORT ANSWER_FILE      (the file contains one ModelInferResponse)
 """
 
 import asyncio
@@ -28,12 +28,12 @@ _HEAD = struct.Struct(">I B I")
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    """One HTTP/2 frame (RFC 9113, section 4.1)."""
+    """Encode an HTTP/2 frame (RFC 9113, section 4.1)."""
     return _HEAD.pack(len(payload) << 8 | kind, flags, stream) + payload
 
 
 def literal(name: bytes, value: bytes) -> bytes:
-    """A header field that is not indexed and not Huffman coded (RFC 7541, section 6.2.2)."""
+    """Encode a header field without index or Huffman code (RFC 7541, section 6.2.2)."""
     return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
@@ -48,8 +48,6 @@ OPENING = frame(
 
 
 class Echo(asyncio.Protocol):
-    """One connection."""
-
     def __init__(self, answer: bytes) -> None:
         self.body = memoryview(b"\x00" + struct.pack(">I", len(answer)) + answer)
         self.unread = bytearray()
@@ -58,9 +56,9 @@ class Echo(asyncio.Protocol):
         self.initial_window = DEFAULT_WINDOW
         self.window = DEFAULT_WINDOW
         self.credit: dict[int, int] = {}
-        """open stream → window updates that came before its answer began"""
+        """Open streams, with the window updates that arrived before the response began."""
         self.sending: dict[int, tuple[int, int]] = {}
-        """stream → bytes of the body sent, window left"""
+        """Streams, with the number of sent bytes and the remaining window."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -110,7 +108,7 @@ class Echo(asyncio.Protocol):
             self.credit.pop(stream, None)
 
     def _received(self, size: int) -> None:
-        """Streams are shorter than their window; only the connection's needs refilling."""
+        """Streams are shorter than their window; only the connection's needs updates."""
         self.received += size
         if self.received >= OUR_WINDOW // 2:
             self.transport.write(frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", self.received)))
@@ -142,7 +140,7 @@ class Echo(asyncio.Protocol):
         self._continue(stream)
 
     def _continue(self, stream: int) -> None:
-        """Send as much of the answer as both windows allow."""
+        """Send as much of the response as both windows allow."""
         sent, window = self.sending[stream]
         parts: list[bytes | memoryview] = []
         while sent < len(self.body) and (budget := min(window, self.window, FRAME_SIZE)) > 0:
@@ -159,7 +157,6 @@ class Echo(asyncio.Protocol):
 
 
 async def serve(port: int, connection: Callable[[], asyncio.Protocol]) -> None:
-    """Serve on 127.0.0.1 until the process ends."""
     server = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", port)
     await server.serve_forever()
 

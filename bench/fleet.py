@@ -1,14 +1,16 @@
-"""Several gateways and several servers, each on a machine of its own: ``python -m bench.fleet``.
+"""Several gateways and servers, each on its own machine: ``python -m bench.fleet``.
 
-It needs root and network namespaces (``lan``). What is looked at (docs/scaling.md has the figures):
+Needs root and network namespaces (``lan``). docs/scaling.md has the results of:
 
-- *speed*: requests a second and CPU a request by one gateway, two, …, each with the same share of
-  a processor. They share nothing, so there is nothing that could keep them from adding up.
-- *sequences*: each step of each by any gateway; a sum that is right has met one server only.
-- *a gateway dies*, *a gateway drains*, *a server comes*: what clients notice.
+- *speed*: requests per second and CPU per request of one gateway, two, …, each with the same share
+of a processor. They share nothing, so their throughput should add up.
 
-The servers are infergates with the embedded models. The client asks each gateway whether it is
-ready, as a load balancer does.
+- *sequences*: each step through any gateway; a correct sum shows that one server got all steps.
+
+- *a gateway dies*, *a gateway drains*, *a server is added*: the effects for clients.
+
+The servers are infergates with the embedded models. The client checks the readiness of each
+gateway, as a load balancer does.
 """
 
 import argparse
@@ -32,7 +34,7 @@ from bench import proc
 from bench.lan import Lan, Machine, limited
 
 SHARE = 0.1
-"""Of a processor, that each gateway has while speed is looked at."""
+"""Each gateway's share of a processor while speed is measured."""
 _SERVER = """
 listeners:
   http: {address: "0.0.0.0:8000"}
@@ -64,7 +66,7 @@ _PATIENCE = 100.0
 
 @dataclass
 class Found:
-    """``speed`` has a row for each number of gateways: requests/s, and µs of CPU a request."""
+    """``speed`` has a row per number of gateways: requests/s, and µs of CPU per request."""
 
     speed: list[tuple[int, float, float]] = field(default_factory=list)
     sequences: dict[str, Any] = field(default_factory=dict)
@@ -74,7 +76,7 @@ class Found:
 
 
 class Client:
-    """Knows all gateways, and asks those that are ready."""
+    """Knows all gateways, and uses those that are ready."""
 
     def __init__(self, session: aiohttp.ClientSession, gateways: Sequence[Machine]) -> None:
         self._session = session
@@ -83,7 +85,7 @@ class Client:
         self.outcomes: Counter[str] = Counter()
 
     async def get(self, machine: Machine, path: str) -> tuple[int, str]:
-        """Status and text of what its admin port answers; 0 where it does not."""
+        """Return status and text of a response of its admin port; 0 if there is none."""
         try:
             async with self._session.get(f"http://{machine.address}:8002{path}") as answer:
                 return answer.status, await answer.text()
@@ -91,20 +93,20 @@ class Client:
             return 0, ""
 
     async def watch(self) -> None:
-        """Ask all gateways whether they are ready, as a load balancer does."""
+        """Check the readiness of all gateways, as a load balancer does."""
         while True:
             answer = [(each, await self.get(each, "/readyz")) for each in self.gateways]
             self.ready = [each for each, (status, _) in answer if status == 200]
             await asyncio.sleep(0.2)
 
     async def infer(self, machine: Machine, model: str, body: dict[str, Any]) -> tuple[int, Any]:
-        """Status and answer. Raises aiohttp.ClientError where there is none."""
+        """Return status and response; raise aiohttp.ClientError if there is none."""
         url = f"http://{machine.address}:8000/v2/models/{model}/infer"
         async with self._session.post(url, json=body) as answer:
             return answer.status, await answer.json()
 
     async def ask(self, deadline: float, machine: Machine | None = None) -> None:
-        """One request after the other, to any gateway that is ready or to ``machine``."""
+        """Send one request after the other, to any ready gateway or to ``machine``."""
         body = {
             "inputs": [
                 {"name": "INPUT0", "datatype": "INT32", "shape": [16], "data": list(range(16))}
@@ -119,7 +121,7 @@ class Client:
                 self.outcomes["broken"] += 1
 
     async def step(self, sequence: str, value: int, *, start: bool) -> int | str:
-        """The sum so far, or the error, by any gateway that can be reached."""
+        """Return the sum so far, or the error, from any reachable gateway."""
         parameters: dict[str, Any] = {"sequence_id": sequence, "sequence_start": start}
         tensor = {"name": "INPUT", "datatype": "INT32", "shape": [1], "data": [value]}
         body = {"inputs": [tensor], "parameters": parameters}
@@ -141,7 +143,7 @@ async def until(met: Callable[[], Any], what: str) -> None:
 
 
 async def speed(client: Client, maximum: int, seconds: float) -> list[tuple[int, float, float]]:
-    """For 1 to ``most`` gateways; eight connections to each."""
+    """Measure 1 to ``maximum`` gateways, with eight connections to each."""
     rows = []
     for count in range(1, maximum + 1):
         gateways = client.gateways[:count]
@@ -160,7 +162,7 @@ async def speed(client: Client, maximum: int, seconds: float) -> list[tuple[int,
 
 
 async def steps(client: Client, sums: dict[str, int], *, start: bool = False) -> Counter[str]:
-    """A step of every sequence, and what came of it."""
+    """Send a step of every sequence and return the results."""
     outcomes: Counter[str] = Counter()
 
     async def one(sequence: str) -> None:
@@ -179,7 +181,7 @@ async def steps(client: Client, sums: dict[str, int], *, start: bool = False) ->
 
 
 async def spread(client: Client, servers: Sequence[Machine]) -> list[int]:
-    """Inferences that each server has had."""
+    """Return the number of inferences of each server."""
     counts = []
     for server in servers:
         _, text = await client.get(server, "/metrics")
@@ -190,7 +192,7 @@ async def spread(client: Client, servers: Sequence[Machine]) -> list[int]:
 
 
 async def sees(client: Client, count: int) -> bool:
-    """Every gateway that is ready knows so many servers."""
+    """Wait until every ready gateway has so many servers."""
     for gateway in client.ready:
         _, text = await client.get(gateway, "/metrics")
         lines = [line for line in text.splitlines() if 'state="available"' in line]
@@ -210,12 +212,12 @@ async def watching(client: Client) -> AsyncIterator[None]:
 
 
 async def under_load(client: Client, machine: Machine, sent: signal.Signals) -> dict[str, int]:
-    """What clients see while one gateway gets a signal in the middle of their requests."""
+    """Count the clients' errors while one gateway gets a signal under load."""
     client.outcomes.clear()
     async with watching(client):
         pending = [asyncio.create_task(client.ask(time.monotonic() + 7)) for _ in range(24)]
         await asyncio.sleep(2)
-        # The session's first process is sh's successor: infergate itself.
+        # sh has replaced itself with infergate, the session's first process.
         machine.processes[0].send_signal(sent)
         await asyncio.gather(*pending)
     await asyncio.to_thread(machine.processes[0].wait, _PATIENCE)

@@ -1,9 +1,9 @@
-"""An HTTP/1.1 server that costs next to nothing: every request gets the same prepared answer.
+"""An HTTP/1.1 server of almost no cost: every request gets the same prepared response.
 
-*Strategy.* As ``echo`` for gRPC: of a request only its length is read, and the answer, head and
-all, was made before.
+*Strategy.* As in ``echo`` for gRPC: only the length of a request is parsed, and the response
+including its head is prepared.
 
-    python -m bench.http_echo PORT ANSWER_FILE      (the file holds one whole HTTP answer)
+python -m bench.http_echo PORT ANSWER_FILE      (the file contains a whole HTTP response)
 """
 
 import asyncio
@@ -21,13 +21,11 @@ _HEAD_END = b"\r\n\r\n"
 
 
 class HttpEcho(asyncio.Protocol):
-    """One connection."""
-
     def __init__(self, answer: bytes) -> None:
         self.answer = answer
         self.head = b""
         self.missing = 0
-        """bytes of a body that are still to come"""
+        """The number of bytes of a body that are still to come."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)

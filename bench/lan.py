@@ -1,7 +1,8 @@
 """Several machines on one: network namespaces on a bridge.
 
-*Rule 1.* Everything has this process's id in its name, and goes with the ``Lan``: processes first.
-*Rule 2.* The process itself is one of the machines once it has ``entered``; it does not come back.
+*Rule 1.* Every name contains this process's id, and everything is removed with the ``Lan``,
+processes first. *Rule 2.* This process is on one of the machines after ``enter``, and does not
+return.
 """
 
 import contextlib
@@ -17,20 +18,20 @@ from typing import Self
 _NETWORK = 0x40000000
 _CGROUPS = Path("/sys/fs/cgroup")
 _PERIOD = 20_000
-"""Microseconds in each of which a machine has its share."""
+"""The period of a machine's share of CPU, in microseconds."""
 _SUBNET = "10.77.0"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def run(*argv: str) -> None:
-    """Raises RuntimeError with what the tool said where it fails."""
+    """Run a command; raise RuntimeError with its output if it fails."""
     done = subprocess.run(argv, check=False, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
 
 
 def is_possible() -> bool:
-    """Whether this process may make namespaces."""
+    """Whether this process may create namespaces."""
     name = f"infergate-{os.getpid()}-try"
     try:
         run("ip", "netns", "add", name)
@@ -42,7 +43,7 @@ def is_possible() -> bool:
 
 @dataclass
 class Machine:
-    """``hosts`` is what stands for DNS on it: names that are looked up are found there."""
+    """``hosts`` is its hosts file, which replaces DNS."""
 
     name: str
     space: str
@@ -51,8 +52,8 @@ class Machine:
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(self, argv: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
-        """Run ``argv`` there, in a session of its own; what it says is in ``folder``."""
-        # `ip netns exec` has mounts of its own already.
+        """Run ``argv`` there in its own session; its output is in ``folder``."""
+        # `ip netns exec` has its own mounts already.
         script = f'mount --bind {self.hosts} /etc/hosts && exec "$@"'
         with (folder / f"{self.name}.log").open("ab") as log:
             process = subprocess.Popen(
@@ -63,13 +64,13 @@ class Machine:
         return process
 
     def knows(self, names: Mapping[str, Sequence[str]]) -> None:
-        """From now on these names have these addresses there."""
+        """Set the addresses of these names."""
         lines = [f"{address} {name}\n" for name, many in names.items() for address in many]
         self.hosts.write_text("127.0.0.1 localhost\n" + "".join(lines))
 
 
 class Lan:
-    """``folder`` is where its machines' files are."""
+    """The files of its machines are in ``folder``."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -88,7 +89,7 @@ class Lan:
         self._cleanup.close()
 
     def machine(self, name: str) -> Machine:
-        """One more."""
+        """Add a machine."""
         self._machines += 1
         number = self._machines
         space = f"infergate-{os.getpid()}-{name}"
@@ -107,7 +108,7 @@ class Lan:
         return made
 
     def enter(self, machine: Machine) -> None:
-        """This process is on ``machine`` from now on."""
+        """Move this process to ``machine``."""
         with Path(f"/run/netns/{machine.space}").open() as space:
             if _libc.setns(space.fileno(), _NETWORK):
                 raise OSError(ctypes.get_errno(), "setns")
@@ -119,8 +120,8 @@ class Lan:
 
 @contextlib.contextmanager
 def limited(machines: Sequence[Machine], share: float) -> Iterator[None]:
-    """Meanwhile each of the machines' first processes has this share of one processor, by a control
-    group of version 1 or 2."""
+    """Limit each machine's first process to this share of one processor while the block runs, with
+    control groups of version 1 or 2."""
     old = (_CGROUPS / "cpu").is_dir()
     root = _CGROUPS / "cpu" if old else _CGROUPS
     quota = round(share * _PERIOD)

@@ -1,8 +1,7 @@
-"""The load: h2load, which is C, drives HTTP/1.1 and gRPC alike and logs every request's time.
+"""The load generator: h2load, written in C, sends HTTP/1.1 and gRPC and logs every request's time.
 
-A generator in Python would be what limits a tiny request on a small machine. h2load does not read
-gRPC's trailers, so every run is checked by its bytes: as many as the right answer has, times the
-requests.
+A generator in Python would be the bottleneck for tiny requests. h2load does not read gRPC's
+trailers, so every run is verified by its number of bytes.
 """
 
 import hashlib
@@ -19,12 +18,12 @@ from .proc import cpu
 PERCENTILES = (0, 10, 25, 50, 75, 90, 95, 99, 99.5, 100)
 _RUN_SECONDS = 300
 _UNDER_WAY = 100
-"""Most requests of an open loop that are under way at once: none waits for another's answer."""
+"""The maximum number of concurrent requests in an open loop."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request, sent over and over, and the size of its right answer's body."""
+    """A request that is sent repeatedly, and the size of its response's body."""
 
     url: str
     headers: Mapping[str, str]
@@ -32,19 +31,18 @@ class Request:
     answer_size: int
     grpc: bool = False
     counted: int = 0
-    """Bytes by which an answer may be longer: those of a number that is another each time."""
+    """Bytes by which a response may be longer, for numbers that vary."""
 
     @cached_property
     def digest(self) -> str:
-        """Tells its body from others."""
+        """Identifies its body."""
         return hashlib.sha1(self.body, usedforsecurity=False).hexdigest()
 
 
 @dataclass(frozen=True)
 class Contender:
-    """Someone who answers. ``proxy`` and ``server`` are process ids, each standing for its whole
-    session; ``proxy`` is 0 where nothing stands in front of the server. ``engine`` is infergate's;
-    empty for all others."""
+    """A server or proxy under test. ``proxy`` and ``server`` are process ids, each for a whole
+    session; ``proxy`` is 0 without a proxy. ``engine`` is infergate's, and empty for others."""
 
     name: str
     request: Request
@@ -55,15 +53,15 @@ class Contender:
 
 @dataclass(frozen=True)
 class Pace:
-    """One request at a time on each of ``connections``; or, where there is a ``rate`` (a second),
-    one at its appointed time on the only connection, whether the last was answered or not: an open
-    loop. See ``waited``."""
+    """One request at a time on each of ``connections``; or, with a ``rate`` (per second), one at
+    each scheduled time on the only connection, whether or not the last one got its response: an
+    open loop."""
 
     connections: int = 4
     rate: int = 0
 
     def arguments(self) -> tuple[str, ...]:
-        """h2load's."""
+        """h2load's options."""
         if self.rate:
             return ("-c1", f"-m{_UNDER_WAY}", f"--rps={self.rate}")
         return (f"-c{self.connections}", "-m1")
@@ -71,8 +69,8 @@ class Pace:
 
 @dataclass(frozen=True)
 class Measured:
-    """One run. ``times_ms`` are the requests' durations at PERCENTILES. CPU is microseconds a
-    request: of the proxy, and of all servers together."""
+    """The result of one run. ``times_ms`` are the requests' durations at PERCENTILES. CPU is in
+    microseconds per request: of the proxy, and of all servers together."""
 
     requests: int
     per_second: float
@@ -90,18 +88,18 @@ class Measured:
 
 
 class LoadError(RuntimeError):
-    """The run was not what it should have been; its numbers mean nothing."""
+    """A run was invalid, so its results are meaningless."""
 
 
 def required_tool() -> str:
-    """The path of h2load. Raises LoadError that says how to get it."""
+    """Return the path of h2load, or raise LoadError with installation advice."""
     if found := shutil.which("h2load"):
         return found
     raise LoadError("h2load is missing: sudo apt install nghttp2-client (Debian, Ubuntu)")
 
 
 def run(contender: Contender, count: int, pace: Pace, folder: Path) -> Measured:
-    """Send the contender's request ``count`` times. Files are kept in ``folder``."""
+    """Send the contender's request ``count`` times; temporary files are in ``folder``."""
     request = contender.request
     body, log = folder / request.digest, folder / "log"
     if not body.exists():
@@ -135,14 +133,14 @@ def run(contender: Contender, count: int, pace: Pace, folder: Path) -> Measured:
 
 
 def percentiles(times: Sequence[float]) -> tuple[float, ...]:
-    """``times`` at PERCENTILES: each the least that so many are not above."""
+    """Return ``times`` at PERCENTILES (nearest rank)."""
     ordered = sorted(times)
     maximum = len(ordered) - 1
     return tuple(ordered[min(maximum, int(len(ordered) * each / 100))] for each in PERCENTILES)
 
 
 def _check(said: str, request: Request, count: int) -> None:
-    """Raises LoadError unless every answer came, complete."""
+    """Raise LoadError unless every response arrived completely."""
     good = re.search(r"status codes: (\d+) 2xx", said)
     data = re.search(r"\((\d+)\) data", said)
     if not (good and data):
@@ -158,10 +156,12 @@ def _check(said: str, request: Request, count: int) -> None:
 
 
 def waited(times: Sequence[tuple[int, int]], rate: int) -> list[float]:
-    """Milliseconds that each request took, of starts and ends in microseconds, in order. At a
-    ``rate``, one that had to wait for the answer before it (over HTTP/1.1 h2load does not send it)
-    counts from its appointed time. So being slow now and then is not hidden; that h2load's own
-    clock was late is left out."""
+    """Return each request's milliseconds from starts and ends in microseconds, in order.
+
+    At a ``rate``, a request that waited for an earlier response (over HTTP/1.1, h2load does not
+    send it) counts from its scheduled time, so that occasional delays are not hidden; delays of
+    h2load's own clock do not count.
+    """
     found = []
     first, answered = times[0][0], 0
     for number, (start, end) in enumerate(times):

@@ -1,6 +1,6 @@
-"""How much memory infergate takes: at rest, and for one large tensor by each pair of protocols.
+"""Memory of infergate: idle, and for one large tensor with each pair of protocols.
 
-JSON is left out: the text of that tensor is itself several times its size.
+JSON is left out: the text of such a tensor is several times its size.
 """
 
 import sys
@@ -23,15 +23,15 @@ FRONTENDS: dict[str, Make] = {
 
 
 def idle(engine: str, folder: Path) -> int:
-    """Bytes of resident memory of a gateway that was started and asked for nothing."""
+    """Return the resident memory in bytes of a gateway that has had no request."""
     nothing = servers.routed({requests.tiny("identity"): ""})
     with servers.infergate(nothing, engine, folder) as gateway:
         return proc.resident(gateway.pid)
 
 
 def peaks(engines: Sequence[str], folder: Path) -> Iterator[Peak]:
-    """Of the first request that a gateway is sent, all that its process has counts: from before
-    the request, whose answer is found right, to after it."""
+    """Return the memory that a gateway's first request takes, from before the request until after
+    its verified response."""
     grpc, rest, builtin = (
         requests.flat(model, LARGEST) for model in ("echo-grpc", "echo-rest", "identity")
     )

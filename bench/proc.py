@@ -1,4 +1,4 @@
-"""What the kernel says of processes: CPU time and memory, from /proc."""
+"""CPU time and memory of processes, from /proc."""
 
 import os
 import re
@@ -7,18 +7,18 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 _TICK = 1_000_000 / os.sysconf("SC_CLK_TCK")
-"""Microseconds of CPU in one unit of a stat file."""
+"""Microseconds of CPU per unit of a stat file."""
 _PEAK_IS_NOW = "5"
-"""Written to clear_refs: the peak of resident memory begins anew (proc(5))."""
+"""Written to clear_refs: resets the peak of resident memory (proc(5))."""
 
 
 def cpu(session: int) -> float:
-    """Microseconds of CPU that the processes of a session have used so far; 0 for session 0."""
+    """Return the microseconds of CPU of a session's processes so far; 0 for session 0."""
     return sum(_spent(fields) for _, fields in _stats(session))
 
 
 def main_threads_cpu(session: int) -> float:
-    """The same of the first thread of each process alone."""
+    """Return the same for the first thread of each process."""
     return sum(
         _spent(fields)
         for pid, _ in _stats(session)
@@ -27,17 +27,17 @@ def main_threads_cpu(session: int) -> float:
 
 
 def reset_peak(pid: int) -> None:
-    """From now on the peak is counted anew."""
+    """Reset the peak."""
     (_PROC / str(pid) / "clear_refs").write_text(_PEAK_IS_NOW)
 
 
 def peak(pid: int) -> int:
-    """Bytes of the most resident memory since the process began or ``reset_peak``."""
+    """Return the peak of resident memory in bytes since the process began or ``reset_peak``."""
     return _status(pid, "VmHWM")
 
 
 def resident(pid: int) -> int:
-    """Bytes of resident memory now."""
+    """Return the resident memory in bytes."""
     return _status(pid, "VmRSS")
 
 
@@ -50,7 +50,7 @@ def _status(pid: int, field: str) -> int:
 
 
 def _stats(session: int) -> Iterator[tuple[int, list[str]]]:
-    """Process id and stat fields (from the third) of each process of the session."""
+    """Yield process id and stat fields (from the third) of each process of the session."""
     for stat in _PROC.glob("[0-9]*/stat") if session else ():
         for fields in _read(stat):
             if int(fields[3]) == session:
@@ -58,7 +58,7 @@ def _stats(session: int) -> Iterator[tuple[int, list[str]]]:
 
 
 def _read(stat: Path) -> Iterator[list[str]]:
-    """One stat file's fields from the third on; nothing where the process is gone."""
+    """Return a stat file's fields from the third on, or none if the process has ended."""
     try:
         yield stat.read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Results as Markdown tables that are also readable as they stand."""
+"""Results as Markdown tables that are readable without rendering."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -25,7 +25,7 @@ _HOW_TO_READ = (
 
 
 def targets(bench: Bench) -> str:
-    """The project's targets, what was found by each engine, and which was reached."""
+    """Return the project's targets with each engine's result."""
     engines = bench.engines
     header = ["workload", "compared with", "required", "target"]
     for engine in engines:
@@ -43,7 +43,7 @@ def targets(bench: Bench) -> str:
 
 
 def machine(bench: Bench) -> str:
-    """The machine's noise."""
+    """Return the noise of the machine."""
     found = noise(bench)
     if not found:
         return ""
@@ -54,7 +54,7 @@ def machine(bench: Bench) -> str:
 
 
 def details(bench: Bench) -> str:
-    """Every comparison with a peer: medians, and infergate's ratios to the peer."""
+    """Return every comparison with a peer: medians, and infergate's ratios to the peer."""
     header = (
         "compared", "contender", "requests/s", "p50 ms", "p99 ms", "proxy CPU µs", "all CPU µs",
         "requests/s ratio", "p50 ratio", "p99 ratio", "CPU ratio",
@@ -67,7 +67,7 @@ def details(bench: Bench) -> str:
 
 
 def peaks(bench: Bench) -> str:
-    """Peak memory of each pair, as a ratio to the tensor's size."""
+    """Return the peak memory of each pair, as a ratio to the tensor's size."""
     pairs = dict.fromkeys(peak.pair for peak in bench.peaks)
     found = {(peak.pair, peak.engine): peak.ratio for peak in bench.peaks}
     engines = list(dict.fromkeys(peak.engine for peak in bench.peaks))
@@ -77,7 +77,7 @@ def peaks(bench: Bench) -> str:
 
 
 def curve(results: Sequence[Result], what: str, spelled: Callable[[int], str]) -> str:
-    """CPU and time a request by what varies."""
+    """Return CPU and time per request, by the varied parameter."""
     engines = list(results[0].ours) if results else []
     lines = [[what, *(f"{engine}: {each}" for engine in engines for each in ("CPU µs", "p50 ms"))]]
     for result in results:
@@ -89,7 +89,7 @@ def curve(results: Sequence[Result], what: str, spelled: Callable[[int], str]) -
 
 
 def stages(bench: Bench) -> str:
-    """CPU of infergate's processes a request, by stage."""
+    """Return the CPU per request of infergate's processes, by stage."""
     lines = [["CPU µs per request", "engine", *STAGES, "total"]]
     lines += [
         [

@@ -1,4 +1,4 @@
-"""The requests of the comparison, and the proof that each is answered right before it is timed."""
+"""The requests of the comparisons; each response is verified before it is timed."""
 
 import http.client
 import json
@@ -40,14 +40,14 @@ _LIMITS = replace(DEFAULT_LIMITS, body=2**31)
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """An FP32 tensor INPUT0 for ``model``, which answers the same numbers as OUTPUT0."""
+    """An FP32 tensor INPUT0 for ``model``, which returns the same numbers as OUTPUT0."""
 
     model: str
     array: npt.NDArray[np.float32]
 
     @cached_property
     def raw(self) -> bytes:
-        """The numbers as they lie in memory."""
+        """The numbers in memory layout."""
         return self.array.tobytes()
 
     @property
@@ -55,12 +55,12 @@ class Work:
         return f"/v2/models/{self.model}/infer"
 
     def json(self) -> tuple[Mapping[str, str], bytes]:
-        """Headers and body with the numbers written out, as a client's json module would."""
+        """Headers and body with the numbers as text, as a client's json module writes them."""
         tensor = {**self._tensor("INPUT0"), "data": self.array.ravel().tolist()}
         return {"content-type": "application/json"}, json.dumps({"inputs": [tensor]}).encode()
 
     def binary(self) -> tuple[Mapping[str, str], bytes]:
-        """Headers and body in the binary extension, asking for a binary answer."""
+        """Headers and body in the binary extension, requesting binary outputs."""
         tensor = {**self._tensor("INPUT0"), "parameters": {"binary_data_size": len(self.raw)}}
         wanted = {"name": "OUTPUT0", "parameters": {"binary_data": True}}
         head = json.dumps({"inputs": [tensor], "outputs": [wanted]}).encode()
@@ -68,31 +68,30 @@ class Work:
         return headers, head + self.raw
 
     def message(self) -> bytes:
-        """The ModelInferRequest."""
         made = service_pb2.ModelInferRequest(model_name=self.model)
         made.inputs.add(name="INPUT0", datatype="FP32", shape=self.array.shape)
         made.raw_input_contents.append(self.raw)
         return bytes(made.SerializeToString())
 
     def answer(self) -> bytes:
-        """The ModelInferResponse that is due."""
+        """The expected ModelInferResponse."""
         made = service_pb2.ModelInferResponse(model_name=self.model, model_version="1")
         made.outputs.add(name="OUTPUT0", datatype="FP32", shape=self.array.shape)
         made.raw_output_contents.append(self.raw)
         return bytes(made.SerializeToString())
 
     def json_answer(self) -> bytes:
-        """The whole HTTP answer that is due to ``json``."""
+        """The expected HTTP response to ``json``."""
         tensor = {**self._tensor("OUTPUT0"), "data": self.array.ravel().tolist()}
         return self._http_answer(tensor, b"", "application/json")
 
     def binary_answer(self) -> bytes:
-        """The whole HTTP answer that is due to ``binary``."""
+        """The expected HTTP response to ``binary``."""
         tensor = {**self._tensor("OUTPUT0"), "parameters": {"binary_data_size": len(self.raw)}}
         return self._http_answer(tensor, self.raw, "application/octet-stream")
 
     def metadata(self) -> dict[str, list[dict[str, object]]]:
-        """What the model takes and gives, as ``models`` in routes.yaml declares it."""
+        """The model's inputs and outputs, as ``models`` in routes.yaml declares them."""
         metadata = {"datatype": "FP32", "shape": [-1] * self.array.ndim}
         return {
             "inputs": [{"name": "INPUT0", **metadata}],
@@ -113,17 +112,16 @@ class Work:
 
 
 def tiny(model: str) -> Work:
-    """16 numbers."""
     return Work(model, np.arange(16, dtype=np.float32))
 
 
 def image(model: str) -> Work:
-    """[1,3,224,224] numbers between 0 and 1, seeded."""
+    """Return [1,3,224,224] numbers between 0 and 1, seeded."""
     return Work(model, _numbers(1, 3, 224, 224))
 
 
 def flat(model: str, size: int) -> Work:
-    """``size`` bytes of numbers between 0 and 1, seeded."""
+    """Return ``size`` bytes of numbers between 0 and 1, seeded."""
     return Work(model, _numbers(size // 4))
 
 
@@ -132,17 +130,17 @@ def _numbers(*shape: int) -> npt.NDArray[np.float32]:
 
 
 def json_request(work: Work, address: str) -> Request:
-    """POST of JSON to ``address``, answered right once."""
+    """POST of JSON to ``address``, with one verified response."""
     return _http_request(work, address, *work.json())
 
 
 def binary_request(work: Work, address: str) -> Request:
-    """POST in the binary extension to ``address``, answered right once."""
+    """POST in the binary extension to ``address``, with one verified response."""
     return _http_request(work, address, *work.binary())
 
 
 def grpc_request(work: Work, address: str) -> Request:
-    """A ModelInfer call at ``address``, answered right once."""
+    """A ModelInfer call at ``address``, with one verified response."""
     message = work.message()
     with grpc.insecure_channel(address, options=_MAX_MESSAGE) as channel:
         answer = channel.unary_unary(INFER)(message, timeout=30)
@@ -155,17 +153,17 @@ def grpc_request(work: Work, address: str) -> Request:
 
 
 def graphpipe_request(work: Work, address: str) -> Request:
-    """A GraphPipe inference at ``address``, answered right once."""
+    """A GraphPipe inference at ``address``, with one verified response."""
     return _written_by(GRAPHPIPE.create({}), work, address, f"/graphpipe/{work.model}")
 
 
 def legacy_request(work: Work, address: str) -> Request:
-    """An inference of the legacy HTTP API at ``address``, answered right once."""
+    """An inference of the legacy HTTP API at ``address``, with one verified response."""
     return _written_by(LEGACY.create({}), work, address)
 
 
 def legacy_grpc_request(work: Work, address: str) -> Request:
-    """An Infer call of the legacy gRPC API at ``address``, answered right once."""
+    """An Infer call of the legacy gRPC API at ``address``, with one verified response."""
     codec = LEGACY_GRPC.create({})
     wire = codec.build_request(_operation(work), Profile("any"), _model(work))
     message = bytes(join_parts(wire.message))
@@ -181,7 +179,7 @@ def legacy_grpc_request(work: Work, address: str) -> Request:
 
 
 def legacy_answer(work: Work) -> bytes:
-    """The whole answer of a legacy HTTP server."""
+    """The response of a legacy HTTP server."""
     codec = LEGACY.create({})
     wire = codec.build_response(*_answered(work, codec))
     body = bytes(join_parts(wire.body))
@@ -227,7 +225,7 @@ def _check(codec: Codec[Any, Any], answer: Any, work: Work, address: str) -> Non
 def _written_by(
     codec: Codec[HttpRequest, HttpResponse], work: Work, address: str, path: str = ""
 ) -> Request:
-    """As ``codec`` writes it and reads the answer, at ``path`` where it knows none itself."""
+    """The request that ``codec`` writes, at ``path`` if the codec has none."""
     wire = codec.build_request(_operation(work), Profile("any"), _model(work))
     target = (path or wire.path) + (f"?{wire.query}" if wire.query else "")
     body = bytes(join_parts(wire.body))
@@ -250,7 +248,7 @@ def _http_request(work: Work, address: str, headers: Mapping[str, str], body: by
 def _exchanged(
     address: str, path: str, headers: Mapping[str, str], body: bytes
 ) -> tuple[bytes, http.client.HTTPMessage]:
-    """The body of the answer and its headers."""
+    """Return the body of the response and its headers."""
     connection = http.client.HTTPConnection(address, timeout=30)
     try:
         connection.request("POST", path, body, dict(headers))
@@ -264,7 +262,7 @@ def _exchanged(
 
 
 def _framed(message: bytes) -> bytes:
-    """A gRPC message behind its five-byte prefix."""
+    """Prefix a gRPC message with its five bytes."""
     return b"\x00" + len(message).to_bytes(4, "big") + message
 
 

@@ -1,4 +1,4 @@
-"""What was measured, and the few figures that are made of it. Plain data, to JSON and back."""
+"""Results and the figures derived from them: plain data, to JSON and back."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -32,7 +32,7 @@ def all_cpu(run: Measured) -> float:
 
 @dataclass(frozen=True)
 class Spread:
-    """Median, least and most."""
+    """Median, minimum and maximum."""
 
     median: float
     minimum: float
@@ -48,7 +48,7 @@ class Spread:
 
 
 def spread(values: Iterable[float]) -> Spread:
-    """Of at least one value."""
+    """Return the spread of at least one value."""
     found = list(values)
     return Spread(median(found), min(found), max(found))
 
@@ -68,8 +68,8 @@ class Runs:
 
 @dataclass(frozen=True)
 class Result:
-    """One comparison. The first contender that is not infergate is the peer; a second one is the
-    peer once more, or what it is set beside."""
+    """One comparison. The first contender other than infergate is the peer; a second one is the
+    same peer again, or another reference."""
 
     name: str
     contenders: tuple[Runs, ...]
@@ -87,7 +87,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Peak:
-    """The most resident memory that one tensor took, as a ratio to its size."""
+    """Peak resident memory for one tensor, as a ratio to its size."""
 
     engine: str
     pair: str
@@ -105,7 +105,7 @@ class Account:
 
 @dataclass
 class Bench:
-    """All of it. ``idle`` is bytes of resident memory by engine."""
+    """All results. ``idle`` is resident memory in bytes, by engine."""
 
     conditions: str = ""
     results: list[Result] = field(default_factory=list)
@@ -114,44 +114,43 @@ class Bench:
     accounts: list[Account] = field(default_factory=list)
 
     def result(self, name: str) -> Result | None:
-        """The comparison of that name, if it was made."""
+        """The comparison of that name, or None."""
         return next((each for each in self.results if each.name == name), None)
 
     def curve(self, name: str) -> list[Result]:
-        """All of that name, by what varies."""
+        """All comparisons of that name, by the varied parameter."""
         return sorted((each for each in self.results if each.name == name), key=lambda r: r.at)
 
     @property
     def engines(self) -> list[str]:
-        """Those that were measured."""
+        """Only values that were measured."""
         found = [engine for result in self.results for engine in result.ours]
         return list(dict.fromkeys([*found, *self.idle, *(peak.engine for peak in self.peaks)]))
 
 
 def ratio(ours: Runs, theirs: Runs, figure: Figure) -> Spread | None:
-    """Formed within each round. None where a figure is zero: too little to measure, or no proxy."""
+    """Ratios within each round; None if a value is zero: too small to measure, or no proxy."""
     pairs = [(figure(a), figure(b)) for a, b in zip(ours.rounds, theirs.rounds, strict=True)]
     return spread(a / b for a, b in pairs) if all(a and b for a, b in pairs) else None
 
 
 def difference(ours: Runs, theirs: Runs, figure: Figure) -> Spread:
-    """Formed within each round."""
+    """Differences within each round."""
     pairs = zip(ours.rounds, theirs.rounds, strict=True)
     return spread(figure(a) - figure(b) for a, b in pairs)
 
 
 def cpu_ratio(ours: Runs, theirs: Runs) -> Spread | None:
-    """Proxy with proxy, or all with all where the other has no proxy."""
+    """Compare proxy with proxy, or everything with everything if the other has no proxy."""
     return ratio(ours, theirs, proxy_cpu if any(map(proxy_cpu, theirs.rounds)) else all_cpu)
 
 
 def as_json(bench: Bench) -> dict[str, Any]:
-    """Every run."""
     return asdict(bench)
 
 
 def from_json(values: Mapping[str, Any]) -> Bench:
-    """What ``as_json`` wrote."""
+    """Read the output of ``as_json``."""
     return Bench(
         values["conditions"],
         [

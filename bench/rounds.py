@@ -1,4 +1,4 @@
-"""Contenders take turns: what is compared, and how it is run."""
+"""Runs the contenders of a comparison in alternating rounds."""
 
 import sys
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ _FOUR_CONNECTIONS = Pace()
 
 @dataclass(frozen=True)
 class Comparison:
-    """Contenders that answer the same question: infergate's engines, then a peer; ``at`` is what
-    varies where it is a point of a curve. Each run has at least ``least`` requests."""
+    """Contenders that answer the same requests: infergate's engines, then a peer; ``at`` is the
+    varied parameter of a point of a curve. Each run has at least ``min_requests`` requests."""
 
     name: str
     contenders: tuple[Contender, ...]
@@ -28,15 +28,15 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Rounds:
-    """``count`` rounds of runs that take about ``seconds`` each; files are kept in ``folder``."""
+    """Run ``count`` rounds of about ``seconds`` each; temporary files are in ``folder``."""
 
     count: int
     seconds: float
     folder: Path
 
     def compared(self, group: Sequence[Comparison]) -> list[Result]:
-        """Each round goes through all contenders of ``group``, forwards and backwards in turn, so
-        that a drift of the machine's speed meets all alike."""
+        """Run all contenders of ``group`` in each round, forwards and backwards alternately, so
+        that a drift of the machine's speed affects all alike."""
         schedule = [
             (comparison, contender, self._requests(comparison, contender))
             for comparison in group
@@ -64,7 +64,8 @@ class Rounds:
         ]
 
     def _requests(self, comparison: Comparison, contender: Contender) -> int:
-        """How many take about the wanted time; finding out warms the contender up."""
+        """Return how many requests take about the wanted time; the trial also warms up the
+        contender."""
         pace, min_requests = comparison.pace, comparison.min_requests
         trial = max(pace.connections, min(_TRIAL_REQUESTS, min_requests))
         run = load.run(contender, trial, pace, self.folder)

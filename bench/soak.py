@@ -1,12 +1,11 @@
-"""``python -m bench.soak``: every kind of client at a gateway for a while, about one in a hundred
-of them broken or an attacker, its servers failing and its configuration changing meanwhile, and
-whether anything is left behind.
+"""``python -m bench.soak``: clients of every kind at a gateway, about one in a hundred of them
+broken or an attacker, while its servers fail and its configuration changes; reports every leak.
 
-*Strategy.* The gateway has all switched on that it can do (``soak_deployment``). Clients of every
-protocol ask it and judge each answer (``soak_traffic``), some attack it (``soak_attackers``), while
-one server at a time is killed, cut off, made to hang or to talk nonsense (``soak_outages``). A
-failure is explained only if it met an outage, and if its route does not promise to survive it. The
-gateway, and the server that is never ended, are watched from outside, with all their processes.
+*Strategy.* The gateway has every feature enabled (``soak_deployment``). Clients of every protocol
+verify each response (``soak_traffic``), some attack (``soak_attackers``), while one server at a
+time is killed, cut off, stalled or made to send garbage (``soak_outages``). A failure is explained
+only if it overlaps an outage and its route does not promise to survive it. The gateway, and the
+server that is never stopped, are watched from outside, with all their processes.
 """
 
 import argparse
@@ -21,9 +20,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT / "tests"))  # how a gateway is started is shared with the tests
-# Servers are started (forked) from a process that has gRPC channels. In the child gRPC would begin
-# threads of its own, which abort it before it becomes the server.
+sys.path.insert(0, str(PROJECT / "tests"))  # the tests start gateways in the same way
+# Servers are forked from a process that has gRPC channels. In the child, gRPC would start its own
+# threads, which abort the child before it becomes the server.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 from e2e.running import Infergate  # noqa: E402
@@ -47,12 +46,12 @@ from .soak_verdict import (  # noqa: E402
 )
 
 _CALM = 100.0
-"""Seconds that what is left may take to go: whoever is at rest sooner is asked no longer."""
+"""Seconds in which leftovers may disappear."""
 _ROUNDS = 10
 _STEADY = 6
-"""Samples, a second each: longer than idle connections to servers are kept."""
+"""The number of samples, one a second: longer than idle connections to servers are kept."""
 _MISTAKEN = "configuration rejected, the previous one stays active"
-"""What the log complains of where a soak has made a mistake on purpose."""
+"""Log messages that a soak provokes on purpose."""
 
 
 def _family(pid: int) -> list[int]:
@@ -64,7 +63,7 @@ def _family(pid: int) -> list[int]:
 
 
 def _held(gateway: Infergate) -> tuple[int, int]:
-    """Bytes of memory, and descriptors, of all its processes."""
+    """Memory in bytes, and descriptors, of all its processes."""
     memory = files = 0
     for pid in _family(gateway.pid):
         with contextlib.suppress(FileNotFoundError, KeyError):  # it has just ended
@@ -94,7 +93,7 @@ async def _watch(
 
 
 async def _settled(gateway: Infergate) -> State:
-    """The most there is when nothing changes any more but what health checks come and go with."""
+    """The maximum once only health checks change the numbers."""
     known: list[State] = []
     while len(known) < _STEADY or not steady(known[-_STEADY:]):
         known.append(await asyncio.to_thread(_state, gateway))
@@ -103,7 +102,7 @@ async def _settled(gateway: Infergate) -> State:
 
 
 async def _calmed(gateway: Infergate, before: State) -> State:
-    """What is left when all have gone, or a long while after that."""
+    """The state after all clients have left, or after a long timeout."""
     deadline = time.monotonic() + _CALM
     while True:
         found = await asyncio.to_thread(_state, gateway)
@@ -132,8 +131,8 @@ async def _soak(options: argparse.Namespace) -> int:
 
 
 async def _warmed(front: Front, left: Behind, callers: int) -> Counter[str]:
-    """Each kind of call once, so that what is made once is there; again while a worker has not had
-    enough of them. The errors there were."""
+    """Make each kind of request once, so that lazy objects exist; repeat for workers that had too
+    few requests. Return the errors."""
     found: Counter[str] = Counter()
     for _ in range(_ROUNDS):
         first = Traffic(front.listeners(), left.listeners(), Outages(), front.engine)
@@ -195,7 +194,7 @@ def _print_counts(counts: Counts) -> None:
 
 
 def _print_outages(outages: Outages) -> None:
-    """By the clock that logs tell."""
+    """By the clock of the log."""
     ahead = time.time() - asyncio.get_running_loop().time()
     for each in outages.all:
         began = time.strftime("%H:%M:%S", time.gmtime(ahead + each.began))
@@ -203,7 +202,7 @@ def _print_outages(outages: Outages) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """0, or 1 where something leaks or went wrong without a reason."""
+    """Return 0, or 1 if something leaks or failed without a reason."""
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0, help="default: %(default)s")
     parser.add_argument("--engine", default="own", help="own or compat; default: %(default)s")

@@ -1,8 +1,8 @@
-"""Clients of a soak whose few bytes ask for much work, or break a rule so that others may pay.
+"""Clients of a soak whose few bytes cause much work, or break a rule at the cost of others.
 
-Each keeps to the limits on bytes. ``right`` has all outcomes that are right for it: any other is a
-failure, unless the attack goes on to a server (``behind``) that had an outage meanwhile. That the
-good clients beside them are served, and that memory stays flat, is for the rest of the soak to see.
+Each keeps to the limits on bytes. ``right`` has the expected outcomes: any other is a failure,
+unless the attack reaches a server (``behind``) that had an outage meanwhile. The rest of the soak
+verifies that other clients get responses and that memory stays flat.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from .soak_faults import INFER, Target
 
 _PATIENCE: Final = 100.0
 _UNREAD: Final = 30.0
-"""Seconds in which nothing is read: twice ``idle_body_time`` (see ``soak_deployment``)."""
+"""Seconds without a read: twice ``idle_body_time`` (see ``soak_deployment``)."""
 _MIB: Final = 1 << 20
 _LIVE: Final = "/inference.GRPCInferenceService/ServerLive"
 _CODES: Final = {str(each.value[0]): each.name for each in grpc.StatusCode}
@@ -35,8 +35,8 @@ _UNKNOWN_RPC: Final = frozenset({"INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISS
 
 @dataclass(frozen=True)
 class Attack:
-    """``said`` to the ``listener`` by ``at_once`` clients. ``library``: what else is right where
-    grpcio is the server (engine compat). ``is_large``: it inflates to, or asks for, many bytes."""
+    """Send ``said`` to the ``listener`` with ``at_once`` clients. ``library``: further outcomes if
+    grpcio is the server (engine compat). ``is_large``: it inflates to, or requests, many bytes."""
 
     listener: str
     said: Callable[[], bytes]
@@ -48,7 +48,7 @@ class Attack:
     is_large: bool = False
 
     async def outcomes(self, target: Target) -> set[str]:
-        """What came of it."""
+        """The outcomes."""
         ask = _rpc if self.listener == "grpc" else _http
         exchanges = (ask(target, self) for _ in range(self.at_once))
         return {each for found in await asyncio.gather(*exchanges) for each in found}
@@ -109,7 +109,7 @@ def _named(path: str) -> bytes:
 
 
 def _traced() -> bytes:
-    """Headers that a server might close its connection for, which others share."""
+    """Headers for which a server might close its connection, which others share."""
     body = json.dumps(
         {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]}
     )
@@ -140,7 +140,8 @@ async def _http(target: Target, attack: Attack) -> list[str]:
 
 
 async def _answer(reader: asyncio.StreamReader, pause: float) -> str:
-    """The status of an answer that comes whole, read no further for a ``pause`` once it begins."""
+    """Return the status of a response that arrives whole, reading no further for a ``pause`` once
+    it begins."""
     async with asyncio.timeout(_PATIENCE + pause):
         status = (await reader.readline()).split()
         await asyncio.sleep(pause)
@@ -162,7 +163,7 @@ async def _answer(reader: asyncio.StreamReader, pause: float) -> str:
 _WIDE: Final = frames.settings([(frames.INITIAL_WINDOW_SIZE, 2**30)]) + frames.window_update(
     0, 2**30
 )
-"""So that whole answers come unasked."""
+"""Windows for whole responses without updates."""
 
 
 def _opened(stream: int, method: str, key: str = KEY, *, zipped: bool = False) -> bytes:
@@ -185,7 +186,7 @@ def _message(stream: int, data: bytes, *, zipped: bool = False) -> bytes:
 
 
 def _field(number: int, data: bytes) -> bytes:
-    """A field of a protobuf message that has a length."""
+    """Encode a protobuf field of type bytes."""
     written, length = bytearray([number << 3 | 2]), len(data)
     while length >= 0x80:
         written.append(length & 0x7F | 0x80)
@@ -237,7 +238,7 @@ def _flood() -> bytes:
 
 
 def _all_at_once() -> bytes:
-    """As a proxy that has not heard yet how many streams there may be."""
+    """A proxy that does not know the stream limit yet."""
     return b"".join(map(_live, range(1, 1200, 2)))
 
 
@@ -276,7 +277,7 @@ async def _rpc(target: Target, attack: Attack) -> list[str]:
 
 
 def _streams(said: bytes) -> set[int]:
-    """The streams that are opened by ``said`` and not reset, whose outcomes count."""
+    """The streams that ``said`` opens and does not reset, whose outcomes count."""
     found: set[int] = set()
     at = 0
     while at < len(said):

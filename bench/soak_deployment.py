@@ -1,8 +1,8 @@
-"""What a soak is made to: a gateway with all that it can do switched on, and two servers behind
-doors, one of which may be ended and started again.
+"""The deployment of a soak: a gateway with every feature enabled, and two servers behind proxies,
+one of which may be stopped and restarted.
 
 *Listeners.* The gateway has TLS on HTTP and none on gRPC, its servers the other way round, so that
-each carrier is served, and asked, with TLS and without. They are gateways as well, with the
+each transport is used with and without TLS on both sides. The servers are gateways with the
 embedded models.
 """
 
@@ -28,9 +28,9 @@ from .soak_faults import Proxy, Target
 
 KEY: Final = "infergate_of-a-soak"
 SURE: Final = ("sure-rpc", "sure-rest")
-"""Prefixes of models whose routes may send twice: no failure of a server is one of theirs."""
+"""Prefixes of models whose routes may send twice, so that server failures must not be visible."""
 ONCE: Final = ("rpc", "rest", "old-http", "old-rpc", "pipe", "raw", "shared")
-"""Prefixes of models whose servers may fail while they are asked."""
+"""Prefixes of models whose servers may fail during a request."""
 _PROXIES: Final = ("http", "grpc", "raw", "pipe")
 _HABITS: Final = """
 drain: {delay: 0s}
@@ -38,8 +38,8 @@ limits: {keepalive_time: 30s, header_time: 15s, idle_body_time: 15s, connect_tim
 log: {access: false}
 helpers: 1
 """
-"""Idle connections are the client's to end, who does so after 4 s: a server that ends one which is
-just being used is a failure, and a fair one."""
+"""The client closes idle connections after 4 s: a server that closes one at the moment of its use
+causes a legitimate failure."""
 _BEHIND: Final = """
 listeners:
   admin: {{address: "127.0.0.1:{0}"}}
@@ -130,13 +130,13 @@ routes:
 
 @dataclass(frozen=True)
 class Listener:
-    """``host:port``, and what a client of it needs where it wants TLS."""
+    """``host:port``, and the TLS settings of its clients."""
 
     address: str
     tls: ClientTls | None = None
 
     def target(self, protocol: str) -> Target:
-        """The same for a client that breaks off, and calls its ``protocol`` so (ALPN)."""
+        """The same for a client that breaks off, with its ``protocol`` for ALPN."""
         if self.tls is None:
             return Target(self.address)
         context = ssl.create_default_context(cafile=self.tls.ca)
@@ -147,7 +147,7 @@ class Listener:
 
 
 class Trust:
-    """An authority, and what it issued: ``own`` to listeners, ``shown`` to clients of gRPC."""
+    """An authority with certificates: ``own`` for listeners, ``shown`` for clients of gRPC."""
 
     def __init__(self, folder: Path) -> None:
         authority = Authority(folder)
@@ -171,7 +171,7 @@ def _infergate(running: Running) -> Infergate:
 
 
 class Behind:
-    """A server with the embedded models behind doors."""
+    """A server with the embedded models behind proxies."""
 
     def __init__(self, name: str, engine: str, trust: Trust) -> None:
         self.name: Final = name
@@ -185,8 +185,8 @@ class Behind:
         self.gateway: Infergate
 
     async def start(self) -> None:
-        """A process, and open doors. Raises RuntimeError where it does not come up."""
-        # The thread lives as long as the loop does: a server ends with the thread it began in.
+        """Start the process and open the proxies; raise RuntimeError if it does not start."""
+        # The thread lives as long as the loop does: a server ends with the thread that started it.
         running = await asyncio.to_thread(self._stack.enter_context, started(self._launch))
         self.gateway = _infergate(running)
         _, http, grpc, raw, pipe = running.addresses
@@ -200,29 +200,29 @@ class Behind:
         return _launched(self.name, folder, ports, text + _HABITS, self._engine)
 
     async def kill(self) -> None:
-        """At once: whatever is under way breaks off."""
+        """Kill it: requests in flight break off."""
         os.killpg(self.gateway.pid, signal.SIGKILL)
         self.shut()
         await asyncio.to_thread(self._stack.close)
 
     async def end(self) -> None:
-        """By SIGTERM: what is under way is finished."""
+        """Send SIGTERM: requests in flight finish."""
         await asyncio.to_thread(self._stack.close)
         self.shut()
 
     def shut(self) -> None:
-        """All doors."""
+        """Open all proxies."""
         for each in self.proxies.values():
             each.shut()
 
     async def close(self) -> None:
-        """For good."""
+        """Close all proxies."""
         for each in self.proxies.values():
             each.close()
         await asyncio.to_thread(self._stack.close)
 
     def listeners(self) -> Mapping[str, Listener]:
-        """Those that clients ask as well, past the doors."""
+        """The listeners that clients use directly, without a proxy."""
         return {
             "http": Listener(self.gateway.http),
             "grpc": Listener(self.gateway.grpc, self._trust.of_client),
@@ -230,7 +230,7 @@ class Behind:
 
 
 class Front:
-    """The gateway that is asked, and its configuration."""
+    """The gateway under test, and its configuration."""
 
     def __init__(
         self, engine: str, workers: int, trust: Trust, behind: tuple[Behind, Behind]
@@ -241,14 +241,14 @@ class Front:
         self._left, self._right = behind
         self._listeners = ""
         self._number = 0
-        # Who connects is never accepted: nothing is read, and nothing answered.
+        # Connections are never accepted, so nothing is read or answered.
         self._silent: Final = socket.create_server(("127.0.0.1", 0), backlog=4096)
         self.gateway: Infergate
         self.frames: str
 
     @contextlib.contextmanager
     def started(self) -> Iterator[None]:
-        """While the block runs."""
+        """Run it while the block runs."""
         with self._silent, started(self._launch) as running:
             self.gateway = _infergate(running)
             self.frames = running.addresses[3]
@@ -265,8 +265,8 @@ class Front:
         return _launched("the gateway", folder, ports, self.text(), self.engine)
 
     def text(self) -> str:
-        """Another configuration than before: with another timeout for some backends, now and then
-        with other limits, so that all backends are new."""
+        """Write a changed configuration: another timeout for some backends, and sometimes other
+        limits, so that all backends are new."""
         self._number += 1
         rest = _BACKENDS.format(
             left=self._left,
@@ -285,18 +285,18 @@ class Front:
 
     @property
     def processes(self) -> int:
-        """How many it has when all that are started when they are first needed are there: each
-        worker's helper. Several workers have a supervisor."""
+        """Return the number of processes including those started on demand: each worker's helper,
+        and a supervisor if there are several workers."""
         return 2 if self._workers == 1 else 1 + 2 * self._workers
 
     def write(self, text: str) -> None:
-        """Put ``text`` where the configuration is, all at once."""
+        """Replace the configuration file atomically."""
         beside = self.file.with_suffix(".new")
         beside.write_text(f"engine: {self.engine}\n{text}")
         beside.replace(self.file)
 
     def listeners(self) -> Mapping[str, Listener]:
-        """Those that clients ask."""
+        """The listeners that clients use."""
         return {
             "http": Listener(self.gateway.http, self._trust.of_server),
             "grpc": Listener(self.gateway.grpc),

@@ -1,5 +1,4 @@
-"""What goes wrong in a soak: clients that break off, and doors of servers that slam, hang and
-garble."""
+"""Faults of a soak: clients that break off, and proxies of servers that close, stall and garble."""
 
 import asyncio
 import contextlib
@@ -17,16 +16,16 @@ INFER = "/inference.GRPCInferenceService/ModelInfer"
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 _RESET = struct.pack("ii", 1, 0)
 _HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
-"""How a client of TLS begins."""
+"""The first bytes of a TLS client."""
 _AWAY = 20.0
-"""Seconds until a machine that lost its power is noticed by whoever waits for it."""
+"""Seconds until a peer notices a machine that lost its power."""
 
 # ---- clients ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Target:
-    """A listener, by ``host:port``; ``tls`` is what a client of it needs, where it wants TLS."""
+    """A listener at ``host:port``; ``tls`` is what its clients need, if it has TLS."""
 
     address: str
     tls: ssl.SSLContext | None = None
@@ -79,13 +78,13 @@ FAULTS: Mapping[str, tuple[str, Callable[[str], bytes]]] = {
     "handshake that breaks off": ("plain", lambda _: _HELLO),
     "garbage instead of a handshake": ("plain", lambda _: random.randbytes(500)),
 }  # fmt: skip
-"""What is said, by whoever has a key, to a kind of listener; ``plain``: to one that wants TLS,
-without it."""
+"""The bytes sent to a kind of listener by a client with a key; ``plain``: to a TLS listener,
+without TLS."""
 
 
 async def break_off(target: Target, said: bytes) -> None:
-    """Say it, maybe wait a little for an answer, and be gone: by a FIN, a RST, or (a machine that
-    lost its power) only after a while."""
+    """Send the bytes, perhaps wait briefly for a response, and leave: by a FIN, a RST, or (a
+    machine that lost its power) only after a while."""
     host, _, port = target.address.rpartition(":")
     try:
         reader, writer = await asyncio.open_connection(host, int(port), ssl=target.tls)
@@ -108,11 +107,11 @@ async def break_off(target: Target, said: bytes) -> None:
 
 
 class Proxy:
-    """A port of this process, whose connections go on to ``target`` while it is open."""
+    """A port of this process, which forwards connections to ``target`` while it is open."""
 
     def __init__(self) -> None:
         self.target = ""
-        # The port is this door's also while nothing listens there: whoever connects is refused.
+        # The port stays reserved while nothing listens there, so that connections are refused.
         with socket.create_server(("127.0.0.1", 0)) as found:
             self.port: int = found.getsockname()[1]
         self._socket = socket.socket()
@@ -125,11 +124,11 @@ class Proxy:
         self._flowing.set()
 
     async def open(self) -> None:
-        """Let in who comes."""
+        """Accept connections."""
         self._server = await asyncio.start_server(self._accept, sock=self._socket.dup())
 
     def shut(self) -> None:
-        """Whoever is connected is cut off, whoever connects is refused."""
+        """Break all connections and refuse new ones."""
         if self._server is not None:
             self._socket.shutdown(socket.SHUT_RDWR)
             self._server.close()
@@ -142,21 +141,21 @@ class Proxy:
             each.transport.abort()
 
     def garble(self) -> None:
-        """Have the server say something that is no answer to anybody, and end."""
+        """Send bytes that are no response to all clients, and close."""
         for each in tuple(self._clients):
             each.write(random.randbytes(300))
             each.close()
 
     def hang(self) -> None:
-        """Nothing comes through, until it flows again."""
+        """Forward nothing until ``flow``."""
         self._flowing.clear()
 
     def flow(self) -> None:
-        """What has waited comes through, and all that follows."""
+        """Forward the waiting bytes, and all that follow."""
         self._flowing.set()
 
     def close(self) -> None:
-        """It is a door no more."""
+        """Release the port."""
         self.flow()
         self.shut()
         self._socket.close()
@@ -171,7 +170,7 @@ class Proxy:
             self._open.add(there[1])
             self._clients.add(writer)
             await asyncio.gather(self._pass(reader, there[1]), self._pass(there[0], writer))
-        except OSError:  # nobody is there
+        except OSError:  # the target is down
             writer.transport.abort()
         finally:
             self._open -= pair

@@ -1,7 +1,7 @@
-"""What is done to the servers of a soak, one thing at a time, and to the gateway's configuration.
+"""Outages of a soak's servers, one at a time, and changes of the gateway's configuration.
 
-*Rule.* An outage is over when the server serves again, the gateway says so of all endpoints, and
-has answered once more: by then it has heard of every connection that broke. Then comes the next.
+*Rule.* An outage is over when the server responds again, the gateway reports all endpoints as up,
+and another request has succeeded: by then every broken connection is known. Then the next begins.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from .soak_deployment import Behind, Front
 from .soak_verdict import Counts, Outage, Outages
 
 _RECOVERY: Final = 100.0
-"""Seconds that a machine with much to do may take for what takes one or two."""
+"""Seconds that a busy machine may take for what usually takes one or two."""
 _POLL: Final = 0.5
 
 
 class Disturbances:
-    """Outages of the servers ``left`` and ``right``, of which only the second is ever ended."""
+    """Outages of the servers ``left`` and ``right``, of which only the second is ever stopped."""
 
     def __init__(
         self, front: Front, left: Behind, right: Behind, outages: Outages, counts: Counts
@@ -35,7 +35,7 @@ class Disturbances:
         self._counts: Final = counts
 
     async def keep_on(self, until: float, pause: float) -> None:
-        """All kinds of outages, in turn, about ``pause`` seconds apart."""
+        """Run all kinds of outages in order, about ``pause`` seconds apart."""
         kinds: tuple[tuple[str, Callable[[Behind], Awaitable[None]]], ...] = (
             ("killed", self._killed),
             ("connections cut", _cut),
@@ -116,7 +116,7 @@ async def _refusing(server: Behind) -> None:
 
 
 class Reloads:
-    """Of the configuration of ``front``, by all ways there are."""
+    """Reloads of the configuration of ``front``, by every method."""
 
     def __init__(self, front: Front, counts: Counts) -> None:
         self._front: Final = front
@@ -124,7 +124,7 @@ class Reloads:
         self.refused = 0
 
     async def keep_on(self, until: float, pause: float) -> None:
-        """About ``pause`` seconds apart; every fourth is a mistake."""
+        """Reload about every ``pause`` seconds; every fourth configuration is invalid."""
         kinds = (
             ("by POST", self._posted),
             ("of a changed file", self._changed),

@@ -1,7 +1,7 @@
-"""Who asks in a soak: clients of every protocol, most of them good, some mistaken, some broken.
+"""The clients of a soak: of every protocol, most valid, some mistaken, some broken.
 
-*Rule.* Each answer is judged. A good client gets the right one, always, or, of servers that may
-fail while it waits, as long as nothing was done to them. A mistaken one is told so.
+*Rule.* Every response is verified. A valid client gets the correct one, always, or, from servers
+that may fail during a request, unless there is an outage. A mistaken client gets an error.
 """
 
 import asyncio
@@ -49,11 +49,11 @@ from .soak_faults import FAULTS, STREAM, Target, break_off
 from .soak_verdict import Counts, Outages
 
 PATIENCE: Final = 100.0
-"""Seconds: nothing is judged by how fast it is."""
+"""Seconds; nothing is judged by its speed."""
 _CALM: Final = 60.0
-"""Seconds at the end of a run without large attacks: longer than memory is kept that was freed."""
+"""Seconds without large attacks at the end: longer than freed memory is kept."""
 _SIZES: Final = (1, 16, 1000, 40_000)
-"""Elements. The JSON of the last is long enough to go to a helper."""
+"""Numbers of elements. The JSON of the last is long enough for a helper."""
 _LIKELY: Final = (35, 25, 20, 20)
 _LIMITS: Final = replace(DEFAULT_LIMITS, connect_time=PATIENCE)
 _STREAMED: Final = 10
@@ -66,21 +66,21 @@ _STREAMING: Final = [
     each for each in CLIENT_KINDS if each.name in ("V2 REST, binary", "V2 gRPC, raw")
 ]
 _BROKEN: Final = re.compile("Socket closed|Stream removed|reset by peer|failed to connect")
-"""How grpc-core words that a connection is gone."""
+"""grpc-core's text for a closed connection."""
 _IDENTITY: Final = re.compile("sequence [0-9]+")
-"""Whose errors are to be counted together."""
+"""Prefixes by which errors are grouped."""
 _CREDENTIALS: Final = {"authorization": f"Bearer {KEY}"}
 _EXPECTED_KINDS: Final = frozenset(
     {Kind.BAD_REQUEST, Kind.UNAUTHENTICATED, Kind.NOT_FOUND, Kind.BACKEND_ERROR, Kind.NO_BACKEND}
 )
-"""What a mistaken client may be told, as clients of some protocol read it."""
+"""The kinds of errors that a mistaken client may get, as some protocols' clients read them."""
 
 _LATE: Final = frozenset({Kind.TIMEOUT, Kind.NO_BACKEND, Kind.BACKEND_ERROR})
-"""The same of one whose deadline has passed."""
+"""The same for a client whose deadline has passed."""
 
 
 class Traffic:
-    """To the gateway ``front``, and some past it to the server ``left``."""
+    """To the gateway ``front``, and some directly to the server ``left``."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ class Traffic:
         self._beside: set[asyncio.Task[None]] = set()
 
     async def caller(self, until: float, pause: float, faulty: float) -> None:
-        """One call after the other, whatever comes up; of ``faulty`` (0 to 1) of them the client
-        is to blame."""
+        """Make one random request after the other; a fraction ``faulty`` (0 to 1) are the client's
+        mistakes."""
         self._until = until
         while time.monotonic() < until:
             await asyncio.sleep(random.uniform(0, 2 * pause))
@@ -117,8 +117,8 @@ class Traffic:
                 )[0]()  # fmt: skip
 
     async def everything(self, at_once: int) -> None:
-        """Each kind of call once, so that what is made once is made; and so many of the largest at
-        once, for the memory that they need stays with the process."""
+        """Make each kind of request once, so that lazy objects exist; and as many of the largest
+        at once, since their memory stays with the process."""
         for model in _MODELS:
             for speaker in CLIENT_KINDS:
                 await self._infer(speaker, model, 16)
@@ -133,12 +133,12 @@ class Traffic:
                 await each()
 
     async def attacked(self) -> None:
-        """Each attack once: the memory that it needs stays with the process as well."""
+        """Make each attack once: its memory stays with the process as well."""
         for name in ATTACKS:
             await self._attacked(name)
 
     async def close(self) -> None:
-        """All clients leave."""
+        """Close all clients."""
         await asyncio.gather(*self._beside, return_exceptions=True)
         await asyncio.gather(*(each.close() for each in self._clients.values()))
         await self._channel.close()
@@ -170,14 +170,14 @@ class Traffic:
         await self._ask_server(random.choice(_UNBOUND), random.choice(_SIZES))
 
     async def _ask_server(self, speaker: ClientKind, size: int) -> None:
-        """Past the gateway, a server whose listeners have TLS where the gateway's have none."""
+        """Directly to a server, whose listeners have TLS where the gateway's do not."""
         client = self._client(speaker, "identity", self._left)
         exchange = _expect_identity(client, "identity", size)
         await self._judged(f"{speaker.name} → a server", "identity", exchange)
 
     async def _infer(self, speaker: ClientKind, model: str, size: int) -> None:
         if speaker.listener == RAW_SOCKETS:
-            model = "identity"  # what its listener is bound to
+            model = "identity"  # the model of its listener
         client = self._client(speaker, model)
         await self._judged(
             f"{speaker.name} → {model}", model, _expect_identity(client, model, size)
@@ -213,7 +213,7 @@ class Traffic:
         await self._judged(f"{speaker.name}, sequence → {model}", model, exchange())
 
     async def _repeated(self) -> None:
-        """One request, many answers."""
+        """One request with many responses."""
         speaker, model = random.choice(_STREAMING), random.choice(_REPEATS)
         client = self._client(speaker, model)
         values = np.arange(_STREAMED, dtype=np.int32)
@@ -232,12 +232,12 @@ class Traffic:
         await self._judged(f"{speaker.name}, many answers → {model}", model, exchange())
 
     async def _stream(self) -> None:
-        """Many requests on a stream of V2 gRPC, now and then given up."""
+        """Many requests on a stream of V2 gRPC, sometimes cancelled."""
         model, size = random.choice(_MODELS), random.choice(_SIZES[:3])
         request = pb.ModelInferRequest(model_name=model)
         request.inputs.add(name="INPUT0", datatype="FP32", shape=[size])
         request.raw_input_contents.append(bytes(4 * size))
-        if random.random() < 0.1:  # a client that loses its interest
+        if random.random() < 0.1:  # the client cancels
             call = self._streaming(STREAM, request.SerializeToString())
             with contextlib.suppress(grpc.aio.AioRpcError):
                 async for _ in call:
@@ -298,7 +298,7 @@ class Traffic:
         task.add_done_callback(self._beside.discard)
 
     async def _attack(self) -> None:
-        """Large ones leave memory that the gateway keeps for a while: in time before the end."""
+        """Large attacks leave memory that the gateway keeps for a while, so they end early."""
         is_late = time.monotonic() > self._until - _CALM
         names = [name for name, each in ATTACKS.items() if not (is_late and each.is_large)]
         self._go_on(self._attacked(random.choice(names)))
@@ -328,7 +328,7 @@ class Traffic:
         return random.choice(fronts)[listener].target(protocol)
 
     async def _err(self) -> None:
-        """A wrong key, an unknown model, an input too few: each is told."""
+        """A wrong key, an unknown model, a missing input: each gets an error."""
         speaker = random.choice(_UNBOUND)
         whole = _identity("simple", 1)
         name, request, headers = random.choice(
@@ -353,7 +353,7 @@ class Traffic:
         await self._judged(f"{speaker.name}, {name}", request.model, exchange())
 
     async def _give_up(self) -> None:
-        """While it is under way, or by a deadline that is over before it can be met."""
+        """Cancelled in flight, or with a deadline that cannot be met."""
         speaker, model = random.choice(CLIENT_KINDS), random.choice(_MODELS)
         if speaker.listener == RAW_SOCKETS:
             model = "identity"
@@ -374,7 +374,7 @@ class Traffic:
 
         await self._judged(f"{speaker.name}, given up", model, exchange())
 
-    # ---- how it is asked
+    # ---- sending requests
 
     def _client(
         self, speaker: ClientKind, model: str, plain: Mapping[str, Listener] | None = None
@@ -434,7 +434,7 @@ async def _expect_identity(client: RemoteBackend[Any, Any], model: str, size: in
 
 
 def _is_ours(error: Exception) -> bool:
-    """Whether the connection to the gateway itself failed, which is nobody's fault but its own."""
+    """Whether the connection to the gateway itself failed."""
     if isinstance(error, GatewayError):
         return any(f"backend '{each.name}': " in error.public for each in CLIENT_KINDS)
     if isinstance(error, grpc.aio.AioRpcError):

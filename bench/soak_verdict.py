@@ -1,4 +1,4 @@
-"""Whether a soak found something. Pure: samples, counts and times in, words out."""
+"""The verdict of a soak. Pure: samples, counts and times in, text out."""
 
 import math
 from collections import Counter
@@ -7,20 +7,20 @@ from dataclasses import dataclass, field, replace
 
 MIB = 1 << 20
 WARM = 1 / 3
-"""The part of a run that is warm-up: caches fill, arenas grow."""
+"""The fraction of a run that is warm-up, in which caches fill and arenas grow."""
 MAX_SLOPE = 1.0
-"""MiB a minute of a worker after that. A leak of ten bytes a request shows in no such run."""
+"""The accepted growth of a worker in MiB per minute. A run cannot show a leak of ten bytes a
+request."""
 MIN_GROWTH = 8.0
-"""MiB of a worker that are no leak, however steep: memory comes in arenas, and several large
-requests at once need more of them than there ever were before."""
+"""The accepted growth of a worker in MiB, however steep: memory comes in arenas, and several large
+requests at once need more of them than before."""
 SLACK = 3
-"""Descriptors or tasks more at the end than at the beginning that are none."""
+"""The accepted increase of descriptors or tasks from begin to end."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """The memory of a process and of those it started, ``resident`` in bytes, at ``at`` seconds of
-    the run."""
+    """The ``resident`` memory in bytes of a process and its children, ``at`` seconds of the run."""
 
     at: float
     resident: int
@@ -28,7 +28,7 @@ class Size:
 
 @dataclass(frozen=True)
 class State:
-    """What else they hold."""
+    """The other resources that they hold."""
 
     resident: int
     open_descriptors: int
@@ -40,8 +40,8 @@ class State:
 
 @dataclass
 class Outage:
-    """What was done to a server, from ``began`` until ``ended``, when all was well again and the
-    gateway knew (seconds, on one clock)."""
+    """An action on a server, from ``began`` until ``ended``, when everything worked again and the
+    gateway knew it (seconds, on one clock)."""
 
     name: str
     began: float
@@ -50,18 +50,18 @@ class Outage:
 
 @dataclass
 class Outages:
-    """All there were, and the one there is."""
+    """All past outages, and the current one."""
 
     all: list[Outage] = field(default_factory=list)
 
     def explain(self, began: float, ended: float) -> bool:
-        """Whether what failed between these times met one."""
+        """Whether a failure between these times overlaps an outage."""
         return any(each.began <= ended and began <= each.ended for each in self.all)
 
 
 @dataclass
 class Counts:
-    """What clients saw. Errors by their words; one is explained by an outage that was made."""
+    """The clients' results. Errors by their text; an outage explains some."""
 
     good: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
@@ -70,7 +70,7 @@ class Counts:
 
 
 def slope(sizes: Sequence[Size]) -> float:
-    """MiB a minute of ``growth``."""
+    """MiB per minute of ``growth``."""
     first, last = _ends(sizes)
     if not first or not last:
         return 0.0
@@ -79,11 +79,11 @@ def slope(sizes: Sequence[Size]) -> float:
 
 
 def growth(sizes: Sequence[Size]) -> float:
-    """MiB between the first and the last quarter of what comes after the warm-up: by the most of
-    each or by the least, whichever grew less.
+    """MiB between the first and the last quarter after the warm-up: by their maxima or their
+    minima, whichever grew less.
 
-    What is freed stays with a process until a reload gives it back. So the most grows for long, as
-    larger requests happen to come at once; but the least does not, unless something is kept.
+    A process keeps freed memory until a reload. So maxima grow for long, as larger requests happen
+    to coincide; but minima grow only if something leaks.
     """
     first, last = _ends(sizes)
     if not first or not last:
@@ -106,13 +106,13 @@ def _mean(sizes: Sequence[Size]) -> float:
 
 
 def steady(states: Sequence[State]) -> bool:
-    """Whether descriptors and tasks only come and go."""
+    """Whether descriptors and tasks only fluctuate."""
     counts = [(each.open_descriptors, each.tasks) for each in states]
     return all(max(each) - min(each) <= SLACK for each in zip(*counts, strict=True))
 
 
 def largest(states: Sequence[State]) -> State:
-    """The last of them, with the most descriptors and tasks of any."""
+    """The last state, with the maximum of descriptors and of tasks."""
     return replace(
         states[-1],
         open_descriptors=max(each.open_descriptors for each in states),
@@ -129,8 +129,8 @@ def troubles(  # noqa: PLR0913 - what was seen, from its beginning to its end
     *,
     workers: int = 1,
 ) -> list[str]:
-    """What is wrong with the gateway ``name`` of so many ``workers``: ``before`` the traffic, with
-    these ``sizes`` under it, and ``after`` everybody has gone."""
+    """Return the problems of the gateway ``name`` with ``workers``: ``before`` the traffic, with
+    these ``sizes`` under it, and ``after`` all clients have left."""
     found = []
     steepness = slope(sizes)
     if steepness > MAX_SLOPE * workers and growth(sizes) > MIN_GROWTH * workers:
@@ -152,7 +152,7 @@ def troubles(  # noqa: PLR0913 - what was seen, from its beginning to its end
 
 
 def errors(counts: Counts) -> list[str]:
-    """What clients met that no fault explains, and kinds of traffic that never went well."""
+    """Return the errors that no fault explains, and kinds of traffic that never succeeded."""
     found = [f"{count} times {words}" for words, count in counts.unexplained.most_common()]
     if not counts.good:
         found.append("nothing was answered")
@@ -160,8 +160,8 @@ def errors(counts: Counts) -> list[str]:
 
 
 def figure(metrics: str, name: str, label: str = "") -> float:
-    """The sum of what ``metrics``, as a scrape reads them, tell under ``name``, by the samples that
-    have ``label``."""
+    """Return the sum of ``metrics`` (a parsed scrape) of this ``name``, for samples with
+    ``label``."""
     found = 0.0
     for line in metrics.splitlines():
         sample, _, value = line.rpartition(" ")
@@ -177,7 +177,7 @@ def course(sizes: Sequence[Size]) -> str:
 
 
 def features(metrics: str) -> str:
-    """What the gateway had to do besides asking and answering, in one line."""
+    """The gateway's counters besides requests and responses, in one line."""
     counts = {
         "tried again": figure(metrics, "infergate_retries_total"),
         "hedged": figure(metrics, "infergate_hedges_total"),

@@ -1,11 +1,11 @@
-"""Where a request's CPU goes: a running gateway is sampled under load by py-spy, and each sample is
-put to a stage by the module it was in.
+"""CPU of a request by stage: py-spy samples a gateway under load, and each sample belongs to a
+stage by its module.
 
-*Strategy.* CPU a request is read from /proc without the sampler; the samples only say how it is
-shared out, among what the first thread of each process did: there infergate's Python runs. Other
-threads write the access log, or are the gRPC library's. A sample belongs to the innermost frame
-whose module has a stage: what serves several (``core``, HTTP/2 itself) belongs to who called it. A
-codec's belongs to the function of the contract that it was entered by.
+*Strategy.* CPU per request is read from /proc without the sampler; the samples only give its
+distribution over the first thread of each process, which runs infergate's Python. Other threads
+write the access log, or belong to the gRPC library. A sample belongs to the innermost frame whose
+module has a stage: shared modules (``core``, HTTP/2) belong to their caller, and a codec's to the
+function of the contract by which it was entered.
 """
 
 import math
@@ -66,9 +66,9 @@ _MODULES = {
     "runtime/offload": HELPERS,
     "observe/": OBSERVE,
 }
-"""By the beginning of a module's path inside the package; the first that fits."""
+"""By the prefix of a module's path in the package; the first match counts."""
 _EITHER_SIDE = ("transport/http2/", "transport/grpc/")
-"""Modules that both sides share. The listener's side is always entered by a frame of its own."""
+"""Modules that both sides share. The listener's side is always entered by its own frame."""
 _CONTRACT = {
     "summarize": REQUEST_IN, "request_text_bytes": REQUEST_IN, "parse_request": REQUEST_IN,
     "complete": REQUEST_IN, "validate": REQUEST_IN, "sequence_of": REQUEST_IN,
@@ -84,7 +84,7 @@ _MIN_SAMPLES = 100
 
 
 def account(contender: Contender, seconds: float, folder: Path) -> Account:
-    """CPU of one request through the proxy of ``contender``. Raises LoadError."""
+    """Return the CPU of one request through the proxy of ``contender``, or raise LoadError."""
     pace = Pace()
     trial = load.run(contender, 50, pace, folder)
     count = max(50, int(trial.per_second * seconds))
@@ -104,7 +104,7 @@ def account(contender: Contender, seconds: float, folder: Path) -> Account:
 
 
 def _sampled(pid: int, seconds: float, folder: Path) -> Sequence[str]:
-    """Collapsed stacks, ``frame;frame;frame count``, of the process and its children."""
+    """Return collapsed stacks, ``frame;frame;frame count``, of the process and its children."""
     path = folder / "stacks"
     tool = install("py-spy", (PY_SPY,)).folder / "venv" / "bin" / "py-spy"
     done = subprocess.run(
@@ -123,17 +123,17 @@ def _sampled(pid: int, seconds: float, folder: Path) -> Sequence[str]:
 
 
 def folded(stacks: Iterable[str]) -> Counter[str]:
-    """Samples of main threads by stage."""
+    """Return the samples of main threads by stage."""
     found: Counter[str] = Counter()
     for line in stacks:
         stack, _, count = line.rpartition(" ")
-        if _MAIN_THREAD.search(stack):  # a process is told by its command, whatever that holds
+        if _MAIN_THREAD.search(stack):  # a process is identified by its command
             found[stage_of(stack.split(";"))] += int(count)
     return found
 
 
 def stage_of(frames: Sequence[str]) -> str:
-    """The stage of one stack, outermost frame first."""
+    """Return the stage of one stack, outermost frame first."""
     entered, otherwise = "", LOOP
     for frame in reversed(frames):
         match = _FRAME.fullmatch(frame)

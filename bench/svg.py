@@ -1,4 +1,4 @@
-"""Line charts as SVG, readable on light and dark ground."""
+"""Line charts as SVG, readable on light and dark background."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -28,8 +28,8 @@ _COLOURS = 3
 
 @dataclass(frozen=True)
 class Axis:
-    """``ticks`` are values and what is written beside them, from the least to the most shown.
-    ``scale`` makes a value a distance."""
+    """``ticks`` are values with labels, from the smallest to the largest shown. ``scale`` maps a
+    value to a distance."""
 
     title: str
     ticks: Sequence[tuple[float, str]]
@@ -52,14 +52,14 @@ class Line:
 
 
 def decades(values: Sequence[float], spelled: Callable[[float], str] = "{:g}".format) -> Axis:
-    """A logarithmic axis without a title, whose ticks are the powers of ten around ``values``."""
+    """A logarithmic axis without a title, with ticks at the powers of ten around ``values``."""
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     powers = range(low, max(high, low + 1) + 1)
     return Axis("", [(10.0**power, spelled(10.0**power)) for power in powers], math.log10)
 
 
 def from_zero(values: Sequence[float]) -> Axis:
-    """A linear axis without a title, from 0 to a round number not below any of ``values``."""
+    """A linear axis without a title, from 0 to a round number of at least the largest value."""
     high = max(values)
     step = 10.0 ** math.floor(math.log10(high))
     step = next(each for each in (step / 5, step / 2, step, step * 2) if high / each <= 5)
@@ -67,7 +67,7 @@ def from_zero(values: Sequence[float]) -> Axis:
 
 
 def chart(title: str, across: Axis, up: Axis, lines: Sequence[Line]) -> str:
-    """A whole SVG document."""
+    """Return a whole SVG document."""
 
     def x(value: float) -> float:
         return round(_LEFT + across.position(value) * (WIDTH - _LEFT - _RIGHT), 1)
@@ -104,7 +104,8 @@ def chart(title: str, across: Axis, up: Axis, lines: Sequence[Line]) -> str:
 
 
 def apart(positions: Sequence[float], low: float = _LINE_HEIGHT) -> list[float]:
-    """Names beside the ends of their lines, in the same order, moved down where they would meet."""
+    """Return positions of labels at line ends, in the same order, moved down where they would
+    overlap."""
     moved = list(positions)
     below = -math.inf
     for index in sorted(range(len(positions)), key=positions.__getitem__):

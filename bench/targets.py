@@ -1,4 +1,4 @@
-"""The project's targets, and what was found of each."""
+"""The project's targets and their results."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ from .results import (
 )
 
 LINEAR = 1.25
-"""How far a cost may be from linear or flat and still be called so."""
+"""The accepted deviation of a cost from linear or flat."""
 _MIB = 2**20
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What must be, and what is aimed at; each at least, or ``at_most``, in ``unit``."""
+    """The required and the desired value in ``unit``, minimum or ``is_maximum``."""
 
     must: float
     aim: float
@@ -42,7 +42,7 @@ class Bound:
         return "required" if value * sign >= self.must * sign else "no"
 
     def judged(self, found: Spread) -> str:
-        """The median's; with a question mark where not all rounds say the same."""
+        """The verdict for the median, with a question mark if rounds disagree."""
         said = {self.reached(value) for value in (found.minimum, found.maximum)}
         return self.reached(found.median) + (" ?" if len(said) > 1 else "")
 
@@ -52,7 +52,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; ``found`` by engine."""
+    """A row of the table; ``found`` by engine."""
 
     work: str
     beside: str
@@ -116,8 +116,8 @@ _TARGETS = (
 
 
 def of_workers(bench: Bench) -> str:
-    """How two workers were measured, and what they could have: the generator needs a processor as
-    well."""
+    """How two workers were measured, and the possible maximum: the load generator needs a
+    processor too."""
     result = bench.result(of.TWO_WORKERS)
     if result is None:
         return "Two workers (required 1.6, target 1.9) were not measured in this run."
@@ -130,7 +130,7 @@ def of_workers(bench: Bench) -> str:
 
 
 def of_latency(bench: Bench) -> str:
-    """What Envoy adds in the same rounds: what a hop costs on that machine, whoever makes it."""
+    """The latency that Envoy adds in the same rounds: the cost of a hop on that machine."""
     parts = []
     for name, what in ((of.JSON_LATENCY, "JSON"), (of.GRPC_LATENCY, "gRPC")):
         result = bench.result(name)
@@ -141,12 +141,12 @@ def of_latency(bench: Bench) -> str:
 
 
 def cores(runs: Runs) -> list[float]:
-    """How many processors each run kept busy, the generator's aside."""
+    """How many processors each run used, without the load generator."""
     return [run.all_cpu * run.per_second / 1e6 for run in runs.rounds]
 
 
 def rows(bench: Bench) -> list[Row]:
-    """The table; what was not measured is not in it."""
+    """The table, without what was not measured."""
     return [
         *(row for target in _TARGETS for row in target.row(bench)),
         *_memory(bench),
@@ -156,8 +156,8 @@ def rows(bench: Bench) -> list[Row]:
 
 
 def noise(bench: Bench) -> dict[str, Mapping[str, Spread | None]]:
-    """By comparison: a peer's figures divided by those of the same peer, in the same rounds. What
-    equal things differ by."""
+    """The noise by comparison: a peer's figures divided by those of the same peer in the same
+    rounds."""
     return {
         result.name: {
             "requests/s": ratio(again, result.others[0], speed),
@@ -172,7 +172,7 @@ def noise(bench: Bench) -> dict[str, Mapping[str, Spread | None]]:
 
 
 def _memory(bench: Bench) -> Iterator[Row]:
-    """Of all pairs the worst is judged."""
+    """The worst of all pairs is judged."""
     engines = dict.fromkeys(peak.engine for peak in bench.peaks)
     if engines:
         found = {
@@ -187,7 +187,7 @@ def _memory(bench: Bench) -> Iterator[Row]:
 
 
 def _linear(bench: Bench) -> Iterator[Row]:
-    """CPU a byte of the largest tensor against that of the least that has a MiB."""
+    """CPU per byte of the largest tensor, divided by that of the smallest of at least a MiB."""
     for name in (of.BINARY_SIZES, of.GRPC_SIZES):
         curve = [result for result in bench.curve(name) if result.at >= _MIB]
         if len(curve) > 1:
@@ -209,7 +209,7 @@ def _flat(bench: Bench) -> Iterator[Row]:
 
 
 def _grown(first: Result, last: Result, factor: float) -> dict[str, Spread]:
-    """CPU a request of ``last`` to that of ``first``, divided by ``factor``, by engine."""
+    """CPU per request of ``last``, divided by that of ``first`` and by ``factor``, by engine."""
     found = {
         engine: ratio(runs, first.ours[engine], proxy_cpu) for engine, runs in last.ours.items()
     }

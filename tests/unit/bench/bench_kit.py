@@ -1,4 +1,4 @@
-"""Runs that nobody made."""
+"""Results without a run."""
 
 from collections.abc import Sequence
 

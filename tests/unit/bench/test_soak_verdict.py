@@ -1,4 +1,4 @@
-"""What a soak calls a leak, and what it does not."""
+"""Growth that a soak reports as a leak, and growth that it accepts."""
 
 import dataclasses
 import math
@@ -26,7 +26,7 @@ BEFORE = State(80 * MIB, 20, 2)
 
 
 def samples(seconds: int, size: object) -> list[Size]:
-    """A second each; ``size`` tells the MiB at a time."""
+    """One sample a second; ``size`` maps a time to MiB."""
     return [Size(at, int(size(at) * MIB)) for at in range(seconds)]  # type: ignore[operator]
 
 

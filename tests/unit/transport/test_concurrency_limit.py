@@ -14,7 +14,7 @@ POST = HttpRequest("POST", "/")
 
 
 class Noting:
-    """Responds when ``go`` is set, or fails if the path says so."""
+    """Responds when ``go`` is set, or fails for the path of a failure."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()

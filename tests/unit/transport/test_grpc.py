@@ -428,7 +428,7 @@ async def test_a_streams_trailers_are_sent_at_its_end(
 
 
 async def test_a_message_of_a_status_may_end_with_a_blank(rpc_upstream: RpcUpstream) -> None:
-    """As in Triton's "Expected [-1], got []. "."""
+    """Triton sends "Expected [-1], got []. "."""
 
     async def serve(_: bytes, context: Any) -> bytes:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "got []. ")

@@ -101,7 +101,6 @@ async def test_parts_are_chunks_and_the_connection_goes_on(engine: Engine) -> No
         assert await peer.reader.readexactly(len(body)) == body
         assert (await peer.answer()).body == b"POST hi"
         assert app.closed == 1
-        await peer.close()
 
 
 async def test_an_empty_part_is_not_the_last(engine: Engine) -> None:
@@ -110,7 +109,6 @@ async def test_an_empty_part_is_not_the_last(engine: Engine) -> None:
         await peer.send(get("/3?empty"))
         await peer.answer()
         assert await peer.reader.readuntil(b"0\r\n\r\n") == b"5\r\nfirst\r\n0\r\n\r\n"
-        await peer.close()
 
 
 async def test_http_1_0_ends_with_the_connection(engine: Engine) -> None:
@@ -121,7 +119,6 @@ async def test_http_1_0_ends_with_the_connection(engine: Engine) -> None:
         assert answer.headers["connection"] == "close"
         assert "transfer-encoding" not in answer.headers
         assert await peer.reader.read() == b"firstpart!part!"
-        await peer.close()
 
 
 async def test_each_part_is_there_when_it_is_made(engine: Engine) -> None:
@@ -132,7 +129,6 @@ async def test_each_part_is_there_when_it_is_made(engine: Engine) -> None:
         assert await peer.reader.readexactly(10) == b"5\r\nfirst\r\n"
         app.release.set()
         assert await peer.reader.readuntil(b"0\r\n\r\n") == b"5\r\npart!\r\n0\r\n\r\n"
-        await peer.close()
 
 
 async def test_a_slow_reader_stops_the_pulling(engine: Engine) -> None:
@@ -149,7 +145,6 @@ async def test_a_slow_reader_stops_the_pulling(engine: Engine) -> None:
             while size < 100_000_000:
                 size += len(await peer.reader.read(1 << 20))
         assert app.pulled == 1000
-        await peer.close()
 
 
 async def test_a_client_that_does_not_read_is_disconnected(engine: Engine) -> None:
@@ -159,7 +154,6 @@ async def test_a_client_that_does_not_read_is_disconnected(engine: Engine) -> No
         await until(lambda: app.closed == 1)
         assert app.pulled < 200
         await until(lambda: harness.admission.requests == 0)
-        await peer.close()
 
 
 async def test_a_client_that_leaves_cancels_it(engine: Engine) -> None:
@@ -179,7 +173,6 @@ async def test_impossible_events_end_the_connection(engine: Engine, query: str) 
         await peer.send(get(f"/1?{query}"))
         assert not (await peer.reader.read()).endswith(b"0\r\n\r\n")
         assert app.closed == 1
-        await peer.close()
 
 
 async def test_a_stream_may_end_while_the_server_stops(engine: Engine) -> None:
@@ -193,7 +186,6 @@ async def test_a_stream_may_end_while_the_server_stops(engine: Engine) -> None:
         app.release.set()
         assert (await peer.reader.read()).endswith(b"part!\r\n0\r\n\r\n")
         await stopping
-        await peer.close()
 
 
 async def test_a_stream_that_does_not_end_is_cut_when_the_grace_is_over(engine: Engine) -> None:
@@ -203,7 +195,6 @@ async def test_a_stream_that_does_not_end_is_cut_when_the_grace_is_over(engine: 
         await app.entered.wait()
         await harness.server.stop(0.05)
         assert app.closed == 1
-        await peer.close()
 
 
 # ---- the client ---------------------------------------------------------------------------------

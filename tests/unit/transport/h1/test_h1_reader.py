@@ -284,7 +284,7 @@ def test_both_lengths_only_at_the_beginning() -> None:
 )
 @pytest.mark.parametrize("step", [1, 5000])
 def test_invalid_chunks(chunks: bytes, step: int) -> None:
-    """Refused as soon as they are invalid, however they are split."""
+    """The reader refuses them at the first invalid byte, however they are split."""
     into = reader(scratch=8000)
     head, body = receive(into, CHUNKED)
     assert (head.is_chunked, body) == (True, None)

@@ -380,7 +380,7 @@ async def test_a_handshake_that_never_ends(pair: Pair, sent: bytes) -> None:
 
 
 async def test_port_scans_are_not_logged(pair: Pair) -> None:
-    """As a load balancer does, to check that the port is open."""
+    """A load balancer does so to check that the port is open."""
     async with serve("http", pair) as harness:
         _, writer = await asyncio.open_connection("127.0.0.1", harness.port)
         writer.close()
