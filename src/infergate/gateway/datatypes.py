@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from infergate.core.accounting import charge_tensors
+from infergate.core.datatypes import Datatype
 from infergate.core.limits import KIB, MIB
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 from infergate.core.request_context import RequestContext
@@ -28,21 +29,27 @@ async def cast_for_backend(
     request: InferRequest, binding: RouteBinding, context: RequestContext
 ) -> InferRequest:
     """Return ``request`` in datatypes that the backend's protocol carries. Raises UNSUPPORTED."""
-    inputs, casts, protocol = request.inputs, binding.route.cast, binding.backend.protocol
-    cast_inputs = await _in_thread_if_large(
-        inputs,
-        MAX_INLINE_CAST_BYTES,
-        cast.cast_unsupported,
-        inputs,
-        binding.unsupported_datatypes,
-        casts,
-        "input",
-        protocol,
+    inputs, protocol = request.inputs, binding.backend.protocol
+    unsupported, casts = binding.unsupported_datatypes, binding.route.cast
+    cast_inputs = await _cast_if_needed(inputs, unsupported, casts, "input", protocol, context)
+    return request if cast_inputs is inputs else replace(request, inputs=cast_inputs)
+
+
+async def _cast_if_needed(  # noqa: PLR0913, PLR0917 - as cast_unsupported
+    tensors: tuple[Tensor, ...],
+    unsupported: frozenset[Datatype],
+    casts: cast.CastRules,
+    side: str,
+    protocol: str,
+    context: RequestContext,
+) -> tuple[Tensor, ...]:
+    arguments = tensors, unsupported, casts, side, protocol
+    result = await _in_thread_if_large(
+        tensors, MAX_INLINE_CAST_BYTES, cast.cast_unsupported, *arguments
     )
-    if cast_inputs is inputs:
-        return request
-    charge_tensors(cast_inputs, (tensor.data for tensor in inputs), context.memory)
-    return replace(request, inputs=cast_inputs)
+    if result is not tensors:
+        charge_tensors(result, (tensor.data for tensor in tensors), context.memory)
+    return result
 
 
 async def cast_substitutes_back(
@@ -74,23 +81,14 @@ async def fit_response(
     context: RequestContext,
 ) -> InferResponse:
     """Return ``response`` in datatypes that the client's protocol can carry, with the requested
-    classes if ``model`` is given (see ``Gateway._prepare_request``)."""
-    outputs, casts = response.outputs, binding.route.cast
-    if context.unsupported_datatypes:
-        cast_outputs = await _in_thread_if_large(
-            outputs,
-            MAX_INLINE_CAST_BYTES,
-            cast.cast_unsupported,
-            outputs,
-            context.unsupported_datatypes,
-            casts,
-            "output",
-            context.record.protocol,
+    classes if ``model`` is given."""
+    outputs, unsupported = response.outputs, context.unsupported_datatypes
+    if unsupported:
+        casts, protocol = binding.route.cast, context.record.protocol
+        cast_outputs = await _cast_if_needed(
+            outputs, unsupported, casts, "output", protocol, context
         )
-        if cast_outputs is not response.outputs:
-            charge_tensors(
-                cast_outputs, (tensor.data for tensor in response.outputs), context.memory
-            )
+        if cast_outputs is not outputs:
             response = replace(response, outputs=cast_outputs)
     if model is None:
         return response

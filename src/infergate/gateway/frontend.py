@@ -40,29 +40,10 @@ from infergate.gateway.translation import Translation
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
-Req_contra = TypeVar("Req_contra", contravariant=True)
-Resp_co = TypeVar("Resp_co", covariant=True)
+Pipeline = Translation[Req, Resp] | PassThrough[Req, Resp]
+"""How the inferences of one route are carried out. Its name is in the access log."""
 _MAX_TRANSLATED_MODELS: Final = 1024
 """Models of one backend that are remembered as needing translation."""
-
-
-class Pipeline(Protocol[Req_contra, Resp_co]):
-    """How the inferences of one route are carried out."""
-
-    @property
-    def name(self) -> str:
-        """The name in the access log."""
-        ...
-
-    async def infer(
-        self,
-        wire: Req_contra,
-        summary: RequestSummary,
-        binding: RouteBinding,
-        context: RequestContext,
-    ) -> Resp_co:
-        """Return the response to the inference in ``wire``, whose route is ``binding``."""
-        ...
 
 
 class RequestAuthorizer(Protocol):

@@ -118,7 +118,7 @@ class Gateway:
             *options.permissions.extensions,
             *self.shared_memory.extensions,
         )
-        self._control: Final = ServerControl(options.permissions, self)
+        self._control: Final = ServerControl(options.permissions, self.backends, self.bind_any)
         self.bindings: Final = tuple(RouteBinding(r, backends[r.backend]) for r in table.routes)
         self._table: Final = table
         self.name_rule: Final = table.name_rule

@@ -42,8 +42,6 @@ def to_backend(operation: ModelOperation, route: Route) -> ModelOperation:
     version = route.backend_version(operation.version)
     if not isinstance(operation, InferRequest):
         return replace(operation, model=model, version=version)
-    if not route.rewrite.renames_tensors:
-        return replace(operation, model=model, version=version)
     return replace(
         operation,
         model=model,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from infergate.backends.base import Backend
 from infergate.codecs.base import Profile
@@ -51,28 +51,20 @@ class ControlPermissions:
 
 
 NO_PERMISSIONS: Final = ControlPermissions()
-
-
-class SupportsModelRouting(Protocol):
-    """The part of the gateway that ``ServerControl`` uses."""
-
-    @property
-    def backends(self) -> Sequence[Backend]:
-        """All backends."""
-        ...
-
-    def bind_any(self, model: str, context: RequestContext) -> RouteBinding:
-        """Return the first route of a model, whatever its version, and record it in ``context``.
-        Raises NOT_FOUND."""
-        ...
+BindAny = Callable[[str, RequestContext], RouteBinding]
+"""Returns the first route of a model, whatever its version, and notes it on the context. Raises
+NOT_FOUND."""
 
 
 class ServerControl:
     """Loads and unloads models, and reads and changes trace and log settings."""
 
-    def __init__(self, permissions: ControlPermissions, gateway: SupportsModelRouting) -> None:
+    def __init__(
+        self, permissions: ControlPermissions, backends: Sequence[Backend], bind_any: BindAny
+    ) -> None:
         self._permissions: Final = permissions
-        self._gateway: Final = gateway
+        self._backends: Final = backends
+        self._bind_any: Final = bind_any
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
         """Carry out ``operation``. Raises NO_BACKEND for loading and unloading while that is off
@@ -98,7 +90,7 @@ class ServerControl:
     async def _perform_on_model(
         self, operation: RepositoryOperation | TraceSettingsRequest, context: RequestContext
     ) -> Response:
-        binding = self._gateway.bind_any(operation.model, context)
+        binding = self._bind_any(operation.model, context)
         backend_operation = model_to_backend(operation, binding.route)
         return (await binding.backend.perform_on_all(backend_operation, context))[0]
 
@@ -106,7 +98,7 @@ class ServerControl:
         self, operation: SettingsOperation, context: RequestContext
     ) -> Response:
         if isinstance(operation, TraceSettingsRequest) and operation.model:
-            binding = self._gateway.bind_any(operation.model, context)
+            binding = self._bind_any(operation.model, context)
             if not (await binding.backend.server_profile(context)).has_trace_settings:
                 raise GatewayError(
                     Kind.UNSUPPORTED, f"backend '{binding.backend.name}' has no trace settings"
@@ -114,12 +106,10 @@ class ServerControl:
             return await self._perform_on_model(operation, context)
         supports = _SUPPORTED_BY[type(operation)]
         kinds = await asyncio.gather(
-            *(backend.server_profile(context) for backend in self._gateway.backends)
+            *(backend.server_profile(context) for backend in self._backends)
         )
         supporting = [
-            backend
-            for backend, kind in zip(self._gateway.backends, kinds, strict=True)
-            if supports(kind)
+            backend for backend, kind in zip(self._backends, kinds, strict=True) if supports(kind)
         ]
         if not supporting:
             raise GatewayError(
