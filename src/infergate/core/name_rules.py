@@ -78,6 +78,13 @@ class NameRule:
         if is_cacheable:
             self._accepted_names[name] = None
 
+    def check_model(self, model: str, version: str) -> None:
+        """Raise BAD_REQUEST if the name of a model or its version, where given, is invalid."""
+        if model and model not in self._accepted_names:
+            self.check(model)
+        if version and version not in self._accepted_names:
+            self.check(version, "model version")
+
     def check_operation(self, operation: Any) -> None:
         """Raise BAD_REQUEST if a name in ``operation`` is invalid."""
         for field, label in _CHECKED_FIELDS:

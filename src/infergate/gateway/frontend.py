@@ -85,6 +85,7 @@ class Frontend(Generic[Req, Resp]):
         self._authorizer: Final = authorizer
         self._unsupported_datatypes: Final = frozenset(Datatype) - codec.capabilities.datatypes
         self.gateway: Final = gateway
+        self._check_model: Final = gateway.name_rule.check_model
         if offload is not None:
             offload = steps.offload(offload)
         self.codec_offload: Final = CodecOffload(codec, limits, offload)
@@ -132,7 +133,7 @@ class Frontend(Generic[Req, Resp]):
             )
             record.operation = OPERATION_NAMES[summary.operation]
             record.model = summary.model
-            self._check_names(summary)
+            self._check_model(summary.model, summary.version)
             if self._authorizer is not None:
                 summary = await self._authorizer.authorize(summary, context)
             if deferred is not None:
@@ -151,15 +152,6 @@ class Frontend(Generic[Req, Resp]):
             return self.refuse(error, wire, context)
         except Exception:  # noqa: BLE001 - a bug must cost one request, not the process
             return self.refuse(internal_error(f"serving {self.codec.name}"), wire, context)
-
-    def _check_names(self, summary: RequestSummary) -> None:
-        """Raise BAD_REQUEST for a name that is not accepted, before access rules and routes see
-        it."""
-        names = self.gateway.name_rule
-        if summary.model:
-            names.check(summary.model)
-        if summary.version:
-            names.check(summary.version, "model version")
 
     async def _inflate(
         self,
@@ -201,7 +193,7 @@ class Frontend(Generic[Req, Resp]):
         record.pipeline = self._translation.name
         summary = self.codec.summarize(wire)
         record.model = summary.model
-        self._check_names(summary)
+        self._check_model(summary.model, summary.version)
         if self._authorizer is not None:
             await self._authorizer.authorize(summary, context)
         binding = self.gateway.bind(summary.model, summary.version, context)

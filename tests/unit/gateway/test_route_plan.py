@@ -1,0 +1,81 @@
+"""A route's plan has the steps that the route needs and no others, and is made on first use."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fakes import LineCodec, Memory, Wired, call
+
+from infergate.core.datatypes import Datatype
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import InferRequest, ModelMetadata
+from infergate.core.wire import RpcRequest
+from infergate.gateway.frontend import Frontend
+from infergate.gateway.gateway import Gateway
+from infergate.gateway.route_binding import RouteBinding
+from infergate.gateway.route_plan import RoutePlan
+from infergate.gateway.shared_memory import SharedMemory
+from infergate.routing.table import Rewrite, Route, RouteTable
+
+PLAIN = Route("m", "b")
+
+
+class Lacking(Memory):
+    """A backend whose protocol has neither sequences nor BF16."""
+
+    supports_sequences = False
+    datatypes = frozenset(Datatype) - {Datatype.BF16}
+
+
+def steps(route: Route, backend: Any, declared: str = "") -> list[str]:
+    async def describe(*_: Any) -> ModelMetadata:
+        raise AssertionError
+
+    plan = RoutePlan(
+        RouteBinding(route, backend),
+        {declared: ModelMetadata(declared)} if declared else {},
+        SharedMemory(DEFAULT_LIMITS, enabled=False),
+        describe,
+    )
+    return [step.__name__ for step in plan._request_steps]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("route", "backend", "declared", "expected"),
+    [
+        (PLAIN, Memory("b"), "", []),
+        (PLAIN, Memory("b"), "other", []),
+        (PLAIN, Memory("b"), "m", ["_declare"]),
+        (replace(PLAIN, pattern="*"), Memory("b"), "other", ["_declare"]),
+        (PLAIN, Lacking("b"), "", ["_refuse_sequence", "_cast"]),
+        (replace(PLAIN, cast={Datatype.BF16: Datatype.FP32}), Memory("b"), "", ["_cast_back"]),
+        (replace(PLAIN, rewrite=Rewrite(version="2")), Memory("b"), "", ["_rename"]),
+    ],
+)
+def test_a_route_has_the_steps_that_it_needs(
+    route: Route, backend: Any, declared: str, expected: list[str]
+) -> None:
+    assert steps(route, backend, declared) == expected
+
+
+async def test_pipelines_and_plans_are_made_on_first_use_and_kept() -> None:
+    codec = LineCodec()
+    backends = {"b": Wired("b", codec), "other": Memory("other")}
+    gateway = Gateway(RouteTable([PLAIN, Route("n", "other"), Route("o", "b")]), backends, {})
+    frontend: Frontend[Any, Any] = Frontend(codec, gateway, DEFAULT_LIMITS)
+    assert not frontend._pipelines
+    assert not gateway._plans
+    for _ in range(2):
+        for model in ("m", "n"):
+            await frontend.respond(RpcRequest(f"infer {model} 1 id"), call())
+    assert [binding.route.pattern for binding in frontend._pipelines] == ["m", "n"]
+    assert [binding.route.pattern for binding in gateway._plans] == ["n"]
+
+
+async def test_a_plain_inference_reaches_the_backend_unchanged() -> None:
+    memory = Memory("b")
+    gateway = Gateway(RouteTable([PLAIN]), {"b": memory}, {})
+    request, context = InferRequest("m", id="mine"), call()
+    response = await gateway.infer(request, gateway.bind("m", "", context), context)
+    assert memory.requests[0] is request
+    assert (response.model, response.id) == ("m", "mine")
