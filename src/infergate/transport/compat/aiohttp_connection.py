@@ -32,9 +32,10 @@ log = logging.getLogger(__name__)
 _MAX_READ_AHEAD: Final = 64 * 1024
 
 
-class AiohttpConnection(Http1Connection[AiohttpRequest], asyncio.Protocol):
+class AiohttpConnection(Http1Connection, asyncio.Protocol):
     """An HTTP/1.1 server connection that reads requests with aiohttp's C parser."""
 
+    _request: AiohttpRequest | None
     __slots__ = ("_accepts_both_lengths", "_parser", "_partial_head", "_read_ahead")
 
     def __init__(self, listener: HttpAppListener, *, accept_both_lengths: bool) -> None:

@@ -15,13 +15,13 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest
 from infergate.transport.compat.aiohttp_parser import HTTP_1_0, RawRequestMessage, StreamReader
 from infergate.transport.http1 import message_head
-from infergate.transport.http1.connection import Http1Request
 from infergate.transport.server.admission import Admission
+from infergate.transport.server.incoming_request import IncomingHttpRequest
 
 _JOIN_BELOW: Final = 16 * 1024
 
 
-class AiohttpRequest(Http1Request):
+class AiohttpRequest(IncomingHttpRequest):
     """One request; ``wire`` and ``context`` describe its body once all of it was taken.
 
     ``received``: body bytes so far. ``missing``: announced bytes not yet received.
@@ -65,7 +65,7 @@ class AiohttpRequest(Http1Request):
             message.method, message.path, message.version, headers, self._limits
         )
         self.missing = int(headers.get("content-length", 0))
-        self._account.admit(self.missing)
+        self.account.admit(self.missing)
 
     @property
     def expects_continue(self) -> bool:
@@ -82,7 +82,7 @@ class AiohttpRequest(Http1Request):
             if self._is_chunked:
                 if self.received > self._limits.body:
                     raise message_head.body_too_large(self.received, self._limits)
-                self._account.add_body_bytes(len(chunk))
+                self.account.count_body(self.received)
             else:
                 self.missing -= len(chunk)
             # Large chunks are kept; small ones are joined, so that a slowly dripping body does not

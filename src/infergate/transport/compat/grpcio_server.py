@@ -34,24 +34,22 @@ from infergate.core.errors import GatewayError, internal_error
 from infergate.core.limits import Limits
 from infergate.core.log_events import BUG
 from infergate.core.request_context import RequestContext
-from infergate.core.tensor import Buffer
 from infergate.core.wire import NO_HEADERS, RpcRequest, RpcResponse, join_parts
 from infergate.transport.base import (
     Address,
     BindFunction,
     BoundSockets,
-    RequestStream,
     RpcApp,
-    StreamHandler,
 )
 from infergate.transport.compat import grpcio_tls
 from infergate.transport.grpc import metadata
 from infergate.transport.grpc.drain import until_stopped
 from infergate.transport.grpc.framing import MESSAGE_OVERHEAD
-from infergate.transport.grpc.multiplexing import multiplex
+from infergate.transport.grpc.rpc_app import build_refusal, stream_handler
 from infergate.transport.net.bind import bind_sockets
-from infergate.transport.server.admission import Admission, RequestAccount, shutting_down
+from infergate.transport.server.admission import Admission, shutting_down
 from infergate.transport.server.connection_gate import ConnectionGate
+from infergate.transport.server.incoming_request import IncomingRequest
 
 log = logging.getLogger(__name__)
 
@@ -220,14 +218,9 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
     def service(self, handler_call_details: Any) -> Any:
         """Return the handler of one call."""
         method: str = handler_call_details.method
-        if self._stream_handler(method) is None:
+        if stream_handler(self.app, method, self.admission) is None:
             return self._unary(method)
         return grpc.stream_stream_rpc_method_handler(self._make_stream(method))
-
-    def _stream_handler(self, method: str) -> StreamHandler | None:
-        """Return the handler of a streaming method, or None if the method is unary or unknown."""
-        begin = self.app.request_streams.get(method)
-        return self.app.streams.get(method) if begin is None else self._make_conversation(begin)
 
     def cancel_with(self, error: GatewayError) -> None:
         """End all active calls with `error`."""
@@ -255,34 +248,24 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
 
         return grpc.unary_unary_rpc_method_handler(respond)
 
-    def _make_conversation(
-        self, open_stream: Callable[[RequestContext], RequestStream]
-    ) -> StreamHandler:
-        def respond(
-            messages: AsyncIterator[Buffer], context: RequestContext
-        ) -> AsyncIterator[RpcResponse]:
-            return multiplex(open_stream(context), messages, self.admission)
-
-        return respond
-
     async def _respond(
         self, method: str, message: bytes, context: RequestContext, servicer_context: Any
     ) -> RpcResponse:
         length = context.record.bytes_in = len(message)
         wire = RpcRequest(method, (message,), context.headers)
-        share = context.memory = RequestAccount(self.admission)
+        request = IncomingRequest(context, self.admission)
         try:
             context.peer_identity = self._identify(servicer_context)
-            share.admit(length)
+            request.account.admit(length)
             with self._registered(context):
                 return await self.app.respond(wire, context)
         except GatewayError as error:
-            return self._refusal(error, method, context)
+            return build_refusal(self.app, error, method, context)
         except Exception:
             log.exception("answering %s failed", method, extra=BUG)
-            return self._refusal(internal_error(), method, context)
+            return build_refusal(self.app, internal_error(), method, context)
         finally:
-            share.release()
+            request.account.release()
 
     async def _answer(self, method: str, message: bytes, servicer_context: Any) -> bytes:
         response = await self._respond(
@@ -305,10 +288,9 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         self, method: str, messages: AsyncIterator[bytes], servicer_context: Any
     ) -> None:
         context = _create_call(servicer_context)
-        handler = self._stream_handler(method)
-        assert (
-            handler is not None
-        )  # the set of streaming methods does not depend on the configuration
+        handler = stream_handler(self.app, method, self.admission)
+        # The set of streaming methods does not depend on the configuration.
+        assert handler is not None
         try:
             context.peer_identity = self._identify(servicer_context)
             self.admission.admit_stream()
@@ -331,7 +313,9 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
             await self._refuse_stream(error, method, context, servicer_context)
         except Exception:
             log.exception("streaming %s failed", method, extra=BUG)
-            _set_status(servicer_context, self._refusal(internal_error(), method, context))
+            _set_status(
+                servicer_context, build_refusal(self.app, internal_error(), method, context)
+            )
         finally:
             self.admission.release_stream()
             if isinstance(responses, AsyncGenerator):
@@ -342,18 +326,11 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         self, error: GatewayError, method: str, context: RequestContext, servicer_context: Any
     ) -> None:
         """End a stream with `error`."""
-        refusal = self._refusal(error, method, context)
+        refusal = build_refusal(self.app, error, method, context)
         if refusal.code:
             _set_status(servicer_context, refusal)
         else:  # the protocol sends errors as messages
             await servicer_context.write(_message(refusal))
-
-    def _refusal(self, error: GatewayError, method: str, context: RequestContext) -> RpcResponse:
-        try:
-            return self.app.refuse(error, RpcRequest(method, metadata=context.headers), context)
-        except Exception:
-            log.exception("refusing %s failed", method, extra=BUG)
-            return RpcResponse(code=grpc.StatusCode.INTERNAL.value[0], details="internal error")
 
 
 def _create_call(servicer_context: Any) -> RequestContext:

@@ -15,20 +15,15 @@ import logging
 from collections.abc import Sequence
 
 from infergate.core.errors import GatewayError, bad_request
-from infergate.core.limits import Limits
 from infergate.core.log_events import BUG
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport.framed.frame_reader import PREFIX, FrameReader, encode_prefix
 from infergate.transport.http1 import message_head
-from infergate.transport.http1.server_connection import (
-    ConnectionState,
-    HttpServerConnection,
-    IncomingRequest,
-)
-from infergate.transport.server.admission import Admission
+from infergate.transport.http1.server_connection import ConnectionState, HttpServerConnection
 from infergate.transport.server.connection_gate import CLIENT_HELLO_PREFIX, is_client_hello
+from infergate.transport.server.incoming_request import IncomingHttpRequest
 from infergate.transport.server.listener import HttpAppListener
 
 log = logging.getLogger(__name__)
@@ -38,39 +33,7 @@ def _empty_request() -> HttpRequest:
     return HttpRequest("POST", "/")
 
 
-class FrameRequest(IncomingRequest):
-    """A frame that is arriving, with ``length`` announced bytes."""
-
-    __slots__ = ("_length",)
-
-    def __init__(
-        self,
-        context: RequestContext,
-        length: int,
-        admission: Admission,
-        *,
-        is_complete: bool,
-    ) -> None:
-        super().__init__(_empty_request(), context, admission)
-        self.is_complete = is_complete
-        self._length = length
-
-    def admit(self, limits: Limits) -> None:
-        """Check the length and admit the request. Raises GatewayError."""
-        if not self._length:
-            raise bad_request("the frame is empty")
-        if self._length > limits.body:
-            raise message_head.body_too_large(self._length, limits)
-        self._account.admit(self._length)
-
-    def complete(self, body: memoryview) -> None:
-        """Complete the request with its whole ``body``."""
-        self.is_complete = True
-        self.wire.body = [body]
-        self.context.record.bytes_in = self._length
-
-
-class FrameConnection(HttpServerConnection[FrameRequest], asyncio.BufferedProtocol):
+class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
     """The server side of a connection with size-prefixed frames."""
 
     __slots__ = ("_frames", "_in_prefix")
@@ -132,10 +95,15 @@ class FrameConnection(HttpServerConnection[FrameRequest], asyncio.BufferedProtoc
             return
         whole = frames.has_whole(length)
         context = RequestContext(self._peer, peer_identity=self._identity)
-        request = self._request = FrameRequest(context, length, host.admission, is_complete=whole)
+        request = self._request = IncomingHttpRequest(_empty_request(), context, host.admission)
+        request.is_complete = whole
         self._state = ConnectionState.BODY
         try:
-            request.admit(host.limits)
+            if not length:
+                raise bad_request("the frame is empty")
+            if length > host.limits.body:
+                raise message_head.body_too_large(length, host.limits)
+            request.account.admit(length)
         except GatewayError as error:
             if whole:
                 frames.skip(length)
@@ -150,7 +118,9 @@ class FrameConnection(HttpServerConnection[FrameRequest], asyncio.BufferedProtoc
         assert request is not None
         body = frames.take()
         if body is not None:
-            request.complete(body)
+            request.is_complete = True
+            request.wire.body = [body]
+            request.context.record.bytes_in = len(body)
             self._start(request)
         else:
             self._await_body(frames.received, frames.missing)

@@ -14,30 +14,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
-from infergate.core.log_events import BUG
 from infergate.core.request_context import RequestContext
-from infergate.core.tensor import Buffer
-from infergate.core.wire import RpcRequest, RpcResponse
-from infergate.transport.base import Address, RpcApp, StreamHandler
+from infergate.transport.base import RpcApp
 from infergate.transport.grpc import headers
-from infergate.transport.grpc.connection import NO_OWNER, Http2Protocol
+from infergate.transport.grpc.connection import NO_OWNER
 from infergate.transport.grpc.headers import RequestHeaders
-from infergate.transport.grpc.multiplexing import multiplex
-from infergate.transport.grpc.server_call import MESSAGE_TIMEOUT_TEXT, ServerCall
+from infergate.transport.grpc.rpc_app import build_refusal, stream_handler
+from infergate.transport.grpc.server_call import (
+    CLOSING_SECONDS,
+    MESSAGE_TIMEOUT_TEXT,
+    CallConnection,
+    ServerCall,
+)
 from infergate.transport.grpc.server_call_kinds import StreamCall, UnaryCall
 from infergate.transport.http2.events import Failed, Headers
 from infergate.transport.http2.frames import Code
-from infergate.transport.http2.roles import Http2ServerConnection
 from infergate.transport.http2.stream import Stream
 from infergate.transport.net.timer import CATCH_UP_SECONDS, LATE_SECONDS
-from infergate.transport.server.admission import Admission, UnsentResponse
+from infergate.transport.server.admission import UnsentResponse
 from infergate.transport.server.connection_gate import (
-    ConnectionGate,
     ConnectionRefusal,
     is_client_hello,
     peer_address,
@@ -48,75 +48,22 @@ log = logging.getLogger(__name__)
 
 _CHECKS_PER_LIMIT: Final = 4
 """How many times a time limit is checked within its length."""
-_CLOSING_SECONDS: Final = 1.0
-"""Seconds that a client has to acknowledge a shutdown, or to end a request that was answered
-early."""
 
 
-class H2Server(SocketListener):
+class H2Server(SocketListener[RpcApp]):
     """A :class:`~infergate.transport.base.Server` for gRPC."""
 
-    def __init__(
-        self,
-        address: Address,
-        app: RpcApp,
-        limits: Limits,
-        admission: Admission,
-        gate: ConnectionGate | None = None,
-    ) -> None:
-        super().__init__(address, limits, admission, lambda: GrpcServerConnection(self), gate)
-        self.app = app
-        self.check_interval = _check_interval(limits)
-
-    def set_app(self, app: RpcApp, limits: Limits) -> None:
-        """Serve `app` within `limits` from now on."""
-        self.app = app
-        self.check_interval = _check_interval(limits)
-        self.apply_limits(limits)
-
-    def stream_handler(self, method: str) -> StreamHandler | None:
-        """Return the handler of a streaming method, or None if the method is unary or unknown."""
-        begin = self.app.request_streams.get(method)
-        if begin is None:
-            return self.app.streams.get(method)
-
-        def respond(
-            messages: AsyncIterator[Buffer], context: RequestContext
-        ) -> AsyncIterator[RpcResponse]:
-            return multiplex(begin(context), messages, self.admission)
-
-        return respond
-
-    def build_refusal(
-        self, error: GatewayError, request: RequestHeaders, context: RequestContext
-    ) -> RpcResponse:
-        """Return the application's response to `error`, which the application records."""
-        try:
-            return self.app.refuse(
-                error, RpcRequest(request.method, metadata=request.headers), context
-            )
-        except Exception:
-            log.exception("refusing %s failed", request.method, extra=BUG)
-            return RpcResponse(code=headers.INTERNAL, details="internal error")
+    def _create_connection(self) -> GrpcServerConnection:
+        return GrpcServerConnection(self)
 
 
-def _check_interval(limits: Limits) -> float:
-    return min(limits.header_time, limits.idle_body_time, limits.keepalive_time) / _CHECKS_PER_LIMIT
-
-
-class GrpcServerConnection(Http2Protocol):
+class GrpcServerConnection(CallConnection):
     """A client's connection."""
 
-    def __init__(self, listener: H2Server) -> None:
-        limits = listener.limits
-        core = Http2ServerConnection(limits.headers, limits.streams)
-        super().__init__(listener.loop, core)
-        self.engine: Final = core
-        self.listener: Final = listener
-        self.peer = ""
-        self.peer_identity: tuple[str, ...] = ()  # `RequestContext.peer_identity`
+    def __init__(self, listener: SocketListener[RpcApp]) -> None:
+        super().__init__(listener)
         self._calls: set[ServerCall] = set()
-        self._max_streams: Final = limits.streams
+        self._max_streams: Final = listener.limits.streams
         self._early_header_bytes = 0  # counted header bytes of the calls beyond `_max_streams`
         self._is_lost = False
         self._is_ready = False
@@ -141,7 +88,7 @@ class GrpcServerConnection(Http2Protocol):
             self.abort()
             return
         self._last_active = self._progress_at = self.loop.time()
-        self._check_timer = self.loop.call_later(self.listener.check_interval, self._check_limits)
+        self._check_timer = self.loop.call_later(self._check_interval, self._check_limits)
 
     def data_received(self, data: bytes) -> None:
         """Process bytes of the client."""
@@ -175,10 +122,6 @@ class GrpcServerConnection(Http2Protocol):
             call.cancel()
         self._unregister_if_done()
 
-    def _unregister_if_done(self) -> None:
-        if self._is_lost and not self._calls:
-            self.listener.unregister(self)
-
     # ---- engine events
 
     def _on_ready(self) -> None:
@@ -196,16 +139,15 @@ class GrpcServerConnection(Http2Protocol):
                 stream, request, code, GatewayError(kind, details, limit=request.limit)
             )
             return
-        if (
-            len(self._calls) >= self._max_streams
-        ):  # the client may not know the limit yet (`limits.EARLY_STREAMS`)
+        # The client may not know the limit yet (`limits.EARLY_STREAMS`).
+        if len(self._calls) >= self._max_streams:
             try:
                 self.listener.admission.grow(fields.size)
             except GatewayError as error:
                 self._refuse_call(stream, request, headers.overload_code(error), error)
                 return
             self._early_header_bytes += fields.size
-        handler = self.listener.stream_handler(request.method)
+        handler = stream_handler(self.listener.app, request.method, self.listener.admission)
         if handler is not None:
             stream_call = StreamCall(self, stream, request)
             stream.owner = stream_call
@@ -225,7 +167,7 @@ class GrpcServerConnection(Http2Protocol):
         context = RequestContext(
             self.peer, headers=request.headers, peer_identity=self.peer_identity
         )
-        self.listener.build_refusal(error, request, context)
+        build_refusal(self.listener.app, error, request.method, context)
         block = headers.encode_trailers_only(request.status, code, error.public, {})
         self.engine.send_headers(stream, block, end=True)
         stream.owner = NO_OWNER
@@ -248,21 +190,7 @@ class GrpcServerConnection(Http2Protocol):
         # Closing at once could reset the connection and lose the GOAWAY with the reason.
         if self._transport.can_write_eof():
             self._transport.write_eof()
-        self.loop.call_later(_CLOSING_SECONDS, self.abort)
-
-    def end_stream_soon(self, stream: Stream) -> None:
-        """Give a client that is still sending on an answered stream a moment to end it, then reset
-        it. Some clients (curl) take an immediate reset for a failure, against RFC 9113, 8.1."""
-        if stream.remote_open:
-            self.reset_stream_soon(stream)
-
-    def reset_stream_soon(self, stream: Stream) -> None:
-        """Reset `stream` in a moment if it is still open then."""
-        self.loop.call_later(_CLOSING_SECONDS, self._reset_stream, stream)
-
-    def _reset_stream(self, stream: Stream) -> None:
-        self.engine.reset(stream, Code.NO_ERROR)
-        self.flush()
+        self.loop.call_later(CLOSING_SECONDS, self.abort)
 
     def remove_call(self, call: ServerCall) -> None:
         """Remove `call`, which has ended."""
@@ -278,6 +206,10 @@ class GrpcServerConnection(Http2Protocol):
         self.listener.admission.bytes -= self._early_header_bytes
         self._early_header_bytes = 0
 
+    def _unregister_if_done(self) -> None:
+        if self._is_lost and not self._calls:
+            self.listener.unregister(self)
+
     def flush(self) -> None:
         """Write pending output; close the connection if that was the last of a drain."""
         if self.is_write_paused and not self._transport.is_closing():
@@ -291,17 +223,22 @@ class GrpcServerConnection(Http2Protocol):
 
     # ---- time limits and shutdown
 
+    @property
+    def _check_interval(self) -> float:
+        limits = self.listener.limits
+        shortest = min(limits.header_time, limits.idle_body_time, limits.keepalive_time)
+        return shortest / _CHECKS_PER_LIMIT
+
     def _check_limits(self) -> None:
         now, limits = self.loop.time(), self.listener.limits
         assert self._check_timer is not None
-        if (
-            now >= self._check_timer.when() + LATE_SECONDS and not self._is_check_postponed
-        ):  # see `timer`
+        # See `net.timer`.
+        if now >= self._check_timer.when() + LATE_SECONDS and not self._is_check_postponed:
             self._is_check_postponed = True
             self._check_timer = self.loop.call_later(CATCH_UP_SECONDS, self._check_limits)
             return
         self._is_check_postponed = False
-        self._check_timer = self.loop.call_later(self.listener.check_interval, self._check_limits)
+        self._check_timer = self.loop.call_later(self._check_interval, self._check_limits)
         if self._is_receiving_stalled(now, limits):
             self._transport.abort()
             return
@@ -379,7 +316,7 @@ class GrpcServerConnection(Http2Protocol):
         if not self.engine.is_draining:
             self.engine.drain()
             self.flush()
-            self.loop.call_later(_CLOSING_SECONDS, self._announce_last_stream)
+            self.loop.call_later(CLOSING_SECONDS, self._announce_last_stream)
 
     def close_when_idle(self) -> None:
         """Close when all calls are done."""

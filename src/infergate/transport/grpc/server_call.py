@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from infergate.core.errors import GatewayError, Kind, internal_error
 from infergate.core.limits import Limits
@@ -18,7 +18,7 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcResponse, total_size
 from infergate.transport.base import RpcApp
 from infergate.transport.grpc import headers
-from infergate.transport.grpc.connection import NO_OWNER
+from infergate.transport.grpc.connection import NO_OWNER, Http2Protocol
 from infergate.transport.grpc.framing import (
     MESSAGE_OVERHEAD,
     InvalidMessageError,
@@ -26,89 +26,61 @@ from infergate.transport.grpc.framing import (
     encode_prefix,
 )
 from infergate.transport.grpc.headers import RequestHeaders
+from infergate.transport.grpc.rpc_app import build_refusal
 from infergate.transport.http2.events import Reset
 from infergate.transport.http2.frames import Code
 from infergate.transport.http2.header_blocks import HeaderBlock
 from infergate.transport.http2.roles import Http2ServerConnection
 from infergate.transport.http2.stream import Stream
 from infergate.transport.net.timer import CATCH_UP_SECONDS
-from infergate.transport.server.admission import Admission, IncomingBody, UnsentResponse, too_slow
-from infergate.transport.server.connection_gate import ConnectionGate, ConnectionRefusal
+from infergate.transport.server.admission import IncomingBody, UnsentResponse, too_slow
+from infergate.transport.server.connection_gate import ConnectionRefusal
+from infergate.transport.server.incoming_request import IncomingRequest
+from infergate.transport.server.listener import SocketListener
 
 log = logging.getLogger(__name__)
 
+CLOSING_SECONDS: Final = 1.0
+"""Seconds that a client has to acknowledge a shutdown, or to end a request that was answered
+early."""
 _DEADLINE_GRACE: Final = 0.1
 """Seconds after a client's deadline in which the application may still report it itself."""
 _DEADLINE_TEXT: Final = "Deadline Exceeded"
 MESSAGE_TIMEOUT_TEXT: Final = "the message did not come in time"
 
 
-class CallListener(Protocol):
-    """A gRPC listener, as its calls use it."""
+class CallConnection(Http2Protocol):
+    """A client's HTTP/2 connection with its calls."""
 
-    app: RpcApp
-    limits: Limits
-    admission: Admission
-
-    @property
-    def gate(self) -> ConnectionGate:
-        """The gate that counts refused clients."""
-        ...
-
-    def build_refusal(
-        self, error: GatewayError, request: RequestHeaders, context: RequestContext
-    ) -> RpcResponse:
-        """Return the application's response to ``error``, which the application records."""
-        ...
-
-
-class CallConnection(Protocol):
-    """A client's HTTP/2 connection, as its calls use it."""
-
-    peer: str
-    peer_identity: tuple[str, ...]
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop of the connection."""
-        ...
-
-    @property
-    def engine(self) -> Http2ServerConnection:
-        """The HTTP/2 engine of the connection."""
-        ...
-
-    @property
-    def listener(self) -> CallListener:
-        """The listener that accepted the connection."""
-        ...
-
-    def flush(self) -> None:
-        """Write the engine's output now."""
-        ...
-
-    def flush_soon(self) -> None:
-        """Write the engine's output at the end of this event loop iteration."""
-        ...
-
-    async def wait_writable(self) -> None:
-        """Wait until the client reads again, or the connection is closing."""
-        ...
+    def __init__(self, listener: SocketListener[RpcApp]) -> None:
+        limits = listener.limits
+        core = Http2ServerConnection(limits.headers, limits.streams)
+        super().__init__(listener.loop, core)
+        self.engine: Final = core
+        self.listener: Final = listener
+        self.peer = ""
+        self.peer_identity: tuple[str, ...] = ()  # `RequestContext.peer_identity`
 
     def end_stream_soon(self, stream: Stream) -> None:
-        """Give a client that is still sending a moment to end ``stream``, then reset it."""
-        ...
+        """Give a client that is still sending on an answered stream a moment to end it, then reset
+        it. Some clients (curl) take an immediate reset for a failure, against RFC 9113, 8.1."""
+        if stream.remote_open:
+            self.reset_stream_soon(stream)
 
     def reset_stream_soon(self, stream: Stream) -> None:
-        """Reset ``stream`` in a moment if it is still open then."""
-        ...
+        """Reset `stream` in a moment if it is still open then."""
+        self.loop.call_later(CLOSING_SECONDS, self._reset_stream, stream)
+
+    def _reset_stream(self, stream: Stream) -> None:
+        self.engine.reset(stream, Code.NO_ERROR)
+        self.flush()
 
     def remove_call(self, call: ServerCall) -> None:
-        """Remove ``context``, which has ended."""
-        ...
+        """Remove `call`, which has ended."""
+        raise NotImplementedError
 
 
-class ServerCall:
+class ServerCall(IncomingRequest):
     """A call. The connection calls `add`, `end`, `sent` and `gone` for events on the call's
     stream."""
 
@@ -123,11 +95,17 @@ class ServerCall:
         "_stream",
         "_task",
         "_unsent_response",
-        "context",
     )
 
     def __init__(self, connection: CallConnection, stream: Stream, request: RequestHeaders) -> None:
         timeout = request.timeout
+        context = RequestContext(
+            connection.peer,
+            None if timeout is None else time.monotonic() + timeout,
+            headers=request.headers,
+            peer_identity=connection.peer_identity,
+        )
+        super().__init__(context, connection.listener.admission)
         self._connection: Final = connection
         self._stream: Final = stream
         self._request: Final = request
@@ -138,12 +116,6 @@ class ServerCall:
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._unsent_response: UnsentResponse | None = None
         self._incoming_message: IncomingBody | None = None
-        self.context: Final = RequestContext(
-            connection.peer,
-            None if timeout is None else time.monotonic() + timeout,
-            headers=request.headers,
-            peer_identity=connection.peer_identity,
-        )
         if timeout is not None:
             self._deadline_timer = connection.loop.call_later(
                 timeout + _DEADLINE_GRACE, self._expire
@@ -262,9 +234,11 @@ class ServerCall:
     def _close(self) -> None:
         """Release everything the call holds. References between the call, its stream and its task
         would otherwise form a cycle that keeps a message alive until the garbage collector runs."""
+        self.account.release()
         if self._unsent_response is not None:
             self._unsent_response.finish()
-        self._end_message()
+        if self._incoming_message is not None:
+            self._incoming_message.finish()
         self._stream.owner = NO_OWNER
         self._task = None
         if self._deadline_timer is not None:
@@ -303,7 +277,8 @@ class ServerCall:
 
     def build_refusal(self, error: GatewayError) -> RpcResponse:
         """Return the application's response to `error`."""
-        return self._connection.listener.build_refusal(error, self._request, self.context)
+        app = self._connection.listener.app
+        return build_refusal(app, error, self._request.method, self.context)
 
     def invalid_message_response(
         self, error: MessageTooLongError | InvalidMessageError

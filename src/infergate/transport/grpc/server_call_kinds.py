@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
+from infergate.core.memory import UNLIMITED
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, total_size
 from infergate.transport.base import RpcApp, StreamHandler
@@ -35,7 +36,6 @@ from infergate.transport.http2.header_blocks import HeaderBlock
 from infergate.transport.http2.stream import Stream
 from infergate.transport.net.deferred_inflation import DeferredInflation
 from infergate.transport.net.timer import body_deadline
-from infergate.transport.server.admission import RequestAccount
 
 _TRUNCATED: Final = "the call ended in the middle of a message"
 
@@ -44,7 +44,6 @@ class UnaryCall(ServerCall):
     """A call with one request message and one response."""
 
     __slots__ = (
-        "_account",
         "_counted_bytes",
         "_is_admitted",
         "_last_progress",
@@ -56,8 +55,6 @@ class UnaryCall(ServerCall):
     def __init__(self, connection: CallConnection, stream: Stream, request: RequestHeaders) -> None:
         super().__init__(connection, stream, request)
         self._reader: Final = SingleMessageReader(self._max_message, request.encoding)
-        self._account: Final = RequestAccount(connection.listener.admission)
-        self.context.memory = self._account
         self._started_at = self._last_progress = connection.loop.time()
         self._received_bytes = 0
         self._is_admitted = False
@@ -97,12 +94,12 @@ class UnaryCall(ServerCall):
         just arrived."""
         message = self._reader.message
         if not self._is_admitted:
-            self._account.admit(length)
+            self.account.admit(length)
             self._is_admitted, self._counted_bytes = True, length
             if message is None:
                 self._connection.engine.expect(self._stream, length + PREFIX.size - arrived)
         if message is not None and len(message) > self._counted_bytes:  # it was compressed
-            self._account.grow(len(message) - self._counted_bytes)
+            self.account.grow(len(message) - self._counted_bytes)
             self._counted_bytes = len(message)
 
     def _finish_with(self, response: RpcResponse) -> None:
@@ -113,7 +110,8 @@ class UnaryCall(ServerCall):
         self._finish_with(self.build_refusal(error))
 
     def _start(self) -> None:
-        self._end_message()
+        if self._incoming_message is not None:
+            self._incoming_message.finish()
         message = self._reader.message
         if message is None:
             self._finish_with(self.invalid_message_response(InvalidMessageError(_TRUNCATED)))
@@ -138,12 +136,11 @@ class UnaryCall(ServerCall):
         if isinstance(message, DeferredInflation) and isinstance(
             message.error, MessageTooLongError | InvalidMessageError
         ):
-            response = self.invalid_message_status(
-                message.error
-            )  # already recorded by the application
+            # The application has already recorded the error.
+            response = self.invalid_message_status(message.error)
         del wire, message
         self._reader.message = None
-        self._account.release()
+        self.account.release()
         self.finish(response)
         if self._stream.send_queue is None:
             self._close()
@@ -153,10 +150,6 @@ class UnaryCall(ServerCall):
     def sent(self) -> None:
         """Close the call: all of the response was sent."""
         self._close()
-
-    def _close(self) -> None:
-        self._account.release()
-        super()._close()
 
     def is_overdue(self, now: float, limits: Limits) -> bool:
         """Check the time limits of the message while it arrives, and of the response while it is
@@ -175,7 +168,6 @@ class StreamCall(ServerCall):
     """A call with any number of request messages and responses."""
 
     __slots__ = (
-        "_account",
         "_checked_count",
         "_held_bytes",
         "_is_request_complete",
@@ -193,7 +185,7 @@ class StreamCall(ServerCall):
     def __init__(self, connection: CallConnection, stream: Stream, request: RequestHeaders) -> None:
         super().__init__(connection, stream, request)
         self._reader = MessageReader(self._max_message, request.encoding)
-        self._account: Final = RequestAccount(connection.listener.admission)
+        self.context.memory = UNLIMITED  # each message has its own account in the application
         self._message_count = 0  # messages taken so far
         self._checked_count = -1  # `_message_count` when an incomplete message was last checked
         self._started_at = self._last_progress = 0.0
@@ -282,7 +274,7 @@ class StreamCall(ServerCall):
                     if inflated is None:
                         return
                     message = inflated
-                self._account.release()  # the consumer admits the message on its own account
+                self.account.release()  # the consumer admits the message on its own account
                 link.engine.release(self._stream, length)
                 link.flush_soon()
                 yield message
@@ -302,9 +294,9 @@ class StreamCall(ServerCall):
 
     async def _inflate(self, message: DeferredInflation) -> Buffer | None:
         try:
-            if not self._account.is_admitted:
-                self._account.admit(len(message))
-            return await message.inflate(self._account)
+            if not self.account.is_admitted:
+                self.account.admit(len(message))
+            return await message.inflate(self.account)
         except (MessageTooLongError, InvalidMessageError) as error:
             status = self.invalid_message_response(error)
             self._fail(status.code, status.details)
@@ -320,16 +312,12 @@ class StreamCall(ServerCall):
         """Admit a message of which `missing` bytes are still to come; return False if it is
         refused."""
         try:
-            if not self._account.is_admitted:
-                self._account.admit(self._reader.held_bytes + missing)
+            if not self.account.is_admitted:
+                self.account.admit(self._reader.held_bytes + missing)
         except GatewayError as error:
             self._refuse_message(error)
             return False
         return True
-
-    def _close(self) -> None:
-        self._account.release()
-        super()._close()
 
     def _fail(self, code: int, details: str) -> None:
         self._is_request_complete = True

@@ -4,34 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TypeVar
 
 from infergate.core.log_events import BUG
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport.http1 import response_writer
-from infergate.transport.http1.server_connection import HttpServerConnection, IncomingRequest
+from infergate.transport.http1.server_connection import HttpServerConnection
 from infergate.transport.server.listener import HttpAppListener
 
 log = logging.getLogger(__name__)
 
 
-class Http1Request(IncomingRequest):
-    """An HTTP/1 request that is arriving.
-
-    ``keep_alive``: the client wants to keep the connection. ``is_http10``: it is HTTP/1.0.
-    """
-
-    __slots__ = ("is_http10", "keep_alive")
-
-    is_http10: bool
-    keep_alive: bool
-
-
-AnyHttpRequest = TypeVar("AnyHttpRequest", bound=Http1Request)
-
-
-class Http1Connection(HttpServerConnection[AnyHttpRequest]):
+class Http1Connection(HttpServerConnection):
     """The response half of an HTTP/1 server connection."""
 
     __slots__ = ("_is_chunked",)

@@ -9,23 +9,23 @@ exceeds ``MAX_READ_AHEAD`` bytes waits in the client's socket.
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import Final
 
 import numpy as np
 
 from infergate.core.errors import GatewayError
-from infergate.core.limits import KIB, Limits
+from infergate.core.limits import KIB
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest
-from infergate.transport.base import Address, HttpApp
-from infergate.transport.http1.connection import Http1Connection, Http1Request
+from infergate.transport.http1.connection import Http1Connection
 from infergate.transport.http1.request_head import HttpRequestHead
 from infergate.transport.http1.request_reader import RequestReader
 from infergate.transport.http1.server_connection import ConnectionState
 from infergate.transport.net.receive_watermark import ReceiveWatermark
 from infergate.transport.net.timer import CATCH_UP_SECONDS
-from infergate.transport.server.admission import Admission
-from infergate.transport.server.connection_gate import ConnectionGate, is_client_hello
+from infergate.transport.server.connection_gate import is_client_hello
+from infergate.transport.server.incoming_request import IncomingHttpRequest
 from infergate.transport.server.listener import HttpAppListener
 
 MAX_READ_AHEAD: Final = 64 * KIB
@@ -39,63 +39,20 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class H1Server(HttpAppListener):
-    """A ``Server`` for HTTP.
+    """A ``Server`` for HTTP."""
 
-    ``accept_both_lengths``: a request may have Content-Length besides Transfer-Encoding
-    (docs/decisions/0009-content-length-with-chunked.md).
-    """
-
-    def __init__(  # noqa: PLR0913 - as `MakeHttpServer` requires
-        self,
-        address: Address,
-        app: HttpApp,
-        limits: Limits,
-        admission: Admission,
-        gate: ConnectionGate | None = None,
-        *,
-        accept_both_lengths: bool = False,
-    ) -> None:
-        scratch = np.empty(_SCRATCH_BYTES, np.uint8).data
-        super().__init__(
-            address,
-            app,
-            limits,
-            admission,
-            lambda: H1Connection(
-                self, RequestReader(scratch, self.limits, accept_both_lengths=accept_both_lengths)
-            ),
-            gate,
+    def _create_connection(self) -> H1Connection:
+        reader = RequestReader(
+            self._scratch, self.limits, accept_both_lengths=self._accept_both_lengths
         )
+        return H1Connection(self, reader)
+
+    @functools.cached_property
+    def _scratch(self) -> memoryview:
+        return np.empty(_SCRATCH_BYTES, np.uint8).data
 
 
-class H1Request(Http1Request):
-    """A request that is arriving."""
-
-    __slots__ = ("_head", "_received")
-
-    def __init__(
-        self, head: HttpRequestHead, context: RequestContext, admission: Admission
-    ) -> None:
-        wire = HttpRequest(head.method, head.path, head.query, head.headers)
-        super().__init__(wire, context, admission)
-        self.keep_alive = head.keep_alive
-        self.is_http10 = head.is_http10
-        self._head = head
-        self._received: int | None = None
-
-    def record_body(self, received: int) -> None:
-        """Account for the body bytes ``received`` so far.
-
-        The first call admits the request with the announced length. Raises OVERLOADED.
-        """
-        if self._received is None:
-            self._account.admit(self._head.length)
-        if self._head.is_chunked:
-            self._account.add_body_bytes(received - (self._received or 0))
-        self._received = received
-
-
-class H1Connection(Http1Connection[H1Request], asyncio.BufferedProtocol):
+class H1Connection(Http1Connection, asyncio.BufferedProtocol):
     """An HTTP/1.1 server connection that reads requests with the built-in engine."""
 
     __slots__ = ("_head_started", "_reader", "_watermark")
@@ -163,7 +120,9 @@ class H1Connection(Http1Connection[H1Request], asyncio.BufferedProtocol):
     def _begin_request(self, head: HttpRequestHead) -> None:
         host = self._listener
         context = RequestContext(self._peer, headers=head.headers, peer_identity=self._identity)
-        self._request = H1Request(head, context, host.admission)
+        wire = HttpRequest(head.method, head.path, head.query, head.headers)
+        self._request = request = IncomingHttpRequest(wire, context, host.admission)
+        request.keep_alive, request.is_http10 = head.keep_alive, head.is_http10
         if head.error is not None:
             self._reject(head.error)
             return
@@ -179,7 +138,8 @@ class H1Connection(Http1Connection[H1Request], asyncio.BufferedProtocol):
         try:
             body = reader.read_body()
             request.is_complete = body is not None
-            request.record_body(reader.received)
+            size = reader.received
+            request.account.count_body(size if request.is_complete else size + reader.missing)
         except GatewayError as error:
             self._reject(error)
             return
@@ -225,7 +185,8 @@ class H1Connection(Http1Connection[H1Request], asyncio.BufferedProtocol):
     # ---- answering
 
     def _continue(self, *, receiving: bool) -> None:
-        self._reset_watermark()
+        if self._watermark is not None:
+            self._reset_watermark()
         if receiving:
             return  # rejected within _receive or _gather, whose caller continues
         if not self._transport.is_reading():

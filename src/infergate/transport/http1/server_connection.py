@@ -21,7 +21,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Final, Generic, TypeVar, cast
+from typing import Final, cast
 
 from infergate.core.errors import GatewayError
 from infergate.core.log_events import BUG
@@ -32,14 +32,9 @@ from infergate.core.wire import BodyStream, HttpRequest, HttpResponse, total_siz
 from infergate.transport.base import HttpApp
 from infergate.transport.http1 import message_head, response_writer
 from infergate.transport.net.timer import CATCH_UP_SECONDS, Timer, body_deadline
-from infergate.transport.server.admission import (
-    Admission,
-    IncomingBody,
-    RequestAccount,
-    UnsentResponse,
-    too_slow,
-)
+from infergate.transport.server.admission import IncomingBody, UnsentResponse, too_slow
 from infergate.transport.server.connection_gate import ConnectionRefusal, peer_address
+from infergate.transport.server.incoming_request import IncomingHttpRequest
 from infergate.transport.server.listener import HttpAppListener
 
 log = logging.getLogger(__name__)
@@ -60,32 +55,7 @@ class ConnectionState(enum.Enum):
     CLOSED = "closed"
 
 
-class IncomingRequest:
-    """A request that is arriving.
-
-    ``is_complete``: it has been received completely. ``body_started_at``: when its body began to
-    arrive (loop time), 0 before.
-    """
-
-    __slots__ = ("_account", "body_started_at", "context", "is_complete", "wire")
-
-    def __init__(self, wire: HttpRequest, context: RequestContext, admission: Admission) -> None:
-        self.wire = wire
-        self.context = context
-        self.body_started_at = 0.0
-        self.is_complete = False
-        self._account = context.memory = RequestAccount(admission)
-
-    def release(self) -> None:
-        """Release the request if it was admitted, and drop the body."""
-        self._account.release()
-        self.wire.body = ()
-
-
-AnyRequest = TypeVar("AnyRequest", bound=IncomingRequest)
-
-
-class HttpServerConnection(asyncio.BaseProtocol, Generic[AnyRequest]):
+class HttpServerConnection(asyncio.BaseProtocol):
     """The state machine of one connection that ``listener`` accepted."""
 
     __slots__ = (
@@ -109,7 +79,7 @@ class HttpServerConnection(asyncio.BaseProtocol, Generic[AnyRequest]):
         self._state = ConnectionState.HEAD
         self._peer = ""
         self._identity: tuple[str, ...] = ()  # names in the client certificate
-        self._request: AnyRequest | None = None  # from its head to its response
+        self._request: IncomingHttpRequest | None = None  # from its head to its response
         self._task: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport
         self._is_paused = False
@@ -228,14 +198,15 @@ class HttpServerConnection(asyncio.BaseProtocol, Generic[AnyRequest]):
 
     # ---- answering
 
-    def _start(self, request: AnyRequest) -> None:
+    def _start(self, request: IncomingHttpRequest) -> None:
         """Serve a complete request."""
-        self._stop_awaiting_body()
+        if self._incoming_body is not None:
+            self._incoming_body.finish()
         self._timer.stop()
         self._state = ConnectionState.BUSY
         self._task = self._listener.loop.create_task(self._serve(request, self._listener.app))
 
-    async def _serve(self, request: AnyRequest, app: HttpApp) -> None:
+    async def _serve(self, request: IncomingHttpRequest, app: HttpApp) -> None:
         try:
             response = await app.respond(request.wire, request.context)
         except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001
@@ -253,7 +224,7 @@ class HttpServerConnection(asyncio.BaseProtocol, Generic[AnyRequest]):
             self._respond(response)
 
     async def _stream_response(
-        self, response: HttpResponse, stream: BodyStream, request: AnyRequest
+        self, response: HttpResponse, stream: BodyStream, request: IncomingHttpRequest
     ) -> None:
         """Write a streamed response (Rule 4)."""
         try:

@@ -150,10 +150,14 @@ class RequestAccount:
         """Whether the request is admitted and not released."""
         return self._is_admitted
 
-    def add_body_bytes(self, size: int) -> None:
-        """Count ``size`` more body bytes. Raises OVERLOADED."""
-        self._admission.grow(size)
-        self._bytes += size
+    def count_body(self, size: int) -> None:
+        """Count a body of ``size`` bytes, as far as is known; the first call admits the request.
+        Raises OVERLOADED."""
+        if not self._is_admitted:
+            self.admit(size)
+        elif size > self._bytes:
+            self._admission.grow(size - self._bytes)
+            self._bytes = size
 
     def grow(self, size: int) -> None:
         """Count ``size`` more bytes; nothing once the request is released.

@@ -10,7 +10,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from infergate.core.limits import Limits
 from infergate.transport.base import Address, BindFunction, BoundSockets, HttpApp
@@ -24,26 +24,28 @@ from infergate.transport.server.tls_transport import TlsBuffers, TlsTransport
 _CLEANUP_SECONDS: Final = 1.0
 """Seconds that clients get to read how their requests ended, and cancelled requests to clean up."""
 
+AppT = TypeVar("AppT")
 
-class SocketListener:
-    """A ``Server`` on TCP or on a Unix socket.
 
-    ``create_protocol`` returns the asyncio protocol of one connection. ``gate`` decides which
-    connections are admitted; None admits all, without TLS.
+class SocketListener(Generic[AppT]):
+    """A ``Server`` on TCP or on a Unix socket, which serves ``app``.
+
+    ``gate`` decides which connections are admitted; None admits all, without TLS.
     """
 
     def __init__(
         self,
         address: Address,
+        app: AppT,
         limits: Limits,
         admission: Admission,
-        create_protocol: Callable[[], asyncio.BaseProtocol],
         gate: ConnectionGate | None = None,
     ) -> None:
         self._requested_address = address
         self._address = address
+        self.app = app
         self.gate: Final = gate or ConnectionGate()
-        self._create_protocol: Final = self._with_tls(create_protocol)
+        self._create_protocol: Final = self._with_tls(self._create_connection)
         self.limits = limits
         self.admission = admission
         self.is_stopping = False
@@ -54,6 +56,10 @@ class SocketListener:
         self._connections: set[AcceptedConnection] = set()
         self._all_closed: Final = asyncio.Event()
         self._all_closed.set()
+
+    def _create_connection(self) -> asyncio.BaseProtocol:
+        """Return the protocol of one connection."""
+        raise NotImplementedError
 
     def _with_tls(
         self, create_protocol: Callable[[], asyncio.BaseProtocol]
@@ -107,8 +113,9 @@ class SocketListener:
         for sock in self._bound_sockets.sockets:
             self._servers.append(await create(self._create_protocol, sock=sock, backlog=BACKLOG))
 
-    def apply_limits(self, limits: Limits) -> None:
-        """Apply new limits from now on."""
+    def set_app(self, app: AppT, limits: Limits) -> None:
+        """Send all new requests to ``app`` and apply ``limits``."""
+        self.app = app
         self.limits = limits
         self.admission.apply_limits(limits)
 
@@ -175,22 +182,22 @@ class SocketListener:
             self._acceptor.update_load()
 
 
-class HttpAppListener(SocketListener):
-    """A listener that serves an ``HttpApp``."""
+class HttpAppListener(SocketListener[HttpApp]):
+    """A listener that serves an ``HttpApp``.
 
-    def __init__(  # noqa: PLR0913, PLR0917 - the arguments of SocketListener and the app
+    ``accept_both_lengths``: an HTTP request may have Content-Length besides Transfer-Encoding
+    (docs/decisions/0009-content-length-with-chunked.md).
+    """
+
+    def __init__(  # noqa: PLR0913 - as `MakeHttpServer` requires
         self,
         address: Address,
         app: HttpApp,
         limits: Limits,
         admission: Admission,
-        create_protocol: Callable[[], asyncio.BaseProtocol],
         gate: ConnectionGate | None = None,
+        *,
+        accept_both_lengths: bool = False,
     ) -> None:
-        super().__init__(address, limits, admission, create_protocol, gate)
-        self.app = app
-
-    def set_app(self, app: HttpApp, limits: Limits) -> None:
-        """Send all new requests to ``app`` and apply ``limits``."""
-        self.app = app
-        self.apply_limits(limits)
+        super().__init__(address, app, limits, admission, gate)
+        self._accept_both_lengths: Final = accept_both_lengths

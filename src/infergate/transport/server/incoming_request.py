@@ -1,0 +1,41 @@
+"""A client's request in the transport, from its head to its response."""
+
+from __future__ import annotations
+
+from infergate.core.request_context import RequestContext
+from infergate.core.wire import HttpRequest
+from infergate.transport.server.admission import Admission, RequestAccount
+
+
+class IncomingRequest:
+    """A request that is arriving or being served. ``account`` counts its memory."""
+
+    __slots__ = ("account", "context")
+
+    def __init__(self, context: RequestContext, admission: Admission) -> None:
+        self.context = context
+        self.account = context.memory = RequestAccount(admission)
+
+
+class IncomingHttpRequest(IncomingRequest):
+    """A request to an ``HttpApp``.
+
+    ``is_complete``: it has been received completely. ``body_started_at``: when its body began to
+    arrive (loop time), 0 before. ``keep_alive``: the client wants to keep the connection.
+    ``is_http10``: it is HTTP/1.0.
+    """
+
+    __slots__ = ("body_started_at", "is_complete", "is_http10", "keep_alive", "wire")
+
+    def __init__(self, wire: HttpRequest, context: RequestContext, admission: Admission) -> None:
+        super().__init__(context, admission)
+        self.wire = wire
+        self.is_complete = False
+        self.body_started_at = 0.0
+        self.keep_alive = True
+        self.is_http10 = False
+
+    def release(self) -> None:
+        """Release the request if it was admitted, and drop the body."""
+        self.account.release()
+        self.wire.body = ()
