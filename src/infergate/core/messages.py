@@ -5,7 +5,6 @@ Names follow the Open Inference Protocol. An empty ``version`` or ``id`` means t
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Any, Final
 
 from infergate.core.records import record
@@ -59,7 +58,7 @@ class RequestedOutput:
     ``classification``, and the shared memory to write it to, if any."""
 
     name: str
-    parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
+    parameters: Parameters = NO_PARAMETERS
     shared_memory: RegionRef | None = None
 
 
@@ -70,7 +69,7 @@ class InferRequest:
     model: str
     version: str = ""
     id: str = ""
-    parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
+    parameters: Parameters = NO_PARAMETERS
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[RequestedOutput, ...] = ()
 
@@ -108,7 +107,7 @@ class ModelLoadRequest:
 
     model: str
     repository: str = ""
-    parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
+    parameters: Parameters = NO_PARAMETERS
 
 
 @record
@@ -117,7 +116,7 @@ class ModelUnloadRequest:
 
     model: str
     repository: str = ""
-    parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
+    parameters: Parameters = NO_PARAMETERS
 
 
 @record
@@ -127,7 +126,7 @@ class TraceSettingsRequest:
     value."""
 
     model: str = ""
-    settings: Parameters = field(default_factory=lambda: NO_PARAMETERS)
+    settings: Parameters = NO_PARAMETERS
 
 
 @record
@@ -135,7 +134,7 @@ class LogSettingsRequest:
     """Get the log settings of a server, after applying the changes in ``settings`` (bool, int or
     str)."""
 
-    settings: Parameters = field(default_factory=lambda: NO_PARAMETERS)
+    settings: Parameters = NO_PARAMETERS
 
 
 @record
@@ -251,7 +250,7 @@ class TensorMetadata:
     name: str
     datatype: str
     shape: tuple[int, ...]
-    parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
+    parameters: Parameters = NO_PARAMETERS
     description: str = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -288,8 +287,8 @@ class ModelMetadata:
     platform: str = ""
     inputs: tuple[TensorMetadata, ...] = ()
     outputs: tuple[TensorMetadata, ...] = ()
-    parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
-    properties: Parameters = field(default_factory=lambda: NO_PARAMETERS)
+    parameters: Parameters = NO_PARAMETERS
+    properties: Parameters = NO_PARAMETERS
     max_batch_size: int | None = None
     decoupled: bool | None = None
     sequence_batching: Parameters | None = None
@@ -350,7 +349,7 @@ class InferResponse:
     model: str
     version: str = ""
     id: str = ""
-    parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
+    parameters: Parameters = NO_PARAMETERS
     outputs: tuple[Tensor, ...] = ()
     is_last: bool = False
 
@@ -363,7 +362,7 @@ class ModelStatus:
     metadata: ModelMetadata
     versions: tuple[ModelIndexEntry, ...] = ()
     statistics: tuple[Parameters, ...] = ()
-    config: Parameters = field(default_factory=lambda: NO_PARAMETERS)
+    config: Parameters = NO_PARAMETERS
     """The settings of its :class:`ModelConfig`, as far as known."""
 
 
@@ -400,7 +399,7 @@ class SharedMemoryStatus:
 class Settings:
     """The response to trace and log settings: all current settings."""
 
-    values: Parameters = field(default_factory=lambda: NO_PARAMETERS)
+    values: Parameters = NO_PARAMETERS
 
 
 @record

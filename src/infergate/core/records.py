@@ -1,9 +1,9 @@
-"""A decorator for cheap immutable values, which are created for every request."""
+"""Cheap immutable values, which are created for every request."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeVar, dataclass_transform
+from typing import Any, Final, NoReturn, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 
@@ -17,3 +17,21 @@ def record(cls: type[T]) -> type[T]:
     runtime: creating a frozen dataclass takes five times as long (docs/decisions/0018).
     """
     return dataclass(slots=True, unsafe_hash=True)(cls)
+
+
+class _EmptyMapping(dict[Any, Any]):
+    __slots__ = ()
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("this mapping stays empty")
+
+    __setitem__ = __ior__ = setdefault = update = _refuse
+
+    def __reduce__(self) -> str:
+        return "EMPTY_MAPPING"
+
+
+EMPTY_MAPPING: Final = _EmptyMapping()
+"""A mapping that nobody can add to. It is hashable, so it may be the default of a dataclass field;
+a ``default_factory`` would cost a call for each object."""

@@ -51,7 +51,7 @@ class RequestContext:
     set it. ``deadline`` is then that of the next message."""
     policy: RoutePolicy = DEFAULT_ROUTE_POLICY
     """The settings of the request's route; set when the route is found."""
-    headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
+    headers: Mapping[str, str] = NO_HEADERS
     peer_identity: tuple[str, ...] = ()
     """The subjectAltNames of the client certificate that TLS has verified: first URIs (SPIFFE),
     then DNS names, e-mail addresses and IP addresses. Empty if the client showed no certificate."""

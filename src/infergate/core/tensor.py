@@ -16,8 +16,6 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -26,7 +24,7 @@ import numpy.typing as npt
 from infergate.core.datatypes import NUMPY_DTYPES, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import DEFAULT_LIMITS, MAX_ELEMENTS_ON_LOOP, Limits, check_loop_cost
-from infergate.core.records import record
+from infergate.core.records import EMPTY_MAPPING, record
 from infergate.core.region_ref import RegionRef
 
 Parameters = Mapping[str, Any]
@@ -67,7 +65,7 @@ class OpaqueParameters(dict[str, Any]):
         return False
 
 
-NO_PARAMETERS: Final[Parameters] = MappingProxyType({})
+NO_PARAMETERS: Final[Parameters] = EMPTY_MAPPING
 Buffer = bytes | bytearray | memoryview
 MAX_BYTES_ELEMENTS: Final = 1 << 20
 """The most BYTES elements of a tensor. Walking one takes about 0.2 µs; more than
@@ -84,7 +82,7 @@ class Tensor:
     datatype: Datatype
     shape: tuple[int, ...]
     data: Buffer
-    parameters: Parameters = field(default_factory=lambda: NO_PARAMETERS)
+    parameters: Parameters = NO_PARAMETERS
     shared_memory: RegionRef | None = None
     """The shared memory that holds the data, or that it was written to."""
 

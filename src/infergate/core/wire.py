@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from infergate.core.memory import UNLIMITED, MemoryAccount
+from infergate.core.records import EMPTY_MAPPING
 from infergate.core.tensor import Buffer
 
-NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+NO_HEADERS: Final[Mapping[str, str]] = EMPTY_MAPPING
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class HttpRequest:
     method: str
     path: str
     query: str = ""
-    headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
+    headers: Mapping[str, str] = NO_HEADERS
     body: Sequence[Buffer] = ()
     memory: MemoryAccount = field(default=UNLIMITED, kw_only=True, repr=False, compare=False)
     """For a request to a backend: the account charged for the response while it is received."""
@@ -61,7 +61,7 @@ class HttpResponse:
     """
 
     status: int
-    headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
+    headers: Mapping[str, str] = NO_HEADERS
     body: Sequence[Buffer] = ()
     reason: str = ""
     body_stream: BodyStream | None = None
@@ -87,7 +87,7 @@ class RpcRequest:
 
     method: str
     message: Sequence[Buffer] = ()
-    metadata: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
+    metadata: Mapping[str, str] = NO_HEADERS
     memory: MemoryAccount = field(default=UNLIMITED, kw_only=True, repr=False, compare=False)
     """The account in the memory budget, like that of :class:`HttpRequest`."""
     deferred: DeferredMessage | None = field(default=None, kw_only=True, repr=False, compare=False)
@@ -106,7 +106,7 @@ class RpcResponse:
     message: Sequence[Buffer] = ()
     code: int = 0
     details: str = ""
-    metadata: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
+    metadata: Mapping[str, str] = NO_HEADERS
 
 
 def join_parts(parts: Sequence[Buffer]) -> Buffer:

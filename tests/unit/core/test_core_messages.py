@@ -1,5 +1,6 @@
 import dataclasses
-from typing import get_args
+import pickle
+from typing import Any, get_args
 
 import pytest
 
@@ -26,6 +27,16 @@ def test_an_inference_is_empty_by_default(kind: type) -> None:
     made = kind("m")
     assert (made.model, made.version, made.id) == ("m", "", "")
     assert made.parameters is NO_PARAMETERS
+
+
+def test_the_empty_mapping_stays_empty() -> None:
+    parameters: Any = NO_PARAMETERS
+    for change in (lambda: parameters.update(a=1), lambda: parameters.setdefault("a", 1)):
+        with pytest.raises(TypeError, match="stays empty"):
+            change()
+    with pytest.raises(TypeError, match="stays empty"):
+        parameters["a"] = 1
+    assert pickle.loads(pickle.dumps(parameters)) is parameters
 
 
 def test_limits_are_those_documented() -> None:

@@ -74,7 +74,7 @@ class Signature:
     outputs: tuple[TensorMetadata, ...]
     max_batch_size: int = 0
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    properties: Parameters = field(default_factory=lambda: NO_PARAMETERS)
+    properties: Parameters = NO_PARAMETERS
     decoupled: bool = False
     sequence_batching: Parameters | None = None
 

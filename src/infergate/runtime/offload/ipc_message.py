@@ -10,7 +10,6 @@ import io
 import pickle
 import struct
 from collections.abc import Callable
-from types import MappingProxyType
 from typing import Any, Final
 
 from infergate.core.errors import GatewayError
@@ -78,20 +77,11 @@ def _rebuild_error(
     return error
 
 
-def _reduce_mapping(mapping: MappingProxyType[Any, Any]) -> tuple[Any, ...]:
-    return _rebuild_mapping, (dict(mapping),)
-
-
-def _rebuild_mapping(contents: dict[Any, Any]) -> MappingProxyType[Any, Any]:
-    return MappingProxyType(contents)
-
-
 def _reduce_view(view: memoryview) -> tuple[Any, ...]:
     return bytes, (view.tobytes(),)
 
 
 _REDUCERS: Final[dict[type, Callable[[Any], tuple[Any, ...]]]] = {
-    MappingProxyType: _reduce_mapping,
     memoryview: _reduce_view,
 }
 """Reducers for types that pickle does not support, or not for this purpose."""
