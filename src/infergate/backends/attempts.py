@@ -13,15 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
 
-from infergate.backends.endpoints import AttemptOutcome, EndpointHandle
+from infergate.backends.endpoints import AttemptOutcome, EndpointHandle, Endpoints
+from infergate.backends.request_queue import RequestQueue
 from infergate.core.counters import BackendCounters
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.request_context import RequestContext
+from infergate.core.sequences import SequenceKey
 from infergate.routing.backoff import backoff
 from infergate.routing.budget import RetryBudget
+
+Resp = TypeVar("Resp")
 
 NOT_SENT: Final = "not_sent"
 DECLINED: Final = "declined"
@@ -34,18 +39,51 @@ ChooseEndpoint = Callable[[list[EndpointHandle]], EndpointHandle]
 """Returns the best endpoint for the next attempt, preferably not one of those given."""
 
 
+@dataclass(frozen=True)
+class SenderState:
+    """The endpoints, retry budget, queue and counters that all requests to a backend share. Without
+    ``queue``, inferences are not limited."""
+
+    endpoints: Endpoints
+    retry_budget: RetryBudget
+    queue: RequestQueue | None
+    counters: BackendCounters
+
+
+class StreamAttempt(Generic[Resp]):
+    """An attempt whose response is a stream of ``messages``."""
+
+    __slots__ = ("_handle", "messages", "outcome")
+
+    def __init__(self, handle: EndpointHandle, messages: AsyncGenerator[Resp, None]) -> None:
+        self._handle = handle
+        self.messages = messages
+        self.outcome = AttemptOutcome.UNKNOWN
+        """The outcome so far."""
+
+    async def close(self) -> None:
+        """Close the stream and report its outcome."""
+        try:
+            await self.messages.aclose()
+        finally:
+            self._handle.finish_attempt(self.outcome)
+
+
 class Attempts:
-    """The attempts of ``context``. ``may_resend`` allows executing the request twice. A caller of
-    ``begin`` or ``begin_after`` must call ``end``."""
+    """The attempts of ``context``, for ``sequence`` if it belongs to one. ``may_resend`` allows
+    executing the request twice. The creator must finally call
+    ``return_budget``."""
 
     __slots__ = (
-        "_budget",
         "_choose",
-        "_counters",
         "_error",
         "_holds_budget",
+        "_state",
         "context",
         "may_resend",
+        "per_try_timeout",
+        "sequence",
+        "stream",
         "tried",
     )
 
@@ -53,54 +91,47 @@ class Attempts:
         self,
         context: RequestContext,
         choose: ChooseEndpoint,
-        budget: RetryBudget,
-        counters: BackendCounters,
+        state: SenderState,
+        sequence: SequenceKey | None = None,
         *,
-        may_resend: bool,
+        may_resend: bool = False,
     ) -> None:
         self._choose = choose
-        self._budget = budget
-        self._counters = counters
+        self._state = state
         self._holds_budget = False
         self._error: GatewayError | None = None
         self.context = context
         self.may_resend = may_resend
+        self.per_try_timeout = context.policy.retry.per_try_timeout if may_resend else None
+        self.sequence = sequence
+        self.stream: StreamAttempt[Any] | None = None
+        """The stream that is open."""
         self.tried: list[EndpointHandle] = []
-
-    def begin(self) -> EndpointHandle:
-        """Return the endpoint of the first attempt. Raises NO_BACKEND."""
-        handle = self._choose(self.tried)
-        self.tried.append(handle)
-        self._budget.active_requests += 1
-        return handle
-
-    def begin_after(self, handle: EndpointHandle, error: GatewayError) -> None:
-        """Start, instead of by ``begin``, after an attempt that has already failed with
-        ``error``."""
-        self.tried.append(handle)
-        self._error = error
-        self._budget.active_requests += 1
 
     def record_error(self, error: GatewayError) -> None:
         """Record the error of the latest attempt."""
         self._error = error
 
     async def next_endpoint(self) -> EndpointHandle | None:
-        """Return the endpoint of the next attempt after a failed one, or None if there is no
-        retry."""
+        """Return the endpoint of the first attempt, or of the next one after a failed one; None if
+        there is no retry."""
+        if not self.tried:
+            handle = self._choose(self.tried)
+            self.tried.append(handle)
+            return handle
         reason = DECLINED if self._error is None else self._retry_reason(self._error.kind)
-        self._return_budget()
+        self.return_budget()
         if not reason or len(self.tried) > self.context.policy.retry.max_retries:
             return None
-        handle = self._choose_other() if reason is NOT_SENT else None
-        if handle is None:
+        other = self._choose_other() if reason is NOT_SENT else None
+        if other is None:
             if not await self._wait_backoff():
                 return None
-            handle = self._choose(self.tried)
-        self._counters.retries[reason] += 1
+            other = self._choose(self.tried)
+        self._state.counters.retries[reason] += 1
         self._error = None
-        self.tried.append(handle)
-        return handle
+        self.tried.append(other)
+        return other
 
     def _retry_reason(self, kind: Kind) -> str:
         if kind is Kind.CONNECT:
@@ -109,10 +140,7 @@ class Attempts:
 
     def _choose_other(self) -> EndpointHandle | None:
         """Return an endpoint that has not been tried, or None."""
-        try:
-            handle = self._choose(self.tried)
-        except GatewayError:  # no endpoint is left at all
-            return None
+        handle = self._choose(self.tried)
         if handle in self.tried:
             handle.finish_attempt(AttemptOutcome.UNKNOWN)
             return None
@@ -125,8 +153,8 @@ class Attempts:
         seconds = backoff(len(self.tried))
         if time.monotonic() + seconds >= deadline:
             return False
-        if not self._budget.try_acquire():
-            self._counters.budget_exhausted += 1
+        if not self._state.retry_budget.try_acquire():
+            self._state.counters.budget_exhausted += 1
             return False
         self._holds_budget = True
         await asyncio.sleep(seconds)
@@ -138,22 +166,18 @@ class Attempts:
         handle = self._choose_other()
         if handle is None:
             return None
-        if not self._budget.try_acquire():
-            self._counters.budget_exhausted += 1
+        if not self._state.retry_budget.try_acquire():
+            self._state.counters.budget_exhausted += 1
             handle.finish_attempt(AttemptOutcome.UNKNOWN)
             return None
         self.tried.append(handle)
         return handle
 
-    def end(self) -> None:
-        """End the request's accounting."""
-        self._budget.active_requests -= 1
-        self._return_budget()
-
-    def _return_budget(self) -> None:
+    def return_budget(self) -> None:
+        """Return the retry budget of the latest attempt, if it uses any."""
         if self._holds_budget:
             self._holds_budget = False
-            self._budget.release()
+            self._state.retry_budget.release()
 
     def take_error(self) -> GatewayError:
         """Return the error of the latest attempt, and forget it."""

@@ -170,7 +170,8 @@ class Endpoints:
         """
         single = self._single
         if single is not None:
-            return single.begin_attempt()
+            single.active += 1
+            return single
         return self._cluster.choose(self._clock(), tried, key)
 
     def sequence_owner(self, sequence: SequenceKey) -> EndpointHandle:

@@ -73,6 +73,7 @@ class HeaderFilter:
         names = [glob.lower() for glob in globs]
         patterns = list(map(fnmatch.translate, names))
         self._pattern: Final = re.compile("|".join(patterns)) if patterns else None
+        self.selects_any: Final = bool(names)
         self._secrets: Final = _CREDENTIAL_HEADERS.difference(names)
         self._max_bytes: Final = max_bytes
         self._selections: Final = BoundedCache[tuple[str, ...], _NameSelection](_MAX_SELECTIONS)

@@ -18,6 +18,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Final, Generic, TypeVar
 
+from infergate.backends.attempts import SenderState
 from infergate.backends.backend_settings import BackendSettings
 from infergate.backends.base import combine_errors
 from infergate.backends.codec_offload import BackendCodecOffload
@@ -35,11 +36,7 @@ from infergate.backends.metadata_cache import (
     add_configuration,
 )
 from infergate.backends.profile_detection import ProfileDetection
-from infergate.backends.request_sender import (
-    RequestSender,
-    SenderState,
-    deadline_error,
-)
+from infergate.backends.request_sender import RequestSender, deadline_error
 from infergate.backends.single_flight import DOUBTFUL_SECONDS
 from infergate.codecs.base import Codec, Profile, SupportsServerVariants, SupportsStreaming
 from infergate.codecs.profiles import GENERIC, detect_profile

@@ -21,29 +21,27 @@ import copy
 import functools
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from infergate.backends.attempts import Attempts, ChooseEndpoint
+from infergate.backends.attempts import Attempts, ChooseEndpoint, SenderState, StreamAttempt
 from infergate.backends.base import add_backend_name
-from infergate.backends.endpoints import AttemptOutcome, EndpointHandle, Endpoints
+from infergate.backends.endpoints import AttemptOutcome, EndpointHandle
 from infergate.backends.header_filter import HeaderFilter
 from infergate.backends.hedging import run_hedged
 from infergate.backends.message_access import MessageAccess
 from infergate.backends.request_queue import RequestQueue
-from infergate.core.counters import BackendCounters
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.messages import OPERATION_NAMES, InferRequest
 from infergate.core.request_context import CLOCK_TOLERANCE, RequestContext
 from infergate.core.retry_policy import HedgePolicy
 from infergate.core.sequences import SequenceKey
-from infergate.routing.budget import RetryBudget
 from infergate.routing.latency import LatencyQuantile
 from infergate.transport.base import StreamingUpstream, Upstream
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
+T = TypeVar("T")
 
 _SUCCESS_STATUSES: Final = (200, 0)
 _STATUS_OPERATIONS: Final = frozenset(OPERATION_NAMES.values()) - {OPERATION_NAMES[InferRequest]}
@@ -65,16 +63,6 @@ class SenderSettings:
     """Returns the key of requests that belong on the same endpoint; None disables hashing."""
 
 
-@dataclass(frozen=True)
-class SenderState:
-    """What the requests to a backend share. Without ``queue``, inferences are not limited."""
-
-    endpoints: Endpoints
-    retry_budget: RetryBudget
-    queue: RequestQueue | None
-    counters: BackendCounters
-
-
 class RequestSender(Generic[Req, Resp]):
     """Sends messages over ``upstream``."""
 
@@ -92,10 +80,10 @@ class RequestSender(Generic[Req, Resp]):
         self._timeout: Final = settings.timeout
         self._request_filter: Final = settings.request_filter
         self._response_filter: Final = settings.response_filter
-        self._retry_budget: Final = state.retry_budget
+        self._state: Final = state
         self._queue: Final = state.queue
-        self._counters: Final = state.counters
         self._hash_key: Final = settings.hash_key
+        self._returns_headers: Final = settings.response_filter.selects_any
         self._latencies: Final[dict[str, LatencyQuantile]] = {}
         """By route, for routes that hedge after a percentile."""
 
@@ -117,149 +105,115 @@ class RequestSender(Generic[Req, Resp]):
         if forwarded := self._request_filter.select(context.headers):
             self._access.add_request_headers(wire, forwarded)
 
-    def exchange(
-        self, wire: Req, context: RequestContext, sequence: SequenceKey | None = None
-    ) -> Awaitable[Resp]:
+    async def exchange(
+        self,
+        wire: Req,
+        context: RequestContext,
+        sequence: SequenceKey | None = None,
+        hedge: HedgePolicy | None = None,
+    ) -> Resp:
         """Send ``wire`` to an endpoint (the owner of ``sequence``, if given) and return its
         response, whatever its status."""
-        if sequence is None and self._hash_key is None and not context.policy.retry.is_idempotent:
-            return self._exchange_once(wire, context)
-        return self._exchange_with_retries(wire, context, sequence)
-
-    async def _exchange_once(self, wire: Req, context: RequestContext) -> Resp:
-        """Make the first attempt without the state that retries need, the fast path of almost every
-        exchange."""
         started = time.monotonic()
-        context.shorten_deadline(started + self.timeout_for(context))
+        timeout, attempts, budget = context.policy.timeout, None, self._state.retry_budget
+        context.shorten_deadline(started + (self._timeout if timeout is None else timeout))
         assert context.deadline is not None
-        seconds = context.deadline - started
-        if seconds <= 0:
+        if context.deadline <= started:
             raise deadline_error(self._backend)
         self.prepare_request(wire, context)
-        handle, budget, outcome = (
-            self._endpoints.choose(),
-            self._retry_budget,
-            AttemptOutcome.UNKNOWN,
-        )
         budget.active_requests += 1
         try:
-            response = await self._upstream.exchange(wire, handle.endpoint, seconds)
-            outcome = self._response_outcome(response, context)
-        except GatewayError as error:
-            outcome = self._error_outcome(error, time.monotonic() - started, context)
-            if error.kind is not Kind.CONNECT:
-                raise add_backend_name(error, self._backend) from error
-            attempts = self._make_attempts(context, None)
-            attempts.begin_after(handle, add_backend_name(error, self._backend))
-        else:
-            self._collect_headers(response, context)
-            return response
+            if (
+                sequence is None
+                and self._hash_key is None
+                and not context.policy.retry.is_idempotent
+            ):
+                # Almost every exchange: the first attempt needs no state for retries.
+                handle = self._endpoints.choose()
+                try:
+                    response = await self._attempt(wire, context, handle)
+                except GatewayError as error:
+                    attempts = self._make_attempts(context, None)
+                    attempts.tried.append(handle)
+                    attempts.record_error(add_backend_name(error, self._backend))
+            else:
+                attempts = self._make_attempts(context, sequence)
+            if attempts is not None:
+                response = await (
+                    self._run_attempts(wire, attempts, self._attempt)
+                    if hedge is None
+                    else self._run_hedged(wire, attempts, hedge)
+                )
         finally:
-            handle.finish_attempt(outcome)
             budget.active_requests -= 1
             context.record.backend_seconds += time.monotonic() - started
-        return await self._measure(wire, attempts)
-
-    async def _exchange_with_retries(
-        self, wire: Req, context: RequestContext, sequence: SequenceKey | None
-    ) -> Resp:
-        context.shorten_deadline(time.monotonic() + self.timeout_for(context))
-        self.prepare_request(wire, context)
-        attempts = self._make_attempts(context, sequence)
-        try:
-            return await self._measure(wire, attempts)
-        except GatewayError as error:
-            if sequence is None or error.kind is not Kind.CONNECT:
-                raise
-            raise self._sequence_error(error, sequence, attempts) from error
-
-    async def _measure(self, wire: Req, attempts: Attempts) -> Resp:
-        context, started = attempts.context, time.monotonic()
-        try:
-            response = await self._run_attempts(wire, attempts)
-        finally:
-            context.record.backend_seconds += time.monotonic() - started
-        self._collect_headers(response, context)
+            if attempts is not None:
+                attempts.return_budget()
+        if self._returns_headers:
+            self._collect_headers(response, context)
         return response
 
     def _make_attempts(self, context: RequestContext, sequence: SequenceKey | None) -> Attempts:
-        if sequence is not None:
-            return self._attempts_on(context, lambda: self._endpoints.sequence_owner(sequence))
         choose: ChooseEndpoint = self._endpoints.choose
-        if self._hash_key is not None:
+        if sequence is not None:
+            choose = functools.partial(self._choose_owner, sequence)
+        elif self._hash_key is not None:
             choose = functools.partial(self._endpoints.choose, key=self._hash_key(context))
-        return Attempts(
-            context,
-            choose,
-            self._retry_budget,
-            self._counters,
-            may_resend=context.policy.retry.is_idempotent,
-        )
+        may_resend = sequence is None and context.policy.retry.is_idempotent
+        return Attempts(context, choose, self._state, sequence, may_resend=may_resend)
 
-    def _attempts_on(
-        self, context: RequestContext, choose: Callable[[], EndpointHandle]
-    ) -> Attempts:
-        return Attempts(
-            context, lambda _: choose(), self._retry_budget, self._counters, may_resend=False
-        )
+    def _choose_owner(self, sequence: SequenceKey, _tried: object) -> EndpointHandle:
+        return self._endpoints.sequence_owner(sequence)
 
     def infer(
         self, wire: Req, context: RequestContext, sequence: SequenceKey | None = None
     ) -> Awaitable[Resp]:
         """Send an inference, which, unlike ``exchange``, respects the concurrency limit and the
         route's hedging."""
-        if self._queue is None and context.policy.retry.hedge is None:
-            return self.exchange(wire, context, sequence)
-        return self._infer_queued(wire, context, sequence)
+        hedge = context.policy.retry.hedge if sequence is None else None
+        if self._queue is None:
+            return self.exchange(wire, context, sequence, hedge)
+        return self._exchange_queued(self._queue, wire, context, sequence, hedge)
 
-    async def _infer_queued(
-        self, wire: Req, context: RequestContext, sequence: SequenceKey | None
+    async def _exchange_queued(
+        self,
+        queue: RequestQueue,
+        wire: Req,
+        context: RequestContext,
+        sequence: SequenceKey | None,
+        hedge: HedgePolicy | None,
     ) -> Resp:
         started = time.monotonic()
         context.shorten_deadline(started + self.timeout_for(context))
-        queue = self._queue
-        if queue is not None:
-            try:
-                await queue.enter(context)
-            finally:
-                context.record.backend_seconds += time.monotonic() - started
         try:
-            if sequence is None and context.policy.retry.hedge is not None:
-                return await self._exchange_hedged(wire, context, context.policy.retry.hedge)
-            return await self.exchange(wire, context, sequence)
+            await queue.enter(context)
         finally:
-            if queue is not None:
-                queue.leave()
+            context.record.backend_seconds += time.monotonic() - started
+        try:
+            return await self.exchange(wire, context, sequence, hedge)
+        finally:
+            queue.leave()
 
-    async def _exchange_hedged(
-        self, wire: Req, context: RequestContext, hedge: HedgePolicy
-    ) -> Resp:
-        """Run ``exchange`` with a hedge."""
+    async def _run_hedged(self, wire: Req, attempts: Attempts, hedge: HedgePolicy) -> Resp:
+        """Run attempts, and a hedge if they take too long."""
         started = time.monotonic()
-        self.prepare_request(wire, context)
         latencies, delay = None, hedge.after_seconds
         if delay is None:
-            route = context.record.route
+            route = attempts.context.record.route
             latencies = self._latencies.get(route)
             if latencies is None:
                 latencies = self._latencies[route] = LatencyQuantile(hedge.percentile)
             delay = latencies.percentile()
-        attempts = self._make_attempts(context, None)
-        first = self._run_attempts(wire, attempts)
-        try:
-            if delay is None:
-                response = await first
-            else:
-                response, hedge_won = await run_hedged(
-                    first, lambda: self._start_hedge(wire, attempts), delay, self._can_serve
-                )
-                self._counters.record_hedge(hedge_won)
-        finally:
-            duration = time.monotonic() - started
-            context.record.backend_seconds += duration
+        first = self._run_attempts(wire, attempts, self._attempt)
+        if delay is None:
+            response = await first
+        else:
+            response, hedge_won = await run_hedged(
+                first, lambda: self._start_hedge(wire, attempts), delay, self._can_serve
+            )
+            self._state.counters.record_hedge(hedge_won)
         if latencies is not None and self._can_serve(response):
-            latencies.add(duration)
-        self._collect_headers(response, context)
+            latencies.add(time.monotonic() - started)
         return response
 
     def _start_hedge(self, wire: Req, attempts: Attempts) -> Coroutine[Any, Any, Resp] | None:
@@ -277,55 +231,63 @@ class RequestSender(Generic[Req, Resp]):
 
     async def _run_hedge(self, wire: Req, attempts: Attempts, handle: EndpointHandle) -> Resp:
         try:
-            return await self._attempt(wire, attempts, handle)
+            return await self._attempt(wire, attempts.context, handle, attempts.per_try_timeout)
         finally:
-            self._retry_budget.release()
+            self._state.retry_budget.release()
             if self._queue is not None:
                 self._queue.leave()
 
     async def exchange_with(
         self, handle: EndpointHandle, wire: Req, context: RequestContext
     ) -> Resp:
-        """Send ``wire``, already prepared by ``prepare_request``, to one endpoint before the call's
-        deadline."""
-        return await self._run_attempts(wire, self._attempts_on(context, handle.begin_attempt))
-
-    async def _run_attempts(self, wire: Req, attempts: Attempts) -> Resp:
-        """Run attempts until one gives a response or no retry is left."""
-        context = attempts.context
+        """Send ``wire``, already prepared by ``prepare_request``, to one endpoint before the
+        request's deadline."""
         assert context.deadline is not None
         if context.deadline <= time.monotonic():
             raise deadline_error(self._backend)
-        declined: Resp | None = None
-        handle = None if attempts.tried else attempts.begin()
+        attempts = Attempts(context, lambda _: handle.begin_attempt(), self._state)
+        self._state.retry_budget.active_requests += 1
         try:
-            if handle is None:
-                handle = await attempts.next_endpoint()
-            while handle is not None:
-                declined = None
-                # No local variable may hold the error: its traceback refers to these frames, and
-                # the cycle would keep the message until the next garbage collection.
-                try:
-                    response = await self._attempt(wire, attempts, handle)
-                    if not attempts.may_resend or self._can_serve(response):
-                        return response
-                    declined = response
-                except GatewayError as error:
-                    attempts.record_error(add_backend_name(error, self._backend))
-                handle = await attempts.next_endpoint()
+            return await self._run_attempts(wire, attempts, self._attempt)
         finally:
-            attempts.end()
+            self._state.retry_budget.active_requests -= 1
+            attempts.return_budget()
+
+    async def _run_attempts(
+        self,
+        wire: Req,
+        attempts: Attempts,
+        attempt: Callable[[Req, RequestContext, EndpointHandle, float | None], Awaitable[T]],
+    ) -> T:
+        """Run attempts until one gives a response or no retry is left."""
+        context, declined = attempts.context, None
+        while (handle := await attempts.next_endpoint()) is not None:
+            # No local variable may hold the error: its traceback refers to these frames, and the
+            # cycle would keep the message until the next garbage collection.
+            try:
+                response = await attempt(wire, context, handle, attempts.per_try_timeout)
+                if not attempts.may_resend or self._can_serve(response):
+                    return response
+                declined = response
+            except GatewayError as error:
+                declined = None
+                attempts.record_error(add_backend_name(error, self._backend))
         if declined is not None:
             return declined
-        raise attempts.take_error()
+        raise self._take_error(attempts)
 
-    async def _attempt(self, wire: Req, attempts: Attempts, handle: EndpointHandle) -> Resp:
-        context = attempts.context
+    async def _attempt(
+        self,
+        wire: Req,
+        context: RequestContext,
+        handle: EndpointHandle,
+        max_seconds: float | None = None,
+    ) -> Resp:
         started = time.monotonic()
         assert context.deadline is not None
         seconds = context.deadline - started
-        if attempts.may_resend and context.policy.retry.per_try_timeout is not None:
-            seconds = min(seconds, context.policy.retry.per_try_timeout)
+        if max_seconds is not None and max_seconds < seconds:
+            seconds = max_seconds
         outcome = AttemptOutcome.UNKNOWN
         try:
             response = await self._upstream.exchange(wire, handle.endpoint, seconds)
@@ -347,78 +309,60 @@ class RequestSender(Generic[Req, Resp]):
             context.shorten_deadline(time.monotonic() + self.timeout_for(context))
             await queue.enter(context)
         try:
-            async with aclosing(self._stream_with_retries(wire, context, sequence)) as messages:
-                async for message in messages:
+            self.prepare_request(wire, context)
+            attempts = self._make_attempts(context, sequence)
+            self._state.retry_budget.active_requests += 1
+            try:
+                open_stream = functools.partial(self._open_stream, attempts)
+                message = await self._run_attempts(wire, attempts, open_stream)
+                while message is not None:
+                    self._collect_headers(message, context)
                     yield message
+                    message = await self._following_message(attempts)
+            finally:
+                self._state.retry_budget.active_requests -= 1
+                if attempts.stream is not None:
+                    await attempts.stream.close()
+                attempts.return_budget()
         finally:
             if queue is not None:
                 queue.leave()
 
-    async def _stream_with_retries(
-        self, wire: Req, context: RequestContext, sequence: SequenceKey | None
-    ) -> AsyncGenerator[Resp, None]:
+    async def _open_stream(
+        self,
+        attempts: Attempts,
+        wire: Req,
+        context: RequestContext,
+        handle: EndpointHandle,
+        max_wait: float | None,
+    ) -> Resp | None:
+        """Start a stream and return its first message, or None if it has none. The stream stays
+        open unless this attempt failed."""
         upstream = self._upstream
         assert isinstance(upstream, StreamingUpstream)
-        self.prepare_request(wire, context)
-        attempts = self._make_attempts(context, sequence)
-        handle: EndpointHandle | None = attempts.begin()
+        deadline = context.stream_deadline
+        seconds = None if deadline is None else deadline - time.monotonic()
+        stream = StreamAttempt(handle, upstream.stream(wire, handle.endpoint, seconds))
         try:
-            while handle is not None:
-                declined: Resp | None = None
-                message_timeout = (
-                    context.policy.retry.per_try_timeout if attempts.may_resend else None
-                )
-                started = time.monotonic()
-                remaining = (
-                    None if context.stream_deadline is None else context.stream_deadline - started
-                )
-                has_message = False
-                outcome = AttemptOutcome.UNKNOWN
-                try:
-                    async with aclosing(
-                        upstream.stream(wire, handle.endpoint, remaining)
-                    ) as messages:
-                        while (
-                            message := await self._next_message(messages, context, message_timeout)
-                        ) is not None:
-                            outcome = self._response_outcome(message, context)
-                            if (
-                                outcome is not AttemptOutcome.OK
-                                and attempts.may_resend
-                                and not has_message
-                            ):
-                                declined = message
-                                break
-                            has_message, message_timeout = True, None
-                            self._collect_headers(message, context)
-                            yield message
-                            started = time.monotonic()
-                        else:
-                            return
-                except GatewayError as error:
-                    outcome = self._error_outcome(error, time.monotonic() - started, context)
-                    attempts.record_error(add_backend_name(error, self._backend))
-                    if has_message:
-                        raise attempts.take_error() from error
-                finally:
-                    handle.finish_attempt(outcome)
-                handle = await attempts.next_endpoint()
+            message = await self._next_message(stream, context, max_wait)
+            if not attempts.may_resend or self._can_serve(message):
+                attempts.stream = stream
         finally:
-            attempts.end()
-        if declined is not None:
-            self._collect_headers(declined, context)
-            yield declined
-            return
-        last = attempts.take_error()
+            if attempts.stream is None:
+                await stream.close()
+        return message
+
+    async def _following_message(self, attempts: Attempts) -> Resp | None:
+        """Return the next message of the open stream, or None after the last."""
+        if attempts.stream is None:  # the only message declined the request
+            return None
         try:
-            if sequence is None or last.kind is not Kind.CONNECT:
-                raise last
-            raise self._sequence_error(last, sequence, attempts)
-        finally:
-            del last
+            return await self._next_message(attempts.stream, attempts.context)
+        except GatewayError as error:
+            raise add_backend_name(error, self._backend) from error
 
     async def _next_message(
-        self, messages: AsyncGenerator[Resp, None], context: RequestContext, max_wait: float | None
+        self, stream: StreamAttempt[Resp], context: RequestContext, max_wait: float | None = None
     ) -> Resp | None:
         """Return the next message, or None after the last. ``max_wait`` shortens the wait, in
         seconds."""
@@ -427,18 +371,25 @@ class RequestSender(Generic[Req, Resp]):
         assert context.deadline is not None
         seconds = context.deadline - started
         try:
-            async with asyncio.timeout(seconds if max_wait is None else min(seconds, max_wait)):
-                return await anext(messages, None)
-        except TimeoutError:
-            raise GatewayError(
-                Kind.TIMEOUT, "the backend did not answer in time", origin=Origin.BACKEND
-            ) from None
+            try:
+                async with asyncio.timeout(seconds if max_wait is None else min(seconds, max_wait)):
+                    message = await anext(stream.messages, None)
+            except TimeoutError:
+                raise GatewayError(
+                    Kind.TIMEOUT, "the backend did not answer in time", origin=Origin.BACKEND
+                ) from None
+        except GatewayError as error:
+            stream.outcome = self._error_outcome(error, time.monotonic() - started, context)
+            raise
         finally:
             context.record.backend_seconds += time.monotonic() - started
+        if message is not None:
+            stream.outcome = self._response_outcome(message, context)
+        return message
 
-    def _can_serve(self, response: Resp) -> bool:
-        """Return whether the endpoint that sent ``response`` can serve."""
-        return not self._access.is_unavailable(response)
+    def _can_serve(self, response: Any) -> bool:
+        """Return whether the endpoint that sent ``response`` (None: an empty stream) can serve."""
+        return response is None or not self._access.is_unavailable(response)
 
     def _response_outcome(self, response: Resp, context: RequestContext) -> AttemptOutcome:
         """Return what ``response`` implies about its endpoint. Being unavailable for a model counts
@@ -478,15 +429,20 @@ class RequestSender(Generic[Req, Resp]):
         if headers := self._access.response_headers(response):
             context.response_headers.update(self._response_filter.select(headers))
 
-    def _sequence_error(
-        self, error: GatewayError, sequence: SequenceKey, attempts: Attempts
-    ) -> GatewayError:
-        """Return ``error`` with the position of the sequence's endpoint in the configuration."""
-        position = self._endpoints.describe_position(attempts.tried[-1])
-        return error.reworded(
-            f"{error.public} ({position}, which holds the state of sequence "
-            f"{repr(sequence.id)[:_MAX_SHOWN_CHARACTERS]} of model '{sequence.model}')"
-        )
+    def _take_error(self, attempts: Attempts) -> GatewayError:
+        """Return the error of the latest attempt. If the owner of a sequence could not be reached,
+        add the owner's position in the configuration."""
+        error, sequence = attempts.take_error(), attempts.sequence
+        try:
+            if sequence is None or error.kind is not Kind.CONNECT:
+                return error
+            position = self._endpoints.describe_position(attempts.tried[-1])
+            return error.reworded(
+                f"{error.public} ({position}, which holds the state of sequence "
+                f"{repr(sequence.id)[:_MAX_SHOWN_CHARACTERS]} of model '{sequence.model}')"
+            )
+        finally:
+            del error  # its traceback will refer to this frame
 
 
 def deadline_error(backend: str) -> GatewayError:

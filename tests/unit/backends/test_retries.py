@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from infergate.backends import attempts
+from infergate.backends.attempts import SenderState
 from infergate.backends.endpoints import BalanceSettings, Endpoints
 from infergate.backends.endpoints import ConfiguredEndpoint as Place
 from infergate.backends.header_filter import HeaderFilter
 from infergate.backends.message_access import RPC_MESSAGES
 from infergate.backends.request_queue import RequestQueue
-from infergate.backends.request_sender import RequestSender, SenderSettings, SenderState
+from infergate.backends.request_sender import RequestSender, SenderSettings
 from infergate.core.counters import BackendCounters
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.request_context import RequestContext
