@@ -93,7 +93,7 @@ class RpcRequest:
     deferred: DeferredMessage | None = field(default=None, kw_only=True, repr=False, compare=False)
     """The message, if it has not been inflated yet: ``message`` is then empty."""
     codec_state: Any = field(default=None, init=False, repr=False, compare=False)
-    """As for :class:`HttpRequest`."""
+    """Like that of :class:`HttpRequest`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.method, self.message, self.metadata)

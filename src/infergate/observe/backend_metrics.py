@@ -101,7 +101,7 @@ class BackendMetrics(Collector):
             "infergate_queue_refusals",
             "Inferences refused by a backend's queue: full, or expired (waited past the deadline).",
             ("backend", "reason"),
-            rows_by_label((backend, _refusals(counters)) for backend, counters in rows),
+            rows_by_label((backend, _rejections(counters)) for backend, counters in rows),
         )
         yield from (self._concurrency_metrics(), *self._route_metrics(), *self._helper_metrics())
 
@@ -144,7 +144,7 @@ class BackendMetrics(Collector):
             "Messages refused by the helper processes' queue: full (too many of one client), or "
             "expired (waited too long).",
             ("reason",),
-            rows_by_label([((), _refusals(counters))]),
+            rows_by_label([((), _rejections(counters))]),
         )
 
     def _route_metrics(self) -> Iterator[Metric]:
@@ -165,7 +165,7 @@ class BackendMetrics(Collector):
         )
 
 
-def _refusals(counters: BackendCounters) -> dict[str, int]:
+def _rejections(counters: BackendCounters) -> dict[str, int]:
     return {"full": counters.queue_rejected, "expired": counters.queue_expired}
 
 
