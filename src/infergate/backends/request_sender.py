@@ -426,8 +426,9 @@ class RequestSender(Generic[Req, Resp]):
 
     def _collect_headers(self, response: Resp, context: RequestContext) -> None:
         """Collect the response headers that are returned to the client."""
-        if headers := self._access.response_headers(response):
-            context.response_headers.update(self._response_filter.select(headers))
+        headers = self._access.response_headers(response)
+        if headers and (returned := self._response_filter.select(headers)):
+            context.response_headers = {**context.response_headers, **returned}
 
     def _take_error(self, attempts: Attempts) -> GatewayError:
         """Return the error of the latest attempt. If the owner of a sequence could not be reached,

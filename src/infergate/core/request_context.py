@@ -69,7 +69,7 @@ class RequestContext:
     memory: MemoryAccount = UNLIMITED
     """The request's share of the memory budget. Nothing is charged if the transport has not set
     it."""
-    response_headers: dict[str, str] = field(default_factory=dict)
+    response_headers: Mapping[str, str] = NO_HEADERS
     """Headers of the backend's response that are returned to the client."""
     record: RequestRecord = field(default_factory=RequestRecord)
     """The facts that are logged and counted."""

@@ -206,6 +206,7 @@ class Frontend(Generic[Req, Resp]):
         record = context.record
         record.protocol = self.codec.name
         record.record_error(error)
-        if context.request_id:
-            context.response_headers.setdefault(REQUEST_ID_HEADER, context.request_id)
+        if context.request_id and REQUEST_ID_HEADER not in context.response_headers:
+            request_id = {REQUEST_ID_HEADER: context.request_id}
+            context.response_headers = {**context.response_headers, **request_id}
         return self.codec.build_error(error, wire)

@@ -197,7 +197,7 @@ async def test_the_question_has_a_call_of_its_own() -> None:
     server = Server()
     asked = call()
     await server.remembered.get(asked)
-    server.calls[0].response_headers["x"] = "y"
+    server.calls[0].response_headers = {"x": "y"}
     server.calls[0].shorten_deadline(0.0)
     assert asked.response_headers == {}
     assert asked.deadline != 0.0

@@ -122,7 +122,7 @@ class Acting(Memory):
         self, request: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
         self.started.append(request.id)
-        context.response_headers.update(self.returned)
+        context.response_headers = self.returned
         try:
             if request.model == "held":
                 await self.let_go.wait()
