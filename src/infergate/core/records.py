@@ -33,5 +33,5 @@ class _EmptyMapping(dict[Any, Any]):
 
 
 EMPTY_MAPPING: Final = _EmptyMapping()
-"""A mapping that nobody can add to. It is hashable, so it may be the default of a dataclass field;
+"""A mapping that refuses changes. It is hashable, so it may be the default of a dataclass field;
 a ``default_factory`` would cost a call for each object."""

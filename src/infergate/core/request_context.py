@@ -12,7 +12,6 @@ from infergate.core.errors import GatewayError
 from infergate.core.memory import UNLIMITED, MemoryAccount
 from infergate.core.request_record import RequestRecord
 from infergate.core.route_policy import DEFAULT_ROUTE_POLICY, RoutePolicy
-from infergate.core.trace_context import TraceContext
 from infergate.core.wire import NO_HEADERS
 
 REQUEST_ID_HEADER: Final = "x-request-id"
@@ -33,6 +32,15 @@ class Permit(Protocol):
     def allows(self, operation: type, model: str) -> bool:
         """Return whether the client may request ``operation``, a class of ``core.messages``, on
         ``model``; an empty ``model`` means the server."""
+        ...
+
+
+class TraceContext(Protocol):
+    """The trace that a request belongs to."""
+
+    @property
+    def id(self) -> str:
+        """The trace id, 32 hexadecimal digits; empty for a trace that is not sampled."""
         ...
 
 
