@@ -1,4 +1,4 @@
-"""What an inference loses on its way through each protocol, as docs/fidelity-*.md documents it.
+"""The losses of an inference on its way through each protocol, as docs/fidelity-*.md documents it.
 
 That everything else arrives unchanged is tested with generated messages, protocol by protocol, in
 the contract tests of tests/unit/codecs.
