@@ -79,11 +79,13 @@ class LineCodec:
 
     def parse_request(self, wire: RpcRequest, limits: Limits) -> ParsedRequest:
         self.decoded += 1
-        peek = self.summarize(wire)
-        if peek.operation is ModelReadyRequest:
-            return ParsedRequest(ModelReadyRequest(peek.model))
+        summary = self.summarize(wire)
+        if summary.operation is ModelReadyRequest:
+            return ParsedRequest(ModelReadyRequest(summary.model))
         self.validate(wire, limits)
-        return ParsedRequest(InferRequest(peek.model, peek.version, wire.method.split(" ")[3]))
+        return ParsedRequest(
+            InferRequest(summary.model, summary.version, wire.method.split(" ")[3])
+        )
 
     def build_response(self, answer: Response, parsed: ParsedRequest) -> RpcResponse:
         return RpcResponse([repr(answer).encode()])

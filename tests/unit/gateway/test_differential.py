@@ -59,10 +59,10 @@ def unnumbered(codec: Any, answer: Any) -> Any:
 
 def requests_agree(codec: Any, wire: Any, model: ModelMetadata | None) -> None:
     try:
-        peek = codec.summarize(wire)
+        summary = codec.summarize(wire)
     except GatewayError:
         return  # refused before a pipeline is chosen
-    if peek.operation is not InferRequest:
+    if summary.operation is not InferRequest:
         return
 
     def read(request: Any) -> Any:
@@ -73,7 +73,7 @@ def requests_agree(codec: Any, wire: Any, model: ModelMetadata | None) -> None:
     if isinstance(translated, tuple) or isinstance(checked, tuple):
         assert checked == translated
         return
-    forwarded = codec.rewrite_request(checked, peek.model, peek.version, TRITON)
+    forwarded = codec.rewrite_request(checked, summary.model, summary.version, TRITON)
     if forwarded is None:
         return  # translated for servers that do not accept the message unchanged
     assert read(forwarded) == translated

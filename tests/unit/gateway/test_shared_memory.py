@@ -102,13 +102,13 @@ async def refused(memory: SharedMemory, request: InferRequest) -> GatewayError:
 async def test_a_backend_sees_data_and_the_region_the_answer() -> None:
     memory = await on()
     request = request_with(RegionRef("r", 3, 5), output=RegionRef("r", 100, 9))
-    async with memory.stage(request, BACKEND) as loan:
-        assert loan.request == InferRequest(
+    async with memory.stage(request, BACKEND) as staged:
+        assert staged.request == InferRequest(
             "m",
             inputs=(Tensor("X0", Datatype.UINT8, (5,), b"\3\4\5\6\7"),),
             outputs=(RequestedOutput("Y"),),
         )
-        response = await loan.write_outputs(answering(b"answer"))
+        response = await staged.write_outputs(answering(b"answer"))
     assert response.outputs == (
         Tensor("Y", Datatype.UINT8, (6,), b"", shared_memory=RegionRef("r", 100, 6)),
     )
@@ -120,9 +120,9 @@ async def test_offsets_are_of_the_region() -> None:
     memory = SharedMemory(LIMITS, enabled=True)
     await memory.perform(replace(REGISTER, offset=16, size=8), call())
     request = request_with(RegionRef("r", 2, 6), output=RegionRef("r", 0, 8))
-    async with memory.stage(request, BACKEND) as loan:
-        assert loan.request.inputs[0].data == bytes(range(18, 24))
-        await loan.write_outputs(answering(b"12345678"))
+    async with memory.stage(request, BACKEND) as staged:
+        assert staged.request.inputs[0].data == bytes(range(18, 24))
+        await staged.write_outputs(answering(b"12345678"))
     assert FILE.read_bytes()[15:25] == b"\x0f12345678\x18"
     error = await refused(memory, request_with(RegionRef("r", 3, 6)))
     assert (error.kind, "3 + 6 bytes, it has 8" in error.public) == (Kind.BAD_REQUEST, True)
@@ -134,8 +134,8 @@ async def test_tensors_that_are_in_the_message_stay_as_they_are() -> None:
     request = replace(
         request_with(RegionRef("r", 0, 1)), inputs=(here, lying(RegionRef("r", 0, 1)))
     )
-    async with memory.stage(request, BACKEND) as loan:
-        assert loan.request.inputs[0] is here
+    async with memory.stage(request, BACKEND) as staged:
+        assert staged.request.inputs[0] is here
 
 
 numbers = st.integers(0, SIZE // 2) | st.integers(0, 2 * SIZE) | st.integers(0, 2**64 - 1)
@@ -183,10 +183,10 @@ async def test_a_file_cut_off_between_looking_and_reading(monkeypatch: pytest.Mo
 
 async def test_a_file_cut_off_before_the_answer_is_not_grown_again() -> None:
     memory = await on()
-    async with memory.stage(request_with(output=RegionRef("r", 100, 8)), BACKEND) as loan:
+    async with memory.stage(request_with(output=RegionRef("r", 100, 8)), BACKEND) as staged:
         os.truncate(FILE, 50)
         with pytest.raises(GatewayError, match="become shorter"):
-            await loan.write_outputs(answering(b"answer"))
+            await staged.write_outputs(answering(b"answer"))
     assert FILE.stat().st_size == 50
 
 
@@ -198,9 +198,9 @@ async def test_no_output_is_written_where_one_does_not_fit() -> None:
     )
     request = InferRequest("m", outputs=outputs)
     tensors = tuple(Tensor(name, Datatype.UINT8, (4,), b"\xff" * 4) for name in "AB")
-    async with memory.stage(request, BACKEND) as loan:
+    async with memory.stage(request, BACKEND) as staged:
         with pytest.raises(GatewayError, match=r"'B' \(3 bytes\) .* 4 bytes"):
-            await loan.write_outputs(InferResponse("m", outputs=tensors))
+            await staged.write_outputs(InferResponse("m", outputs=tensors))
     assert FILE.read_bytes()[:4] == b"\0\1\2\3"
 
 
@@ -259,9 +259,9 @@ async def test_large_data_is_copied_by_a_thread(monkeypatch: pytest.MonkeyPatch)
     memory = await on()
     async with memory.stage(
         request_with(RegionRef("r", 0, 65), output=RegionRef("r", 0, 99)), BACKEND
-    ) as loan:
-        assert loan.request.inputs[0].data == bytes(range(65))
-        await loan.write_outputs(answering(bytes(65)))
+    ) as staged:
+        assert staged.request.inputs[0].data == bytes(range(65))
+        await staged.write_outputs(answering(bytes(65)))
     assert moved == ["_read_inputs", "_write_outputs"]
     assert FILE.read_bytes()[:66] == bytes(65) + b"\x41"
 
@@ -284,8 +284,8 @@ async def test_many_short_elements_count_as_large_data(
     half = lying(RegionRef("r", 0, 128), Datatype.BYTES, (4, 8))
     here = Tensor("H", Datatype.BYTES, (2,), bytes(8))
     inputs = (half, replace(half, name="Y"), here, replace(lying(RegionRef("r", 0, 99)), name="Z"))
-    async with memory.stage(InferRequest("m", inputs=inputs), BACKEND) as loan:
-        assert loan.request.inputs[0].data == bytes(128)
+    async with memory.stage(InferRequest("m", inputs=inputs), BACKEND) as staged:
+        assert staged.request.inputs[0].data == bytes(128)
     assert len(moved) == threads
 
 
@@ -409,17 +409,17 @@ async def test_a_request_keeps_its_regions_when_they_are_unregistered() -> None:
     memory = await on()
     async with memory.stage(
         request_with(RegionRef("r", 0, 4), output=RegionRef("r", 0, 6)), BACKEND
-    ) as loan:
+    ) as staged:
         await memory.perform(SharedMemoryUnregisterRequest(), call())
         FILE.rename(f"{FILE}_old")
         FILE.write_bytes(bytes(SIZE))
         await memory.perform(REGISTER, call())
-        await loan.write_outputs(answering(b"answer"))
+        await staged.write_outputs(answering(b"answer"))
     old = Path(f"{FILE}_old")
     assert old.read_bytes()[:6] == b"answer"
     assert FILE.read_bytes() == bytes(SIZE)
     old.unlink()
-    del loan
+    del staged
     assert open_files() == 1
 
 
@@ -589,16 +589,16 @@ async def test_a_sharing_backend_gets_the_region_and_others_a_copy() -> None:
     sharing = Sharing("a")
     memory = await on(LIMITS, sharing)
     request = request_with(RegionRef("r", 0, 4), output=RegionRef("r", 0, 8))
-    async with memory.stage(request, sharing) as loan:
-        assert loan.request is request
+    async with memory.stage(request, sharing) as staged:
+        assert staged.request is request
         answer = InferResponse(
             "m", outputs=(Tensor("Y", Datatype.UINT8, (1,), b"", shared_memory=None),)
         )
-        assert await loan.write_outputs(answer) == answer
-    async with memory.stage(request, sharing, by_name=False) as loan:
-        assert loan.request.inputs[0].data == b"\0\1\2\3"
-    async with memory.stage(request, BACKEND) as loan:
-        assert loan.request.inputs[0].data == b"\0\1\2\3"
+        assert await staged.write_outputs(answer) == answer
+    async with memory.stage(request, sharing, by_name=False) as staged:
+        assert staged.request.inputs[0].data == b"\0\1\2\3"
+    async with memory.stage(request, BACKEND) as staged:
+        assert staged.request.inputs[0].data == b"\0\1\2\3"
     with pytest.raises(UnknownRegionError):
         async with memory.stage(request_with(RegionRef("other", 0, 4)), sharing):
             pass
@@ -672,8 +672,8 @@ async def test_memory_on_a_gpu_is_left_to_the_backend() -> None:
         request_with(RegionRef("gpu", 0, 4)),
         request_with(output=RegionRef("gpu", 0, 4)),
     ):
-        async with memory.stage(request, sharing) as loan:
-            assert loan.request is request
+        async with memory.stage(request, sharing) as staged:
+            assert staged.request is request
         error = await refused(memory, request)
         assert (error.kind, "on a GPU" in error.public) == (Kind.UNSUPPORTED, True)
 

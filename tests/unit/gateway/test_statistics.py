@@ -23,23 +23,23 @@ from infergate.gateway.statistics import MAX_MODELS, GatewayStatistics, merge_st
 from infergate.routing.table import Rewrite, Route, RouteTable
 
 
-def counted(figures: GatewayStatistics, model: str) -> dict[str, Any]:
-    (reported,) = figures.statistics_of(model, "").models
+def counted(statistics: GatewayStatistics, model: str) -> dict[str, Any]:
+    (reported,) = statistics.statistics_of(model, "").models
     return dict(reported)
 
 
-def record(figures: GatewayStatistics, model: str, outcome: str = "ok", **fields: Any) -> None:
+def record(statistics: GatewayStatistics, model: str, outcome: str = "ok", **fields: Any) -> None:
     record = RequestRecord(model=model, route="*", operation="infer", outcome=outcome, **fields)
-    figures.record(record, 0.25, 1_000.5)
+    statistics.record(record, 0.25, 1_000.5)
 
 
 def test_successes_and_failures_are_counted_apart() -> None:
-    figures = GatewayStatistics(["m"])
-    assert counted(figures, "m")["inference_stats"]["success"] == {"count": 0, "ns": 0}
-    record(figures, "m", backend_seconds=0.125)
-    record(figures, "m", backend_seconds=0.125)
-    record(figures, "m", "timeout")
-    statistics = counted(figures, "m")
+    gateway_statistics = GatewayStatistics(["m"])
+    assert counted(gateway_statistics, "m")["inference_stats"]["success"] == {"count": 0, "ns": 0}
+    record(gateway_statistics, "m", backend_seconds=0.125)
+    record(gateway_statistics, "m", backend_seconds=0.125)
+    record(gateway_statistics, "m", "timeout")
+    statistics = counted(gateway_statistics, "m")
     assert statistics == {
         "name": "m",
         "version": "",
@@ -58,30 +58,30 @@ def test_successes_and_failures_are_counted_apart() -> None:
 
 
 def test_only_inferences_on_routes_are_counted() -> None:
-    figures = GatewayStatistics(["m"])
-    figures.record(RequestRecord(model="m", route="*", operation="model_ready"), 1, 1)
-    figures.record(RequestRecord(model="m", operation="infer"), 1, 1)
-    assert counted(figures, "m")["inference_count"] == 0
+    statistics = GatewayStatistics(["m"])
+    statistics.record(RequestRecord(model="m", route="*", operation="model_ready"), 1, 1)
+    statistics.record(RequestRecord(model="m", operation="infer"), 1, 1)
+    assert counted(statistics, "m")["inference_count"] == 0
 
 
 def test_an_unlisted_name_is_counted_from_its_first_success() -> None:
-    figures = GatewayStatistics(["named"])
+    statistics = GatewayStatistics(["named"])
     for model in ("named", "invented"):
-        record(figures, model, "not_found")
-    assert counted(figures, "named")["inference_stats"]["fail"]["count"] == 1
-    assert counted(figures, "invented")["inference_stats"]["fail"]["count"] == 0
-    record(figures, "invented")
-    record(figures, "invented", "backend_error")
-    assert counted(figures, "invented")["inference_stats"]["fail"]["count"] == 1
+        record(statistics, model, "not_found")
+    assert counted(statistics, "named")["inference_stats"]["fail"]["count"] == 1
+    assert counted(statistics, "invented")["inference_stats"]["fail"]["count"] == 0
+    record(statistics, "invented")
+    record(statistics, "invented", "backend_error")
+    assert counted(statistics, "invented")["inference_stats"]["fail"]["count"] == 1
 
 
 def test_the_least_recently_used_model_is_evicted_first() -> None:
-    figures = GatewayStatistics([])
+    statistics = GatewayStatistics([])
     for number in range(MAX_MODELS):
-        record(figures, str(number))
-    record(figures, "0")
-    record(figures, "one more")
-    assert [counted(figures, name)["inference_count"] for name in ("0", "1", "2")] == [2, 0, 1]
+        record(statistics, str(number))
+    record(statistics, "0")
+    record(statistics, "one more")
+    assert [counted(statistics, name)["inference_count"] for name in ("0", "1", "2")] == [2, 0, 1]
 
 
 def test_figures_of_servers_alike_are_added_up() -> None:

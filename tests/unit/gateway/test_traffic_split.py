@@ -357,9 +357,9 @@ async def test_only_routes_with_a_traffic_split_are_translated_for_it() -> None:
     routes = [Route("m", "own", fallback="other"), Route("n", "own")]
     known: dict[str, Any] = {"own": backend, "other": Memory("other")}
     made = Frontend(LineCodec(), Gateway(RouteTable(routes), known, {}), DEFAULT_LIMITS)
-    ways = []
+    pipelines = []
     for model in ("m", "n"):
         context = call()
         await made.respond(RpcRequest(f"infer {model} 1 id"), context)
-        ways.append(context.record.pipeline)
-    assert ways == ["translate", "forward"]
+        pipelines.append(context.record.pipeline)
+    assert pipelines == ["translate", "forward"]

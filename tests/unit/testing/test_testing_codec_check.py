@@ -42,7 +42,7 @@ class ErrorsReadAsAnswers(Sound):
         return RpcResponse()
 
 
-class ErrorsOfAnotherCarrier(Sound):
+class ErrorsOfAnotherTransport(Sound):
     def build_error(self, error: Any, wire: Any = None) -> Any:
         return HttpRequest("GET", "/")
 
@@ -54,7 +54,7 @@ class RefusesWithTheWrongKind(Sound):
         return super().build_request(operation, profile)
 
 
-class BuildsAnotherCarrier(Sound):
+class BuildsForAnotherTransport(Sound):
     def build_request(self, operation: Any, profile: Any, model: object = None) -> Any:
         return HttpRequest("GET", "/")
 
@@ -118,9 +118,9 @@ def test_a_sound_codec_passes() -> None:
         (Misnamed, "named other"),
         (Without, "datatype"),
         (ErrorsReadAsAnswers, "parsed as a response"),
-        (ErrorsOfAnotherCarrier, "HttpRequest"),
+        (ErrorsOfAnotherTransport, "HttpRequest"),
         (RefusesWithTheWrongKind, "ModelIndexRequest.*is rejected"),
-        (BuildsAnotherCarrier, "HttpRequest"),
+        (BuildsForAnotherTransport, "HttpRequest"),
         (LosesTheId, "request: "),
         (LosesAnOutput, "response: "),
         (PeeksWrongly, "summarize: model"),

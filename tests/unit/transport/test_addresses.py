@@ -86,8 +86,8 @@ async def grpc_server() -> AsyncIterator[Heard]:
                     if isinstance(event, h2.events.RequestReceived):
                         heard.names.append(dict(event.headers)[":authority"])  # type: ignore[arg-type, call-overload]
                     if isinstance(event, h2.events.StreamEnded):
-                        said = [(":status", "200"), ("content-type", "application/grpc")]
-                        core.send_headers(event.stream_id, said)
+                        received = [(":status", "200"), ("content-type", "application/grpc")]
+                        core.send_headers(event.stream_id, received)
                         core.send_data(event.stream_id, b"\0\0\0\0\2ok")
                         core.send_headers(event.stream_id, [("grpc-status", "0")], end_stream=True)
                 writer.write(core.data_to_send())

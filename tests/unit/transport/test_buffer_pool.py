@@ -48,9 +48,9 @@ async def test_a_buffer_has_no_more_than_twice_the_requested_size() -> None:
 
 async def test_only_so_much_is_kept() -> None:
     made = BufferPool()
-    lent = [made.allocate(200 * MIB) for _ in range(5)]
+    buffers = [made.allocate(200 * MIB) for _ in range(5)]
     assert made.unused_bytes == 0
-    lent.clear()
+    buffers.clear()
     assert made.unused_bytes == 600 * MIB
     made.allocate(MAX_UNUSED_BYTES + 1)
     assert made.unused_bytes == 0

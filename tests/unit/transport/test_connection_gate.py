@@ -149,11 +149,11 @@ def test_a_flood_is_counted_but_not_logged_line_by_line(
 
 def hello() -> bytes:
     """Return the first bytes of a TLS client."""
-    said = ssl.MemoryBIO()
-    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), said, server_hostname="x")
+    received = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), received, server_hostname="x")
     with pytest.raises(ssl.SSLWantReadError):
         client.do_handshake()
-    return said.read()
+    return received.read()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -171,11 +171,17 @@ async def test_tls_on_a_port_of_plain_text(kind: str) -> None:
 
 
 def test_bytes_that_are_no_client_hello() -> None:
-    said = hello()
-    assert is_client_hello(said)
-    for begun in (said[:8], b"", b"GET / HTTP/1.1", b"\x16\x03\x01\x00\x05\x02\0\0\1", bytes(20)):
+    received = hello()
+    assert is_client_hello(received)
+    for begun in (
+        received[:8],
+        b"",
+        b"GET / HTTP/1.1",
+        b"\x16\x03\x01\x00\x05\x02\0\0\1",
+        bytes(20),
+    ):
         assert not is_client_hello(begun)
-    assert not is_client_hello(said[:3] + b"\0\0" + said[5:])
+    assert not is_client_hello(received[:3] + b"\0\0" + received[5:])
 
 
 # ---- slow readers
@@ -223,20 +229,20 @@ def narrow(port: int) -> socket.socket:
     return made
 
 
-SAID: dict[str, bytes] = {
+OPENING: dict[str, bytes] = {
     "http": LARGE,
     "http of compat": LARGE,
     "frames": b"\x05\0\0\0large",
 }
 
 
-@pytest.mark.parametrize("kind", SAID)
+@pytest.mark.parametrize("kind", OPENING)
 async def test_an_answer_that_waits_is_counted(kind: str) -> None:
     """The memory is released when the response was read, or its reader disconnects."""
     async with harness(kind) as one:
         for reads in (True, False):
             with narrow(one.server.address.port) as client:
-                client.sendall(SAID[kind])
+                client.sendall(OPENING[kind])
                 await until(lambda: one.admission.bytes > 1_000_000)
                 assert one.admission.requests == 0
                 if reads:
@@ -257,11 +263,11 @@ async def test_unsent_responses_block_new_requests() -> None:
             writer.close()
 
 
-@pytest.mark.parametrize("kind", SAID)
+@pytest.mark.parametrize("kind", OPENING)
 async def test_clients_that_do_not_read_are_disconnected(kind: str) -> None:
     async with harness(kind, limits=QUICK) as one:
         with narrow(one.server.address.port) as client:
-            client.sendall(SAID[kind])
+            client.sendall(OPENING[kind])
             await until(lambda: one.build_refusal == [ConnectionRefusal.SLOW_READER])
             await until(lambda: not one.gate.open)
 
@@ -297,12 +303,14 @@ async def test_half_closed_clients_that_do_not_read_are_disconnected(kind: str) 
 NARROW = frames.PREFACE + frames.settings([(frames.INITIAL_WINDOW_SIZE, 1000)])
 
 
-@pytest.mark.parametrize(("method", "said"), [("Large", b"x"), ("Stream", b"y" * 50_000)])
-async def test_an_answer_that_waits_for_windows(connect: Connect, method: str, said: bytes) -> None:
+@pytest.mark.parametrize(("method", "sent_bytes"), [("Large", b"x"), ("Stream", b"y" * 50_000)])
+async def test_an_answer_that_waits_for_windows(
+    connect: Connect, method: str, sent_bytes: bytes
+) -> None:
     """Even if the client answers PINGs and sends other requests."""
     limits = dataclasses.replace(RPC_LIMITS, idle_body_time=0.4)
     harness, peer = await connect(limits, NARROW)
-    peer.send(opened(1, method) + message(1, said, 0 if method == "Stream" else 1))
+    peer.send(opened(1, method) + message(1, sent_bytes, 0 if method == "Stream" else 1))
     await until(lambda: harness.admission.bytes > 40_000)
     peer.send(frames.window_update(1, 10_000))
     while (received := await peer.frame())[0] != frames.RST_STREAM:
@@ -313,13 +321,13 @@ async def test_an_answer_that_waits_for_windows(connect: Connect, method: str, s
     assert (await peer.until(lambda received: received[0] == frames.DATA))[3][5:] == b"x"
 
 
-@pytest.mark.parametrize(("method", "said"), [("Large", b"x"), ("Stream", b"y" * 50_000)])
+@pytest.mark.parametrize(("method", "sent_bytes"), [("Large", b"x"), ("Stream", b"y" * 50_000)])
 async def test_a_slow_reader_is_given_up_while_memory_is_short(
-    connect: Connect, method: str, said: bytes
+    connect: Connect, method: str, sent_bytes: bytes
 ) -> None:
     """Only its stream is reset: the connection may be a proxy's."""
     harness, peer = await connect(RPC_LIMITS, NARROW)
-    peer.send(opened(1, method) + message(1, said, 0 if method == "Stream" else 1))
+    peer.send(opened(1, method) + message(1, sent_bytes, 0 if method == "Stream" else 1))
     await until(lambda: harness.admission.bytes > 40_000)
     (waiting,) = [each for each in harness.admission.transfers if each.size > 40_000]
     waiting.abort()
@@ -361,7 +369,7 @@ async def test_a_backend_that_owes_a_response_gets_a_ping(
         request = await peer.until(is_request)
         with suppress(asyncio.IncompleteReadError):
             while pings < 4 or not is_there:
-                received = await peer.until(lambda said: said[0] == frames.PING)
+                received = await peer.until(lambda sent_bytes: sent_bytes[0] == frames.PING)
                 pings += 1
                 if is_there:
                     peer.send(frame(frames.PING, frames.ACK, 0, received[3]))

@@ -672,11 +672,13 @@ async def test_the_servers_unavailable_is_not_connect(
     assert answer.code == 14
 
 
-@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"\0\0\0\4\0\0\0\0"])
-async def test_not_grpc_at_all(rpc_upstream: RpcUpstream, said: bytes) -> None:
+@pytest.mark.parametrize(
+    "received", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"\0\0\0\4\0\0\0\0"]
+)
+async def test_not_grpc_at_all(rpc_upstream: RpcUpstream, received: bytes) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
-        writer.write(said)
+        writer.write(received)
 
     async with fake_backend(script) as fake:
         assert await kind_of(rpc_upstream, fake.endpoint, ask("Echo")) is Kind.CONNECT

@@ -48,7 +48,7 @@ def message(number: int, data: bytes, flags: int = frames.END_STREAM) -> bytes:
     return frame(frames.DATA, flags, number, b"\0" + len(data).to_bytes(4) + data)
 
 
-Said = tuple[int, int, int, bytes]
+ReceivedFrame = tuple[int, int, int, bytes]
 
 
 @dataclasses.dataclass
@@ -58,21 +58,21 @@ class Peer:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
-    def send(self, said: bytes) -> None:
-        self.writer.write(said)
+    def send(self, received: bytes) -> None:
+        self.writer.write(received)
 
-    async def frame(self) -> Said:
+    async def frame(self) -> ReceivedFrame:
         async with asyncio.timeout(10):
             head = await self.reader.readexactly(9)
             first, flags, stream = frames.FRAME_HEADER.unpack(head)
             return first & 255, flags, stream, await self.reader.readexactly(first >> 8)
 
-    async def until(self, wanted: Callable[[Said], bool]) -> Said:
-        while not wanted(said := await self.frame()):
+    async def until(self, wanted: Callable[[ReceivedFrame], bool]) -> ReceivedFrame:
+        while not wanted(received := await self.frame()):
             pass
-        return said
+        return received
 
-    async def ended(self) -> list[Said]:
+    async def ended(self) -> list[ReceivedFrame]:
         """Read until the connection closes."""
         found = []
         try:
@@ -90,13 +90,13 @@ async def connect() -> AsyncIterator[Connect]:
     """Connect to a server with given limits; afterwards no request may be admitted."""
     made: list[tuple[GrpcHarness, Peer]] = []
 
-    async def begin(limits: Limits = QUICK, said: bytes = HELLO) -> tuple[GrpcHarness, Peer]:
+    async def begin(limits: Limits = QUICK, received: bytes = HELLO) -> tuple[GrpcHarness, Peer]:
         admission = Admission(limits)
         app = RpcEcho()
         server = H2Server(LOCAL, app, limits, admission)
         await server.start()
         peer = Peer(*await asyncio.open_connection("127.0.0.1", server.address.port))
-        peer.send(said)
+        peer.send(received)
         made.append((GrpcHarness(server, app, admission), peer))
         return made[-1]
 
@@ -108,26 +108,26 @@ async def connect() -> AsyncIterator[Connect]:
         assert (harness.admission.bytes, harness.admission.streams) == (0, 0)
 
 
-def status(said: Said) -> tuple[int, str]:
+def status(received: ReceivedFrame) -> tuple[int, str]:
     """Return status and message of a response's trailers."""
-    kind, flags, _, payload = said
+    kind, flags, _, payload = received
     assert (kind, flags) == (frames.HEADERS, END)
     found = headers.ResponseHeaders(header_blocks.HeaderBlockDecoder(9999).decode(payload))
     assert found.code is not None
     return found.code, found.details
 
 
-def is_end(said: Said) -> bool:
-    return said[:2] == (frames.HEADERS, END)
+def is_end(received: ReceivedFrame) -> bool:
+    return received[:2] == (frames.HEADERS, END)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "received",
     [b"", frames.PREFACE, HELLO[:10], HELLO + frame(1, 0, 1, b"\x83"), HELLO + b"\0\0\x09\1"],
     ids=["nothing", "no settings", "half a preface", "half a block", "half a frame"],
 )  # fmt: skip
-async def test_headers_that_do_not_come(connect: Connect, said: bytes) -> None:
-    _, peer = await connect(said=said)
+async def test_headers_that_do_not_come(connect: Connect, received: bytes) -> None:
+    _, peer = await connect(received=received)
     await peer.ended()
 
 
@@ -145,14 +145,14 @@ async def test_a_message_that_does_not_come(connect: Connect) -> None:
 async def test_an_answer_that_is_not_taken(connect: Connect) -> None:
     _, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
     peer.send(opened(1, "Large") + message(1, b""))
-    said = await peer.until(lambda said: said[0] == frames.RST_STREAM)
-    assert said[2:] == (1, (8).to_bytes(4))
+    received = await peer.until(lambda received: received[0] == frames.RST_STREAM)
+    assert received[2:] == (1, (8).to_bytes(4))
 
 
 async def test_a_silent_client_gets_a_ping(connect: Connect) -> None:
     _, peer = await connect()
     for _ in range(3):
-        ping = await peer.until(lambda said: said[0] == frames.PING)
+        ping = await peer.until(lambda received: received[0] == frames.PING)
         peer.send(frame(frames.PING, frames.ACK, 0, ping[3]))
     assert (await peer.ended())[-1][0] == frames.PING
 
@@ -170,7 +170,7 @@ async def test_an_early_refusal_ends_the_request(connect: Connect) -> None:
     peer.send(opened(1, "Echo") + frame(0, 0, 1, b"\0\0\0\4\0" + b"x" * 100) * 2)
     code, words = status(await peer.until(is_end))
     assert (code, "limit of 1000 bytes" in words) == (14, True)
-    assert (await peer.until(lambda said: said[0] == 3))[2:] == (1, bytes(4))
+    assert (await peer.until(lambda received: received[0] == 3))[2:] == (1, bytes(4))
     assert not harness.app.calls
 
 
@@ -181,10 +181,10 @@ async def test_a_refused_client_may_end_its_request_first(connect: Connect) -> N
     peer.send(frame(frames.HEADERS, frames.END_HEADERS, 1, wrong_block))
     await peer.until(is_end)
     peer.send(message(1, b"late") + frame(frames.PING, 0, 0, bytes(8)))
-    while (said := await peer.frame())[0] != frames.PING:
-        assert said[0] != frames.RST_STREAM
+    while (received := await peer.frame())[0] != frames.PING:
+        assert received[0] != frames.RST_STREAM
     peer.send(frame(frames.HEADERS, frames.END_HEADERS, 3, wrong_block))
-    cut = await peer.until(lambda said: said[0] == frames.RST_STREAM)
+    cut = await peer.until(lambda received: received[0] == frames.RST_STREAM)
     assert cut[2:] == (3, frames.Code.NO_ERROR.to_bytes(4))
 
 
@@ -193,7 +193,7 @@ async def test_clients_that_neither_read_nor_close_are_disconnected(connect: Con
     closed = frames.PREFACE + frames.settings([(frames.INITIAL_WINDOW_SIZE, 0)])
     _, peer = await connect(RPC_LIMITS, closed)
     peer.send(opened(1, "Talk", ("grpc-timeout", "200m")) + message(1, b"say 1", 0))
-    cut = await peer.until(lambda said: said[0] == frames.RST_STREAM)
+    cut = await peer.until(lambda received: received[0] == frames.RST_STREAM)
     assert cut[2:] == (1, frames.Code.NO_ERROR.to_bytes(4))
 
 
@@ -201,7 +201,7 @@ async def test_no_call_is_admitted_beyond_the_streams_of_a_connection(connect: C
     harness, peer = await connect(dataclasses.replace(RPC_LIMITS, streams=2))
     peer.send(frames.SETTINGS_ACK)
     peer.send(b"".join(opened(n, "Wait") + message(n, b"x") for n in (1, 3, 5)))
-    assert (await peer.until(lambda said: said[0] == 3))[2:] == (5, (7).to_bytes(4))
+    assert (await peer.until(lambda received: received[0] == 3))[2:] == (5, (7).to_bytes(4))
     assert harness.admission.requests == 2
     peer.send(frames.reset(1, 8) + frames.reset(3, 8))
     await until(lambda: not harness.admission.requests)
@@ -313,8 +313,8 @@ async def serve(
         await upstream.close()
 
 
-def is_request(said: Said) -> bool:
-    return said[0] == frames.DATA and bool(said[1] & frames.END_STREAM)
+def is_request(received: ReceivedFrame) -> bool:
+    return received[0] == frames.DATA and bool(received[1] & frames.END_STREAM)
 
 
 WIRE = RpcRequest("/t.T/Echo", (b"x",))
@@ -325,11 +325,11 @@ WIRE = RpcRequest("/t.T/Echo", (b"x",))
 )
 async def test_an_unprocessed_request_is_sent_again(refusal: bytes) -> None:
     async def script(peer: Peer, number: int) -> None:
-        said = await peer.until(is_request)
-        if number == 1 and said[2] == 1:
+        received = await peer.until(is_request)
+        if number == 1 and received[2] == 1:
             peer.send(refusal)
-            said = await peer.until(is_request)
-        peer.send(answer(said[2]))
+            received = await peer.until(is_request)
+        peer.send(answer(received[2]))
         await peer.ended()
 
     async with serve(script) as (upstream, endpoint):
@@ -377,8 +377,8 @@ async def test_a_response_that_cannot_be_inflated_holds_no_memory(
 async def test_a_request_refused_twice_counts_as_not_sent() -> None:
     async def script(peer: Peer, number: int) -> None:
         while True:
-            said = await peer.until(is_request)
-            peer.send(frames.reset(said[2], 7))
+            received = await peer.until(is_request)
+            peer.send(frames.reset(received[2], 7))
 
     async with serve(script) as (upstream, endpoint):
         with pytest.raises(GatewayError) as caught:
@@ -393,9 +393,9 @@ async def test_calls_wait_for_streams_and_connections_are_bounded() -> None:
         nonlocal connections
         connections = number
         while True:
-            said = await peer.until(is_request)
+            received = await peer.until(is_request)
             await asyncio.sleep(0.01)
-            peer.send(answer(said[2]))
+            peer.send(answer(received[2]))
 
     async with serve(script, frames.settings([(3, 1)])) as (upstream, endpoint):
         answers = await asyncio.gather(*(upstream.exchange(WIRE, endpoint, 20) for _ in range(40)))
@@ -420,8 +420,8 @@ async def test_a_silent_server_gets_no_further_requests() -> None:
         seen.append(number)
         if number == 1:
             await peer.ended()
-        said = await peer.until(is_request)
-        peer.send(answer(said[2]))
+        received = await peer.until(is_request)
+        peer.send(answer(received[2]))
         await peer.ended()
 
     async with serve(script) as (upstream, endpoint):
@@ -434,10 +434,12 @@ async def test_a_silent_server_gets_no_further_requests() -> None:
 
 async def test_a_late_status_is_a_timeout() -> None:
     async def script(peer: Peer, number: int) -> None:
-        said = await peer.until(is_request)
+        received = await peer.until(is_request)
         await asyncio.sleep(0.197)
         peer.send(
-            frame(1, END, said[2], headers.encode_trailers_only(200, 4, "Deadline Exceeded", {}))
+            frame(
+                1, END, received[2], headers.encode_trailers_only(200, 4, "Deadline Exceeded", {})
+            )
         )
         await peer.ended()
 

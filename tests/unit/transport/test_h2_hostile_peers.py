@@ -12,7 +12,7 @@ from test_h2_engine import (
     WIRE,
     Connect,
     Peer,
-    Said,
+    ReceivedFrame,
     answer,
     connect,
     is_end,
@@ -70,22 +70,22 @@ async def test_a_streams_message_that_does_not_come(connect: Connect) -> None:
     peer.send(opened(1, "Talk") + opened(3, "Talk") + opened(5, "Talk"))
     peer.send(data(1, b"\0" + (9 * MIB).to_bytes(4)) + data(3, b"\0\0"))
     ends = [await peer.until(is_end) for _ in range(2)]
-    assert sorted(said[2] for said in ends) == [1, 3]
-    assert {status(said)[0] for said in ends} == {headers.DEADLINE_EXCEEDED}
+    assert sorted(received[2] for received in ends) == [1, 3]
+    assert {status(received)[0] for received in ends} == {headers.DEADLINE_EXCEEDED}
     peer.send(message(5, b"hi 1"))  # silent, but between requests
-    assert (await peer.until(lambda said: said[0] == frames.DATA))[2] == 5
+    assert (await peer.until(lambda received: received[0] == frames.DATA))[2] == 5
     await peer.until(is_end)
     assert harness.admission.bytes == 0
 
 
 async def test_a_streams_message_that_comes_slowly_is_taken(connect: Connect) -> None:
     _, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
-    said = b"\0\0\0\x08\0" + b"hi 1" + b" " * 2044
+    received = b"\0\0\0\x08\0" + b"hi 1" + b" " * 2044
     peer.send(opened(1, "Stream"))
-    for at in range(0, len(said), 100):
-        peer.send(data(1, said[at : at + 100]))
+    for at in range(0, len(received), 100):
+        peer.send(data(1, received[at : at + 100]))
         await asyncio.sleep(0.05)
-    assert len((await peer.until(lambda said: said[0] == frames.DATA))[3]) == 5 + 2048 + 1
+    assert len((await peer.until(lambda received: received[0] == frames.DATA))[3]) == 5 + 2048 + 1
 
 
 async def test_frames_that_are_cut_where_we_look_are_no_headers_that_drip(connect: Connect) -> None:
@@ -99,7 +99,7 @@ async def test_frames_that_are_cut_where_we_look_are_no_headers_that_drip(connec
         await asyncio.sleep(0.02)
     peer.send(piece[5:])
     for _ in range(41):
-        assert (await peer.until(lambda said: said[0] == frames.DATA))[2] == 1
+        assert (await peer.until(lambda received: received[0] == frames.DATA))[2] == 1
 
 
 @pytest.mark.parametrize("method", ["Talk", "Wait"])
@@ -108,8 +108,8 @@ async def test_a_client_that_vanished_under_a_call(connect: Connect, method: str
     harness, peer = await connect(dataclasses.replace(QUICK, idle_body_time=60))
     peer.send(opened(1, method) + (message(1, b"x") if method == "Wait" else b""))
     await until(lambda: harness.admission.streams + harness.admission.requests == 1)
-    said = await peer.ended()
-    assert frames.PING in [each[0] for each in said]
+    received = await peer.ended()
+    assert frames.PING in [each[0] for each in received]
     await until(lambda: harness.admission.streams + harness.admission.requests == 0)
 
 
@@ -136,21 +136,21 @@ async def test_the_message_that_has_begun_when_the_server_ends_is_the_last(
     await harness.app.staying.wait()
     here = frame(frames.PING, 0, 0, b"are here")
     peer.send(data(1, b"\0" + (100).to_bytes(4) + bytes(50)) + here)
-    await peer.until(lambda said: said[3] == b"are here")
+    await peer.until(lambda received: received[3] == b"are here")
     stopping = asyncio.ensure_future(harness.server.stop(20))
-    await peer.until(lambda said: said[0] == frames.GOAWAY)
+    await peer.until(lambda received: received[0] == frames.GOAWAY)
     await asyncio.sleep(0)  # after the QUIET timeout
     peer.send(data(1, bytes(50) + b"\0" + (3).to_bytes(4) + b"not") + here)
-    await peer.until(lambda said: said[3] == b"are here")
+    await peer.until(lambda received: received[3] == b"are here")
     harness.app.release.set()
-    said = [await peer.until(lambda said: said[0] in {frames.DATA, frames.HEADERS})]
-    while not is_end(said[-1]):
-        said.append(await peer.frame())
-    assert [each[3] for each in said if each[0] == frames.DATA] == [
+    received = [await peer.until(lambda received: received[0] in {frames.DATA, frames.HEADERS})]
+    while not is_end(received[-1]):
+        received.append(await peer.frame())
+    assert [each[3] for each in received if each[0] == frames.DATA] == [
         b"\0\0\0\0\5stay!",
         b"\0" + (101).to_bytes(4) + bytes(100) + b"!",
     ]
-    assert status(said[-1])[0] == 0
+    assert status(received[-1])[0] == 0
     await stopping
 
 
@@ -158,7 +158,7 @@ async def test_a_client_that_answers_may_wait(connect: Connect) -> None:
     harness, peer = await connect(dataclasses.replace(QUICK, idle_body_time=60))
     peer.send(opened(1, "Wait") + message(1, b"x"))
     for _ in range(4):
-        ping = await peer.until(lambda said: said[0] == frames.PING)
+        ping = await peer.until(lambda received: received[0] == frames.PING)
         peer.send(frame(frames.PING, frames.ACK, 0, ping[3]))
     harness.app.release.set()
     assert status(await peer.until(is_end))[0] == 0
@@ -169,12 +169,12 @@ async def test_windows_of_one_byte(connect: Connect) -> None:
     peer.send(opened(1, "Echo") + message(1, b"y" * 3000))
     got = b""
     while True:
-        said = await peer.frame()
-        if is_end(said):
+        received = await peer.frame()
+        if is_end(received):
             break
-        if said[0] == frames.DATA:
-            assert len(said[3]) == 1
-            got += said[3]
+        if received[0] == frames.DATA:
+            assert len(received[3]) == 1
+            got += received[3]
             peer.send(frames.window_update(1, 1))
     assert got == b"\0\0\0\x0b\xb8" + b"y" * 3000
 
@@ -185,16 +185,18 @@ async def test_windows_that_open_later(connect: Connect) -> None:
     for number in range(1, 2 * count, 2):
         peer.send(opened(number, "Echo") + message(number, b"y" * 1000))
     for _ in range(count):
-        assert (await peer.until(lambda said: said[0] == frames.HEADERS))[1] == frames.END_HEADERS
+        assert (await peer.until(lambda received: received[0] == frames.HEADERS))[
+            1
+        ] == frames.END_HEADERS
     await until(lambda: not harness.admission.requests)
     peer.send(settings([(4, 2000)]))
     sizes = [0] * 2 * count
     ends = 0
     while ends < count:
-        said = await peer.frame()
-        if said[0] == frames.DATA:
-            sizes[said[2]] += len(said[3])
-        ends += is_end(said)
+        received = await peer.frame()
+        if received[0] == frames.DATA:
+            sizes[received[2]] += len(received[3])
+        ends += is_end(received)
     assert sizes == [0, 1005] * count
 
 
@@ -257,8 +259,8 @@ async def test_a_stream_that_becomes_free_is_used(monkeypatch: pytest.MonkeyPatc
         await asyncio.sleep(0.3)
         peer.send(settings([(3, 5)]))
         for _ in range(5):
-            said = await peer.until(is_request)
-            peer.send(answer(said[2]))
+            received = await peer.until(is_request)
+            peer.send(answer(received[2]))
         await peer.ended()
 
     async with serve(script, settings([(3, 0)])) as (upstream, endpoint):
@@ -271,11 +273,11 @@ async def test_a_slot_that_is_not_taken_goes_to_the_next(monkeypatch: pytest.Mon
     go = asyncio.Event()
 
     async def script(peer: Peer, number: int) -> None:
-        said = await peer.until(is_request)
+        received = await peer.until(is_request)
         await go.wait()
         while True:
-            peer.send(answer(said[2]))
-            said = await peer.until(is_request)
+            peer.send(answer(received[2]))
+            received = await peer.until(is_request)
 
     async with serve(script, settings([(3, 1)])) as (upstream, endpoint):
         first, second, third = (
@@ -304,7 +306,7 @@ async def test_a_goodbye_in_the_middle() -> None:
     """Unprocessed requests go elsewhere, processed ones are answered, and then it closes."""
 
     async def script(peer: Peer, number: int) -> None:
-        exchanges: list[Said] = [
+        exchanges: list[ReceivedFrame] = [
             await peer.until(is_request) for _ in range(4 if number == 1 else 2)
         ]
         if number == 1:

@@ -113,7 +113,7 @@ async def exchange_with(upstream: RpcUpstream) -> AsyncIterator[Ask]:
         await upstream.close()
 
 
-CARRIERS = pytest.mark.parametrize(
+TRANSPORTS = pytest.mark.parametrize(
     ("serve", "client"),
     [(https, ask_https), (grpcs, ask_grpcs), (grpcs, ask_own_grpcs)],
     ids=["https", "grpcs", "grpcs by the own engine"],
@@ -135,7 +135,7 @@ async def refused(
     return error
 
 
-@CARRIERS
+@TRANSPORTS
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_a_trusted_server(serve: Serve, client: Client, trust: Trust, host: str) -> None:
     trust(AUTHORITY)
@@ -144,7 +144,7 @@ async def test_a_trusted_server(serve: Serve, client: Client, trust: Trust, host
             assert await ask(dataclasses.replace(endpoint, host=host)) == b"ok"
 
 
-@CARRIERS
+@TRANSPORTS
 async def test_an_address_is_trusted_by_its_name(
     serve: Serve, client: Client, trust: Trust
 ) -> None:
@@ -161,7 +161,7 @@ async def test_an_address_is_trusted_by_its_name(
         assert "127.0.0.1" in caught.value.detail
 
 
-@CARRIERS
+@TRANSPORTS
 async def test_an_untrusted_server(serve: Serve, client: Client, trust: Trust) -> None:
     trust(STRANGER)
     async with serve("server") as endpoint, client() as ask:
@@ -169,7 +169,7 @@ async def test_an_untrusted_server(serve: Serve, client: Client, trust: Trust) -
     assert "CERTIFICATE_VERIFY_FAILED" in error.detail
 
 
-@CARRIERS
+@TRANSPORTS
 async def test_a_certificate_for_another_name(serve: Serve, client: Client, trust: Trust) -> None:
     trust(AUTHORITY)
     async with serve("other") as endpoint, client() as ask:
@@ -177,7 +177,7 @@ async def test_a_certificate_for_another_name(serve: Serve, client: Client, trus
     assert "mismatch" in error.detail or "Hostname Verification" in error.detail
 
 
-@CARRIERS
+@TRANSPORTS
 async def test_no_authority_is_trusted(
     serve: Serve, client: Client, trust: Trust, tmp_path: Path
 ) -> None:

@@ -210,8 +210,8 @@ SMALL = [vector for vector in VECTORS if len(join_parts(body_of(vector.wire))) <
 @settings(deadline=None, max_examples=examples(400))
 @given(st.sampled_from(SMALL), st.data())
 def test_spoilt_captures(vector: Vector, data: st.DataObject) -> None:
-    honest = bytes(join_parts(body_of(vector.wire)))
-    read_all(vector, data.draw(strategies.corrupted_bytes(honest)))
+    valid = bytes(join_parts(body_of(vector.wire)))
+    read_all(vector, data.draw(strategies.corrupted_bytes(valid)))
 
 
 OFFSETS = st.sampled_from([0, 1, 4, 8, 0x7F, 0xFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])
@@ -243,17 +243,17 @@ def test_every_spoilt_byte_of_some_captures_within_bounds() -> None:
     some = [vector for vector in SMALL if vector.error is None][::12]
     assert len(some) > 10
     for vector in some:
-        honest = bytes(join_parts(body_of(vector.wire)))
-        spoilt = [
-            honest[:index] + bytes((byte,)) + honest[index + 1 :]
-            for index in range(len(honest))
+        valid = bytes(join_parts(body_of(vector.wire)))
+        corrupted = [
+            valid[:index] + bytes((byte,)) + valid[index + 1 :]
+            for index in range(len(valid))
             for byte in (0x00, 0x7F, 0x80, 0xFF)
         ]
         tracemalloc.start()
-        for body in spoilt:
+        for body in corrupted:
             before, _ = tracemalloc.get_traced_memory()
             tracemalloc.reset_peak()
             read_all(vector, body)
             _, peak = tracemalloc.get_traced_memory()
-            assert peak - before < (MAX_EXPANSION + 4) * len(honest) + 20_000, vector
+            assert peak - before < (MAX_EXPANSION + 4) * len(valid) + 20_000, vector
         tracemalloc.stop()

@@ -90,8 +90,8 @@ def test_paths_of_a_shared_port(path: str, model: str, version: str) -> None:
         (post(METADATA, path), ModelMetadataRequest),
         (post(b"", path, "GET"), ModelMetadataRequest),
     ):
-        peek = SHARED.summarize(wire)
-        assert (peek.operation, peek.model, peek.version) == (operation, model, version)
+        summary = SHARED.summarize(wire)
+        assert (summary.operation, summary.model, summary.version) == (operation, model, version)
         found = parsed(wire, SHARED).operation
         assert type(found) is operation
         assert (found.model, found.version) == (model, version)  # type: ignore[union-attr]

@@ -206,13 +206,13 @@ def test_many_strings(strings: list[bytes], at_once: int, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("wrong", ["begin", "end"])
 def test_a_string_outside_of_the_message_however_many_there_are(size: int, wrong: str) -> None:
     strings = shared_strings(size, 1)
-    spoilt = bytearray(strings)
+    corrupted = bytearray(strings)
     if wrong == "end":
-        struct.pack_into("<I", spoilt, len(spoilt) - 5, 2)
+        struct.pack_into("<I", corrupted, len(corrupted) - 5, 2)
     else:
-        struct.pack_into("<I", spoilt, len(spoilt) - 5 - 4 * (size - size // 2), 2**32 - 1)
+        struct.pack_into("<I", corrupted, len(corrupted) - 5 - 4 * (size - size // 2), 2**32 - 1)
     parsed(strings)
-    error = refused(parsed, bytes(spoilt))
+    error = refused(parsed, bytes(corrupted))
     assert error.kind is Kind.BAD_REQUEST
     assert "a string of " in error.public
     assert "string_val lies outside the message" in error.public

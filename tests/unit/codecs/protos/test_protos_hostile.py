@@ -123,8 +123,10 @@ def test_work_before_the_access_check_is_bounded(method: str, message: bytes) ->
 @pytest.mark.parametrize(("codec", "method"), [(V2, v2.INFER), (TRTIS, INFER)])
 def test_a_long_name_is_not_read(codec: Any, method: str) -> None:
     version = b"\x10\x01" * (codec is TRTIS)
-    peeked = codec.summarize(RpcRequest(method, (string_field(1, "m" * MAX_NAME_BYTES) + version,)))
-    assert len(peeked.model) == MAX_NAME_BYTES
+    summary = codec.summarize(
+        RpcRequest(method, (string_field(1, "m" * MAX_NAME_BYTES) + version,))
+    )
+    assert len(summary.model) == MAX_NAME_BYTES
     with pytest.raises(GatewayError, match=f"{MAX_NAME_BYTES} bytes") as caught:
         codec.summarize(
             RpcRequest(method, (string_field(1, "m" * (MAX_NAME_BYTES + 1)) + version,))

@@ -220,8 +220,12 @@ def test_an_inference_comes_back(
     request, response, model = case
     codec = plugin.create({})
     wire = codec.build_request(request, GENERIC, model)
-    peek = codec.summarize(wire)
-    assert (peek.operation, peek.model, peek.version) == (InferRequest, model.name, request.version)
+    summary = codec.summarize(wire)
+    assert (summary.operation, summary.model, summary.version) == (
+        InferRequest,
+        model.name,
+        request.version,
+    )
     parsed = completed(codec.parse_request(wire, DEFAULT_LIMITS), model)
     assert is_same(parsed.operation, request)
     answered = codec.build_response(response, parsed)
@@ -242,19 +246,19 @@ def test_spoilt_messages(
     answered = codec.build_response(
         response, completed(codec.parse_request(wire, DEFAULT_LIMITS), model)
     )
-    spoilt = with_body(
+    corrupted = with_body(
         wire, (data.draw(strategies.corrupted_bytes(bytes(join_parts(body_of(wire))))),)
     )
     if plugin is HTTP:
         header = wire.headers["nv-inferrequest"].encode()
         text = data.draw(strategies.corrupted_bytes(header)).decode("latin-1")
-        spoilt = replace(spoilt, headers={**wire.headers, "nv-inferrequest": text})
+        corrupted = replace(corrupted, headers={**wire.headers, "nv-inferrequest": text})
     for act in (
-        lambda: codec.summarize(spoilt),
-        lambda: completed(codec.parse_request(spoilt, DEFAULT_LIMITS), model),
+        lambda: codec.summarize(corrupted),
+        lambda: completed(codec.parse_request(corrupted, DEFAULT_LIMITS), model),
     ):
         error = error_of(act)
-        assert error is None or codec.build_error(error, spoilt)
+        assert error is None or codec.build_error(error, corrupted)
     broken = with_body(
         answered, (data.draw(strategies.corrupted_bytes(bytes(join_parts(body_of(answered))))),)
     )

@@ -48,7 +48,7 @@ def request(id_: str = "", words: Sequence[bytes] = WORDS, **changes: Any) -> In
     return replace(InferRequest("m", "", id_, inputs=inputs, outputs=outputs), **changes)
 
 
-class Way:
+class Pipeline:
     """One codec for both sides in one pipeline, with a count of full header checks."""
 
     def __init__(self, plugin: CodecPlugin, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,107 +103,111 @@ def header_of(wire: Any) -> Any:
 
 
 @pytest.fixture(params=[HTTP, GRPC], ids=lambda plugin: plugin.name)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
-    return Way(request.param, monkeypatch)
+def pipeline(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+    return Pipeline(request.param, monkeypatch)
 
 
 @pytest.mark.parametrize("order", [("SUM", "WORDS"), ("WORDS", "SUM")], ids=" ".join)
-def test_a_repeated_header_is_answered_like_the_first(way: Way, order: tuple[str, str]) -> None:
+def test_a_repeated_header_is_answered_like_the_first(
+    pipeline: Pipeline, order: tuple[str, str]
+) -> None:
     for id_ in ("", "7", "7", "18446744073709551615", "128", ""):
         inference = request(id_)
-        answer = way.respond(inference, order, WORDS)
-        assert header_of(way.forwarded(inference, answer)) == header_of(
-            way.translated(inference, answer)
+        answer = pipeline.respond(inference, order, WORDS)
+        assert header_of(pipeline.forwarded(inference, answer)) == header_of(
+            pipeline.translated(inference, answer)
         )
-    assert way.reads == 1
+    assert pipeline.reads == 1
 
 
-def test_names_that_the_route_changes(way: Way) -> None:
+def test_names_that_the_route_changes(pipeline: Pipeline) -> None:
     for id_ in ("1", "2"):
         inference = request(id_)
-        answer = way.respond(inference, ("SUM", "WORDS"), WORDS)
-        forwarded = header_of(way.forwarded(inference, answer, "m", "12"))
-        assert forwarded == header_of(way.translated(inference, answer, "12"))
+        answer = pipeline.respond(inference, ("SUM", "WORDS"), WORDS)
+        forwarded = header_of(pipeline.forwarded(inference, answer, "m", "12"))
+        assert forwarded == header_of(pipeline.translated(inference, answer, "12"))
 
 
-def test_a_repeated_header_excuses_no_other_body(way: Way) -> None:
+def test_a_repeated_header_excuses_no_other_body(pipeline: Pipeline) -> None:
     inference = request()
-    way.forwarded(inference, way.respond(inference, ("SUM", "WORDS"), WORDS))
-    wire = way.wire(inference)
+    pipeline.forwarded(inference, pipeline.respond(inference, ("SUM", "WORDS"), WORDS))
+    wire = pipeline.wire(inference)
     body = bytes(join_parts(body_of(wire)))
-    for spoilt in (body[:-1], body[:-9] + b"\xff" + body[-8:]):
+    for corrupted in (body[:-1], body[:-9] + b"\xff" + body[-8:]):
         with pytest.raises(GatewayError):
-            completed(way.codec.validate(with_body(wire, (spoilt,)), DEFAULT_LIMITS), MODEL)
+            completed(pipeline.codec.validate(with_body(wire, (corrupted,)), DEFAULT_LIMITS), MODEL)
 
 
-def test_a_repeated_header_and_a_body_of_another_size(way: Way) -> None:
+def test_a_repeated_header_and_a_body_of_another_size(pipeline: Pipeline) -> None:
     """Only for numbers: the data does not contain its length."""
     inference = request(inputs=request().inputs[:1], outputs=(RequestedOutput("SUM"),))
     model = replace(MODEL, inputs=MODEL.inputs[:1])
-    wire = way.wire(inference)
-    completed(way.codec.validate(wire, DEFAULT_LIMITS), model)
+    wire = pipeline.wire(inference)
+    completed(pipeline.codec.validate(wire, DEFAULT_LIMITS), model)
     body = bytes(join_parts(body_of(wire)))
     for size in (12, 20):
-        message = pb.InferRequest.FromString(body) if way.codec.name == GRPC.name else None
+        message = pb.InferRequest.FromString(body) if pipeline.codec.name == GRPC.name else None
         if message is None:
-            spoilt = bytes(size)
+            corrupted = bytes(size)
         else:
             message.raw_input[:] = [bytes(size)]
-            spoilt = message.SerializeToString()
-        assert spoilt != body
+            corrupted = message.SerializeToString()
+        assert corrupted != body
         with pytest.raises(GatewayError, match=r"size|additional"):
-            completed(way.codec.validate(with_body(wire, (spoilt,)), DEFAULT_LIMITS), model)
+            completed(pipeline.codec.validate(with_body(wire, (corrupted,)), DEFAULT_LIMITS), model)
 
 
-def test_a_repeated_answer_with_data_of_another_size(way: Way) -> None:
+def test_a_repeated_answer_with_data_of_another_size(pipeline: Pipeline) -> None:
     inference = request(outputs=(RequestedOutput("SUM"),))
-    answer = way.respond(inference, ("SUM",), WORDS)
+    answer = pipeline.respond(inference, ("SUM",), WORDS)
     body = bytes(join_parts(body_of(answer)))
-    way.forwarded(inference, answer)
+    pipeline.forwarded(inference, answer)
     raw = NUMBERS.tobytes()
-    if way.codec.name == GRPC.name:
+    if pipeline.codec.name == GRPC.name:
         message = pb.InferResponse.FromString(body)
         message.raw_output[:] = [raw[:-4]]
-        spoilt = message.SerializeToString()
+        corrupted = message.SerializeToString()
     else:
-        spoilt = raw[:-4]
+        corrupted = raw[:-4]
     with pytest.raises(GatewayError) as refused:
-        way.forwarded(inference, with_body(answer, (spoilt,)))
+        pipeline.forwarded(inference, with_body(answer, (corrupted,)))
     assert refused.value.kind is Kind.BACKEND_GARBAGE
 
 
-def test_a_repeated_answer_is_checked_for_its_data(way: Way) -> None:
+def test_a_repeated_answer_is_checked_for_its_data(pipeline: Pipeline) -> None:
     inference = request()
-    answer = way.respond(inference, ("SUM", "WORDS"), WORDS)
-    way.forwarded(inference, answer)
+    answer = pipeline.respond(inference, ("SUM", "WORDS"), WORDS)
+    pipeline.forwarded(inference, answer)
     body = bytes(join_parts(body_of(answer)))
-    spoilt = body.replace(pack_bytes(WORDS), b"\xff" * len(pack_bytes(WORDS)))
-    assert spoilt != body
+    corrupted = body.replace(pack_bytes(WORDS), b"\xff" * len(pack_bytes(WORDS)))
+    assert corrupted != body
     with pytest.raises(GatewayError) as refused:
-        way.forwarded(inference, with_body(answer, (spoilt,)))
+        pipeline.forwarded(inference, with_body(answer, (corrupted,)))
     assert refused.value.kind is Kind.BACKEND_GARBAGE
 
 
-def test_other_metadata_and_other_limits_are_looked_at_again(way: Way) -> None:
-    wire = way.wire(request())
-    completed(way.codec.validate(wire, DEFAULT_LIMITS), MODEL)
+def test_other_metadata_and_other_limits_are_looked_at_again(pipeline: Pipeline) -> None:
+    wire = pipeline.wire(request())
+    completed(pipeline.codec.validate(wire, DEFAULT_LIMITS), MODEL)
     other = replace(MODEL, inputs=(MODEL.inputs[0], TensorMetadata("TEXT", "BYTES", (-1, 3))))
     with pytest.raises(GatewayError):
-        completed(way.codec.validate(wire, DEFAULT_LIMITS), other)
-    completed(way.codec.validate(wire, DEFAULT_LIMITS), replace(MODEL, platform="x"))
-    completed(way.codec.validate(wire, replace(DEFAULT_LIMITS)), MODEL)
-    assert way.reads == 3
+        completed(pipeline.codec.validate(wire, DEFAULT_LIMITS), other)
+    completed(pipeline.codec.validate(wire, DEFAULT_LIMITS), replace(MODEL, platform="x"))
+    completed(pipeline.codec.validate(wire, replace(DEFAULT_LIMITS)), MODEL)
+    assert pipeline.reads == 3
 
 
-def test_the_cache_is_bounded(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(way.codec._header_cache, "_entries", BoundedCache(4))
+def test_the_cache_is_bounded(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline.codec._header_cache, "_entries", BoundedCache(4))
     monkeypatch.setattr(validated_headers, "MAX_RESPONSES", 2)
     for length in range(9):
         words = [b"x" * length, b""]
         inference = request(words=words)
         for more in range(5):
-            way.forwarded(inference, way.respond(inference, ("SUM", "WORDS"), [b"y" * more, b""]))
-    entries = way.codec._header_cache._entries
+            pipeline.forwarded(
+                inference, pipeline.respond(inference, ("SUM", "WORDS"), [b"y" * more, b""])
+            )
+    entries = pipeline.codec._header_cache._entries
     assert 0 < len(entries) <= 4
     assert all(0 < len(entry.responses) <= 2 for entry in entries.values())
 
@@ -222,10 +226,10 @@ def test_text_that_looks_like_an_id_is_part_of_the_header(header: str) -> None:
     assert split_id("batch_size: 1 id: 7") == ("batch_size: 1", 7)
 
 
-def test_messages_that_all_releases_read_alike_are_forwarded(way: Way) -> None:
-    wire = way.wire(request("7"))
-    passed = completed(way.codec.validate(wire, DEFAULT_LIMITS), MODEL)
-    sent = way.codec.rewrite_request(passed, "m", "", GENERIC)
+def test_messages_that_all_releases_read_alike_are_forwarded(pipeline: Pipeline) -> None:
+    wire = pipeline.wire(request("7"))
+    passed = completed(pipeline.codec.validate(wire, DEFAULT_LIMITS), MODEL)
+    sent = pipeline.codec.rewrite_request(passed, "m", "", GENERIC)
     assert sent is not None
     assert bytes(join_parts(body_of(sent))) == bytes(join_parts(body_of(wire)))
 

@@ -60,10 +60,10 @@ async def respond(codec: Codec[Any, Any], memory: SharedMemory, wire: Any) -> An
         if isinstance(operation, InferRequest):
             if uses_shared_memory(operation):
                 backend: Any = None
-                async with memory.stage(operation, backend) as loan:
-                    answer = perform(loan.request)
+                async with memory.stage(operation, backend) as staged:
+                    answer = perform(staged.request)
                     assert isinstance(answer, InferResponse)
-                    answer = await loan.write_outputs(answer)
+                    answer = await staged.write_outputs(answer)
             else:
                 answer = perform(operation)
         else:

@@ -194,23 +194,23 @@ def _infer(request: InferRequest) -> InferResponse:
     return InferResponse(request.model, version, request.id, outputs=tuple(given))
 
 
-def _check_route(peek: RequestSummary) -> None:
-    model = MODELS.get(peek.model)
-    if model is None or (peek.version and peek.version not in model.metadata.versions):
-        raise GatewayError(Kind.NOT_FOUND, f"no route for model '{peek.model}'")
+def _check_route(summary: RequestSummary) -> None:
+    model = MODELS.get(summary.model)
+    if model is None or (summary.version and summary.version not in model.metadata.versions):
+        raise GatewayError(Kind.NOT_FOUND, f"no route for model '{summary.model}'")
 
 
 def respond(codec: Codec[Any, Any], wire: Any) -> Any:
     """Return a frontend's response with ``codec`` to ``wire``."""
     try:
-        peek = codec.summarize(wire)
-        if peek.operation is InferRequest:
-            _check_route(peek)
+        summary = codec.summarize(wire)
+        if summary.operation is InferRequest:
+            _check_route(summary)
         parsed = codec.parse_request(wire, DEFAULT_LIMITS)
         if isinstance(parsed, PartialInferRequest):
-            assert (parsed.model, parsed.version) == (peek.model, peek.version)
+            assert (parsed.model, parsed.version) == (summary.model, summary.version)
             parsed = parsed.complete(MODELS[parsed.model].metadata)
-        assert type(parsed.operation) is peek.operation
+        assert type(parsed.operation) is summary.operation
         return codec.build_response(perform(parsed.operation), parsed)
     except GatewayError as error:
         return codec.build_error(error, wire)

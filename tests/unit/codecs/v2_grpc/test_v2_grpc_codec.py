@@ -41,7 +41,7 @@ INFER = "/inference.GRPCInferenceService/ModelInfer"
 LIMITS = DEFAULT_LIMITS
 REQUEST = InferRequest("m")
 METADATA = ModelMetadataRequest("m")
-HONEST = RAW.build_request(
+VALID = RAW.build_request(
     InferRequest(
         "m",
         "1",
@@ -54,11 +54,11 @@ HONEST = RAW.build_request(
     ),
     GENERIC,
 )
-HONEST_TENSORS = (
+VALID_TENSORS = (
     tensor_from_array("A", Datatype.INT32, np.arange(3, dtype="<i4")),
     tensor_from_array("B", Datatype.FP64, np.array([0.5])),
 )
-HONEST_BYTES = bytes(join_parts(HONEST.message))
+VALID_BYTES = bytes(join_parts(VALID.message))
 _typed = pb.ModelInferRequest(model_name="m")
 _typed.inputs.add(name="X", datatype="INT8", shape=[2], contents={"int_contents": [1, -1]})
 _typed.inputs.add(name="Y", datatype="FP32", shape=[1], contents={"fp32_contents": [0.5]})
@@ -88,8 +88,8 @@ def test_any_request_arrives_bit_for_bit(request: InferRequest) -> None:
     wire = whole(RAW.build_request(request, GENERIC))
     parsed = RAW.parse_request(wire, LIMITS).operation
     assert canonical.to_text(parsed) == canonical.to_text(request)
-    peek = RAW.summarize(wire)
-    assert (peek.model, peek.version) == (request.model, request.version)
+    summary = RAW.summarize(wire)
+    assert (summary.model, summary.version) == (request.model, request.version)
 
 
 @given(infer_responses(), st.sampled_from((RAW, TYPED)))
@@ -153,8 +153,8 @@ def test_tritonclient_reads_raw_answers(response: InferResponse) -> None:
 
 @given(st.data())
 def test_corrupted_bytes_parse_or_are_refused_and_validation_agrees(data: st.DataObject) -> None:
-    honest = data.draw(st.sampled_from((HONEST_BYTES, TYPED_BYTES)))
-    wire = RpcRequest(INFER, (data.draw(corrupted_bytes(honest)),))
+    valid = data.draw(st.sampled_from((VALID_BYTES, TYPED_BYTES)))
+    wire = RpcRequest(INFER, (data.draw(corrupted_bytes(valid)),))
     parsing = refused(wire, RAW.parse_request, LIMITS)
     shielding = refused(wire, RAW.validate, LIMITS)
     assert (parsing is None) == (shielding is None)
@@ -180,13 +180,13 @@ def test_any_bytes_parse_or_are_refused(message: bytes, method: str) -> None:
 
 @given(st.data())
 def test_spoiled_answers_parse_or_are_garbage(data: st.DataObject) -> None:
-    answer = InferResponse("m", "1", "id", {}, HONEST_TENSORS)
+    answer = InferResponse("m", "1", "id", {}, VALID_TENSORS)
     codec = data.draw(st.sampled_from((RAW, TYPED)))
-    honest = bytes(join_parts(codec.build_response(answer, ParsedRequest(REQUEST)).message))
-    wire = RpcResponse((data.draw(corrupted_bytes(honest)),))
+    valid = bytes(join_parts(codec.build_response(answer, ParsedRequest(REQUEST)).message))
+    wire = RpcResponse((data.draw(corrupted_bytes(valid)),))
     for act, arguments in (
         (RAW.parse_response, (REQUEST, LIMITS)),
-        (RAW.rewrite_response, (HONEST, "other", "2", LIMITS)),
+        (RAW.rewrite_response, (VALID, "other", "2", LIMITS)),
     ):
         error = refused(wire, act, *arguments)
         assert error is None or error.kind is Kind.BACKEND_GARBAGE
@@ -331,7 +331,7 @@ def test_any_byte_but_0_is_true_in_typed_bool() -> None:
 
 
 def test_validation_returns_a_valid_message_unchanged() -> None:
-    assert RAW.validate(HONEST, LIMITS) is HONEST
+    assert RAW.validate(VALID, LIMITS) is VALID
     request = RAW.build_request(ServerLiveRequest(), GENERIC)
     assert RAW.validate(request, LIMITS) is request
 
@@ -348,12 +348,12 @@ def test_validation_removes_empty_contents_that_triton_refuses() -> None:
 
 
 def test_readdressing_changes_names_only_and_drops_metadata() -> None:
-    wire = replace(HONEST, metadata={"authorization": "secret"})
+    wire = replace(VALID, metadata={"authorization": "secret"})
     moved = RAW.rewrite_request(wire, "other", "", GENERIC)
     assert moved is not None
     assert moved.metadata == {}
     message = pb.ModelInferRequest.FromString(bytes(join_parts(moved.message)))
-    wanted = pb.ModelInferRequest.FromString(HONEST_BYTES)
+    wanted = pb.ModelInferRequest.FromString(VALID_BYTES)
     wanted.model_name = "other"
     wanted.model_version = ""
     assert message == wanted
@@ -372,18 +372,18 @@ def answered(**fields: Any) -> RpcResponse:
 
 def test_an_answer_that_needs_no_change_is_handed_on() -> None:
     answer = answered(id="id", raw_output_contents=[b"x"])
-    assert RAW.rewrite_response(answer, HONEST, "", "", LIMITS).message is answer.message
-    assert RAW.rewrite_response(answer, HONEST, "m", "1", LIMITS).message is answer.message
+    assert RAW.rewrite_response(answer, VALID, "", "", LIMITS).message is answer.message
+    assert RAW.rewrite_response(answer, VALID, "m", "1", LIMITS).message is answer.message
 
 
 def test_a_response_has_the_clients_model_name() -> None:
-    rewritten = RAW.rewrite_response(answered(id="id"), HONEST, "mine", "7", LIMITS)
+    rewritten = RAW.rewrite_response(answered(id="id"), VALID, "mine", "7", LIMITS)
     message = pb.ModelInferResponse.FromString(bytes(join_parts(rewritten.message)))
     assert (message.model_name, message.model_version, message.id) == ("mine", "7", "id")
 
 
 def test_an_id_the_backend_did_not_return_is_returned() -> None:
-    rewritten = RAW.rewrite_response(answered(), HONEST, "", "", LIMITS)
+    rewritten = RAW.rewrite_response(answered(), VALID, "", "", LIMITS)
     message = pb.ModelInferResponse.FromString(bytes(join_parts(rewritten.message)))
     assert (message.model_name, message.model_version, message.id) == ("m", "1", "id")
 
@@ -406,7 +406,7 @@ def test_the_id_is_the_clients_own_or_none(ours: str, theirs: str, typed: bool) 
 
 def test_typed_answers_are_turned_raw_for_tritonclient() -> None:
     output = {"name": "Y", "datatype": "INT32", "shape": [2], "contents": {"int_contents": [1, 2]}}
-    rewritten = RAW.rewrite_response(answered(outputs=[output]), HONEST, "", "", LIMITS)
+    rewritten = RAW.rewrite_response(answered(outputs=[output]), VALID, "", "", LIMITS)
     result = InferResult(pb.ModelInferResponse.FromString(bytes(join_parts(rewritten.message))))
     array = result.as_numpy("Y")
     assert array is not None
@@ -416,7 +416,7 @@ def test_typed_answers_are_turned_raw_for_tritonclient() -> None:
 @pytest.mark.parametrize("message", [b"\x0a\x7f", b"\x2a\x02\x0a\x7f", b"\x2a\x00"])
 def test_an_answer_that_is_no_message_is_garbage(message: bytes) -> None:
     with pytest.raises(GatewayError) as caught:
-        RAW.rewrite_response(RpcResponse((message,)), HONEST, "", "", LIMITS)
+        RAW.rewrite_response(RpcResponse((message,)), VALID, "", "", LIMITS)
     assert caught.value.kind is Kind.BACKEND_GARBAGE
 
 

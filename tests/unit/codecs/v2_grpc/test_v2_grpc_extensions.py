@@ -34,9 +34,9 @@ SERVICE = "/inference.GRPCInferenceService/"
 def parse(method: str, message: Any) -> ParsedRequest:
     wire = RpcRequest(SERVICE + method, [message.SerializeToString()])
     found = CODEC.parse_request(wire, DEFAULT_LIMITS)
-    peek = CODEC.summarize(wire)
+    summary = CODEC.summarize(wire)
     assert isinstance(found, ParsedRequest)
-    assert (peek.operation, peek.model) == (
+    assert (summary.operation, summary.model) == (
         type(found.operation),
         getattr(found.operation, "model", ""),
     )

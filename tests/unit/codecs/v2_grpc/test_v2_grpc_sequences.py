@@ -40,9 +40,9 @@ def test_any_response_is_read_or_refused(size: int) -> None:
 @pytest.mark.parametrize("wrong", [{"bool_param": True}, {"double_param": 1.0}], ids=str)
 def test_unknown_response_kinds(wrong: dict[str, Any]) -> None:
     wire = RpcRequest(INFER, (message(1, **wrong).SerializeToString(),))
-    for way in (CODEC.parse_request, CODEC.validate, CODEC.sequence_of):
+    for read in (CODEC.parse_request, CODEC.validate, CODEC.sequence_of):
         with pytest.raises(GatewayError, match="'sequence_id' must be an integer") as caught:
-            way(wire, DEFAULT_LIMITS)
+            read(wire, DEFAULT_LIMITS)
         assert caught.value.kind is Kind.BAD_REQUEST
 
 

@@ -189,10 +189,12 @@ def test_a_backends_error() -> None:
         error = kind_of(RpcResponse((made.SerializeToString(),)))
         assert (error.kind, error.origin) == (Kind.BACKEND_ERROR, Origin.BACKEND)
         assert error.public == "no œufs"
-    said = "[request id: i] unexpected shape for input 'IN' for model 'm'. Expected [1], got [2]. "
-    made = pb.ModelStreamInferResponse(error_message=said)
+    received = (
+        "[request id: i] unexpected shape for input 'IN' for model 'm'. Expected [1], got [2]. "
+    )
+    made = pb.ModelStreamInferResponse(error_message=received)
     error = kind_of(RpcResponse((made.SerializeToString(),)))
-    assert (error.kind, error.origin, error.public) == (Kind.BAD_REQUEST, Origin.BACKEND, said)
+    assert (error.kind, error.origin, error.public) == (Kind.BAD_REQUEST, Origin.BACKEND, received)
     error = kind_of(RpcResponse(code=5, details="gone"))
     assert (error.kind, error.public) == (Kind.NOT_FOUND, "gone")
 

@@ -113,17 +113,21 @@ def of_request(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any]:
         return RpcRequest(INFER, (message,))
 
     wire = fresh()
-    peek = outcome(codec.summarize, wire)
+    summary = outcome(codec.summarize, wire)
     checked = outcome(codec.validate, wire, limits)
     parsed = outcome(lambda: codec.parse_request(fresh(), limits).operation)
-    steps = [peek, checked, parsed, outcome(codec.sequence_of, fresh(), limits)]
-    ways = [fresh()]
+    steps = [summary, checked, parsed, outcome(codec.sequence_of, fresh(), limits)]
+    wires = [fresh()]
     if not isinstance(parsed, tuple):
-        ways.append(codec.validate(wire, limits))
-    names = (getattr(peek, "model", "x"), getattr(peek, "version", "")), ("other", "9"), ("o", "")
-    for way, profile, (model, version) in itertools.product(ways, (GENERIC, TRITON), names):
+        wires.append(codec.validate(wire, limits))
+    names = (
+        (getattr(summary, "model", "x"), getattr(summary, "version", "")),
+        ("other", "9"),
+        ("o", ""),
+    )
+    for way, profile, (model, version) in itertools.product(wires, (GENERIC, TRITON), names):
         steps.append(outcome(codec.rewrite_request, way, model, version, profile))
-    steps.append(outcome(codec.sequence_of, ways[-1], limits))
+    steps.append(outcome(codec.sequence_of, wires[-1], limits))
     return steps
 
 
@@ -131,8 +135,8 @@ def of_answer(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any]:
     """Return everything that ``codec`` does with a response."""
     wire = RpcResponse((message,))
     steps = [outcome(codec.parse_response, wire, REQUEST, limits)]
-    asks = [codec.build_request(replace(REQUEST, id=own), GENERIC) for own in ("id", "")]
-    for operation, names in itertools.product(asks, (("", ""), ("mine", "7"), ("mine", ""))):
+    requests = [codec.build_request(replace(REQUEST, id=own), GENERIC) for own in ("id", "")]
+    for operation, names in itertools.product(requests, (("", ""), ("mine", "7"), ("mine", ""))):
         steps.append(outcome(codec.rewrite_response, wire, operation, *names, limits))
     return steps
 
@@ -157,36 +161,36 @@ def test_the_vectors_answers(message: bytes, limits: Limits) -> None:
 def test_any_request_and_what_is_like_it(
     request: InferRequest, number: str, data: st.DataObject
 ) -> None:
-    honest = bytes(join_parts(SLOW.build_request(request, GENERIC).message))
+    valid = bytes(join_parts(SLOW.build_request(request, GENERIC).message))
     renumbered = SLOW.build_request(replace(request, id=number), GENERIC)
     for message in (
-        honest,
+        valid,
         bytes(join_parts(renumbered.message)),
-        honest,
-        data.draw(corrupted_bytes(honest)),
-        data.draw(corrupted_bytes(honest)),
-        honest,
+        valid,
+        data.draw(corrupted_bytes(valid)),
+        data.draw(corrupted_bytes(valid)),
+        valid,
     ):
         assert of_request(FAST, message, LIMITS) == of_request(SLOW, message, LIMITS)
-    assert of_request(FAST, honest, NARROW) == of_request(SLOW, honest, NARROW)
+    assert of_request(FAST, valid, NARROW) == of_request(SLOW, valid, NARROW)
 
 
 @given(infer_responses(), st.data())
 def test_any_answer_and_what_is_like_it(answer: InferResponse, data: st.DataObject) -> None:
-    honest = bytes(join_parts(SLOW.build_response(answer, ParsedRequest(REQUEST)).message))
+    valid = bytes(join_parts(SLOW.build_response(answer, ParsedRequest(REQUEST)).message))
     for message in (
-        honest,
-        honest,
-        data.draw(corrupted_bytes(honest)),
-        data.draw(corrupted_bytes(honest)),
+        valid,
+        valid,
+        data.draw(corrupted_bytes(valid)),
+        data.draw(corrupted_bytes(valid)),
     ):
         assert of_answer(FAST, message, LIMITS) == of_answer(SLOW, message, LIMITS)
-    assert of_answer(FAST, honest, NARROW) == of_answer(SLOW, honest, NARROW)
+    assert of_answer(FAST, valid, NARROW) == of_answer(SLOW, valid, NARROW)
 
 
 @given(st.sampled_from(REQUESTS), st.data())
-def test_spoiled_vectors(honest: bytes, data: st.DataObject) -> None:
-    message = data.draw(corrupted_bytes(honest))
+def test_spoiled_vectors(valid: bytes, data: st.DataObject) -> None:
+    message = data.draw(corrupted_bytes(valid))
     assert of_request(FAST, message, LIMITS) == of_request(SLOW, message, LIMITS)
 
 

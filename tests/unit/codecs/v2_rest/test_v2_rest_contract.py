@@ -62,7 +62,7 @@ def test_forwards_only_what_spells_nan_alike() -> None:
     assert not PLUGIN.create({"non_finite": "null"}).can_pass_through
 
 
-def sayable(request: InferRequest | InferResponse) -> None:
+def assume_representable(request: InferRequest | InferResponse) -> None:
     assume(request.model not in (".", ".."))
     assume(request.version not in (".", ".."))
     reserved = {"binary_data_output", "binary_data_size", "binary_data", "shared_memory_region"}
@@ -80,7 +80,7 @@ def is_float(value: object) -> bool:
 @settings(deadline=None)
 @given(strategies.infer_requests())
 def test_binary_request_round_trip(request: InferRequest) -> None:
-    sayable(request)
+    assume_representable(request)
     wire = CODEC.build_request(request, TRITON)
     parsed = CODEC.parse_request(wire, DEFAULT_LIMITS)
     assert is_same(parsed.operation, request)
@@ -91,7 +91,7 @@ def test_binary_request_round_trip(request: InferRequest) -> None:
 @settings(deadline=None)
 @given(strategies.infer_requests(EXACT_IN_JSON))
 def test_json_request_round_trip(request: InferRequest) -> None:
-    sayable(request)
+    assume_representable(request)
     parsed = CODEC.parse_request(CODEC.build_request(request, MLSERVER), DEFAULT_LIMITS)
     assert is_same(parsed.operation, request)
 
@@ -99,7 +99,7 @@ def test_json_request_round_trip(request: InferRequest) -> None:
 @settings(deadline=None)
 @given(strategies.infer_responses(), st.sampled_from(["", "gzip", "deflate"]))
 def test_binary_response_round_trip(response: InferResponse, encoding: str) -> None:
-    sayable(response)
+    assume_representable(response)
     parsed = ParsedRequest(
         InferRequest("m"), ResponseFormat({}, binary_by_default=True, accept_encoding=encoding)
     )
@@ -111,7 +111,7 @@ def test_binary_response_round_trip(response: InferResponse, encoding: str) -> N
 @given(strategies.tensors(FLOATS))
 def test_json_floats_come_back_the_same_but_for_the_payload_of_nan(tensor: Tensor) -> None:
     response = InferResponse("m", outputs=(tensor,))
-    sayable(response)
+    assume_representable(response)
     wire = CODEC.build_response(response, ParsedRequest(InferRequest("m")))
     read = CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS)
     assert isinstance(read, InferResponse)
@@ -122,16 +122,16 @@ def test_json_floats_come_back_the_same_but_for_the_payload_of_nan(tensor: Tenso
 @settings(deadline=None)
 @given(strategies.infer_requests(), st.sampled_from([TRITON, GENERIC]), st.data())
 def test_spoiled_requests(request: InferRequest, profile: Profile, data: st.DataObject) -> None:
-    sayable(request)
-    unsayable = error_of(lambda: CODEC.build_request(request, profile))
-    if unsayable is not None:
+    assume_representable(request)
+    unrepresentable = error_of(lambda: CODEC.build_request(request, profile))
+    if unrepresentable is not None:
         assert (
-            unsayable.kind is Kind.UNSUPPORTED
+            unrepresentable.kind is Kind.UNSUPPORTED
         )  # BYTES that are not UTF-8, to a server without binary data
         return
     wire = CODEC.build_request(request, profile)
-    spoilt = data.draw(strategies.corrupted_bytes(body(wire)))
-    agree(HttpRequest(wire.method, wire.path, "", wire.headers, [spoilt]))
+    corrupted = data.draw(strategies.corrupted_bytes(body(wire)))
+    agree(HttpRequest(wire.method, wire.path, "", wire.headers, [corrupted]))
 
 
 @settings(deadline=None)
@@ -174,13 +174,13 @@ def agree(wire: HttpRequest) -> None:
 @settings(deadline=None)
 @given(strategies.infer_responses(), st.booleans(), st.data())
 def test_spoiled_answers(response: InferResponse, binary: bool, data: st.DataObject) -> None:
-    sayable(response)
+    assume_representable(response)
     parsed = ParsedRequest(InferRequest("m"), BINARY if binary else None)
     wire = CODEC.build_response(response, parsed)
-    spoilt = HttpResponse(200, wire.headers, [data.draw(strategies.corrupted_bytes(body(wire)))])
+    corrupted = HttpResponse(200, wire.headers, [data.draw(strategies.corrupted_bytes(body(wire)))])
     for act in (
-        lambda: CODEC.parse_response(spoilt, InferRequest("m"), DEFAULT_LIMITS),
-        lambda: CODEC.rewrite_response(spoilt, post(""), "new", "2", DEFAULT_LIMITS),
+        lambda: CODEC.parse_response(corrupted, InferRequest("m"), DEFAULT_LIMITS),
+        lambda: CODEC.rewrite_response(corrupted, post(""), "new", "2", DEFAULT_LIMITS),
     ):
         error = error_of(act)
         assert error is None or error.kind in (Kind.BACKEND_GARBAGE, Kind.BACKEND_ERROR)

@@ -33,8 +33,8 @@ LOAD = "/v2/repository/models/m/load"
 def parsed(wire: HttpRequest) -> Operation:
     operation = CODEC.parse_request(wire, DEFAULT_LIMITS).operation
     assert CODEC.validate(wire, DEFAULT_LIMITS) == wire
-    peek = CODEC.summarize(wire)
-    assert (peek.operation, peek.model) == (type(operation), getattr(operation, "model", ""))
+    summary = CODEC.summarize(wire)
+    assert (summary.operation, summary.model) == (type(operation), getattr(operation, "model", ""))
     return operation
 
 

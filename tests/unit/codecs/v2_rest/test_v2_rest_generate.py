@@ -95,7 +95,7 @@ def test_how_it_is_answered(verb: str, streamed: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "received"),
     [
         (b"[]", "the body must be an object"),
         (b"{bad", "invalid JSON"),
@@ -117,8 +117,8 @@ def test_how_it_is_answered(verb: str, streamed: bool) -> None:
         (b'{"a":NaN}', "parameter 'a'"),
     ],
 )
-def test_invalid_messages(body: Any, said: str) -> None:
-    with pytest.raises(GatewayError, match=said) as caught:
+def test_invalid_messages(body: Any, received: str) -> None:
+    with pytest.raises(GatewayError, match=received) as caught:
         parsed_request(body)
     assert caught.value.kind is Kind.BAD_REQUEST
 
@@ -271,7 +271,7 @@ def test_mlserver_gets_infer_stream() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "said"),
+    ("request_", "received"),
     [
         (InferRequest("m", inputs=(floats(1),)), "input 'y'"),
         (InferRequest("m", inputs=(Tensor("x", Datatype.FP32, (1, 4), bytes(16)),)), "input 'x'"),
@@ -291,8 +291,8 @@ def test_mlserver_gets_infer_stream() -> None:
         (InferRequest("m", outputs=(RequestedOutput("out", {"classification": 2}),)), "'out'"),
     ],
 )
-def test_unrepresentable_responses(request_: InferRequest, said: str) -> None:
-    with pytest.raises(GatewayError, match=said) as caught:
+def test_unrepresentable_responses(request_: InferRequest, received: str) -> None:
+    with pytest.raises(GatewayError, match=received) as caught:
         sent(request_)
     assert caught.value.kind is Kind.UNSUPPORTED
 

@@ -40,9 +40,9 @@ def test_json(parameters: str, number: object) -> None:
 @pytest.mark.parametrize("wrong", ['{"a":1}', "null", "[1]", "true", "1.5"])
 def test_values_that_are_neither_numbers_nor_texts(wrong: str) -> None:
     wire = post(f'{{"parameters":{{"sequence_id":{wrong},"sequence_start":true}},{INPUTS}}}')
-    for way in (CODEC.parse_request, CODEC.validate, CODEC.sequence_of):
+    for read in (CODEC.parse_request, CODEC.validate, CODEC.sequence_of):
         with pytest.raises(GatewayError, match="'sequence_id' must be an integer") as caught:
-            way(wire, DEFAULT_LIMITS)
+            read(wire, DEFAULT_LIMITS)
         assert caught.value.kind is Kind.BAD_REQUEST
 
 

@@ -291,8 +291,8 @@ def test_any_request_spoilt(text: bytes, data: st.DataObject) -> None:
         b"\xed\xa0\x80",
     ]
     piece = data.draw(st.sampled_from(pieces) | st.binary(max_size=2))
-    if spoilt := text[:at] + piece + text[at + length :]:
-        check(spoilt)
+    if corrupted := text[:at] + piece + text[at + length :]:
+        check(corrupted)
 
 
 # ---- answers ------------------------------------------------------------------------------------

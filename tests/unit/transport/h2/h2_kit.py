@@ -33,9 +33,9 @@ def request_frame(number: int, block: bytes = REQUEST) -> bytes:
     return headers(number, block, frames.END_HEADERS | frames.END_STREAM)
 
 
-def server(said: bytes = HELLO) -> Http2ServerConnection:
+def server(wire_bytes: bytes = HELLO) -> Http2ServerConnection:
     made = Http2ServerConnection(HEADER_BYTES, MAX_STREAMS)
-    made.receive(said, 0.0)
+    made.receive(wire_bytes, 0.0)
     made.take_output()
     return made
 

@@ -106,17 +106,17 @@ def test_messages_that_are_closed_end_with_the_one_that_has_begun(
 @given(
     sizes=st.lists(st.integers(0, 70_000) | st.sampled_from([65_535, 65_536]), max_size=4),
     cuts=st.lists(st.integers(1, 90_000), max_size=9),
-    asks=st.lists(st.booleans(), max_size=9),
+    reads_first=st.lists(st.booleans(), max_size=9),
 )
 @settings(max_examples=50)
 def test_long_messages_however_they_come(
-    sizes: list[int], cuts: list[int], asks: list[bool]
+    sizes: list[int], cuts: list[int], reads_first: list[bool]
 ) -> None:
     """A message that is requested while it arrives is read in place; the bytes after it are the
     next."""
     parts = [bytes([number]) * size for number, size in enumerate(sizes, 1)]
     reader, body, at, found = MessageReader(100_000, ""), b"".join(map(framed, parts)), 0, []
-    for cut, reads in zip([*cuts, len(body)], [*asks, *[True] * 10], strict=False):
+    for cut, reads in zip([*cuts, len(body)], [*reads_first, *[True] * 10], strict=False):
         piece = body[at : at + cut]
         held = reader.held_bytes
         reader.add([piece])
@@ -273,15 +273,15 @@ def test_a_bomb_is_not_inflated_beyond_the_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "seconds"),
+    ("wire_bytes", "seconds"),
     [
         ("1H", 3600), ("2M", 120), ("3S", 3), ("4m", 0.004), ("5u", 5e-6), ("6n", 6e-9),
         ("99999999S", 99_999_999), ("", None), ("5", None), ("-5S", None), ("1e3S", None),
         ("999999999S", None), ("5s", None), ("٣S", None), ("5S\n", None),
     ],
 )  # fmt: skip
-def test_timeouts(said: str, seconds: float | None) -> None:
-    assert headers.read_timeout(said) == (None if seconds is None else pytest.approx(seconds))
+def test_timeouts(wire_bytes: str, seconds: float | None) -> None:
+    assert headers.read_timeout(wire_bytes) == (None if seconds is None else pytest.approx(seconds))
 
 
 @given(st.floats(0, 1e9))
@@ -293,15 +293,15 @@ def test_a_timeout_is_read_as_it_was_written_rounded_up(seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "wire_bytes"),
     [
         (-1, "0u"), (0, "0u"), (0.0300001, "30001u"), (0.999_999_5, "1000000u"), (1, "1000m"),
         (29.9993, "30000m"), (30, "30000m"), (99_998.5, "99998500m"), (99_999, "99999S"),
         (1e9, "99999999S"),
     ],
 )  # fmt: skip
-def test_how_a_timeout_is_written(seconds: float, said: str) -> None:
-    assert headers.write_timeout(seconds) == said
+def test_how_a_timeout_is_written(seconds: float, wire_bytes: str) -> None:
+    assert headers.write_timeout(seconds) == wire_bytes
 
 
 def test_a_request() -> None:
@@ -364,10 +364,10 @@ def test_a_final_goaway_is_understood(details: str, code: int) -> None:
 
 
 def test_invalid_details_are_reported_as_far_as_possible() -> None:
-    said = ResponseHeaders(
+    wire_bytes = ResponseHeaders(
         HeaderBlockDecoder(9999).decode(headers.encode_trailers(3, "a\ud800b", {}))
     )
-    assert (said.code, said.details) == (3, "a?b")
+    assert (wire_bytes.code, wire_bytes.details) == (3, "a?b")
 
 
 @pytest.mark.parametrize(

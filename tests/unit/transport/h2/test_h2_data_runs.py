@@ -36,8 +36,8 @@ def bodies(events: list[Event]) -> list[Data]:
 def test_a_run_is_one_event() -> None:
     connection = server()
     body = [bytes([n]) * FULL for n in range(37)]
-    said = headers(1) + b"".join(data(1, each) for each in body) + data(1, b"end", 1)
-    first, last = bodies(connection.receive(said, 0.0))
+    wire_bytes = headers(1) + b"".join(data(1, each) for each in body) + data(1, b"end", 1)
+    first, last = bodies(connection.receive(wire_bytes, 0.0))
     assert (len(first.parts), first.size, first.end) == (37, 37 * FULL, False)
     assert b"".join(first.parts) == b"".join(body)
     assert (last.size, last.end) == (3, True)
@@ -62,10 +62,12 @@ def test_frames_inside_a_run_of_data(between: str) -> None:
         fed(connection, [headers(1) + headers(3)])
         return connection
 
-    said = data(1, bytes(100)) * 5 + BREAKS[between] + data(1, bytes(100)) * 5 + data(1, b"e", 1)
+    wire_bytes = (
+        data(1, bytes(100)) * 5 + BREAKS[between] + data(1, bytes(100)) * 5 + data(1, b"e", 1)
+    )
     together, apart = made(), made()
-    events = fed(together, [said])
-    assert events == fed(apart, [said[at : at + 1] for at in range(len(said))])
+    events = fed(together, [wire_bytes])
+    assert events == fed(apart, [wire_bytes[at : at + 1] for at in range(len(wire_bytes))])
     assert b"".join(map(bytes, together.take_output())) == b"".join(map(bytes, apart.take_output()))
     assert any(len(body) > 1000 for _, body in events)  # type: ignore[misc]
 
@@ -105,16 +107,16 @@ def test_a_run_beyond_the_connections_window(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("said", "code"),
+    ("wire_bytes", "code"),
     [
         (data(1, bytes(9)) * 9, Code.PROTOCOL_ERROR),  # never opened
         (data(0, bytes(9)) * 9, Code.PROTOCOL_ERROR),
         (request_frame(1) + data(1, bytes(9)) * 9, None),  # the stream had ended
     ],
 )
-def test_a_run_on_no_open_stream(said: bytes, code: Code | None) -> None:
+def test_a_run_on_no_open_stream(wire_bytes: bytes, code: Code | None) -> None:
     connection = server()
-    events = connection.receive(said, 0.0)
+    events = connection.receive(wire_bytes, 0.0)
     assert not bodies(events)
     if code is None:
         assert ended_streams(events) == [(1, Code.STREAM_CLOSED)]
@@ -182,8 +184,8 @@ _STEPS = st.lists(st.integers(1, 2000), max_size=30)
 
 @pytest.mark.parametrize("length", [None, 500, 2000, 100_000])
 @settings(max_examples=examples(150), deadline=None, phases=PHASES)
-@given(said=st.lists(_RUN | _RUN | _AROUND, max_size=12).map(b"".join), steps=_STEPS)
-def test_runs_cut_anywhere(length: int | None, said: bytes, steps: list[int]) -> None:
+@given(wire_bytes=st.lists(_RUN | _RUN | _AROUND, max_size=12).map(b"".join), steps=_STEPS)
+def test_runs_cut_anywhere(length: int | None, wire_bytes: bytes, steps: list[int]) -> None:
     """With windows that are used up quickly, and refilled."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "STREAM_WINDOW", 4000)
@@ -198,11 +200,11 @@ def test_runs_cut_anywhere(length: int | None, said: bytes, steps: list[int]) ->
             return connection
 
         whole, cut, apart = made(), made(), made()
-        events = fed(whole, [said])
+        events = fed(whole, [wire_bytes])
         out = b"".join(map(bytes, whole.take_output()))
         for other, fine in (
-            (cut, pieces(said, steps)),
-            (apart, [said[n : n + 1] for n in range(len(said))]),
+            (cut, pieces(wire_bytes, steps)),
+            (apart, [wire_bytes[n : n + 1] for n in range(len(wire_bytes))]),
         ):
             assert fed(other, fine) == events
             assert b"".join(map(bytes, other.take_output())) == out
@@ -223,8 +225,8 @@ def state(connection: Http2Connection) -> object:
 
 def test_a_run_of_tiny_frames_costs_little() -> None:
     connection = server()
-    said = headers(1) + data(1, b"x") * 20_000
-    events = connection.receive(said, 0.0)
+    wire_bytes = headers(1) + data(1, b"x") * 20_000
+    events = connection.receive(wire_bytes, 0.0)
     assert not any(isinstance(event, Failed | Reset) for event in events)
     assert sum(event.size for event in bodies(events)) == 20_000
     assert not connection._unparsed

@@ -46,7 +46,7 @@ _RUNS = st.builds(
     lambda number, size, count: headers(number) + data(number, bytes(size)) * count,
     st.sampled_from([1, 3, 5, 7]), st.integers(0, 40_000), st.integers(2, 40),
 )  # fmt: skip
-_SAID = st.one_of(
+_OPENING = st.one_of(
     st.binary(max_size=300),
     st.lists(_FRAMES | _RUNS, max_size=30).map(b"".join),
     st.tuples(st.lists(_FRAMES, max_size=30).map(b"".join), st.binary(max_size=60)).map(b"".join),
@@ -56,18 +56,18 @@ PHASES = (Phase.explicit, Phase.generate)
 _STEPS = st.lists(st.integers(1, 5000), max_size=30)
 
 
-def pieces(said: bytes, steps: list[int]) -> list[bytes]:
+def pieces(wire_bytes: bytes, steps: list[int]) -> list[bytes]:
     found, at = [], 0
     for step in steps:
-        found.append(said[at : at + step])
+        found.append(wire_bytes[at : at + step])
         at += step
-    return [*found, said[at:]]
+    return [*found, wire_bytes[at:]]
 
 
-def fed(connection: Http2Connection, said: list[bytes]) -> list[object]:
+def fed(connection: Http2Connection, wire_bytes: list[bytes]) -> list[object]:
     """Return its events, with DATA joined; open streams get a response."""
     found: list[object] = []
-    for piece in said:
+    for piece in wire_bytes:
         for event in connection.receive(piece, 0.0):
             assert not found or not isinstance(found[-1], Failed), "nothing comes after the end"
             match event:
@@ -93,8 +93,8 @@ def fed(connection: Http2Connection, said: list[bytes]) -> list[object]:
 
 @pytest.mark.parametrize("end", ["server", "client"])
 @settings(max_examples=examples(400), deadline=None, phases=PHASES)
-@given(said=_SAID, steps=_STEPS)
-def test_any_bytes(end: str, said: bytes, steps: list[int]) -> None:
+@given(wire_bytes=_OPENING, steps=_STEPS)
+def test_any_bytes(end: str, wire_bytes: bytes, steps: list[int]) -> None:
     def made() -> Http2Connection:
         if end == "server":
             return server()
@@ -106,10 +106,10 @@ def test_any_bytes(end: str, said: bytes, steps: list[int]) -> None:
 
     whole, cut = made(), made()
     began = time.process_time()
-    events = fed(whole, [said])
-    assert time.process_time() - began < 10 + len(said) / 10_000
+    events = fed(whole, [wire_bytes])
+    assert time.process_time() - began < 10 + len(wire_bytes) / 10_000
     # The result does not depend on how the bytes are split.
-    assert fed(cut, pieces(said, steps)) == events
+    assert fed(cut, pieces(wire_bytes, steps)) == events
     assert b"".join(map(bytes, cut.take_output())) == b"".join(map(bytes, whole.take_output()))
     assert set(cut.streams) == set(whole.streams)
     # Only an unfinished frame is buffered, and long ones are passed on in parts.
@@ -117,15 +117,19 @@ def test_any_bytes(end: str, said: bytes, steps: list[int]) -> None:
     assert len(whole._closed_streams) <= limits.MAX_CLOSED_STREAMS
     assert len(whole.streams) <= MAX_STREAMS + limits.EARLY_STREAMS
     if whole.is_closed:
-        assert whole.receive(said, 0.0) == []
+        assert whole.receive(wire_bytes, 0.0) == []
 
 
 @settings(max_examples=examples(400), deadline=None, phases=PHASES)
-@given(said=st.one_of(st.lists(_FRAMES, max_size=4), st.lists(_FRAMES, max_size=12)).map(b"".join))
-def test_we_let_pass_what_h2_lets_pass(said: bytes) -> None:
+@given(
+    wire_bytes=st.one_of(st.lists(_FRAMES, max_size=4), st.lists(_FRAMES, max_size=12)).map(
+        b"".join
+    )
+)
+def test_we_let_pass_what_h2_lets_pass(wire_bytes: bytes) -> None:
     """Errors of either engine are errors of the other, except for stricter limits here."""
     ours = server()
-    events = ours.receive(said, 0.0)
+    events = ours.receive(wire_bytes, 0.0)
     resets = [each for each in sent(ours) if each[0] == frames.RST_STREAM]
     theirs = h2.connection.H2Connection(
         h2.config.H2Configuration(client_side=False, header_encoding=None)
@@ -136,7 +140,7 @@ def test_we_let_pass_what_h2_lets_pass(said: bytes) -> None:
     theirs.max_inbound_frame_size = limits.MAX_FRAME
     refused = ""
     try:
-        theirs.receive_data(said)
+        theirs.receive_data(wire_bytes)
     except (h2.exceptions.ProtocolError, h2.exceptions.StreamClosedError) as error:
         refused = repr(error)
     if refused:
@@ -144,7 +148,7 @@ def test_we_let_pass_what_h2_lets_pass(said: bytes) -> None:
         # and white space around values.
         known = ("Frame data missing", "RECV_ALTERNATIVE_SERVICE", "surrounded by whitespace")
         unlike = any(word in refused for word in known) or ours._unparsed
-        assert ours.is_closed or resets or unlike, (refused, said)
+        assert ours.is_closed or resets or unlike, (refused, wire_bytes)
         return
     if events and isinstance(events[-1], Failed):
         known = {
@@ -155,7 +159,7 @@ def test_we_let_pass_what_h2_lets_pass(said: bytes) -> None:
             "size is wrong for its kind",
         }
         written = events[-1].reason
-        assert any(word in written for word in known) or written in _STRICTER, (written, said)
+        assert any(word in written for word in known) or written in _STRICTER, (written, wire_bytes)
 
 
 _STRICTER = frozenset(
@@ -176,16 +180,16 @@ def pumped(
     ours: Http2Connection, theirs: h2.connection.H2Connection
 ) -> tuple[list[object], list[object]]:
     """Exchange output until neither side has any."""
-    mine, others = [], []
+    our_events, their_events = [], []
     while True:
         written = b"".join(map(bytes, ours.take_output()))
         requested = theirs.data_to_send()
         if not written and not requested:
-            return mine, others
+            return our_events, their_events
         if written:
-            others += theirs.receive_data(written)
+            their_events += theirs.receive_data(written)
         if requested:
-            mine += ours.receive(requested, 0.0)
+            our_events += ours.receive(requested, 0.0)
 
 
 @settings(max_examples=examples(60), deadline=None, phases=PHASES)
@@ -217,23 +221,23 @@ def test_h2_as_a_client(bodies: list[int], window: int, padding: int | None) -> 
             elif capacity > 0:
                 theirs.send_data(stream, b"d" * capacity)
                 sent += capacity
-            mine, _ = pumped(ours, theirs)
-            for event in mine:
+            our_events, _ = pumped(ours, theirs)
+            for event in our_events:
                 if isinstance(event, Data):
                     received += b"".join(event.parts)
                     ours.release(event.stream, event.size)
         theirs.end_stream(stream)
-        mine, _ = pumped(ours, theirs)
-        assert mine
+        our_events, _ = pumped(ours, theirs)
+        assert our_events
         assert bytes(received) == b"d" * size
         stream_state = ours.streams[stream]
         ours.send_headers(stream_state, OK)
         ours.send_data(stream_state, [b"e" * size], TRAILERS)
         done = False
         while not done:
-            _, others = pumped(ours, theirs)
-            assert others
-            for event in others:
+            _, their_events = pumped(ours, theirs)
+            assert their_events
+            for event in their_events:
                 if isinstance(event, h2.events.DataReceived):
                     got.setdefault(stream, bytearray()).extend(event.data)
                     theirs.acknowledge_received_data(event.flow_controlled_length, stream)
@@ -269,9 +273,9 @@ def test_h2_as_a_server(size: int, window: int, frame_size: int) -> None:
         stream = ours.open_stream(REQUEST, [b"\0" * 5, memoryview(b"q" * size)])
         requested, ended = bytearray(), False
         while not ended:
-            _, others = pumped(ours, theirs)
-            assert others
-            for event in others:
+            _, their_events = pumped(ours, theirs)
+            assert their_events
+            for event in their_events:
                 if isinstance(event, h2.events.DataReceived):
                     requested += event.data
                     theirs.acknowledge_received_data(event.flow_controlled_length, stream.id)
@@ -283,14 +287,14 @@ def test_h2_as_a_server(size: int, window: int, frame_size: int) -> None:
             capacity = min(theirs.local_flow_control_window(stream.id), size - sent, 16_384)
             theirs.send_data(stream.id, b"a" * capacity)
             sent += capacity
-            mine, _ = pumped(ours, theirs)
-            for event in mine:
+            our_events, _ = pumped(ours, theirs)
+            for event in our_events:
                 if isinstance(event, Data):
                     answered += b"".join(event.parts)
                     ours.release(stream, event.size)
         theirs.send_headers(stream.id, [("grpc-status", "0")], end_stream=True)
-        mine, _ = pumped(ours, theirs)
-        assert isinstance(mine[-1], Trailers)
+        our_events, _ = pumped(ours, theirs)
+        assert isinstance(our_events[-1], Trailers)
         assert len(answered) == size
         assert not ours.streams
 
@@ -304,13 +308,15 @@ def test_h2_resets_and_leaves() -> None:
     theirs.send_headers(3, pairs)
     pumped(ours, theirs)
     theirs.reset_stream(1, h2.errors.ErrorCodes.CANCEL)
-    (mine,), _ = pumped(ours, theirs)
-    assert isinstance(mine, Reset)
+    (our_events,), _ = pumped(ours, theirs)
+    assert isinstance(our_events, Reset)
     ours.drain()
-    others = theirs.receive_data(bytes(ours.take_output()[0]))  # after a GOAWAY h2 refuses PING
-    assert [e.last_stream_id for e in others if isinstance(e, h2.events.ConnectionTerminated)] == [
-        frames.LAST_STREAM
-    ]
+    their_events = theirs.receive_data(
+        bytes(ours.take_output()[0])
+    )  # after a GOAWAY h2 refuses PING
+    assert [
+        e.last_stream_id for e in their_events if isinstance(e, h2.events.ConnectionTerminated)
+    ] == [frames.LAST_STREAM]
 
 
 # ---- time and memory
@@ -318,10 +324,10 @@ def test_h2_resets_and_leaves() -> None:
 
 def test_a_frame_that_drips_costs_little() -> None:
     connection = server()
-    said = headers(1, REQUEST + b"\x00\x01a\x7f\x81\x1e" + b"x" * 3968) * 1
+    wire_bytes = headers(1, REQUEST + b"\x00\x01a\x7f\x81\x1e" + b"x" * 3968) * 1
     began = time.process_time()
-    for at in range(len(said)):
-        connection.receive(said[at : at + 1], 0.0)
+    for at in range(len(wire_bytes)):
+        connection.receive(wire_bytes[at : at + 1], 0.0)
     assert time.process_time() - began < 10
     assert list(connection.streams) == [1]
 

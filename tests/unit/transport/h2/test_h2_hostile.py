@@ -46,14 +46,14 @@ def test_settings_cannot_make_us_send_byte_by_byte() -> None:
     """A window update costs a few bytes but produces a frame for each waiting response, so small
     increments would make responses expensive."""
     connection = waiting(100)
-    said = 0
+    wire_bytes = 0
     while not connection.is_closed:
-        steps = [window(64 * said + step + 1) for step in range(64)]
+        steps = [window(64 * wire_bytes + step + 1) for step in range(64)]
         events = connection.receive(frames.settings(steps), 0.0)
         assert len([each for each in sent(connection) if each[0] == frames.DATA]) <= 100
-        said += 1
+        wire_bytes += 1
     assert failure(events) == (Code.ENHANCE_YOUR_CALM, "too many SETTINGS")
-    assert said <= limits.SETTINGS_BURST + 1
+    assert wire_bytes <= limits.SETTINGS_BURST + 1
 
 
 def test_occasional_settings_are_no_flood() -> None:
@@ -115,8 +115,8 @@ def test_each_stream_may_be_widened_once_and_the_connection_with_it() -> None:
     connection = Http2ServerConnection(4096, 3000)
     connection.receive(HELLO, 0.0)
     for number in range(1, 6000, 2):
-        said = headers(number) + window_update(number, 5) + window_update(0, 5)
-        assert len(connection.receive(said, 0.0)) == 1
+        wire_bytes = headers(number) + window_update(number, 5) + window_update(0, 5)
+        assert len(connection.receive(wire_bytes, 0.0)) == 1
     assert len(connection.streams) == 3000
     count = 0
     while not connection.is_closed:
@@ -149,8 +149,8 @@ def test_frames_in_flight_after_goaway_are_ignored() -> None:
     connection.drain()
     connection.announce_last_stream()
     connection.take_output()
-    said = headers(3) + data(3, b"x") + window_update(3, 5) + frames.reset(3, 8)
-    assert connection.receive(said + headers(5) + data(5, b"y", 1), 0.0) == []
+    wire_bytes = headers(3) + data(3, b"x") + window_update(3, 5) + frames.reset(3, 8)
+    assert connection.receive(wire_bytes + headers(5) + data(5, b"y", 1), 0.0) == []
     assert resets(connection) == [(3, 7), (5, 7)]
     (event,) = connection.receive(data(1, b"a", 1), 0.0)
     assert isinstance(event, Data)
@@ -174,9 +174,9 @@ def test_padding_reduces_no_message_budget() -> None:
         assert remaining >= piece, "the message fits"
         if remaining > piece + 200:
             remaining -= piece + 201
-            said = data(1, b"\xc8" + bytes(piece + 200), frames.PADDED)
+            wire_bytes = data(1, b"\xc8" + bytes(piece + 200), frames.PADDED)
         else:
             remaining -= piece
-            said = data(1, bytes(piece))
-        assert ended_streams(connection.receive(said, 0.0)) == []
+            wire_bytes = data(1, bytes(piece))
+        assert ended_streams(connection.receive(wire_bytes, 0.0)) == []
         got += piece

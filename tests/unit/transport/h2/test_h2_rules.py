@@ -124,16 +124,16 @@ FATAL: dict[str, tuple[bytes, Code]] = {
 def test_errors_that_end_the_connection(
     wrong: str, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said, code = FATAL[wrong]
-    if step == 1 and len(said) > 100_000:
+    wire_bytes, code = FATAL[wrong]
+    if step == 1 and len(wire_bytes) > 100_000:
         step = 1000
     if "beyond the connection's window" in wrong:
         monkeypatch.setattr(Http2ServerConnection, "_send_window_update", lambda *_: None)
     connection = Http2ServerConnection(4096, MAX_STREAMS)
     connection.take_output()
     events = []
-    for at in range(0, len(said), step):
-        events += connection.receive(said[at : at + step], 0.0)
+    for at in range(0, len(wire_bytes), step):
+        events += connection.receive(wire_bytes[at : at + step], 0.0)
     assert failure(events)[0] == code
     kind, _, _, payload = sent(connection)[-1]
     assert (kind, frames.read_goaway(payload)[1]) == (frames.GOAWAY, code)
@@ -205,9 +205,9 @@ def test_blanks_around_a_value_are_let_be() -> None:
 
 @pytest.mark.parametrize("wrong", BROKEN)
 def test_errors_that_end_a_stream(wrong: str) -> None:
-    said, code = BROKEN[wrong]
+    wire_bytes, code = BROKEN[wrong]
     connection = server()
-    known = connection.receive(said, 0.0)
+    known = connection.receive(wire_bytes, 0.0)
     opened = [event.stream.id for event in known if isinstance(event, Headers)]
     assert ended_streams(known) == ([(1, code)] if opened else [])
     assert resets(connection) == [(1, code)]
@@ -244,7 +244,7 @@ def test_a_table_until_our_settings_are_known() -> None:
 
 @pytest.mark.parametrize("step", [1, 7, 100_000])
 def test_a_request_however_it_comes(step: int) -> None:
-    said = (
+    wire_bytes = (
         HELLO
         + frame(2, 0, 9, bytes(5))
         + frame(200, 255, 0, b"unknown")
@@ -260,8 +260,8 @@ def test_a_request_however_it_comes(step: int) -> None:
     )
     connection = Http2ServerConnection(4096, MAX_STREAMS)
     events = []
-    for at in range(0, len(said), step):
-        events += connection.receive(said[at : at + step], 0.0)
+    for at in range(0, len(wire_bytes), step):
+        events += connection.receive(wire_bytes[at : at + step], 0.0)
     assert isinstance(events[0], Ready)
     opened, *body, trailers, second = events[1:]
     assert isinstance(opened, Headers)
@@ -402,7 +402,11 @@ def test_an_announced_pair_may_arrive_once() -> None:
         assert stream.receive_window == 0
         connection.release(stream, 3 * whole)
         assert stream.receive_window == whole
-    granted = [int.from_bytes(said[3]) for said in sent(connection) if said[:3] == (8, 0, 1)]
+    granted = [
+        int.from_bytes(wire_bytes[3])
+        for wire_bytes in sent(connection)
+        if wire_bytes[:3] == (8, 0, 1)
+    ]
     assert sum(granted) == 6 * whole
 
 
@@ -542,10 +546,10 @@ CLIENT_FATAL = {
 
 @pytest.mark.parametrize("wrong", CLIENT_FATAL)
 def test_errors_that_end_a_clients_connection(wrong: str) -> None:
-    said, code = CLIENT_FATAL[wrong]
+    wire_bytes, code = CLIENT_FATAL[wrong]
     connection = client()
     connection.open_stream(REQUEST, [b"x"])
-    assert failure(connection.receive(said, 0.0))[0] == code
+    assert failure(connection.receive(wire_bytes, 0.0))[0] == code
 
 
 CLIENT_BROKEN = {

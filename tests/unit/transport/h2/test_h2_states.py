@@ -53,9 +53,9 @@ def reset_here(made: Http2Connection) -> Http2Connection:
     return made
 
 
-def after(made: Http2Connection, said: bytes) -> Http2Connection:
+def after(made: Http2Connection, wire_bytes: bytes) -> Http2Connection:
     """Receive ``said`` from the peer."""
-    made.receive(said, 0.0)
+    made.receive(wire_bytes, 0.0)
     return made
 
 
@@ -157,13 +157,13 @@ EXPECTED: dict[str, tuple[str, ...]] = {
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("kind", FRAMES)
 def test_a_frame_in_a_state(state: str, kind: str) -> None:
-    said = FRAMES[kind]
+    wire_bytes = FRAMES[kind]
     if (state, kind) == ("server, idle", "HEADERS"):
-        said = headers(1)
+        wire_bytes = headers(1)
     expected = _SAME.get(kind) or EXPECTED[state][_VARIED.index(kind)]
     connection = STATES[state]()
     connection.take_output()
-    events = connection.receive(said, 0.0)
+    events = connection.receive(wire_bytes, 0.0)
     found = EVENT if events else NOTHING
     if connection.is_closed:
         found = connection_error(Code(failure(events)[0]))
@@ -269,8 +269,8 @@ def test_a_bad_backend_model_does_not_end_the_connection() -> None:
 def test_a_server_may_widen_all_streams_at_once() -> None:
     connection = client()
     numbers = [connection.open_stream(REQUEST, [b"x"]).id for _ in range(1000)]
-    said = b"".join(window_update(n, 5) + window_update(0, 5) for n in numbers)
-    assert not [each for each in connection.receive(said, 0.0) if isinstance(each, Failed)]
+    wire_bytes = b"".join(window_update(n, 5) + window_update(0, 5) for n in numbers)
+    assert not [each for each in connection.receive(wire_bytes, 0.0) if isinstance(each, Failed)]
 
 
 # ---- streams that a client opens before it knows how many it may (5.1.2, 6.5.3)
@@ -279,8 +279,8 @@ def test_a_server_may_widen_all_streams_at_once() -> None:
 def test_streams_before_the_settings_acknowledgement_are_accepted() -> None:
     for acknowledged, expected in ((b"", 10 + limits.EARLY_STREAMS), (frames.SETTINGS_ACK, 10)):
         connection = server(HELLO + acknowledged)
-        said = b"".join(headers(2 * n + 1) for n in range(expected + 3))
-        assert len(connection.receive(said, 1.0)) == expected
+        wire_bytes = b"".join(headers(2 * n + 1) for n in range(expected + 3))
+        assert len(connection.receive(wire_bytes, 1.0)) == expected
         assert [code for _, code in resets(connection)] == [Code.REFUSED_STREAM] * 3
 
 
@@ -327,9 +327,9 @@ def test_a_header_block_that_is_too_long(state: str, long: str, step: int) -> No
     connection = STATES[state]()
     connection.receive(frames.SETTINGS_ACK, 0.0)
     connection.take_output()
-    said = LONG[long] + frame(frames.PING, 0, 0, bytes(8))
-    for at in range(0, len(said), step):
-        connection.receive(said[at : at + step], 0.0)
+    wire_bytes = LONG[long] + frame(frames.PING, 0, 0, bytes(8))
+    for at in range(0, len(wire_bytes), step):
+        connection.receive(wire_bytes[at : at + step], 0.0)
     assert [(each[0], each[2]) for each in sent(connection)] == [
         (frames.RST_STREAM, 1), (frames.PING, 0),
     ]  # fmt: skip

@@ -236,9 +236,9 @@ def knock(port: int, offering: ssl.SSLContext, step: int) -> str | None:
             try:
                 made.do_handshake()
             except ssl.SSLWantReadError:
-                said = outgoing.read()
-                for at in range(0, len(said), step):
-                    raw.sendall(said[at : at + step])
+                received = outgoing.read()
+                for at in range(0, len(received), step):
+                    raw.sendall(received[at : at + step])
                     time.sleep(0 if step > 100 else 0.001)  # so that they are read one by one
                 if got := raw.recv(65_536):
                     incoming.write(got)
@@ -290,11 +290,11 @@ async def test_a_protocol_that_both_speak(
 
 @pytest.mark.parametrize("record", [1, 7, 100, 10_000])
 def test_an_offer_in_any_number_of_records(record: int) -> None:
-    offering, said = ssl.create_default_context(), ssl.MemoryBIO()
+    offering, received = ssl.create_default_context(), ssl.MemoryBIO()
     offering.set_alpn_protocols(["h2"])
     with suppress(ssl.SSLWantReadError):
-        offering.wrap_bio(ssl.MemoryBIO(), said, server_hostname="localhost").do_handshake()
-    hello = said.read()[5:]
+        offering.wrap_bio(ssl.MemoryBIO(), received, server_hostname="localhost").do_handshake()
+    hello = received.read()[5:]
     pieces = [hello[at : at + record] for at in range(0, len(hello), record)]
     sent = b"".join(b"\x16\x03\x01" + len(each).to_bytes(2) + each for each in pieces)
     for protocols, excluded in ((["http/1.1"], True), (["h2"], False), ([], False)):
@@ -407,13 +407,13 @@ async def test_garbage_after_the_handshake(authority: Authority, pair: Pair) -> 
 
 def mutated(seed: int) -> bytes:
     """A ClientHello with changed or missing bytes."""
-    said = ssl.MemoryBIO()
+    received = ssl.MemoryBIO()
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).wrap_bio(
-        ssl.MemoryBIO(), said, server_hostname="x"
+        ssl.MemoryBIO(), received, server_hostname="x"
     )
     with suppress(ssl.SSLWantReadError):
         client.do_handshake()
-    hello, chance = bytearray(said.read()), random.Random(seed)
+    hello, chance = bytearray(received.read()), random.Random(seed)
     for _ in range(chance.randrange(1, 4)):
         hello[chance.randrange(len(hello))] = chance.randrange(256)
     return bytes(hello[: chance.choice((5, 9, 100, len(hello), len(hello)))]) + chance.randbytes(
@@ -460,7 +460,7 @@ async def test_a_certificate_is_required(
         assert harness.calls[0].peer_identity == ("a.clients.example",)
         await peer.close()
         with caplog.at_level("INFO"):
-            for shown, alert, said in (
+            for shown, alert, received in (
                 (None, "CERTIFICATE_REQUIRED", "sent no certificate"),
                 (stranger.issue("a.clients.example"), "UNKNOWN_CA", "local issuer"),
                 (authority.issue("a", expired=True), "CERTIFICATE_EXPIRED", "has expired"),
@@ -469,7 +469,7 @@ async def test_a_certificate_is_required(
                 with pytest.raises(ssl.SSLError, match=alert):
                     await peer.answer()
                 await peer.close_badly()
-                await until(lambda said=said: said in caplog.text)  # type: ignore[misc]
+                await until(lambda received=received: received in caplog.text)  # type: ignore[misc]
         await harness.turned_away(*[ConnectionRefusal.CERTIFICATE] * 3)
 
 
@@ -639,12 +639,12 @@ async def test_an_unusable_pair_keeps_the_previous_one(
             (renewed.certificate.unlink, "cannot be read", [False] * 3),
             (lambda: put(other, renewed), "a new certificate", [False] * 3 + [True]),
         ]
-        for change, said, reloads in steps:
+        for change, received, reloads in steps:
             change()
             with caplog.at_level("INFO"):
                 peer = await harness.connect(context(authority))
             await peer.close()
-            assert said in caplog.text
+            assert received in caplog.text
             assert harness.reloads == reloads
         assert "nobody" not in caplog.text
 
