@@ -129,9 +129,14 @@ def internal_error() -> GatewayError:
     return GatewayError(Kind.INTERNAL, "internal error")
 
 
+def backend_failure(kind: Kind, public: str, detail: str = "") -> GatewayError:
+    """Return an error that the backend caused."""
+    return GatewayError(kind, public, origin=Origin.BACKEND, detail=detail)
+
+
 def backend_garbage(public: str, detail: str = "") -> GatewayError:
     """Return the error for a backend's response that violates its protocol."""
-    return GatewayError(Kind.BACKEND_GARBAGE, public, origin=Origin.BACKEND, detail=detail)
+    return backend_failure(Kind.BACKEND_GARBAGE, public, detail)
 
 
 def as_backend_error(error: GatewayError) -> GatewayError:

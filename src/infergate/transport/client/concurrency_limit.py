@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from typing import Final
 
-from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.errors import Kind, backend_failure
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport.base import Endpoint, HttpStreamingUpstream, SupportsDisconnect
 
@@ -53,12 +53,8 @@ class LimitedUpstream:
             async with asyncio.timeout_at(deadline):
                 await slots.acquire()
         except TimeoutError:
-            raise GatewayError(
-                Kind.TIMEOUT,
-                "the backend was busy with other requests",
-                origin=Origin.BACKEND,
-                detail=str(endpoint),
-            ) from None
+            public = "the backend was busy with other requests"
+            raise backend_failure(Kind.TIMEOUT, public, str(endpoint)) from None
         try:
             yield
         finally:

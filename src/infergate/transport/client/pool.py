@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
-from infergate.core.errors import GatewayError, Kind, Origin, backend_garbage
+from infergate.core.errors import GatewayError, Kind, Origin, backend_failure, backend_garbage
 from infergate.core.limits import Limits
 from infergate.core.memory import UNLIMITED, MemoryAccount
 from infergate.core.tensor import Buffer
@@ -112,6 +112,11 @@ class PooledConnection(asyncio.BaseProtocol):
         self._memory, self._counted = UNLIMITED, 0
 
     @property
+    def _is_waiting(self) -> bool:
+        """Whether a response is expected, or more of it."""
+        return self._waiter is not None
+
+    @property
     def is_usable(self) -> bool:
         """Whether the connection can carry another exchange."""
         return not self._transport.is_closing()
@@ -129,7 +134,7 @@ class PooledConnection(asyncio.BaseProtocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         """Fail or complete the exchange in progress."""
         self._pool.forget(self)
-        if self._waiter is None:
+        if not self._is_waiting:
             return
         if self._response_started:
             self._on_cut_short(exc)
@@ -138,7 +143,10 @@ class PooledConnection(asyncio.BaseProtocol):
 
     def _on_cut_short(self, exc: BaseException | None) -> None:
         """Handle the end of the connection inside a response."""
-        self._fail(backend_garbage("the backend's response broke off", self._error_detail(exc)))
+        self._fail(self._cut_short(exc))
+
+    def _cut_short(self, exc: BaseException | None) -> GatewayError:
+        return backend_garbage("the backend's response broke off", self._error_detail(exc))
 
     # ---- the response
 
@@ -163,24 +171,15 @@ class PooledConnection(asyncio.BaseProtocol):
             waiter.set_exception(error)
 
     def _too_large(self) -> None:
-        self._fail(
-            GatewayError(
-                Kind.TOO_LARGE,
-                f"the backend's response is over the limit of {self._limits.body} bytes "
-                "(limits.body)",
-                origin=Origin.BACKEND,
-                detail=str(self._endpoint),
-            )
-        )
+        self._fail(self._too_long("response", "body", self._limits.body))
+
+    def _too_long(self, part: str, limit: str, max_bytes: int) -> GatewayError:
+        public = f"the backend's {part} is over the limit of {max_bytes} bytes (limits.{limit})"
+        return backend_failure(Kind.TOO_LARGE, public, str(self._endpoint))
 
     def _on_timeout(self) -> None:
         self._fail(
-            GatewayError(
-                Kind.TIMEOUT,
-                "the backend did not answer in time",
-                origin=Origin.BACKEND,
-                detail=str(self._endpoint),
-            )
+            backend_failure(Kind.TIMEOUT, "the backend did not answer in time", str(self._endpoint))
         )
 
     def _error_detail(self, error: BaseException | None) -> str:
@@ -196,10 +195,10 @@ class Pool(Generic[PooledT]):
 
     def __init__(
         self,
-        endpoint: Endpoint,
         limits: Limits,
         create: ConnectionFactory[PooledT],
-        tls: ClientTlsContext | None = None,
+        endpoint: Endpoint,
+        tls: ClientTlsContext | None,
     ) -> None:
         self._endpoint: Final = endpoint
         self._limits: Final = limits
@@ -209,7 +208,7 @@ class Pool(Generic[PooledT]):
         self._loop = asyncio.get_running_loop()
         self._all_closed: asyncio.Future[None] | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
-        self._tls: Final = tls if endpoint.tls else None
+        self._tls: Final = tls
 
     def take(self) -> PooledT | None:
         """Return an idle connection, or None."""
@@ -285,38 +284,53 @@ class Pool(Generic[PooledT]):
             )
 
 
-class EndpointPools(Generic[PooledT]):
-    """One pool per endpoint.
+class _Closable(Protocol):
+    async def close(self) -> None: ...
 
-    ``tls`` has the authorities of TLS endpoints; None means those of the system. Raises
-    CertificateError.
+
+AnyPool = TypeVar("AnyPool", bound=_Closable)
+
+
+class EndpointPools(dict[Endpoint, AnyPool]):
+    """The pool of each endpoint; ``create`` makes one when it is first used.
+
+    ``tls`` has the authorities and the client certificate for TLS endpoints; None means the
+    authorities of the system. ``protocol`` is offered in ALPN. Raises CertificateError.
     """
 
     def __init__(
-        self, limits: Limits, create: ConnectionFactory[PooledT], tls: ClientTls | None = None
+        self,
+        create: Callable[[Endpoint, ClientTlsContext | None], AnyPool],
+        tls: ClientTls | None = None,
+        protocol: str = "http/1.1",
     ) -> None:
-        self._limits: Final = limits
+        super().__init__()
         self._create: Final = create
-        self._tls = None if tls is None else ClientTlsContext(tls)
-        self._pools: dict[Endpoint, Pool[PooledT]] = {}
+        self._protocol: Final = protocol
+        self._tls = None if tls is None else ClientTlsContext(tls, protocol)
 
-    def for_endpoint(self, endpoint: Endpoint) -> Pool[PooledT]:
-        """Return the pool of ``endpoint``."""
-        pool = self._pools.get(endpoint)
-        if pool is None:
-            if endpoint.tls and self._tls is None:
-                self._tls = ClientTlsContext(None)
-            pool = Pool(endpoint, self._limits, self._create, self._tls)
-            self._pools[endpoint] = pool
+    def __missing__(self, endpoint: Endpoint) -> AnyPool:
+        if endpoint.tls and self._tls is None:
+            self._tls = ClientTlsContext(None, self._protocol)
+        pool = self[endpoint] = self._create(endpoint, self._tls if endpoint.tls else None)
         return pool
 
+
+class PooledUpstream:
+    """An upstream whose connections are all in ``pools``."""
+
+    def __init__(self, *pools: EndpointPools[Any]) -> None:
+        self._all_pools: Final = pools
+
     async def disconnect(self, endpoint: Endpoint) -> None:
-        """Close the connections to ``endpoint``."""
-        if (pool := self._pools.pop(endpoint, None)) is not None:
-            await pool.close()
+        """Close all connections to ``endpoint``."""
+        for pools in self._all_pools:
+            if (pool := pools.pop(endpoint, None)) is not None:
+                await pool.close()
 
     async def close(self) -> None:
         """Close all connections."""
-        pools, self._pools = list(self._pools.values()), {}
-        for pool in pools:
-            await pool.close()
+        for pools in self._all_pools:
+            closing = tuple(pools.values())
+            pools.clear()
+            await asyncio.gather(*(pool.close() for pool in closing))

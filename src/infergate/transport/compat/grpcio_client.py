@@ -19,7 +19,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from infergate.core.errors import GatewayError, Kind, Origin, backend_garbage
+from infergate.core.errors import GatewayError, Kind, backend_failure, backend_garbage
 from infergate.core.limits import KIB, Limits
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.tls_settings import ClientTls
@@ -188,12 +188,8 @@ def _credentials(settings: ClientTls, endpoint: Endpoint) -> Any:
         client_context.default_authorities() if settings.ca is None else settings.ca.read_bytes()
     )
     if not authorities:  # grpcio would use its bundled authorities
-        raise GatewayError(
-            Kind.CONNECT,
-            client_context.NO_TLS,
-            origin=Origin.BACKEND,
-            detail=f"{endpoint.authority}: no trusted certificates are installed",
-        )
+        detail = f"{endpoint.authority}: no trusted certificates are installed"
+        raise backend_failure(Kind.CONNECT, client_context.NO_TLS, detail)
     if settings.certificate is None or settings.key is None:
         return grpc.ssl_channel_credentials(authorities)
     return grpc.ssl_channel_credentials(
@@ -232,36 +228,25 @@ def _response_or_raise(
     detail = f"{endpoint}: {code.name}: {details}"
     is_abandoned = headers.is_abandoned(code.value[0], details)
     if is_late and (is_abandoned or code is grpc.StatusCode.DEADLINE_EXCEEDED):
-        raise GatewayError(
-            Kind.TIMEOUT, "the backend did not answer in time", origin=Origin.BACKEND, detail=detail
-        ) from error
+        public = "the backend did not answer in time"
+        raise backend_failure(Kind.TIMEOUT, public, detail) from error
     if code is grpc.StatusCode.UNAVAILABLE and not is_connected:
         if details.startswith(_NOT_CONNECTED):
-            public = (
-                client_context.NO_TLS
-                if _HANDSHAKE.search(details)
-                else "the backend could not be reached"
-            )
-            raise GatewayError(
-                Kind.CONNECT,
-                client_context.NO_HTTP2 if _NO_ALPN in details else public,
-                origin=Origin.BACKEND,
-                detail=detail,
-            ) from error
-        raise backend_garbage(
-            "the backend closed the connection before answering", detail
-        ) from error
+            public = "the backend could not be reached"
+            if _NO_ALPN in details:
+                public = client_context.NO_HTTP2
+            elif _HANDSHAKE.search(details):
+                public = client_context.NO_TLS
+            raise backend_failure(Kind.CONNECT, public, detail) from error
+        public = "the backend closed the connection before answering"
+        raise backend_garbage(public, detail) from error
     if (
         code is grpc.StatusCode.RESOURCE_EXHAUSTED
         and _TOO_LARGE.search(details)
         and not details.startswith(_SERVER_PREFIX)
     ):
-        raise GatewayError(
-            Kind.TOO_LARGE,
-            "the backend's answer is too large",
-            origin=Origin.BACKEND,
-            detail=detail,
-        ) from error
+        public = "the backend's answer is too large"
+        raise backend_failure(Kind.TOO_LARGE, public, detail) from error
     if is_abandoned or details.startswith(_LOCAL_STATUSES):
         raise backend_garbage("the backend's answer broke off", detail) from error
     return RpcResponse(

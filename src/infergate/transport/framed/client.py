@@ -7,6 +7,7 @@ response, because frames have no status. Only a POST can be sent, and never twic
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.tls_settings import ClientTls
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport.base import Endpoint, HttpStreamingUpstream, SupportsDisconnect
-from infergate.transport.client.pool import EndpointPools, Pool, PooledConnection
+from infergate.transport.client.pool import EndpointPools, Pool, PooledConnection, PooledUpstream
 from infergate.transport.framed.frame_reader import PREFIX, FrameReader, encode_prefix
 from infergate.transport.http1 import message_head
 from infergate.transport.http1.client import H1Upstream
@@ -79,11 +80,13 @@ class FrameClientConnection(PooledConnection, asyncio.BufferedProtocol):
             self._complete(HttpResponse(200, body=[body]), keep=not self._frames.has_partial_frame)
 
 
-class FrameUpstream:
+class FrameUpstream(PooledUpstream):
     """An ``HttpUpstream`` for framed endpoints."""
 
     def __init__(self, limits: Limits) -> None:
-        self._pools: Final = EndpointPools(limits, FrameClientConnection)
+        create_pool = functools.partial(Pool, limits, FrameClientConnection)
+        self._pools: Final = EndpointPools[Pool[FrameClientConnection]](create_pool)
+        super().__init__(self._pools)
 
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
         """Send a request and return the complete response within ``timeout`` seconds.
@@ -96,17 +99,9 @@ class FrameUpstream:
             )
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        pool = self._pools.for_endpoint(endpoint)
+        pool = self._pools[endpoint]
         connection = pool.take() or await pool.connect(timeout)
         return await connection.send(wire, deadline)
-
-    async def disconnect(self, endpoint: Endpoint) -> None:
-        """Close all connections to ``endpoint``."""
-        await self._pools.disconnect(endpoint)
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._pools.close()
 
 
 class HttpOrFrameUpstream:

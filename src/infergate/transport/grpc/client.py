@@ -13,17 +13,19 @@ have arrived.
 from __future__ import annotations
 
 import asyncio
+import functools
 import ssl
 from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.errors import GatewayError, Kind, backend_failure
 from infergate.core.limits import Limits
 from infergate.core.tls_settings import ClientTls
 from infergate.core.wire import RpcRequest, RpcResponse, total_size
 from infergate.transport.base import Endpoint
 from infergate.transport.client.connect import failure_origin, open_connection
+from infergate.transport.client.pool import EndpointPools, PooledUpstream
 from infergate.transport.grpc.client_calls import StreamingClientCall, UnaryClientCall
 from infergate.transport.grpc.client_connection import (
     GrpcClientConnection,
@@ -39,14 +41,14 @@ _MAX_ATTEMPTS: Final = 2
 _PROTOCOL: Final = "h2"
 
 
-class H2Upstream:
+class H2Upstream(PooledUpstream):
     """An :data:`~infergate.transport.base.RpcUpstream` with streaming. `tls` has the authorities
     and the client certificate for TLS endpoints; None: the authorities of the system."""
 
     def __init__(self, limits: Limits, tls: ClientTls | None = None) -> None:
         self._limits: Final = limits
-        self._trust = None if tls is None else ClientTlsContext(tls, _PROTOCOL)
-        self._pools: dict[Endpoint, _EndpointPool] = {}
+        self._pools: Final = EndpointPools(functools.partial(_EndpointPool, limits), tls, _PROTOCOL)
+        super().__init__(self._pools)
 
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
         """Send a request and wait for the whole response (see
@@ -55,7 +57,7 @@ class H2Upstream:
         A status sent by the server, whatever its code, is an :class:`RpcResponse`.
         """
         self._check(wire)
-        pool = self._pools.get(endpoint) or self._create_pool(endpoint)
+        pool = self._pools[endpoint]
         deadline = pool.loop.time() + timeout
         for _ in range(_MAX_ATTEMPTS):
             link = pool.find_free() or await pool.acquire(deadline)
@@ -76,7 +78,7 @@ class H2Upstream:
         the first message and, if there is any at the end, with a last response without a message.
         """
         self._check(wire)
-        pool = self._pools.get(endpoint) or self._create_pool(endpoint)
+        pool = self._pools[endpoint]
         deadline = None if timeout is None else pool.loop.time() + timeout
         for _ in range(_MAX_ATTEMPTS):
             link = pool.find_free() or await pool.acquire(deadline)
@@ -98,23 +100,6 @@ class H2Upstream:
                 Kind.TOO_LARGE, f"the message is over the limit of {self._limits.body} bytes"
             )
 
-    def _create_pool(self, endpoint: Endpoint) -> _EndpointPool:
-        if endpoint.tls and self._trust is None:
-            self._trust = ClientTlsContext(None, _PROTOCOL)
-        trust = self._trust if endpoint.tls else None
-        pool = self._pools[endpoint] = _EndpointPool(endpoint, self._limits, trust)
-        return pool
-
-    async def disconnect(self, endpoint: Endpoint) -> None:
-        """Close the connections to `endpoint`."""
-        if (pool := self._pools.pop(endpoint, None)) is not None:
-            await pool.close()
-
-    async def close(self) -> None:
-        """Close all connections."""
-        pools, self._pools = list(self._pools.values()), {}
-        await asyncio.gather(*(pool.close() for pool in pools))
-
 
 def _connect_error(endpoint: Endpoint, reason: BaseException) -> GatewayError:
     public = "the backend could not be reached"
@@ -122,18 +107,14 @@ def _connect_error(endpoint: Endpoint, reason: BaseException) -> GatewayError:
         public = NO_HTTP2
     elif isinstance(reason, ssl.SSLError):
         public = NO_TLS
-    return GatewayError(
-        Kind.CONNECT,
-        public,
-        origin=failure_origin(reason),
-        detail=f"{endpoint}: {reason!r}",
-    )
+    detail = f"{endpoint}: {reason!r}"
+    return GatewayError(Kind.CONNECT, public, origin=failure_origin(reason), detail=detail)
 
 
 class _EndpointPool:
     """The connections to one endpoint, and the calls that wait for a free stream."""
 
-    def __init__(self, endpoint: Endpoint, limits: Limits, trust: ClientTlsContext | None) -> None:
+    def __init__(self, limits: Limits, endpoint: Endpoint, trust: ClientTlsContext | None) -> None:
         self._endpoint: Final = endpoint
         self._limits: Final = limits
         self.loop: Final = asyncio.get_running_loop()
@@ -174,17 +155,12 @@ class _EndpointPool:
             elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self.notify_capacity()  # pass the wakeup on to the next waiter
             if isinstance(error, TimeoutError):
-                raise GatewayError(
-                    Kind.TIMEOUT,
-                    "the backend could not be reached in time",
-                    origin=Origin.BACKEND,
-                    detail=str(self._endpoint),
-                ) from None
+                public = "the backend could not be reached in time"
+                raise backend_failure(Kind.TIMEOUT, public, str(self._endpoint)) from None
             raise
         finally:
-            del (
-                waiter
-            )  # break the cycle waiter → error → traceback → frame, which would keep messages
+            # Break the cycle waiter → error → traceback → frame, which would keep messages.
+            del waiter
 
     async def _connect(self) -> None:
         link: GrpcClientConnection | None = None

@@ -10,7 +10,7 @@ from typing import Final
 
 from infergate import __version__
 from infergate.core.bounded_cache import BoundedCache
-from infergate.core.errors import GatewayError, Kind, Origin, backend_garbage
+from infergate.core.errors import GatewayError, Kind, backend_failure, backend_garbage
 from infergate.core.limits import KIB, Limits
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.tensor import Buffer
@@ -390,14 +390,8 @@ class ClientCall:
         """Handle that the deadline has passed."""
         if not self._connection.has_heard_since(self._started_at):
             self._connection.retire()
-        self.fail(
-            GatewayError(
-                Kind.TIMEOUT,
-                "the backend did not answer in time",
-                origin=Origin.BACKEND,
-                detail=str(self._connection.endpoint),
-            )
-        )
+        endpoint = str(self._connection.endpoint)
+        self.fail(backend_failure(Kind.TIMEOUT, "the backend did not answer in time", endpoint))
 
     def _raise_error(self) -> None:
         """Raise the error of the call, if any. The exception is not kept: its traceback refers to
@@ -443,8 +437,7 @@ class ClientCall:
         detail = self._detail(error)
         if isinstance(error, InvalidMessageError):
             return backend_garbage("the backend's answer broke off", detail)
-        public = "the backend's answer is too large"
-        return GatewayError(Kind.TOO_LARGE, public, origin=Origin.BACKEND, detail=detail)
+        return backend_failure(Kind.TOO_LARGE, "the backend's answer is too large", detail)
 
     def _detail(self, reason: object) -> str:
         return f"{self._connection.endpoint}: {reason}"

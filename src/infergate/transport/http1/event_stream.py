@@ -11,20 +11,22 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any, Final
 
-from infergate import __version__
 from infergate.core import server_sent_events
-from infergate.core.errors import GatewayError, Kind, Origin, backend_garbage
+from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
-from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, total_size
 from infergate.transport.base import Endpoint
-from infergate.transport.client.pool import Pool, PooledConnection, StaleError
+from infergate.transport.client.pool import Pool
 from infergate.transport.http1 import message_head
-from infergate.transport.http1.exchange import ResponseReader, ResponseReaderFactory
+from infergate.transport.http1.exchange import (
+    HttpExchangeConnection,
+    ResponseReader,
+    ResponseReaderFactory,
+)
 
 
-class EventStreamConnection(PooledConnection, asyncio.Protocol):
+class EventStreamConnection(HttpExchangeConnection, asyncio.Protocol):
     """A connection for one exchange; yields the events of the response."""
 
     def __init__(
@@ -34,20 +36,13 @@ class EventStreamConnection(PooledConnection, asyncio.Protocol):
         endpoint: Endpoint,
         pool: Pool[Any],
     ) -> None:
-        super().__init__(limits, endpoint, pool)
-        self._create_reader: Final = create_reader
-        self._own_lines: Final = (
-            f"host: {endpoint.authority}\r\nuser-agent: infergate/{__version__}\r\n"
-        )
-        self._reader: ResponseReader | None = None
+        super().__init__(create_reader, limits, endpoint, pool)
         self._events: server_sent_events.EventStreamParser | None = None
-        self._parts: list[Buffer] = []
-        self._received = 0
         self._is_over = False
         self._error: GatewayError | None = None
         self._has_arrived: Final = asyncio.Event()
 
-    async def send(self, wire: HttpRequest, target: str) -> AsyncGenerator[HttpResponse, None]:
+    async def stream(self, wire: HttpRequest, target: str) -> AsyncGenerator[HttpResponse, None]:
         """Send ``wire`` to ``target`` and yield each event, or the whole response if it is not an
         event stream.
 
@@ -80,72 +75,33 @@ class EventStreamConnection(PooledConnection, asyncio.Protocol):
         finally:
             self._uncount_bytes()
 
-    # ---- called by asyncio
-
-    def data_received(self, data: bytes) -> None:
-        """Process bytes of the response; unsolicited bytes end the connection."""
-        reader = self._reader
-        if reader is None or self._is_over:
-            self._transport.abort()
-            return
-        self._response_started = True
-        had_head = reader.status
-        try:
-            reader.feed(data)
-        except ValueError as error:
-            self._end(
-                backend_garbage(
-                    "the backend's response is not valid HTTP", self._error_detail(error)
-                )
-            )
-            return
-        if not reader.status:
-            return
-        if not had_head:
-            kind = reader.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if kind == server_sent_events.EVENT_STREAM_TYPE:
-                self._events = server_sent_events.EventStreamParser(self._limits.json)
-        self._read_body(reader)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """End the response, or fail it if it is incomplete."""
-        self._pool.forget(self)
-        reader = self._reader
-        if self._is_over or reader is None:
-            return
-        if not self._response_started:
-            self._end(StaleError(self._error_detail(exc)))
-            return
-        try:
-            if exc is None:
-                reader.end()
-        except ValueError as error:
-            exc = error
-        if exc is not None or not reader.status:
-            self._end(self._cut_short(exc))
-            return
-        self._read_body(reader)
-
     # ---- the response
 
-    def _read_body(self, reader: ResponseReader) -> None:
-        """Take the received part of the body."""
-        chunk = reader.take()
-        if self._events is not None:
-            self._events.feed(chunk)
-            self._count_held(self._events.buffered_bytes)
-            if not self._transport.is_closing():
-                self._transport.pause_reading()
-            self._has_arrived.set()
-        elif chunk:
-            self._received += len(chunk)
-            self._parts.append(chunk)
-            if self._received > self._limits.body:
-                self._end(self._too_long("response", "body", self._limits.body))
-                return
-            self._count_held(self._received)
-        if reader.is_complete and not self._is_over:  # memory may have been refused
-            self._end(None)
+    @property
+    def _is_waiting(self) -> bool:
+        return self._reader is not None and not self._is_over
+
+    def _begin_response(self, reader: ResponseReader) -> bool:
+        kind = reader.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind == server_sent_events.EVENT_STREAM_TYPE:
+            self._events = server_sent_events.EventStreamParser(self._limits.json)
+        return True
+
+    def _read_body(self, reader: ResponseReader) -> bool:
+        if self._events is None:
+            return super()._read_body(reader)
+        self._events.feed(reader.take())
+        self._count_held(self._events.buffered_bytes)
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._has_arrived.set()
+        return not self._is_over  # memory may have been refused
+
+    def _complete_response(self, reader: ResponseReader) -> None:  # noqa: ARG002
+        self._end(None)
+
+    def _fail(self, error: GatewayError) -> None:
+        self._end(error)
 
     def _next_event(self) -> bytes | None:
         """Return the data of the next complete event, or None."""
@@ -165,9 +121,6 @@ class EventStreamConnection(PooledConnection, asyncio.Protocol):
         self._transport.abort()
         self._has_arrived.set()
 
-    def _cut_short(self, error: BaseException | None) -> GatewayError:
-        return backend_garbage("the backend's response broke off", self._error_detail(error))
-
     def _count_held(self, size: int) -> None:
         """Count ``size`` bytes of the response as held until the next pull."""
         more = size - self._counted
@@ -182,11 +135,3 @@ class EventStreamConnection(PooledConnection, asyncio.Protocol):
                 self._end(error)
                 return
         self._counted = size
-
-    def _too_long(self, part: str, limit: str, max_bytes: int) -> GatewayError:
-        return GatewayError(
-            Kind.TOO_LARGE,
-            f"the backend's {part} is over the limit of {max_bytes} bytes (limits.{limit})",
-            origin=Origin.BACKEND,
-            detail=str(self._endpoint),
-        )

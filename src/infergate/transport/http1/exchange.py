@@ -91,7 +91,7 @@ class HttpExchangeConnection(PooledConnection):
 
     def data_received(self, data: bytes) -> None:
         """Process bytes of the response; unsolicited bytes end the connection."""
-        if self._waiter is None:
+        if not self._is_waiting:
             self._transport.abort()
             return
         self._response_started = True
@@ -110,11 +110,7 @@ class HttpExchangeConnection(PooledConnection):
             return
         if not reader.status:
             return
-        if not (
-            had_head
-            or reader.is_complete
-            or self._is_within_limit(reader.headers.get("content-length"))
-        ):
+        if not had_head and not self._begin_response(reader):
             return
         if self._read_body(reader) and reader.is_complete:
             self._complete_response(reader)
@@ -134,8 +130,10 @@ class HttpExchangeConnection(PooledConnection):
 
     # ---- the response
 
-    def _is_within_limit(self, announced: str | None) -> bool:
-        if announced is not None and announced.isdecimal() and int(announced) > self._limits.body:
+    def _begin_response(self, reader: ResponseReader) -> bool:
+        """Check the head of the response; return False if that ended the exchange."""
+        length = reader.headers.get("content-length", "")
+        if not reader.is_complete and length.isdecimal() and int(length) > self._limits.body:
             self._too_large()
             return False
         return True

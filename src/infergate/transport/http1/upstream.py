@@ -28,7 +28,13 @@ from infergate.core.memory import MemoryAccount
 from infergate.core.tls_settings import ClientTls
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.transport.base import Endpoint
-from infergate.transport.client.pool import ConnectionFactory, EndpointPools, StaleError
+from infergate.transport.client.pool import (
+    ConnectionFactory,
+    EndpointPools,
+    Pool,
+    PooledUpstream,
+    StaleError,
+)
 from infergate.transport.http1.event_stream import EventStreamConnection
 from infergate.transport.http1.exchange import HttpExchangeConnection, ResponseReaderFactory
 from infergate.transport.net.deferred_inflation import DeferredInflation, inflate_or_defer
@@ -36,7 +42,7 @@ from infergate.transport.net.deferred_inflation import DeferredInflation, inflat
 _REPEATABLE: Final = frozenset({"GET", "HEAD"})
 
 
-class Http1Upstream:
+class Http1Upstream(PooledUpstream):
     """An ``HttpUpstream`` over HTTP/1.1."""
 
     def __init__(
@@ -49,10 +55,10 @@ class Http1Upstream:
         """``create`` makes connections for complete responses; ``create_reader`` parses responses
         that may be streams. ``tls`` as in ``EndpointPools``."""
         self._limits: Final = limits
-        self._pools: Final = EndpointPools(limits, create, tls)
-        self._streams: Final = EndpointPools(
-            limits, functools.partial(EventStreamConnection, create_reader), tls
-        )
+        self._pools: Final = EndpointPools(functools.partial(Pool, limits, create), tls)
+        create_stream = functools.partial(EventStreamConnection, create_reader)
+        self._streams: Final = EndpointPools(functools.partial(Pool, limits, create_stream), tls)
+        super().__init__(self._pools, self._streams)
 
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
         """Send a request and return the complete response within ``timeout`` seconds."""
@@ -66,7 +72,7 @@ class Http1Upstream:
     ) -> HttpResponse:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        pool = self._pools.for_endpoint(endpoint)
+        pool = self._pools[endpoint]
         target = _target(wire, endpoint)
         try:
             connection = pool.take()
@@ -91,25 +97,15 @@ class Http1Upstream:
         twice.
         """
         connect_timeout = self._limits.connect_time if timeout is None else timeout
-        connection = await self._streams.for_endpoint(endpoint).connect(connect_timeout)
+        connection = await self._streams[endpoint].connect(connect_timeout)
         try:
-            async with aclosing(connection.send(wire, _target(wire, endpoint))) as responses:
+            async with aclosing(connection.stream(wire, _target(wire, endpoint))) as responses:
                 async for response in responses:
                     yield response
         except ValueError as error:
             raise _cannot_send(error) from error
         finally:
             connection.close()
-
-    async def disconnect(self, endpoint: Endpoint) -> None:
-        """Close all connections to ``endpoint``."""
-        await self._pools.disconnect(endpoint)
-        await self._streams.disconnect(endpoint)
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._pools.close()
-        await self._streams.close()
 
 
 async def _decode_content(
