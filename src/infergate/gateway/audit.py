@@ -58,28 +58,23 @@ def log_denied(operation: type[Operation], context: RequestContext, error: Gatew
 
 
 def _log_operation(operation: str, subject: str, context: RequestContext, outcome: str) -> None:
-    _log.info(
-        "%s %s route=%r backend=%r peer=%s request_id=%r outcome=%s%s",
-        operation,
-        subject,
-        context.record.route,
-        context.record.backend,
-        context.peer,
-        context.request_id,
-        outcome,
-        f" identity={context.identity!r}" if context.identity else "",
-        extra=with_fields(
-            AUDIT,
-            operation=operation,
-            subject=subject,
-            route=context.record.route,
-            backend=context.record.backend,
-            peer=context.peer,
-            request_id=context.request_id,
-            outcome=outcome,
-            identity=context.identity,
-        ),
+    fields = {
+        "operation": operation,
+        "subject": subject,
+        "route": context.record.route,
+        "backend": context.record.backend,
+        "peer": context.peer,
+        "request_id": context.request_id,
+        "outcome": outcome,
+        "identity": context.identity,
+    }
+    text = (
+        "%(operation)s %(subject)s route=%(route)r backend=%(backend)r peer=%(peer)s "
+        "request_id=%(request_id)r outcome=%(outcome)s"
     )
+    if context.identity:
+        text += " identity=%(identity)r"
+    _log.info(text, fields, extra=with_fields(AUDIT, **fields))
 
 
 def _subject(operation: Operation) -> str:

@@ -55,11 +55,6 @@ def casts_of(datatypes: Collection[Datatype], casts: CastRules) -> CastRules:
     return {datatype: to for datatype, to in casts.items() if datatype in datatypes}
 
 
-def may_hold_substitute(tensors: tuple[Tensor, ...], casts: CastRules) -> bool:
-    """Return whether any of ``tensors`` has a datatype that is a substitute in ``casts``."""
-    return any(tensor.datatype in casts.values() for tensor in tensors)
-
-
 def cast_back(
     inputs: tuple[Tensor, ...], model: ModelMetadata, casts: CastRules
 ) -> tuple[Tensor, ...]:

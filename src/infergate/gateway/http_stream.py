@@ -60,7 +60,7 @@ async def open_http_stream(
     try:
         response = await body.next_response()
         if response is None:
-            response = body.build_end()
+            response = body.codec.build_stream_end(parsed)
     except BaseException:
         await responses.aclose()
         raise
@@ -80,7 +80,7 @@ class _ResponseBody:
         context: RequestContext,
     ) -> None:
         assert isinstance(codec_offload.codec, SupportsStreaming)
-        self._codec: Final[SupportsStreaming[Any, Any]] = codec_offload.codec
+        self.codec: Final[SupportsStreaming[Any, Any]] = codec_offload.codec
         self._responses: Final = responses
         self._codec_offload: Final = codec_offload
         self._parsed: Final = parsed
@@ -95,19 +95,15 @@ class _ResponseBody:
         if result is None:
             self._is_finished = True
             return None
-        assert self._context.record.response_count is not None
         context = self._context
+        assert context.record.response_count is not None
         context.memory.shrink(self._counted_bytes)  # the previous response has been sent
         self._counted_bytes = 0
         response, self._counted_bytes = await self._codec_offload.write_response(
-            context, self._codec.build_stream_response, result, self._parsed
+            context, self.codec.build_stream_response, result, self._parsed
         )
-        self._context.record.response_count += 1
+        context.record.response_count += 1
         return response
-
-    def build_end(self) -> Any:
-        """Return the message that says that there is no response at all."""
-        return self._codec.build_stream_end(self._parsed)
 
     async def next(self) -> Sequence[Buffer] | None:
         """Return the next part of the body, or None at its end."""
@@ -130,7 +126,7 @@ class _ResponseBody:
     def _error_body(self, error: GatewayError) -> Sequence[Buffer]:
         self._is_finished = True
         self._context.record.record_error(error)
-        body: Sequence[Buffer] = self._codec.build_stream_error(error, self._wire).body
+        body: Sequence[Buffer] = self.codec.build_stream_error(error, self._wire).body
         return body
 
     async def close(self) -> None:

@@ -140,7 +140,7 @@ class RoutePlan:
         casts = cast.casts_of(
             context.unsupported_datatypes - binding.unsupported_datatypes, binding.route.cast
         )
-        if not cast.may_hold_substitute(request.inputs, casts):
+        if not any(tensor.datatype in casts.values() for tensor in request.inputs):
             return request
         model = await self._describe(request.model, request.version, binding, context)
         return await cast_substitutes_back(request, model, casts, context)
