@@ -11,7 +11,6 @@ import orjson
 from infergate.core.errors import backend_garbage, bad_request
 from infergate.core.messages import (
     InferRequest,
-    InferResponse,
     ModelConfig,
     ModelLoadRequest,
     ModelMetadata,
@@ -35,20 +34,27 @@ _CONFIG: Final = "config"
 
 
 def to_backend(operation: ModelOperation, route: Route) -> ModelOperation:
-    """Return ``operation`` in the backend's names."""
+    """Return ``operation``, which is no inference, in the backend's names."""
     if not route.rewrite.renames:
         return operation
     model = route.backend_model(operation.model)
-    version = route.backend_version(operation.version)
-    if not isinstance(operation, InferRequest):
-        return replace(operation, model=model, version=version)
+    return replace(operation, model=model, version=route.backend_version(operation.version))
+
+
+def inference_to_backend(request: InferRequest, route: Route) -> InferRequest:
+    """Return ``request`` in the backend's names."""
     return replace(
-        operation,
-        model=model,
-        version=version,
-        inputs=_rename(operation.inputs, route.rewrite.inputs, "input"),
-        outputs=_rename(operation.outputs, route.rewrite.outputs, "output"),
+        request,
+        model=route.backend_model(request.model),
+        version=route.backend_version(request.version),
+        inputs=_rename(request.inputs, route.rewrite.inputs, "input"),
+        outputs=_rename(request.outputs, route.rewrite.outputs, "output"),
     )
+
+
+def outputs_to_client(outputs: tuple[Tensor, ...], route: Route) -> tuple[Tensor, ...]:
+    """Return the ``outputs`` of an inference in the client's names."""
+    return _rename(outputs, _invert(route.rewrite.outputs), "output")
 
 
 def model_to_backend(operation: OfModel, route: Route) -> OfModel:
@@ -95,19 +101,7 @@ def metadata_to_backend(
 
 
 def to_client(response: Response, request: ModelOperation, route: Route) -> Response:
-    """Return ``response`` to ``request`` in the client's names. The response gets the client's own
-    id: servers invent one if the request has none, or lose it."""
-    if isinstance(response, InferResponse):
-        assert isinstance(request, InferRequest)
-        outputs, names = response.outputs, route.rewrite.outputs
-        return InferResponse(
-            request.model,
-            route.client_version(request.version, response.version),
-            request.id,
-            response.parameters,
-            _rename(outputs, _invert(names), "output") if names else outputs,
-            response.is_last,
-        )
+    """Return ``response`` to ``request``, which is no inference, in the client's names."""
     if isinstance(response, ModelMetadata):
         response = _check_metadata(response)
         if response.name == request.model and not route.rewrite.renames:

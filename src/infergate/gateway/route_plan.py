@@ -17,7 +17,11 @@ from infergate.core.tensor import OpaqueParameters
 from infergate.gateway import cast
 from infergate.gateway.classification import request_values, requests_classes
 from infergate.gateway.datatypes import cast_for_backend, cast_substitutes_back, fit_response
-from infergate.gateway.rename import metadata_to_backend, to_backend, to_client
+from infergate.gateway.rename import (
+    inference_to_backend,
+    metadata_to_backend,
+    outputs_to_client,
+)
 from infergate.gateway.route_binding import RouteBinding
 from infergate.gateway.shared_memory import SharedMemory, uses_shared_memory
 
@@ -56,13 +60,13 @@ class RoutePlan:
 
     async def infer(self, request: InferRequest, context: RequestContext) -> InferResponse:
         """Return the response to ``request``. Raises GatewayError."""
-        if _is_special(request):
+        if _has_special_tensors(request):
             async with self._adapted(request, context) as (adapted, respond):
                 return await respond(await self._backend.perform(adapted, context))
         adapted = request
         for step in self._request_steps:
             adapted = await step(adapted, context)
-        response = self._name(await self._backend.perform(adapted, context), request)
+        response = self._for_client(await self._backend.perform(adapted, context), request)
         if not context.unsupported_datatypes:
             return response
         return await fit_response(response, request, None, self.binding, context)
@@ -110,26 +114,21 @@ class RoutePlan:
 
         async def respond(response: Response) -> InferResponse:
             return await fit_response(
-                self._name(response, request), request, model, self.binding, context
+                self._for_client(response, request), request, model, self.binding, context
             )
 
         return adapted, respond
 
-    def _name(self, response: Response, request: InferRequest) -> InferResponse:
+    def _for_client(self, response: Response, request: InferRequest) -> InferResponse:
         """Return ``response`` in the client's names and with the client's id: servers invent one if
         the request has none, or lose it."""
         assert isinstance(response, InferResponse)
+        version, outputs = response.version, response.outputs
         if self._renames_response:
-            response = to_client(response, request, self.binding.route)
-            assert isinstance(response, InferResponse)
-            return response
+            version = self.binding.route.client_version(request.version, version)
+            outputs = outputs_to_client(outputs, self.binding.route)
         return InferResponse(
-            request.model,
-            response.version,
-            request.id,
-            response.parameters,
-            response.outputs,
-            response.is_last,
+            request.model, version, request.id, response.parameters, outputs, response.is_last
         )
 
     # ---- the steps of a request, in this order
@@ -176,12 +175,10 @@ class RoutePlan:
 
     async def _rename(self, request: InferRequest, context: RequestContext) -> InferRequest:
         del context
-        renamed = to_backend(request, self.binding.route)
-        assert isinstance(renamed, InferRequest)
-        return renamed
+        return inference_to_backend(request, self.binding.route)
 
 
-def _is_special(request: InferRequest) -> bool:
+def _has_special_tensors(request: InferRequest) -> bool:
     """Return whether ``request`` uses shared memory or wants an output classified."""
     for tensor in request.inputs:
         if tensor.shared_memory is not None:

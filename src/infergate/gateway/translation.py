@@ -34,7 +34,7 @@ class Translation(Generic[Req, Resp]):
         self._gateway: Final = gateway
         self._build: Final = codec_offload.codec.build_response
         self.parse: Final = steps.awaited(PARSE, self._parse)
-        """Returns the operation in a message; see ``_parse``."""
+        """Returns the operation in a message, with missing metadata filled in."""
         self._write: Final = steps.awaited(RENDER, codec_offload.write_response)
 
     async def infer(
