@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Final, Generic, TypeVar
 
 from infergate.backends.base import attribute_parse_error
@@ -68,11 +69,8 @@ class BackendCodecOffload(Generic[Req, Resp]):
         allocation = self._reserve_memory(operation, profile, context)
         if allocation is None:
             return self._codec.build_request(operation, profile, model)
-        try:
+        with allocation:
             wire = self._codec.build_request(operation, profile, model)
-        except BaseException:
-            allocation.cancel()
-            raise
         allocation.settle(wire)
         return wire
 
@@ -86,16 +84,12 @@ class BackendCodecOffload(Generic[Req, Resp]):
         """Run ``Codec.build_request``, in a helper process if it takes long."""
         if not self.needs_helper(operation, profile):
             return self.write_inline(operation, profile, context, model)
-        allocation, cost = self._reserve_memory(operation, profile, context), 0
-        if self._text_codec is not None and isinstance(operation, InferRequest):
-            cost = self._text_codec.backend_text_bytes(operation, profile)
+        assert self._text_codec is not None
+        assert isinstance(operation, InferRequest)
+        cost = self._text_codec.backend_text_bytes(operation, profile)
         build = self._codec.build_request
-        try:
+        with self._reserve_memory(operation, profile, context) or nullcontext() as allocation:
             wire: Req = await self._run_in_helper(context, cost, build, operation, profile, model)
-        except BaseException:
-            if allocation is not None:
-                allocation.cancel()
-            raise
         if allocation is not None:
             allocation.settle(wire)
         return wire

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
@@ -67,7 +67,7 @@ def _owner(buffer: Buffer) -> Any:
 
 class WriteReservation:
     """Memory reserved for text before it is written: the upper bound is charged first, and reduced
-    to the real size afterwards."""
+    to the real size afterwards. A context manager that releases everything if writing fails."""
 
     __slots__ = ("_max_bytes", "_memory")
 
@@ -77,15 +77,18 @@ class WriteReservation:
         self._max_bytes = max_bytes
         self._memory = memory
 
+    def __enter__(self) -> Self:
+        return self
+
     def settle(self, wire: Any) -> int:
         """Return the size of the written ``wire``, and release what was reserved beyond it."""
         written = total_size(body_parts(wire))
         self._memory.shrink(max(0, self._max_bytes - written))
         return written
 
-    def cancel(self) -> None:
-        """Release the whole reservation: nothing was written."""
-        self._memory.shrink(self._max_bytes)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._memory.shrink(self._max_bytes)
 
 
 def check_response_size(length: int, limits: Limits) -> None:

@@ -85,12 +85,8 @@ class CodecOffload(Generic[Req, Resp]):
             return await self._build(context, build, response, parsed), 0
         min_bytes, max_bytes = codec.response_size(response, parsed)
         check_response_size(min_bytes, self.limits)
-        writing = WriteReservation(max_bytes, context.memory)
-        try:
+        with WriteReservation(max_bytes, context.memory) as writing:
             wire = await self._build(context, build, response, parsed)
-        except BaseException:
-            writing.cancel()
-            raise
         length = writing.settle(wire)
         check_response_size(length, self.limits)
         return wire, length

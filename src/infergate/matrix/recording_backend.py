@@ -17,7 +17,7 @@ from infergate.backends.builtin.model import (
     tensors_by_name,
 )
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
+from infergate.core.messages import InferRequest, InferResponse, Operation, Response
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import NO_PARAMETERS, Parameters, Tensor
 
@@ -30,17 +30,12 @@ class EchoModel(UnaryModel):
     as the response's parameters."""
 
     def __init__(self, signature: Signature, parameters: Parameters = NO_PARAMETERS) -> None:
-        self.signature: Final = signature
+        self.signature = signature
         self._parameters: Final = parameters
         self._outputs: Final = {
             given.name: output.name
             for given, output in zip(signature.inputs, signature.outputs, strict=True)
         }
-
-    @property
-    def metadata(self) -> ModelMetadata:
-        """The model's metadata."""
-        return self.signature.metadata
 
     def infer(self, request: InferRequest) -> InferResponse:
         """Return the inputs as outputs."""

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from infergate.backends.builtin.model import Signature, UnaryModel, invalid_request
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
-from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
+from infergate.core.messages import InferRequest, InferResponse, TensorMetadata
 from infergate.core.tensor import Parameters, tensor_from_array
 
 MAX_SEQUENCES: Final = 1024
@@ -48,7 +48,7 @@ class Accumulate(UnaryModel):
     active.
     """
 
-    signature: Final = Signature(
+    signature = Signature(
         _MODEL,
         (TensorMetadata("INPUT", "INT32", (1,)),),
         (TensorMetadata("OUTPUT", "INT32", (1,)),),
@@ -61,11 +61,6 @@ class Accumulate(UnaryModel):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._sequences: OrderedDict[SequenceId, _SequenceState] = OrderedDict()
-
-    @property
-    def metadata(self) -> ModelMetadata:
-        """The model's metadata."""
-        return self.signature.metadata
 
     def infer(self, request: InferRequest) -> InferResponse:
         """Add the input to its sequence. Raises OVERLOADED if no further sequence can start."""

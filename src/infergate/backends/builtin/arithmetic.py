@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from infergate.backends.builtin.model import Signature, UnaryModel, invalid_request
 from infergate.core.datatypes import Datatype
-from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
+from infergate.core.messages import InferRequest, InferResponse, TensorMetadata
 from infergate.core.tensor import Tensor, pack_bytes, tensor_from_array, unpack_bytes
 
 _SHAPE: Final = (-1, 16)
@@ -29,12 +29,7 @@ def _signature(model: str, datatype: Datatype) -> Signature:
 class Simple(UnaryModel):
     """INPUT0, INPUT1 INT32 [-1,16] → OUTPUT0 their sum, OUTPUT1 their difference, wrapping."""
 
-    signature: Final = _signature("simple", Datatype.INT32)
-
-    @property
-    def metadata(self) -> ModelMetadata:
-        """The model's metadata."""
-        return self.signature.metadata
+    signature = _signature("simple", Datatype.INT32)
 
     def infer(self, request: InferRequest) -> InferResponse:
         """Return the sum and the difference."""
@@ -52,12 +47,7 @@ class Simple(UnaryModel):
 class SimpleString(UnaryModel):
     """The same with BYTES: every element is an INT32 in decimal."""
 
-    signature: Final = _signature("simple_string", Datatype.BYTES)
-
-    @property
-    def metadata(self) -> ModelMetadata:
-        """The model's metadata."""
-        return self.signature.metadata
+    signature = _signature("simple_string", Datatype.BYTES)
 
     def infer(self, request: InferRequest) -> InferResponse:
         """Return the sum and the difference. Raises BAD_REQUEST naming the element that is not an

@@ -69,8 +69,8 @@ class BuiltinBackend:
     ) -> None:
         self.name = name
         self._timeout: Final = timeout
-        served = embedded_models() if models is None else models
-        self._models: Final = {model.metadata.name: model for model in served}
+        all_models = embedded_models() if models is None else models
+        self._models: Final = {model.metadata.name: model for model in all_models}
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
         """Carry out ``operation``. Raises NOT_FOUND, BAD_REQUEST, UNSUPPORTED, OVERLOADED,

@@ -30,41 +30,25 @@ import numpy.typing as npt
 
 from infergate.backends.builtin.model import Signature, UnaryModel
 from infergate.core.datatypes import Datatype
-from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
+from infergate.core.messages import InferRequest, InferResponse, TensorMetadata
 from infergate.core.tensor import tensor_from_array
 
 MAX_PIXEL: Final = 16.0
 """The darkest pixel."""
-LABELS: Final = (
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-)
+LABELS: Final = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 Floats = npt.NDArray[np.float32]
 
 
 class Digits(UnaryModel):
     """IMAGE FP32 [-1,8,8] → SCORES FP32 [-1,10]: the probability of each digit, up to 64 images."""
 
-    signature: Final = Signature(
+    signature = Signature(
         "digits",
         (TensorMetadata("IMAGE", "FP32", (-1, 8, 8)),),
         (TensorMetadata("SCORES", "FP32", (-1, 10)),),
         max_batch_size=64,
         labels={"SCORES": LABELS},
     )
-
-    @property
-    def metadata(self) -> ModelMetadata:
-        """The model's metadata."""
-        return self.signature.metadata
 
     def infer(self, request: InferRequest) -> InferResponse:
         """Return the probabilities. Pixels that are not finite give scores that may be NaN."""

@@ -12,7 +12,7 @@ from infergate.backends.builtin.model import (
     invalid_request,
     tensors_by_name,
 )
-from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
+from infergate.core.messages import InferRequest, InferResponse, TensorMetadata
 from infergate.core.tensor import Tensor
 
 _INPUT: Final = re.compile(r"INPUT(0|[1-9][0-9]{0,3})")
@@ -25,7 +25,7 @@ class Identity(UnaryModel):
     pair with one free dimension and describes the rest in a property.
     """
 
-    signature: Final = Signature(
+    signature = Signature(
         "identity",
         (TensorMetadata("INPUT0", "FP32", (-1,)),),
         (TensorMetadata("OUTPUT0", "FP32", (-1,)),),
@@ -34,11 +34,6 @@ class Identity(UnaryModel):
             "returned as OUTPUT0, OUTPUT1 ..."
         },
     )
-
-    @property
-    def metadata(self) -> ModelMetadata:
-        """The model's metadata."""
-        return self.signature.metadata
 
     def infer(self, request: InferRequest) -> InferResponse:
         """Return the inputs as outputs. Raises BAD_REQUEST for other names."""

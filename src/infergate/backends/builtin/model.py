@@ -52,6 +52,13 @@ class Model(Protocol):
 class UnaryModel(abc.ABC):
     """A model with one response per request, which is also its whole stream."""
 
+    signature: Signature
+
+    @property
+    def metadata(self) -> ModelMetadata:
+        """The model's metadata."""
+        return self.signature.metadata
+
     @abc.abstractmethod
     def infer(self, request: InferRequest) -> InferResponse:
         """Return the one response to ``request``."""
