@@ -12,7 +12,6 @@ random part, and the checks of a round are spread out.
 from __future__ import annotations
 
 import asyncio
-import functools
 import ipaddress
 import logging
 import random
@@ -115,16 +114,14 @@ class EndpointMonitor:
         self._tasks: list[asyncio.Task[None]] = []
         self._suspect_checks: Final[set[asyncio.Task[None]]] = set()
         self._dns_indices: Final = [
-            i for i, site in enumerate(endpoints.configured) if site.uses_dns
+            index for index, entry in enumerate(endpoints.configured) if entry.uses_dns
         ]
 
     def start(self) -> None:
         """Start the background tasks, unless they are running."""
         if not self._tasks:
             loop = asyncio.get_running_loop()
-            self._tasks = [
-                loop.create_task(loop_function()) for loop_function in self._needed_loops()
-            ]
+            self._tasks = [loop.create_task(needed) for needed in self._needed_loops()]
 
     async def stop(self) -> None:
         """Stop all tasks."""
@@ -141,23 +138,26 @@ class EndpointMonitor:
         task.add_done_callback(self._suspect_checks.discard)
 
     async def _check_suspected(self, handle: EndpointHandle) -> None:
-        is_healthy = True
+        is_healthy: bool | None = None
         try:
-            is_healthy = await self._check(handle, self._settings.check_timeout)
+            is_healthy = await self._run_check(handle)
+        finally:
+            self._endpoints.finish_suspect_check(handle, is_healthy=is_healthy is not False)
+
+    async def _run_check(self, handle: EndpointHandle) -> bool | None:
+        """Return whether an endpoint is healthy; None if a bug prevented the check."""
+        try:
+            return await self._check(handle, self._settings.check_timeout)
         except Exception:  # noqa: BLE001 - a bug must not end the task
             _log.exception("bug in the health check of %s", handle.endpoint, extra=BUG)
-        finally:
-            self._endpoints.finish_suspect_check(handle, is_healthy=is_healthy)
+            return None
 
-    def _needed_loops(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-        loops: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        loops += [functools.partial(self._resolve_loop, index) for index in self._dns_indices]
-        may_be_several = self._dns_indices or len(self._endpoints.configured) > 1
-        if self._settings.health_checks or (
-            self._settings.health_checks is None and may_be_several
-        ):
-            loops.append(self._check_loop)
-        return loops
+    def _needed_loops(self) -> list[Coroutine[Any, Any, None]]:
+        checks = self._settings.health_checks
+        if checks is None:
+            checks = bool(self._dns_indices) or len(self._endpoints.configured) > 1
+        loops = [self._resolve_loop(index) for index in self._dns_indices]
+        return [*loops, self._check_loop()] if checks else loops
 
     @property
     def is_checking(self) -> bool:
@@ -200,16 +200,11 @@ class EndpointMonitor:
 
     async def _check_one(self, handle: EndpointHandle, delay: float) -> None:
         await asyncio.sleep(delay)
-        if (
-            handle not in self._endpoints.all_handles()
-        ):  # removed: a check would open a new connection
+        if handle not in self._endpoints.all_handles():  # a check would open a new connection
             return
-        try:
-            is_healthy = await self._check(handle, self._settings.check_timeout)
-        except Exception:  # noqa: BLE001 - a bug must not end the task
-            _log.exception("bug in the health check of %s", handle.endpoint, extra=BUG)
-            return
-        handle.record_check(is_healthy=is_healthy)
+        is_healthy = await self._run_check(handle)
+        if is_healthy is not None:
+            handle.record_check(is_healthy=is_healthy)
 
 
 def _with_jitter(period: float) -> float:

@@ -8,6 +8,7 @@ backend names, protocols, operations and outcomes. A request without a route has
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
 from typing import Final
 
@@ -28,16 +29,18 @@ class Metrics:
     """All metrics of a process; ``scrape`` exposes them."""
 
     def __init__(self) -> None:
-        self.registry: Final = CollectorRegistry()
-        Info("infergate_build", "Version of the running infergate.", registry=self.registry).info(
+        registry = CollectorRegistry()
+        self.registry: Final = registry
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        Info("infergate_build", "Version of the running infergate.", registry=registry).info(
             {"version": __version__}
         )
         self._requests: Final = RequestCounters()
-        self.registry.register(self._requests)
+        registry.register(self._requests)
         self.endpoints: Final = EndpointMetrics()
-        self.registry.register(self.endpoints)
+        registry.register(self.endpoints)
         self.listeners: Final = ListenerMetrics()
-        self.registry.register(self.listeners)
+        registry.register(self.listeners)
         self.flows: Final = self._requests.flows
         """Return snapshots of the busiest request counters."""
         self.record: Final = self._requests.record
@@ -46,108 +49,84 @@ class Metrics:
         """Like ``record``, with exemplars for traced requests."""
         self.backends: Final = BackendMetrics()
         """Retries, hedges, queues, mirroring and fallbacks of backends and routes."""
-        self.registry.register(self.backends)
-        ProcessCollector(registry=self.registry)
-        self.in_flight: Final = Gauge(
-            "infergate_in_flight_requests", "Requests in progress.", registry=self.registry
-        )
-        self.streams: Final = Gauge(
-            "infergate_open_streams", "Open gRPC streams.", registry=self.registry
-        )
-        self.tasks: Final = Gauge(
-            "infergate_tasks", "Tasks of the event loop.", registry=self.registry
-        )
-        self.loop_blocked_seconds: Final = Counter(
+        registry.register(self.backends)
+        ProcessCollector(registry=registry)
+        self.in_flight: Final = gauge("infergate_in_flight_requests", "Requests in progress.")
+        self.streams: Final = gauge("infergate_open_streams", "Open gRPC streams.")
+        self.tasks: Final = gauge("infergate_tasks", "Tasks of the event loop.")
+        self.loop_blocked_seconds: Final = counter(
             "infergate_loop_held_up_seconds",
             "Total time by which the event loop was blocked for 0.1 s or more, in seconds.",
             unit="seconds",
-            registry=self.registry,
         )
-        self.in_flight_bytes: Final = Gauge(
+        self.in_flight_bytes: Final = gauge(
             "infergate_in_flight_bytes",
             "Memory held by requests in progress, including unread responses, in bytes.",
-            registry=self.registry,
             unit="bytes",
         )
-        self.limits: Final = Gauge(
+        self.limits: Final = gauge(
             "infergate_limits",
             "Configured limits, by name: connections, in_flight, in_flight_bytes.",
             ["limit"],
-            registry=self.registry,
         )
-        self.draining: Final = Gauge(
+        self.draining: Final = gauge(
             "infergate_draining",
             "1 during graceful shutdown, when readiness fails and requests finish; else 0.",
-            registry=self.registry,
         )
-        self.generations: Final = Gauge(
+        self.generations: Final = gauge(
             "infergate_config_generations",
             "Configurations in use: the current one, and older ones that still have requests in "
             "progress.",
-            registry=self.registry,
         )
-        self.reloads: Final = Counter(
-            "infergate_config_reloads",
-            "Configuration reloads by result: ok or failed.",
-            ["result"],
-            registry=self.registry,
+        self.reloads: Final = counter(
+            "infergate_config_reloads", "Configuration reloads by result: ok or failed.", ["result"]
         )
         for result in ("ok", "failed"):
             self.reloads.labels(result)
-        self.last_reload_succeeded: Final = Gauge(
+        self.last_reload_succeeded: Final = gauge(
             "infergate_config_last_reload_successful",
             "1 if the last configuration reload succeeded; 0 if it failed.",
-            registry=self.registry,
         )
-        self.loaded_at: Final = Gauge(
+        self.loaded_at: Final = gauge(
             "infergate_config_loaded_timestamp_seconds",
             "When the current configuration was loaded, in seconds since 1970.",
-            registry=self.registry,
             unit="seconds",
         )
         self.config: Final = Info(
             "infergate_config",
             "The current configuration: the SHA-256 of its files, and its number since the start.",
-            registry=self.registry,
+            registry=registry,
         )
-        self.refused_connections: Final = Counter(
+        self.refused_connections: Final = counter(
             "infergate_refused_connections",
             "Client connections refused or aborted, by reason (docs/operations.md).",
             ["listener", "reason"],
-            registry=self.registry,
         )
-        self.refused_requests: Final = Counter(
+        self.refused_requests: Final = counter(
             "infergate_refused_requests",
             "Requests refused because of a limit, by the limit's name (docs/limits.md).",
             ["limit"],
-            registry=self.registry,
         )
-        self.certificate_reloads: Final = Counter(
+        self.certificate_reloads: Final = counter(
             "infergate_certificate_reloads",
             "Reloads of certificate files: taken, or failed, which keeps the previous ones.",
             ["listener", "outcome"],
-            registry=self.registry,
         )
-        self.open_descriptors: Final = Gauge(
-            "infergate_open_descriptors", "Open file descriptors.", registry=self.registry
-        )
-        self.log_dropped: Final = Counter(
+        self.open_descriptors: Final = gauge("infergate_open_descriptors", "Open file descriptors.")
+        self.log_dropped: Final = counter(
             "infergate_access_log_dropped_lines",
             "Access log lines dropped because the reader is too slow.",
-            registry=self.registry,
         )
 
-        self.access_refused: Final = Counter(
+        self.access_refused: Final = counter(
             "infergate_access_refused",
             "Requests refused by authentication, authorization or rate limiting, by reason.",
-            labelnames=("reason",),
-            registry=self.registry,
+            ("reason",),
         )
-        self.access_failures: Final = Counter(
+        self.access_failures: Final = counter(
             "infergate_access_failures",
             "Failures to read a source of access control: keys_file, jwks or redis.",
-            labelnames=("source",),
-            registry=self.registry,
+            ("source",),
         )
 
     def restrict_labels(self, names: Callable[[], MetricNames]) -> None:

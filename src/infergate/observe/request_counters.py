@@ -70,8 +70,8 @@ class RequestCounters(Collector):
         self.names: Callable[[], MetricNames | None] = lambda: None
         self._series: Final[dict[tuple[str, ...], _Series]] = {}
 
-    def record(self, record: RequestRecord, seconds: float) -> None:
-        """Count a finished request."""
+    def record(self, record: RequestRecord, seconds: float) -> _Series:
+        """Count a finished request, and return the series that it belongs to."""
         labels = (
             record.route,
             record.protocol,
@@ -93,20 +93,13 @@ class RequestCounters(Collector):
             series.own.observe(max(own, 0.0))  # several backends may be waited for at once
         outcomes = series.outcomes
         outcomes[record.outcome] = outcomes.get(record.outcome, 0) + 1
+        return series
 
     def record_traced(self, record: RequestRecord, seconds: float, trace_id: str) -> None:
         """Count a finished request, with exemplars if ``trace_id`` is not empty."""
-        self.record(record, seconds)
+        series, now = self.record(record, seconds), time.time()
         if not trace_id:
             return
-        labels = (
-            record.route,
-            record.protocol,
-            record.backend,
-            record.backend_protocol,
-            record.operation,
-        )
-        series, now = self._series[labels], time.time()
 
         def keep(name: str, times: DurationHistogram, value: float) -> None:
             exemplars = series.exemplars.setdefault(name, {})
