@@ -126,15 +126,10 @@ class Authorizer:
         context: RequestContext,
         now: float,
     ) -> None:
-        route = (
-            self.route_label(summary.model, summary.version, context.headers)
-            if summary.model
-            else ""
-        )
+        model, size = summary.model, context.record.bytes_in
+        route = self.route_label(model, summary.version, context.headers) if model else ""
         try:
-            exceeded = await rates.charge(
-                permit, summary.model, route, context.record.bytes_in, now
-            )
+            exceeded = await rates.charge(permit, model, route, size, now)
         except RateStoreUnavailableError:
             raise rejections.rate_store_unavailable() from None
         if exceeded is not None:

@@ -50,36 +50,41 @@ def no_credentials() -> AccessRejected:
 
 def malformed(public: str) -> AccessRejected:
     """A credential that cannot be read."""
-    return AccessRejected(RejectionReason.MALFORMED, UnauthenticatedError(public, _INVALID))
+    return _invalid(RejectionReason.MALFORMED, public)
 
 
 def unknown_key() -> AccessRejected:
     """A key that does not exist, or no longer."""
-    return AccessRejected(
-        RejectionReason.UNKNOWN_KEY, UnauthenticatedError("the key is not known here", _INVALID)
-    )
+    return _invalid(RejectionReason.UNKNOWN_KEY, "the key is not known here")
 
 
 def invalid_token(public: str = "the token is not valid here", detail: str = "") -> AccessRejected:
     """A token that failed verification. ``detail`` is for the log only."""
-    return AccessRejected(
-        RejectionReason.INVALID_TOKEN, UnauthenticatedError(public, _INVALID, detail)
-    )
+    return _invalid(RejectionReason.INVALID_TOKEN, public, detail)
 
 
 def expired_token() -> AccessRejected:
     """A token that has a valid signature but has expired."""
-    return AccessRejected(
-        RejectionReason.EXPIRED_TOKEN, UnauthenticatedError("the token has expired", _INVALID)
-    )
+    return _invalid(RejectionReason.EXPIRED_TOKEN, "the token has expired")
+
+
+def _invalid(reason: RejectionReason, public: str, detail: str = "") -> AccessRejected:
+    return AccessRejected(reason, UnauthenticatedError(public, _INVALID, detail))
 
 
 def issuer_keys_unavailable() -> AccessRejected:
     """The issuer's keys are unavailable. Not 401, on which clients discard their tokens."""
-    text = "tokens cannot be checked now"
+    return _overloaded(RejectionReason.KEYS_AWAY, "tokens cannot be checked now")
+
+
+def rate_store_unavailable() -> AccessRejected:
+    """Rates cannot be counted, and the operator wants requests refused meanwhile."""
+    return _overloaded(RejectionReason.STORE_AWAY, "rates cannot be counted now")
+
+
+def _overloaded(reason: RejectionReason, public: str) -> AccessRejected:
     return AccessRejected(
-        RejectionReason.KEYS_AWAY,
-        GatewayError(Kind.OVERLOADED, text, retry_after=_RETRY_AFTER_SECONDS),
+        reason, GatewayError(Kind.OVERLOADED, public, retry_after=_RETRY_AFTER_SECONDS)
     )
 
 
@@ -93,20 +98,5 @@ def forbidden(action: str) -> AccessRejected:
 
 def rate_exceeded(reason: RejectionReason, wait: float) -> AccessRejected:
     """A rate limit is exceeded. ``wait`` is in seconds; ``reason`` is REQUESTS or BYTES."""
-    return AccessRejected(
-        reason,
-        GatewayError(
-            Kind.RATE_LIMITED,
-            f"this client's rate of {reason.value} is exceeded",
-            retry_after=wait,
-        ),
-    )
-
-
-def rate_store_unavailable() -> AccessRejected:
-    """Rates cannot be counted, and the operator wants requests refused meanwhile."""
-    text = "rates cannot be counted now"
-    return AccessRejected(
-        RejectionReason.STORE_AWAY,
-        GatewayError(Kind.OVERLOADED, text, retry_after=_RETRY_AFTER_SECONDS),
-    )
+    public = f"this client's rate of {reason.value} is exceeded"
+    return AccessRejected(reason, GatewayError(Kind.RATE_LIMITED, public, retry_after=wait))

@@ -84,9 +84,8 @@ class SharedBuckets:
             row = _row_of(hashed)
             times = self._empty_at[row].tolist()
             slot = row.start + times.index(min(times))  # rule 1
-        self._empty_at[slot] = (
-            empty_time  # before the hash: the process may be killed between the two
-        )
+        # Before the hash: the process may be killed between the two.
+        self._empty_at[slot] = empty_time
         self._hashes[slot] = hashed
 
 

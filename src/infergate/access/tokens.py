@@ -20,7 +20,6 @@ from jwt.exceptions import (
     ExpiredSignatureError,
     ImmatureSignatureError,
     InvalidAudienceError,
-    InvalidTokenError,
     PyJWTError,
 )
 
@@ -135,8 +134,6 @@ def _verified_claims(token: str, key: jwt.PyJWK, issuer: Issuer) -> dict[str, An
         raise invalid_token("the token is not valid yet") from None
     except InvalidAudienceError:
         raise invalid_token("the token is for another audience") from None
-    except InvalidTokenError as error:
-        raise invalid_token(detail=f"jwt '{issuer.name}': {type(error).__name__}") from None
     except _UNREADABLE as error:
         raise invalid_token(detail=f"jwt '{issuer.name}': {type(error).__name__}") from None
     return claims
