@@ -34,7 +34,7 @@ from infergate.backends.request_queue import RequestQueue
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.messages import OPERATION_NAMES, InferRequest
 from infergate.core.request_context import CLOCK_TOLERANCE, RequestContext
-from infergate.core.retry_policy import HedgePolicy
+from infergate.core.route_policy import HedgePolicy
 from infergate.core.sequences import SequenceKey
 from infergate.routing.latency import LatencyQuantile
 from infergate.transport.base import StreamingUpstream, Upstream

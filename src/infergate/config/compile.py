@@ -15,7 +15,7 @@ from infergate.core.datatypes import DATATYPES_BY_NAME as DATATYPES
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import ModelMetadata, TensorMetadata
 from infergate.core.name_rules import NameRule
-from infergate.core.retry_policy import RetryPolicy
+from infergate.core.route_policy import RetryPolicy
 from infergate.core.tls_settings import ClientTls, ServerTls
 from infergate.routing.table import MirrorTarget, Rewrite, Route, RouteTable, SplitTarget
 from infergate.transport.base import Address, Endpoint

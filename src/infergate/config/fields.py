@@ -41,7 +41,7 @@ from infergate.config.values import (
 )
 from infergate.core.datatypes import DATATYPES_BY_NAME as DATATYPES
 from infergate.core.datatypes import Datatype
-from infergate.core.retry_policy import HedgePolicy
+from infergate.core.route_policy import HedgePolicy
 from infergate.transport.base import Address
 
 FOLDER: Final = "folder"

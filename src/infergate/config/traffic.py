@@ -9,7 +9,7 @@ from pydantic import Field, WithJsonSchema
 from infergate.config.fields import HedgeAfter, Name, PositiveDuration, PositiveSize
 from infergate.config.section import Section
 from infergate.core.limits import FORWARDED_HEADER_BYTES
-from infergate.core.retry_policy import DEFAULT_RETRY_POLICY
+from infergate.core.route_policy import DEFAULT_RETRY_POLICY
 from infergate.routing.budget import DEFAULT_MIN_RETRIES, DEFAULT_SHARE
 
 TrafficPercent = Annotated[

@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from infergate.access.keys import KEY_TEXT_PREFIX as KEY_PREFIX
-from infergate.core.retry_policy import HedgePolicy
+from infergate.core.route_policy import HedgePolicy
 from infergate.routing import table
 from infergate.transport.base import Address
 

@@ -93,7 +93,7 @@ class RequestContext:
 
         It shares the client, its headers, its trace and its memory. Its deadline starts as this
         one's. Its response headers and its record are its own, so that nothing that happens to it
-        is logged as this request's; the record starts with the same operation and route.
+        is logged as this request's; the record starts with the same operation, model and route.
         """
         record = self.record
         return RequestContext(
@@ -108,15 +108,7 @@ class RequestContext:
             self.trace,
             self.request_id,
             memory=self.memory,
-            record=RequestRecord(
-                protocol=record.protocol,
-                operation=record.operation,
-                model=record.model,
-                route=record.route,
-                backend=record.backend,
-                backend_protocol=record.backend_protocol,
-                pipeline=record.pipeline,
-            ),
+            record=RequestRecord(record.protocol, record.operation, record.model, record.route),
         )
 
     def shorten_deadline(self, deadline: float) -> None:

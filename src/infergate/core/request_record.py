@@ -16,10 +16,6 @@ class RequestRecord:
     operation, model and outcome, the route binding the route and backend, the backend its time.
     """
 
-    started_at: float = field(default_factory=time.monotonic)
-    """When the request began to arrive, on the clock of ``time.monotonic``."""
-    received_at: float = 0.0
-    """When the request had been received completely; 0.0 if it never was."""
     protocol: str = ""
     operation: str = ""
     model: str = ""
@@ -38,6 +34,10 @@ class RequestRecord:
     """The number of responses so far, for a stream."""
     bytes_in: int = 0
     bytes_out: int = 0
+    started_at: float = field(default_factory=time.monotonic)
+    """When the request began to arrive, on the clock of ``time.monotonic``."""
+    received_at: float = 0.0
+    """When the request had been received completely; 0.0 if it never was."""
     backend_seconds: float = 0.0
 
     def record_error(self, error: GatewayError) -> None:

@@ -45,8 +45,6 @@ class Metrics:
         """Return snapshots of the busiest request counters."""
         self.record: Final = self._requests.record
         """Count a finished request and its duration in seconds."""
-        self.record_traced: Final = self._requests.record_traced
-        """Like ``record``, with exemplars for traced requests."""
         self.backends: Final = BackendMetrics()
         """Retries, hedges, queues, mirroring and fallbacks of backends and routes."""
         registry.register(self.backends)

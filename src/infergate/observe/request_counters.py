@@ -58,6 +58,15 @@ class _Series:
         self.exemplars: Final[dict[str, dict[int, Exemplar]]] = {}
         """The latest exemplar of each bucket, by histogram."""
 
+    def add_exemplars(self, trace_id: str, **observed: float | None) -> None:
+        """Keep exemplars of the values ``observed`` by the histograms of these names."""
+        now = time.time()
+        for name, value in observed.items():
+            if value is not None:
+                bucket = getattr(self, name).bucket_index(value)
+                exemplar = Exemplar({"trace_id": trace_id}, value, now)
+                self.exemplars.setdefault(name, {})[bucket] = exemplar
+
 
 class RequestCounters(Collector):
     """The request metrics of a process. Not thread-safe.
@@ -70,8 +79,8 @@ class RequestCounters(Collector):
         self.names: Callable[[], MetricNames | None] = lambda: None
         self._series: Final[dict[tuple[str, ...], _Series]] = {}
 
-    def record(self, record: RequestRecord, seconds: float) -> _Series:
-        """Count a finished request, and return the series that it belongs to."""
+    def record(self, record: RequestRecord, seconds: float, trace_id: str = "") -> None:
+        """Count a finished request, with exemplars if ``trace_id`` is not empty."""
         labels = (
             record.route,
             record.protocol,
@@ -85,32 +94,17 @@ class RequestCounters(Collector):
         series.seconds.observe(seconds)
         series.bytes_in += record.bytes_in
         series.bytes_out += record.bytes_out
-        waited = record.backend_seconds
+        waited, own = record.backend_seconds, None
         if waited:
             series.backend.observe(waited)
         if record.received_at and record.response_count is None:
             own = seconds - record.received_at + record.started_at - waited
-            series.own.observe(max(own, 0.0))  # several backends may be waited for at once
+            own = max(own, 0.0)  # several backends may be waited for at once
+            series.own.observe(own)
         outcomes = series.outcomes
         outcomes[record.outcome] = outcomes.get(record.outcome, 0) + 1
-        return series
-
-    def record_traced(self, record: RequestRecord, seconds: float, trace_id: str) -> None:
-        """Count a finished request, with exemplars if ``trace_id`` is not empty."""
-        series, now = self.record(record, seconds), time.time()
-        if not trace_id:
-            return
-
-        def keep(name: str, times: DurationHistogram, value: float) -> None:
-            exemplars = series.exemplars.setdefault(name, {})
-            exemplars[times.bucket_index(value)] = Exemplar({"trace_id": trace_id}, value, now)
-
-        keep("seconds", series.seconds, seconds)
-        if record.backend_seconds:
-            keep("backend", series.backend, record.backend_seconds)
-        if record.received_at and record.response_count is None:
-            own = seconds - record.received_at + record.started_at - record.backend_seconds
-            keep("own", series.own, max(own, 0.0))
+        if trace_id:
+            series.add_exemplars(trace_id, seconds=seconds, backend=waited or None, own=own)
 
     def flows(self) -> list[RequestFlow]:
         """Return snapshots of the busiest flows, at a thousandth of the cost of ``collect``."""

@@ -11,7 +11,7 @@ from typing import Final
 from infergate.core.bounded_cache import BoundedCache
 from infergate.core.datatypes import Datatype
 from infergate.core.name_rules import STRICT_RULE, NameRule
-from infergate.core.retry_policy import DEFAULT_RETRY_POLICY, RetryPolicy
+from infergate.core.route_policy import DEFAULT_RETRY_POLICY, RetryPolicy
 from infergate.core.wire import NO_HEADERS
 from infergate.routing.rewrite_inverse import invert_rewrite
 

@@ -32,15 +32,12 @@ def make_request_recorder(
     """Return an observer that counts, logs and traces each finished request."""
     metrics, recent = group.metrics, group.recent_requests
     pipelines, add_failure = recent.pipelines, recent.record_failure
-    count, count_traced, count_model = metrics.record, metrics.record_traced, statistics.record
+    count, count_model = metrics.record, statistics.record
 
     def record_request(context: RequestContext) -> None:
         record = context.record
         seconds, now = time.monotonic() - record.started_at, time.time()
-        if context.trace is None:
-            count(record, seconds)
-        else:
-            count_traced(record, seconds, context.trace.id)
+        count(record, seconds, "" if context.trace is None else context.trace.id)
         if record.pipeline:
             pipeline = record.protocol, record.backend_protocol, record.pipeline
             pipelines[pipeline] = pipelines.get(pipeline, 0) + 1
@@ -51,12 +48,7 @@ def make_request_recorder(
         count_model(record, seconds, now)
         if access_log is not None:
             access_log.record(context, seconds, now)
+        if tracer is not None:
+            tracer.end_request(context)
 
-    if tracer is None:
-        return record_request
-
-    def traced(context: RequestContext) -> None:
-        record_request(context)
-        tracer.end_request(context)
-
-    return traced
+    return record_request

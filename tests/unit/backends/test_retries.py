@@ -22,8 +22,7 @@ from infergate.backends.request_sender import RequestSender, SenderSettings
 from infergate.core.counters import BackendCounters
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.request_context import RequestContext
-from infergate.core.retry_policy import HedgePolicy, RetryPolicy
-from infergate.core.route_policy import RoutePolicy
+from infergate.core.route_policy import HedgePolicy, RetryPolicy, RoutePolicy
 from infergate.core.sequences import SequenceKey
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.routing.budget import RetryBudget

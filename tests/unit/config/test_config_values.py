@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from infergate.config import values
 from infergate.config.values import Url
-from infergate.core.retry_policy import HedgePolicy
+from infergate.core.route_policy import HedgePolicy
 from infergate.transport.base import Address
 
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

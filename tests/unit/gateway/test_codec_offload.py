@@ -23,7 +23,7 @@ from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits, NeedsOffload
 from infergate.core.memory import MemoryAccount
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
 from infergate.core.request_context import ANONYMOUS, RequestContext
-from infergate.core.retry_policy import RetryPolicy
+from infergate.core.route_policy import RetryPolicy
 from infergate.core.tensor import Tensor, pack_bytes
 from infergate.core.wire import (
     HttpRequest,

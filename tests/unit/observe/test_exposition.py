@@ -96,7 +96,9 @@ def busy(routes: int) -> Metrics:
     """``routes`` of them were asked something, each of its own backend."""
     metrics = Metrics()
     for number in range(routes):
-        record = RequestRecord(10.0, received_at=10.001, bytes_in=10, bytes_out=2_000_000)
+        record = RequestRecord(
+            started_at=10.0, received_at=10.001, bytes_in=10, bytes_out=2_000_000
+        )
         record.route = record.backend = f'some "model" {number}'
         record.protocol, record.operation, record.backend_protocol = "v2-rest", "infer", "v2-grpc"
         record.backend_seconds = 0.01 * number + 0.001
