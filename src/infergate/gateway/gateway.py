@@ -45,9 +45,7 @@ from infergate.core.messages import (
     SharedMemoryUnregisterRequest,
 )
 from infergate.core.request_context import RequestContext
-from infergate.gateway.datatypes import (
-    metadata_for_client,
-)
+from infergate.gateway.datatypes import metadata_for_client
 from infergate.gateway.model_catalogue import READY, ModelCatalogue, query_backend
 from infergate.gateway.model_configuration import config_from_metadata, is_numeric_version
 from infergate.gateway.readiness import Readiness
@@ -141,7 +139,9 @@ class Gateway:
         self._plans.update(self.traffic_splits)
         self._mirror_only: Final = mirror_only_backends(table.routes)
         self._combine_readiness: Final = options.combine_readiness
-        self._catalogue: Final = ModelCatalogue(table, self.bindings, self)
+        self._catalogue: Final = ModelCatalogue(
+            table, self.bindings, self, self.configuration, self.statistics
+        )
         exact = (route.pattern for route in table.routes if route.is_exact)
         self._configured_models: Final = frozenset((*exact, *declared))
         self._aggregate_statistics: Final = options.aggregate_statistics

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from infergate.backends.base import Backend
 from infergate.core.errors import GatewayError, Kind
@@ -32,6 +32,7 @@ from infergate.core.messages import (
 from infergate.core.name_rules import NameRule, are_accepted
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Parameters
+from infergate.gateway.inference_gateway import InferenceGateway
 from infergate.gateway.rename import to_backend
 from infergate.gateway.route_binding import RouteBinding
 from infergate.routing.table import Route, RouteTable
@@ -97,39 +98,23 @@ async def _query_index(
     return _BackendIndex(tuple(usable), ModelIndexEntry("", reason=missing))
 
 
-class SupportsModelQueries(Protocol):
-    """The part of the gateway that ``ModelCatalogue`` uses."""
-
-    def bind(self, model: str, version: str, context: RequestContext) -> RouteBinding:
-        """Return the route of a model and record it in ``context``. Raises NOT_FOUND."""
-        ...
-
-    async def describe(self, model: str, version: str, context: RequestContext) -> ModelMetadata:
-        """Return the metadata of a model in the client's names. Raises GatewayError."""
-        ...
-
-    async def statistics(
-        self, operation: ModelStatisticsRequest, context: RequestContext
-    ) -> ModelStatistics:
-        """Return the statistics of one model. Raises GatewayError."""
-        ...
-
-    async def configuration(
-        self, operation: ModelConfigRequest, context: RequestContext
-    ) -> ModelConfig:
-        """Return the configuration of one model. Raises GatewayError."""
-        ...
-
-
 class ModelCatalogue:
-    """The models behind ``table``, whose routes are ``bindings``."""
+    """The models behind ``table``, whose routes are ``bindings``. ``configuration`` and
+    ``statistics`` return those of one model, or raise GatewayError."""
 
     def __init__(
-        self, table: RouteTable, bindings: Sequence[RouteBinding], gateway: SupportsModelQueries
+        self,
+        table: RouteTable,
+        bindings: Sequence[RouteBinding],
+        gateway: InferenceGateway,
+        configuration: Callable[[ModelConfigRequest, RequestContext], Awaitable[ModelConfig]],
+        statistics: Callable[[ModelStatisticsRequest, RequestContext], Awaitable[ModelStatistics]],
     ) -> None:
         self._table: Final = table
         self._bindings: Final = bindings
         self._gateway: Final = gateway
+        self._configuration: Final = configuration
+        self._statistics: Final = statistics
 
     async def index(self, operation: ModelIndexRequest, context: RequestContext) -> ModelIndex:
         """Return the models that clients can name: every model with an exact route, whether its
@@ -254,7 +239,7 @@ class ModelCatalogue:
         """Return the configuration's settings; empty if they are unavailable."""
         try:
             query = ModelConfigRequest(model, version)
-            return (await self._gateway.configuration(query, _query_context(context))).settings
+            return (await self._configuration(query, _query_context(context))).settings
         except GatewayError:
             return {}
 
@@ -274,7 +259,7 @@ class ModelCatalogue:
         the status."""
         try:
             query = ModelStatisticsRequest(model, version)
-            return (await self._gateway.statistics(query, _query_context(context))).models
+            return (await self._statistics(query, _query_context(context))).models
         except GatewayError:
             return ()
 
