@@ -51,8 +51,7 @@ def parse_name(value: Any) -> str:
 
 
 def parse_hash(value: Any) -> bytes:
-    """Return a SHA-256. The ValueError that it raises does not contain ``value``, which may be the
-    key itself."""
+    """Return a SHA-256. Its ValueError does not show ``value``, which may be the key itself."""
     if not isinstance(value, str) or _HASH.fullmatch(value) is None:
         raise ValueError(
             "expected the SHA-256 of a key, 64 hexadecimal digits ('infergate key' makes both)"

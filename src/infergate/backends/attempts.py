@@ -113,8 +113,7 @@ class Attempts:
         self._error = error
 
     async def next_endpoint(self) -> EndpointHandle | None:
-        """Return the endpoint of the first attempt, or of the next one after a failed one; None if
-        there is no retry."""
+        """Return the endpoint of the next attempt, the first or a retry; None if there is none."""
         if not self.tried:
             handle = self._choose(self.tried)
             self.tried.append(handle)

@@ -64,13 +64,11 @@ class Backend(Protocol):
         ...
 
     async def server_profile(self, context: RequestContext) -> Profile:
-        """Return the profile of the backend's servers: their capabilities and known behavior.
-        Raises GatewayError."""
+        """Return the capabilities and known behavior of its servers. Raises GatewayError."""
         ...
 
     async def supports_classification(self, context: RequestContext) -> bool:
-        """Return whether the backend answers an inference with classification labels on request.
-        Raises GatewayError."""
+        """Return whether it can answer with classification labels. Raises GatewayError."""
         ...
 
     async def close(self) -> None:
@@ -84,8 +82,7 @@ class SupportsHealthWatch(Protocol):
 
     @property
     def is_ready(self) -> bool | None:
-        """Whether any endpoint can serve, according to health checks; None if checks are off or
-        have not run yet."""
+        """Whether any endpoint passes its health checks; None if checks are off or still to run."""
         ...
 
     def start(self) -> None:

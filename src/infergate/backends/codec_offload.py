@@ -34,8 +34,7 @@ T = TypeVar("T")
 
 
 class BackendCodecOffload(Generic[Req, Resp]):
-    """Writes requests and reads responses of one backend. Without ``offload``, all work is done on
-    the event loop."""
+    """Writes requests and reads responses of one backend; inline only without ``offload``."""
 
     def __init__(
         self, name: str, codec: Codec[Req, Resp], limits: Limits, offload: Offload | None
@@ -116,8 +115,7 @@ class BackendCodecOffload(Generic[Req, Resp]):
         context: RequestContext,
         model: ModelMetadata | None = None,
     ) -> Response:
-        """Run ``Codec.parse_response`` on the event loop. Raises NeedsOffloadError if it would take
-        too long."""
+        """Run ``Codec.parse_response`` on the event loop. Raises NeedsOffloadError."""
         try:
             response = self._codec.parse_response(wire_response, operation, self._limits, model)
         except GatewayError as error:

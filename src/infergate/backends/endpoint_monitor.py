@@ -83,8 +83,7 @@ async def resolve_host(name: str, port: int) -> Collection[str]:
 
 
 def is_dns_name(host: str) -> bool:
-    """Return whether ``host`` is a name whose addresses may change; names of this machine do not
-    count."""
+    """Return whether ``host`` is a name of another machine, whose addresses may change."""
     if not host or host == "localhost" or host.endswith(".localhost"):
         return False
     try:
@@ -95,8 +94,7 @@ def is_dns_name(host: str) -> bool:
 
 
 class EndpointMonitor:
-    """Monitors ``endpoints``. ``check`` checks the health of one; ``upstream`` closes
-    connections."""
+    """Monitors ``endpoints``: ``check`` checks one, ``upstream`` closes connections."""
 
     def __init__(
         self,
@@ -131,8 +129,7 @@ class EndpointMonitor:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def check_suspected(self, handle: EndpointHandle) -> None:
-        """Check an endpoint once, now, and report the result to
-        ``Endpoints.finish_suspect_check``."""
+        """Check an endpoint now, and report to ``Endpoints.finish_suspect_check``."""
         task = asyncio.get_running_loop().create_task(self._check_suspected(handle))
         self._suspect_checks.add(task)
         task.add_done_callback(self._suspect_checks.discard)

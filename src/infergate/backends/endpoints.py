@@ -175,13 +175,11 @@ class Endpoints:
         return self._cluster.choose(self._clock(), tried, key)
 
     def sequence_owner(self, sequence: SequenceKey) -> EndpointHandle:
-        """Return the endpoint that owns ``sequence``, regardless of its health
-        (docs/decisions/0013)."""
+        """Return the owner of ``sequence``, regardless of its health (docs/decisions/0013)."""
         return self._cluster.choose_owner(sequence)
 
     def all_handles(self) -> Sequence[EndpointHandle]:
-        """Return all endpoints in configuration order. To send to one, call ``begin_attempt`` on
-        it."""
+        """Return all endpoints in order. To send to one, call ``begin_attempt`` on it."""
         return [handle for handles in self._handles for handle in handles]
 
     def describe_position(self, handle: EndpointHandle) -> str:

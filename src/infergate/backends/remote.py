@@ -171,8 +171,7 @@ class RemoteBackend(Generic[Req, Resp]):
 
     @property
     def is_ready(self) -> bool | None:
-        """Whether any endpoint can serve, according to health checks; None if checks are off or
-        have not run yet."""
+        """Whether any endpoint passes its health checks; None if checks are off or still to run."""
         return self._endpoints.is_ready if self._monitor.is_checking else None
 
     @property
@@ -327,8 +326,7 @@ class RemoteBackend(Generic[Req, Resp]):
     def _relevant_sequence(
         self, request: InferRequest, context: RequestContext
     ) -> SequenceKey | None:
-        """Return the sequence of ``request`` if it affects the choice of the endpoint or forbids
-        resending."""
+        """Return the sequence of ``request`` if it affects the endpoint or forbids resending."""
         is_relevant = self.supports_sequences and (
             self.has_several_endpoints or context.policy.retry.is_idempotent
         )
@@ -371,15 +369,13 @@ class RemoteBackend(Generic[Req, Resp]):
             return error
 
     async def request_profile(self, context: RequestContext) -> Profile:
-        """Return the profile for building a request; it is detected only if the codec's requests
-        depend on it."""
+        """Return the profile for a request; it is detected only if the codec depends on it."""
         if not self.codec.needs_profile:
             return self._profile_detection.cached_profile
         return await self.server_profile(context)
 
     async def server_profile(self, context: RequestContext) -> Profile:
-        """Return the declared or detected profile, plus what every server of the protocol
-        supports."""
+        """Return the declared or detected profile. Raises GatewayError."""
         context.shorten_deadline(time.monotonic() + self._sender.timeout_for(context))
         try:
             return await self._profile_detection.profile(context)
@@ -432,8 +428,7 @@ class RemoteBackend(Generic[Req, Resp]):
     async def _add_configuration(
         self, metadata: ModelMetadata, model: str, version: str, context: RequestContext
     ) -> ModelMetadata:
-        """Add the fields that only the model's configuration contains, if the server provides
-        it."""
+        """Add the fields of the model's configuration, if the server provides it."""
         if not (await self.server_profile(context)).reports_config:
             return metadata
         config = await self.perform(ModelConfigRequest(model, version), context)

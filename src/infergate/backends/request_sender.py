@@ -52,8 +52,7 @@ _MAX_SHOWN_CHARACTERS: Final = 40
 
 @dataclass(frozen=True)
 class SenderSettings:
-    """How the requests to a backend are sent. ``timeout``, in seconds, applies to routes without
-    their own."""
+    """How requests are sent. ``timeout``, in seconds, applies to routes without their own."""
 
     backend: str
     timeout: float
@@ -168,8 +167,7 @@ class RequestSender(Generic[Req, Resp]):
     def infer(
         self, wire: Req, context: RequestContext, sequence: SequenceKey | None = None
     ) -> Awaitable[Resp]:
-        """Send an inference, which, unlike ``exchange``, respects the concurrency limit and the
-        route's hedging."""
+        """Like ``exchange``, but within the concurrency limit and with the route's hedging."""
         hedge = context.policy.retry.hedge if sequence is None else None
         if self._queue is None:
             return self.exchange(wire, context, sequence, hedge)
@@ -364,8 +362,7 @@ class RequestSender(Generic[Req, Resp]):
     async def _next_message(
         self, stream: StreamAttempt[Resp], context: RequestContext, max_wait: float | None = None
     ) -> Resp | None:
-        """Return the next message, or None after the last. ``max_wait`` shortens the wait, in
-        seconds."""
+        """Return the next message, or None after the last. ``max_wait`` is in seconds."""
         started = time.monotonic()
         context.shorten_deadline(started + self.timeout_for(context))
         assert context.deadline is not None

@@ -29,8 +29,7 @@ however many requests clients send."""
 
 @dataclass(slots=True)
 class _Fetch:
-    """One fetch, shared by the callers that wait for it; if the fetching caller gives up, another
-    continues it."""
+    """A fetch, shared by its waiting callers; if the fetching one gives up, another continues."""
 
     error: GatewayError | None = None
 

@@ -86,8 +86,7 @@ class TracedUpstream(Generic[Req, Resp]):
             del failure  # its traceback refers to this frame
 
     def _with_trace(self, wire: Req, span: BackendSpan | None) -> Req:
-        """Return ``wire`` with the right trace header: a copy if it differs, because another
-        attempt may be using ``wire``."""
+        """Return ``wire`` or, as other attempts may use it, a copy with another trace header."""
         if span is None and self._propagates:
             return wire
         headers = dict(self._access.request_headers(wire))

@@ -26,8 +26,7 @@ def body_parts(wire: Any) -> Sequence[Buffer]:
 
 
 def estimate_read_bytes(message_bytes: int, json_bytes: int) -> int:
-    """Return the most bytes that reading a message of ``message_bytes`` allocates, ``json_bytes``
-    of which are JSON."""
+    """Return the most bytes that reading a message allocates, ``json_bytes`` of it JSON."""
     return max(READ_EXPANSION * message_bytes, JSON_EXPANSION * json_bytes)
 
 
@@ -92,8 +91,7 @@ class WriteReservation:
 
 
 def check_response_size(length: int, limits: Limits) -> None:
-    """Raise TOO_LARGE if ``length``, a lower bound on the size of a response, exceeds
-    ``limits.body``."""
+    """Raise TOO_LARGE if a response of at least ``length`` bytes exceeds ``limits.body``."""
     if length > limits.body:
         raise GatewayError(
             Kind.TOO_LARGE,

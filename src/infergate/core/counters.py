@@ -10,8 +10,7 @@ from infergate.core.duration_histogram import REQUEST_BUCKETS, DurationHistogram
 
 @dataclass(slots=True)
 class BackendCounters:
-    """The counters of one backend, since the process started. Each is incremented by the code that
-    causes the event."""
+    """The counters of one backend, since the process started."""
 
     retries: Counter[str] = field(default_factory=Counter)
     """Attempts after the first, by reason: ``not_sent``, ``broken``, ``timeout`` or

@@ -81,8 +81,7 @@ class GatewayError(Exception):
         self.limit = limit
 
     def append_limit_key(self) -> None:
-        """Append the configuration key of the exceeded limit to ``public``, if the limit is
-        configurable."""
+        """Append the configuration key of the exceeded limit, if any, to ``public``."""
         key = f"limits.{self.limit}"
         if self.limit in CONFIGURED_LIMITS and key not in self.public:
             self.public = f"{self.public} ({key})"
@@ -111,8 +110,7 @@ class UnknownRegionError(GatewayError):
 
 
 class UnauthenticatedError(GatewayError):
-    """The client is not authenticated; ``challenge`` is the value of the HTTP header that asks for
-    credentials."""
+    """The client is not authenticated; ``challenge`` is the value of ``www-authenticate``."""
 
     def __init__(self, public: str, challenge: str, detail: str = "") -> None:
         super().__init__(Kind.UNAUTHENTICATED, public, detail=detail)
@@ -152,8 +150,7 @@ def as_backend_error(error: GatewayError) -> GatewayError:
 
 
 def retry_after_headers(error: GatewayError) -> dict[str, str]:
-    """Return the header for ``error.retry_after``, rounded up to whole seconds; empty if it is
-    unset or infinite."""
+    """Return the header for ``error.retry_after``, if finite, rounded up to whole seconds."""
     seconds = error.retry_after
     if seconds is None or not math.isfinite(seconds):
         return {}

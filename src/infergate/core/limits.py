@@ -72,8 +72,7 @@ class LoopLimits(Limits):
 
 
 class NeedsOffloadError(Exception):
-    """The work is within the limits but too long for the event loop; a helper process must do
-    it."""
+    """The work is too long for the event loop; a helper process must do it."""
 
 
 DEFAULT_LIMITS: Final = Limits()
@@ -86,8 +85,7 @@ MAX_ELEMENTS_ON_LOOP: Final = 1 << 15
 
 
 def check_loop_cost(limits: Limits, amount: int, max_amount: int) -> None:
-    """Raise NeedsOffloadError if ``amount`` exceeds ``max_amount`` and the work runs on the event
-    loop."""
+    """Raise NeedsOffloadError on the event loop if ``amount`` exceeds ``max_amount``."""
     if amount > max_amount and limits.is_on_event_loop:
         raise NeedsOffloadError
 

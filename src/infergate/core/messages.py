@@ -131,8 +131,7 @@ class TraceSettingsRequest:
 
 @record
 class LogSettingsRequest:
-    """Get the log settings of a server, after applying the changes in ``settings`` (bool, int or
-    str)."""
+    """Get a server's log settings, after applying ``settings`` (bool, int or str)."""
 
     settings: Parameters = NO_PARAMETERS
 
@@ -163,8 +162,7 @@ class SharedMemoryRegisterRequest:
 
 @record
 class SharedMemoryUnregisterRequest:
-    """Unregister a region; an empty ``name`` means all. ``cuda`` as for
-    :class:`SharedMemoryStatusRequest`."""
+    """Unregister regions, selected as by :class:`SharedMemoryStatusRequest`."""
 
     name: str = ""
     cuda: bool | None = None
@@ -254,8 +252,7 @@ class TensorMetadata:
     description: str = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle more compactly than the default: helper processes return models with many
-        tensors."""
+        """Pickle more compactly than the default: models may have many tensors."""
         return TensorMetadata, (
             self.name,
             self.datatype,

@@ -56,8 +56,7 @@ class EventStreamParser:
         self._partial_line += partial_line
 
     def next_event(self) -> bytes | None:
-        """Return the data of the next event; None if it has not arrived completely. Raises
-        TOO_LARGE."""
+        """Return the data of the next event; None if it is incomplete. Raises TOO_LARGE."""
         lines = self._lines
         while lines:
             line = lines.popleft()

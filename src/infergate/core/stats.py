@@ -35,8 +35,7 @@ class EndpointStats(NamedTuple):
 
 
 class ConcurrencyStats(NamedTuple):
-    """A backend with at most ``max_concurrent`` inferences at once, ``in_use`` of which are in
-    progress."""
+    """A backend's concurrency limit, and how many inferences are in progress."""
 
     backend: str
     in_use: int

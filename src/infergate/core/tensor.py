@@ -75,8 +75,7 @@ _LENGTH_PREFIX = struct.Struct("<I")
 
 @record
 class Tensor:
-    """A tensor. ``data`` holds ``math.prod(shape)`` elements of ``datatype`` in the canonical
-    layout."""
+    """``data`` holds ``math.prod(shape)`` elements of ``datatype`` in the canonical layout."""
 
     name: str
     datatype: Datatype
@@ -246,8 +245,7 @@ def check_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: Buff
 
 
 def check_size(name: str, datatype: Datatype, shape: tuple[int, ...], size: int) -> None:
-    """Raise BAD_REQUEST unless ``shape`` takes exactly ``size`` bytes. ``datatype`` is not
-    BYTES."""
+    """Raise BAD_REQUEST unless ``shape`` of ``datatype``, not BYTES, takes ``size`` bytes."""
     expected = math.prod(shape) * datatype.itemsize
     if size != expected:
         raise bad_request(

@@ -68,8 +68,7 @@ def _truncate_baggage(value: str) -> str:
 
 
 def truncate_members(value: str, max_bytes: int) -> str:
-    """Return the longest prefix of ``value`` that consists of whole members and fits in
-    ``max_bytes``."""
+    """Return the longest prefix of whole members of ``value`` within ``max_bytes``."""
     if encoded_length(value) <= max_bytes:
         return value
     if max_bytes <= 0:

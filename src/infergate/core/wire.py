@@ -117,6 +117,5 @@ def join_parts(parts: Sequence[Buffer]) -> Buffer:
 
 
 def total_size(parts: Sequence[Buffer]) -> int:
-    """Return the total size in bytes. Every part is a buffer of bytes, so that ``len`` counts
-    bytes."""
+    """Return the total size in bytes; every part is a buffer of bytes."""
     return len(parts[0]) if len(parts) == 1 else sum(map(len, parts))

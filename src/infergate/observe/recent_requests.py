@@ -55,8 +55,7 @@ class RecentRequests:
     def record_failure(
         self, record: RequestRecord, request_id: str, seconds: float, now: float
     ) -> None:
-        """Record the request ``request_id``, which failed after ``seconds``, at wall clock time
-        ``now``."""
+        """Record a request that failed after ``seconds``, at wall clock time ``now``."""
         self.failures.append(
             Failure(
                 now,

@@ -48,8 +48,7 @@ def sequence_key(sequence: SequenceKey) -> str:
 
 
 def rendezvous_owner(key: str, candidates: Iterable[N]) -> N:
-    """Return the owner of ``key`` among ``candidates``. Linear in the key's length and in their
-    number."""
+    """Return the owner of ``key`` among ``candidates``, in linear time."""
     hashed = _hash(key.encode(errors="surrogatepass"))
     return max(candidates, key=lambda candidate: _score(hashed, candidate))
 

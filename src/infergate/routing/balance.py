@@ -36,8 +36,7 @@ M = TypeVar("M", bound=LoadedCandidate)
 
 
 class CandidateTable(Generic[M]):
-    """The candidates, at least one, each with a share above 0; ``shares`` None means equal
-    shares."""
+    """At least one candidate, each with a share above 0; ``shares`` None: equal shares."""
 
     __slots__ = ("cumulative_shares", "members", "shares")
 
@@ -51,8 +50,7 @@ class BalancingPolicy(Protocol[M]):
     """A load-balancing policy."""
 
     def pick(self, table: CandidateTable[M], key: str) -> M:
-        """Return a member of ``table``. ``key`` is common to requests that belong together; empty:
-        there is none."""
+        """Return a member of ``table``. Requests that belong together have the same ``key``."""
         ...
 
 
@@ -93,8 +91,7 @@ class RoundRobin(Generic[M]):
     """Each member in turn, as often as its share: earliest deadline first, like Envoy."""
 
     def __init__(self, random: RandomSource) -> None:
-        """``random`` chooses where the first round begins; otherwise all gateways would begin with
-        the same member."""
+        """``random`` chooses where the first round begins, so that gateways differ."""
         self._random: Final = random
         self._table: CandidateTable[M] | None = None
         self._deadlines: list[tuple[float, int]] = []

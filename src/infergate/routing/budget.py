@@ -15,8 +15,7 @@ DEFAULT_MIN_RETRIES: Final = 3
 
 
 class RetryBudget:
-    """Allows ``share`` (0 to 1) of the active requests to be retries, and always
-    ``min_retries``."""
+    """Allows ``share`` (0 to 1) of the active requests to be retries; always ``min_retries``."""
 
     __slots__ = ("_min_retries", "_share", "active_requests", "active_retries")
 

@@ -31,8 +31,7 @@ _SLOW_START_STEPS: Final = 20
 
 
 class ClusterMember:
-    """One endpoint. All gateways use the same ``name``; ``weight`` is relative to the other
-    endpoints."""
+    """An endpoint; ``name`` is the same in all gateways, ``weight`` relative to the others."""
 
     __slots__ = (
         "active",
@@ -71,8 +70,7 @@ M = TypeVar("M", bound=ClusterMember)
 
 @dataclass(frozen=True, slots=True)
 class ClusterRule:
-    """``slow_start_seconds``: the window of slow start, 0: none. ``panic_threshold``: from 0 to
-    1."""
+    """``slow_start_seconds``: its window, 0: none. ``panic_threshold``: from 0 to 1."""
 
     outliers: OutlierRule = field(default=DEFAULT_RULE)
     slow_start_seconds: float = 0.0
@@ -100,8 +98,7 @@ class Cluster(Generic[M]):
     # ---- members
 
     def replace_members(self, members: Sequence[M], now: float, *, slow_start: bool = True) -> None:
-        """Replace the members by ``members``, at least one. ``slow_start`` applies to the new
-        ones."""
+        """Replace the members by at least one; ``slow_start`` applies to the new ones."""
         old_ids = set(map(id, self.members))
         for member in members if slow_start else ():
             if id(member) not in old_ids:
@@ -126,8 +123,7 @@ class Cluster(Generic[M]):
         return chosen
 
     def _choose_untried(self, table: CandidateTable[M], tried: Collection[M], key: str) -> M:
-        """Choose an untried member, even an unavailable one rather than one that has just
-        failed."""
+        """Choose an untried member, even an unavailable one, rather than one that has failed."""
         for pool in (table.members, self.members):
             others = [member for member in pool if member not in tried]
             if others:

@@ -96,8 +96,7 @@ class Route:
     mirror: MirrorTarget | None = None
 
     def matches_headers(self, headers: Mapping[str, str]) -> bool:
-        """Return whether a request with ``headers``, names in lower case, matches the route's
-        headers."""
+        """Return whether ``headers``, names in lower case, match the route's headers."""
         return all(
             (value := headers.get(name)) is not None and fnmatch.fnmatchcase(value, pattern)
             for name, pattern in self.headers.items()
@@ -119,8 +118,7 @@ class Route:
         return not (is_regex(self.pattern) or is_glob(self.pattern))
 
     def backend_model(self, model: str) -> str:
-        """Return the backend's name of the client's ``model``. A regex route's groups may be
-        used."""
+        """Return the backend's name of ``model``. A regex route's groups may be used."""
         if not self.rewrite.model:
             return model
         if is_regex(self.pattern) and (match := compile_pattern(self.pattern).fullmatch(model)):
@@ -156,8 +154,7 @@ class Route:
 
 
 def is_regex(pattern: str) -> bool:
-    """Return whether ``pattern`` is a regular expression, ``/…/``, which must match the whole
-    name."""
+    """Return whether ``pattern`` is a regular expression, ``/…/``, for the whole name."""
     return len(pattern) > 1 and pattern.startswith("/") and pattern.endswith("/")
 
 
@@ -203,8 +200,7 @@ def mirror_only_backends(routes: Iterable[Route]) -> frozenset[str]:
 
 
 class RouteTable:
-    """All routes in the order of the configuration. The cost of a look-up does not grow with exact
-    routes."""
+    """All routes in order. The cost of a look-up does not grow with exact routes."""
 
     def __init__(self, routes: Iterable[Route], name_rule: NameRule = STRICT_RULE) -> None:
         self.name_rule: Final = name_rule
@@ -234,8 +230,7 @@ class RouteTable:
     def find(
         self, model: str, version: str, headers: Mapping[str, str] = NO_HEADERS
     ) -> Route | None:
-        """Return the first route for ``model``, ``version`` ("" = any) and a request's
-        ``headers``."""
+        """Return the first route for ``model``, ``version`` ("": any) and ``headers``."""
         for route in self._candidates_cache.get(model) or self.candidates(model):
             if (not route.version or route.version == version) and (
                 not route.headers or route.matches_headers(headers)

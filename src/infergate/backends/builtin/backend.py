@@ -73,8 +73,7 @@ class BuiltinBackend:
         self._models: Final = {model.metadata.name: model for model in all_models}
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
-        """Carry out ``operation``. Raises NOT_FOUND, BAD_REQUEST, UNSUPPORTED, OVERLOADED,
-        TIMEOUT."""
+        """Raises NOT_FOUND, BAD_REQUEST, UNSUPPORTED, OVERLOADED, TIMEOUT."""
         match operation:
             case ServerLiveRequest() | ServerReadyRequest():
                 return HealthStatus(ok=True)
@@ -112,8 +111,7 @@ class BuiltinBackend:
                 )
 
     def _infer(self, request: InferRequest, context: RequestContext) -> InferResponse:
-        """Return the one response to ``request``. A model cannot be interrupted, but a late
-        response is an error."""
+        """Return the response. A model cannot be interrupted, but a late response is an error."""
         deadline = self._deadline(context)
         response = self._find(request.model, request.version).infer(request)
         if time.monotonic() >= deadline:

@@ -101,8 +101,7 @@ class Signature:
         )
 
     def checked_inputs(self, request: InferRequest) -> dict[str, Tensor]:
-        """Return the inputs of ``request`` by name, complete and as declared. Raises
-        BAD_REQUEST."""
+        """Return the inputs by name, complete and as declared. Raises BAD_REQUEST."""
         check_outputs(self.model, request.outputs, {output.name for output in self.outputs})
         inputs = tensors_by_name(request.inputs)
         declarations = {declared.name: declared for declared in self.inputs}
@@ -153,8 +152,7 @@ class Signature:
                 )
 
     def build_response(self, request: InferRequest, outputs: Iterable[Tensor]) -> InferResponse:
-        """Return the response to ``request``, which was checked, with those of ``outputs`` that it
-        wants."""
+        """Return the response to the checked ``request``, with the ``outputs`` that it wants."""
         batch_rank = 1 if self.max_batch_size else 0
         return InferResponse(
             model=self.model,
@@ -172,8 +170,7 @@ def select_outputs(
     batch_rank: int,
     labels: Mapping[str, Sequence[str]],
 ) -> tuple[Tensor, ...]:
-    """Return the ``wanted`` outputs in that order, classified where requested; all if none are
-    named."""
+    """Return the ``wanted`` outputs in order, classified where requested; all if none are named."""
     if not wanted:
         return tuple(outputs.values())
     chosen = []
@@ -189,8 +186,7 @@ def select_outputs(
 def check_outputs(
     model: str, wanted: Sequence[RequestedOutput], known_outputs: Iterable[str]
 ) -> None:
-    """Raise BAD_REQUEST for an output that is unknown, requested twice or requested with wrong
-    parameters."""
+    """Raise BAD_REQUEST for an output that is unknown, duplicate or has wrong parameters."""
     known_outputs = frozenset(known_outputs)
     seen = set()
     for output in wanted:
