@@ -2,7 +2,8 @@
 
 import pytest
 
-from infergate.core.errors import GatewayError, Kind
+from gateway_errors import raises_kind
+from infergate.core.errors import Kind
 from infergate.core.path_segments import decode_segment
 
 
@@ -32,7 +33,6 @@ def test_a_name(segment: str, name: str) -> None:
     ],
 )
 def test_no_name(segment: str, expected: str) -> None:
-    with pytest.raises(GatewayError) as refused:
+    with raises_kind(Kind.BAD_REQUEST) as refused:
         decode_segment(segment, "model name")
-    assert refused.value.kind is Kind.BAD_REQUEST
     assert refused.value.public == expected

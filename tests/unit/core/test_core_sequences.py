@@ -2,7 +2,8 @@ from typing import Any
 
 import pytest
 
-from infergate.core.errors import GatewayError, Kind
+from gateway_errors import raises_kind
+from infergate.core.errors import Kind
 from infergate.core.messages import InferRequest
 from infergate.core.sequences import sequence_id, sequence_key
 
@@ -15,11 +16,8 @@ def test_a_sequence(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [None, True, False, 1.5, 0.0, [], [1], {"a": 1}])
 def test_requests_that_are_refused(value: Any) -> None:
-    with pytest.raises(
-        GatewayError, match="'sequence_id' must be an integer or a string"
-    ) as caught:
+    with raises_kind(Kind.BAD_REQUEST, match="'sequence_id' must be an integer or a string"):
         sequence_id({"sequence_id": value})
-    assert caught.value.kind is Kind.BAD_REQUEST
 
 
 @pytest.mark.parametrize("value", [0, ""])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fakes import LineCodec, Memory, call
 
+from gateway_errors import raises_kind
 from infergate.access.rules import OPERATION_NAMES, AccessRule, AccessRules
 from infergate.backends.builtin import BuiltinBackend
 from infergate.codecs.base import RequestSummary
@@ -84,9 +85,8 @@ async def test_unauthorized_operations_reach_no_backend(
     memory = Memory("b")
     made = gateway(memory)
     for context in (call(), caller(of("other")) if getattr(operation, "model", "") else caller()):
-        with pytest.raises(GatewayError) as caught:
+        with raises_kind(Kind.FORBIDDEN):
             await made.perform(operation, context)
-        assert caught.value.kind is Kind.FORBIDDEN
     assert memory.requests == []
 
 
@@ -136,9 +136,8 @@ async def test_lists_leave_out_models_without_permission() -> None:
 
 async def test_the_status_of_one_model_is_refused_like_its_metadata() -> None:
     made = gateway(BuiltinBackend("b"))
-    with pytest.raises(GatewayError) as caught:
+    with raises_kind(Kind.FORBIDDEN):
         await made.perform(ServerStatusRequest("simple"), caller(of("ident*")))
-    assert caught.value.kind is Kind.FORBIDDEN
 
 
 async def test_dependents_are_unloaded_only_with_permission_for_all(
@@ -149,9 +148,8 @@ async def test_dependents_are_unloaded_only_with_permission_for_all(
     made = gateway(memory)
     some, every = caller(of("m", "repository")), caller(of("*", "repository"))
     others = {"unload_dependents": True}
-    with pytest.raises(GatewayError) as caught:
+    with raises_kind(Kind.FORBIDDEN):
         await made.perform(ModelUnloadRequest("m", parameters=others), some)
-    assert caught.value.kind is Kind.FORBIDDEN
     assert "outcome=forbidden" in caplog.text
     assert memory.requests == []
     await made.perform(ModelUnloadRequest("m", parameters={"unload_dependents": False}), some)

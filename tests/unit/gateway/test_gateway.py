@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 from fakes import Memory, call
 
+from gateway_errors import raises_kind
 from infergate.backends.builtin import BuiltinBackend
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
@@ -66,9 +67,8 @@ async def test_an_operation_reaches_its_routes_backend_and_is_noted() -> None:
 @pytest.mark.parametrize("model", ["", "M", "m2", "../m"])
 async def test_a_model_without_route_is_not_found(model: str) -> None:
     made, memory = one()
-    with pytest.raises(GatewayError, match="no route") as caught:
+    with raises_kind(Kind.NOT_FOUND, match="no route"):
         await made.perform(InferRequest(model), call())
-    assert caught.value.kind is Kind.NOT_FOUND
     assert not memory.requests
 
 

@@ -17,6 +17,7 @@ from fakes import Memory, call
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway_errors import raises_kind
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, UnknownRegionError
 from infergate.core.limits import Limits
@@ -161,9 +162,8 @@ def test_any_numbers_end_in_data_or_an_error(
         made.write(requested_region, bytes(length))
     else:
         for use in (lambda: made.read(requested_region), lambda: made.write(requested_region, b"")):
-            with pytest.raises(GatewayError, match=r"Invalid offset|become shorter") as caught:
+            with raises_kind(Kind.BAD_REQUEST, match=r"Invalid offset|become shorter"):
                 use()
-            assert caught.value.kind is Kind.BAD_REQUEST
     assert FILE.stat().st_size == end
 
 
@@ -314,9 +314,8 @@ async def test_memory_held_by_requests_is_bounded() -> None:
 async def test_regions_are_counted() -> None:
     memory = await on()
     await memory.perform(replace(REGISTER, name="s"), call())
-    with pytest.raises(GatewayError, match="limit") as caught:
+    with raises_kind(Kind.TOO_LARGE, match="limit"):
         await memory.perform(replace(REGISTER, name="t"), call())
-    assert caught.value.kind is Kind.TOO_LARGE
     await memory.perform(SharedMemoryUnregisterRequest("s"), call())
     await memory.perform(replace(REGISTER, name="t"), call())
     assert open_files() == 2
@@ -328,9 +327,8 @@ async def test_regions_are_counted() -> None:
 )
 async def test_invalid_keys_open_no_file(key: str) -> None:
     memory = SharedMemory(LIMITS, enabled=True)
-    with pytest.raises(GatewayError, match="Unable to open") as caught:
+    with raises_kind(Kind.BAD_REQUEST, match="Unable to open"):
         await memory.perform(replace(REGISTER, key=key), call())
-    assert caught.value.kind is Kind.BAD_REQUEST
     assert open_files() == 0
 
 
@@ -373,9 +371,8 @@ async def test_names_that_no_region_has(name: str) -> None:
 )
 async def test_numbers_that_no_region_has(wrong: dict[str, int]) -> None:
     memory = SharedMemory(LIMITS, [Sharing("a")], enabled=True)
-    with pytest.raises(GatewayError, match=r"must be from 0 to \d+$") as caught:
+    with raises_kind(Kind.BAD_REQUEST, match=r"must be from 0 to \d+$"):
         await memory.perform(replace(CUDA, **wrong), call())
-    assert caught.value.kind is Kind.BAD_REQUEST
 
 
 # ---- registering and forgetting
@@ -383,17 +380,15 @@ async def test_numbers_that_no_region_has(wrong: dict[str, int]) -> None:
 
 async def test_a_region_is_listed_once_until_it_is_unregistered() -> None:
     memory = await on()
-    with pytest.raises(GatewayError, match="'r' already in manager") as caught:
+    with raises_kind(Kind.ALREADY_EXISTS, match="'r' already in manager"):
         await memory.perform(replace(REGISTER, size=1), call())
-    assert caught.value.kind is Kind.ALREADY_EXISTS
     for cuda in (None, False):
         status = await memory.perform(SharedMemoryStatusRequest(cuda=cuda), call())
         assert status == SharedMemoryStatus((SharedMemoryRegion("r", KEY, 0, SIZE),))
     status = await memory.perform(SharedMemoryStatusRequest(cuda=True), call())
     assert status == SharedMemoryStatus()
-    with pytest.raises(GatewayError, match="cuda shared memory region: 'r'") as caught:
+    with raises_kind(Kind.NOT_FOUND, match="cuda shared memory region: 'r'"):
         await memory.perform(SharedMemoryStatusRequest("r", cuda=True), call())
-    assert caught.value.kind is Kind.NOT_FOUND
     await memory.perform(SharedMemoryUnregisterRequest("r", cuda=True), call())
     assert open_files() == 1
     for _ in range(2):  # also one that does not exist: clients clean up before they begin
@@ -492,9 +487,8 @@ async def test_disabled_shared_memory_is_not_audited(caplog: pytest.LogCaptureFi
 
 async def test_disabled_shared_memory_opens_no_file() -> None:
     memory = SharedMemory(LIMITS, enabled=False)
-    with pytest.raises(GatewayError, match="'r': shared memory is not supported") as caught:
+    with raises_kind(Kind.UNSUPPORTED, match="'r': shared memory is not supported"):
         await memory.perform(REGISTER, call())
-    assert caught.value.kind is Kind.UNSUPPORTED
     assert open_files() == 0
     assert memory.extensions == ()
     for name in ("", "r"):
@@ -628,10 +622,9 @@ async def test_a_sharing_backend_gets_no_request_past_the_end(
     sharing = Sharing("a")
     memory = await on(LIMITS, sharing)
     await memory.perform(CUDA, call())
-    with pytest.raises(GatewayError, match=names) as caught:
+    with raises_kind(Kind.BAD_REQUEST, match=names):
         async with memory.stage(request_, sharing):
             pytest.fail("it was lent")
-    assert caught.value.kind is Kind.BAD_REQUEST
 
 
 async def test_a_sharing_backend_gets_no_request_for_a_truncated_file() -> None:

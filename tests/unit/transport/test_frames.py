@@ -1,11 +1,11 @@
 """Frames are parsed alike however the received bytes are split."""
 
-import pytest
 from frame_kit import framed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infergate.core.errors import GatewayError, Kind
+from gateway_errors import raises_kind
+from infergate.core.errors import Kind
 from infergate.transport.framed.frame_reader import (
     MAX_LENGTH,
     MAX_READ_AHEAD,
@@ -106,6 +106,5 @@ def test_a_long_frame_goes_where_it_stays() -> None:
 
 def test_a_prefix() -> None:
     assert encode_prefix([b"ab", memoryview(b"c")]) == b"\3\0\0\0"
-    with pytest.raises(GatewayError) as caught:
+    with raises_kind(Kind.TOO_LARGE):
         encode_prefix([Mute()])
-    assert caught.value.kind is Kind.TOO_LARGE

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from graphpipe_wire import metadata, response, verified
 
+from gateway_errors import refused
 from infergate.codecs.base import ParsedRequest
 from infergate.codecs.graphpipe import PLUGIN, errors
 from infergate.codecs.graphpipe import metadata as metadata_module
 from infergate.codecs.graphpipe.codec import MetadataFormat
 from infergate.codecs.profiles import GENERIC
 from infergate.core.datatypes import Datatype
-from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.errors import Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import (
     HealthStatus,
@@ -81,12 +82,6 @@ def read(
 
 def ok(body: bytes, **headers: str) -> HttpResponse:
     return HttpResponse(200, {k.replace("_", "-"): v for k, v in headers.items()}, (body,))
-
-
-def refused(act: Any, *arguments: Any) -> GatewayError:
-    with pytest.raises(GatewayError) as caught:
-        act(*arguments)
-    return caught.value
 
 
 # ---- requests

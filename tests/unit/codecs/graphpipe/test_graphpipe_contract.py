@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway_errors import error_of
 from infergate.codecs.graphpipe import PLUGIN
 from infergate.codecs.graphpipe.datatypes import TYPE_NUMBERS
 from infergate.codecs.graphpipe.flatbuffer_reader import MAX_EXPANSION
 from infergate.codecs.profiles import GENERIC
-from infergate.core.errors import GatewayError
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import (
     HealthStatus,
@@ -175,15 +175,6 @@ def test_all_outputs_come_back(case: tuple[InferRequest, InferResponse, ModelMet
 
 
 # ---- spoilt messages
-
-
-def error_of(act: Any, *arguments: Any) -> GatewayError | None:
-    """Return the GatewayError that ``act`` raises; any other error fails the test."""
-    try:
-        act(*arguments)
-    except GatewayError as error:
-        return error
-    return None
 
 
 def read_all(vector: Vector, body: bytes) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from graphpipe_wire import read_response, request, verified
 
+from gateway_errors import raises_kind, refused
 from infergate.codecs.base import ParsedRequest
 from infergate.codecs.graphpipe import PLUGIN
 from infergate.codecs.graphpipe.codec import GraphPipeCodec, MetadataFormat
@@ -60,12 +61,6 @@ def inference(body: bytes, model: ModelMetadata = MODEL) -> tuple[InferRequest, 
     result = parsed(post(body), model=model)
     assert isinstance(result.operation, InferRequest)
     return result.operation, result.response_options
-
-
-def refused(act: Any, *arguments: Any) -> GatewayError:
-    with pytest.raises(GatewayError) as caught:
-        act(*arguments)
-    return caught.value
 
 
 def body(wire: HttpResponse) -> bytes:
@@ -234,9 +229,8 @@ def test_a_name_that_no_tensor_may_have(name: str) -> None:
         message_with(input_names=[name.encode()]),
         message_with(output_names=[name.encode()]),
     ):
-        with pytest.raises(GatewayError, match=r"the name of (in|out)put 0 ") as caught:
+        with raises_kind(Kind.BAD_REQUEST, match=r"the name of (in|out)put 0 "):
             inference(message)
-        assert caught.value.kind is Kind.BAD_REQUEST
 
 
 def test_more_tensors_than_the_model_has_inputs() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from graphpipe_wire import request, response
 
+from gateway_errors import refused
 from infergate.codecs.graphpipe import PLUGIN, flatbuffer_reader, flatbuffer_writer
 from infergate.codecs.graphpipe.fields import (
     CODE,
@@ -52,12 +53,6 @@ def answered(data: bytes, limits: Limits = DEFAULT_LIMITS) -> InferResponse:
     answer = CODEC.parse_response(HttpResponse(200, {}, (data,)), OPERATION, limits, MODEL)
     assert isinstance(answer, InferResponse)
     return answer
-
-
-def refused(act: Callable[..., Any], *arguments: Any) -> GatewayError:
-    with pytest.raises(GatewayError) as caught:
-        act(*arguments)
-    return caught.value
 
 
 def table(vtable: bytes, inline: bytes, *, behind: bool = False) -> bytes:

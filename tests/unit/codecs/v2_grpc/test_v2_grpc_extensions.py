@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 from tritonclient.grpc import model_config_pb2, service_pb2
 
+from gateway_errors import refused
 from infergate.codecs.base import ParsedRequest
 from infergate.codecs.profiles import GENERIC, KSERVE, MLSERVER, TRITON
 from infergate.codecs.v2_grpc import PLUGIN
 from infergate.codecs.v2_grpc import messages as pb
-from infergate.core.errors import GatewayError, Kind
+from infergate.core.errors import Kind
 from infergate.core.limits import DEFAULT_LIMITS, MIB, Limits
 from infergate.core.messages import (
     Acknowledgement,
@@ -54,12 +55,6 @@ def read(message: Any, operation: Operation) -> Response:
 
 def built(answer: Response, parsed: ParsedRequest, kind: Any) -> Any:
     return kind.FromString(join_parts(CODEC.build_response(answer, parsed).message))
-
-
-def refused(act: Any) -> GatewayError:
-    with pytest.raises(GatewayError) as caught:
-        act()
-    return caught.value
 
 
 # ---- loading

@@ -5,8 +5,9 @@ from functools import partial
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from v2_rest_wires import CODEC, body, error_of, post
+from v2_rest_wires import CODEC, body, post
 
+from gateway_errors import error_of
 from infergate.codecs.base import ParsedRequest, PartialInferRequest, Profile
 from infergate.codecs.profiles import GENERIC, KSERVE, MLSERVER, TRITON
 from infergate.codecs.v2_rest import PLUGIN

@@ -1,6 +1,5 @@
 """Shorthands for the wire messages of these tests."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -64,12 +63,3 @@ def refused(wire: HttpRequest, *mentions: str, kind: Kind = Kind.BAD_REQUEST) ->
     for mention in mentions:
         assert mention in caught.value.public
     return caught.value
-
-
-def error_of(act: Callable[[], object]) -> GatewayError | None:
-    """Return the GatewayError that ``act`` raises; any other error is a bug of the codec."""
-    try:
-        act()
-    except GatewayError as error:
-        return error
-    return None

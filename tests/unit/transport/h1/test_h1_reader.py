@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from infergate.core.errors import GatewayError, Kind
+from gateway_errors import raises_kind
+from infergate.core.errors import Kind
 from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
 from infergate.transport.http1 import request_head as heads
@@ -302,9 +303,8 @@ def test_a_chunk_too_large_is_refused_when_it_is_announced(chunks: bytes) -> Non
     into = reader()
     put(into, CHUNKED + chunks)
     assert into.read_head() is not None
-    with pytest.raises(GatewayError) as caught:
+    with raises_kind(Kind.TOO_LARGE):
         into.read_body()
-    assert caught.value.kind is Kind.TOO_LARGE
 
 
 # ---- what is remembered -------------------------------------------------------------------------

@@ -1,0 +1,32 @@
+"""Assertions about the errors of the gateway."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from infergate.core.errors import GatewayError, Kind
+
+
+@contextmanager
+def raises_kind(kind: Kind, match: str | None = None) -> Iterator[pytest.ExceptionInfo[GatewayError]]:
+    """Expect a GatewayError of this kind whose text matches."""
+    with pytest.raises(GatewayError, match=match) as caught:
+        yield caught
+    assert caught.value.kind is kind
+
+
+def refused(act: Callable[..., object], *arguments: object) -> GatewayError:
+    """Return the GatewayError that ``act`` must raise."""
+    with pytest.raises(GatewayError) as caught:
+        act(*arguments)
+    return caught.value
+
+
+def error_of(act: Callable[..., object], *arguments: object) -> GatewayError | None:
+    """Return the GatewayError that ``act`` raises; any other error fails the test."""
+    try:
+        act(*arguments)
+    except GatewayError as error:
+        return error
+    return None
