@@ -9,7 +9,9 @@ from infergate.core.errors import GatewayError, Kind
 
 
 @contextmanager
-def raises_kind(kind: Kind, match: str | None = None) -> Iterator[pytest.ExceptionInfo[GatewayError]]:
+def raises_kind(
+    kind: Kind, match: str | None = None
+) -> Iterator[pytest.ExceptionInfo[GatewayError]]:
     """Expect a GatewayError of this kind whose text matches."""
     with pytest.raises(GatewayError, match=match) as caught:
         yield caught

@@ -117,17 +117,17 @@ def of_request(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any]:
     checked = outcome(codec.validate, wire, limits)
     parsed = outcome(lambda: codec.parse_request(fresh(), limits).operation)
     steps = [summary, checked, parsed, outcome(codec.sequence_of, fresh(), limits)]
-    wires = [fresh()]
+    requests = [fresh()]
     if not isinstance(parsed, tuple):
-        wires.append(codec.validate(wire, limits))
+        requests.append(codec.validate(wire, limits))
     names = (
         (getattr(summary, "model", "x"), getattr(summary, "version", "")),
         ("other", "9"),
         ("o", ""),
     )
-    for way, profile, (model, version) in itertools.product(wires, (GENERIC, TRITON), names):
+    for way, profile, (model, version) in itertools.product(requests, (GENERIC, TRITON), names):
         steps.append(outcome(codec.rewrite_request, way, model, version, profile))
-    steps.append(outcome(codec.sequence_of, wires[-1], limits))
+    steps.append(outcome(codec.sequence_of, requests[-1], limits))
     return steps
 
 
