@@ -42,14 +42,6 @@ def _add_rpc_metadata(wire: RpcRequest, headers: Mapping[str, str]) -> None:
     wire.metadata = {**headers, **wire.metadata} if wire.metadata else headers
 
 
-def _http_headers(wire: HttpResponse) -> Mapping[str, str]:
-    return wire.headers
-
-
-def _rpc_metadata(wire: RpcResponse) -> Mapping[str, str]:
-    return wire.metadata
-
-
 def _is_http_unavailable(wire: HttpResponse) -> bool:
     return wire.status in _UNAVAILABLE_STATUSES
 
@@ -72,7 +64,7 @@ def _set_memory_account(wire: HttpRequest | RpcRequest, memory: MemoryAccount) -
 
 HTTP_MESSAGES: Final = MessageAccess(
     _add_http_headers,
-    _http_headers,
+    attrgetter("headers"),
     _is_http_unavailable,
     attrgetter("headers"),
     _with_http_headers,
@@ -81,7 +73,7 @@ HTTP_MESSAGES: Final = MessageAccess(
 )
 RPC_MESSAGES: Final = MessageAccess(
     _add_rpc_metadata,
-    _rpc_metadata,
+    attrgetter("metadata"),
     _is_rpc_unavailable,
     attrgetter("metadata"),
     _with_rpc_metadata,

@@ -102,7 +102,6 @@ def _encoded(family: Metric, encode: Encode) -> str:
 
 
 def _row_formatter(family: MetricFamily) -> Callable[[Row], str]:
-    """Return a function that formats a row of a counter or gauge."""
     name = family.name + ("_total" if family.type == "counter" else "")
     order = _sorted_indices(family.labels)
     form = f"{name}{_braced([family.labels[i] for i in order])} %s\n"
@@ -116,7 +115,6 @@ def _row_formatter(family: MetricFamily) -> Callable[[Row], str]:
 
 
 def _histogram_formatter(family: MetricFamily, *, exemplars: bool) -> Callable[[Row], str]:
-    """Return a function that formats a row of a histogram."""
     name, names = family.name, family.labels
     bounds = list(map(_go, (*family.bounds, math.inf)))
     order = _sorted_indices(names)
