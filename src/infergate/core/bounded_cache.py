@@ -29,3 +29,28 @@ class BoundedCache(dict[K, V]):
 
     def __reduce__(self) -> tuple[Callable[[int], BoundedCache[K, V]], tuple[int]]:
         return BoundedCache, (self._max_entries,)
+
+
+class WeightedCache(BoundedCache[K, V]):
+    """A bounded cache whose entries also have weights: at most ``max_weight`` together."""
+
+    __slots__ = ("_max_weight", "_weight")
+
+    def __init__(self, max_entries: int, max_weight: int) -> None:
+        super().__init__(max_entries)
+        self._max_weight = max_weight
+        self._weight = 0
+
+    def add(self, key: K, value: V, weight: int) -> None:
+        """Add an entry that is not there yet; one that is too heavy is left out."""
+        if weight > self._max_weight:
+            return
+        if len(self) >= self._max_entries or self._weight + weight > self._max_weight:
+            self.clear()
+        self._weight += weight
+        self[key] = value
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        super().clear()
+        self._weight = 0

@@ -47,15 +47,14 @@ class StaleError(GatewayError):
 
 
 class PooledConnection(asyncio.BaseProtocol):
-    """One connection to ``endpoint`` that belongs to ``pool``: sends a request, waits for the
-    response.
+    """One connection of ``pool``: sends a request, waits for the response.
 
     Subclasses interpret the bytes.
     """
 
-    def __init__(self, limits: Limits, endpoint: Endpoint, pool: Pool[Any]) -> None:
-        self._limits = limits
-        self._endpoint = endpoint
+    def __init__(self, pool: Pool[Any]) -> None:
+        self._limits = pool.limits
+        self._endpoint = pool.endpoint
         self._pool = pool
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
@@ -187,7 +186,7 @@ class PooledConnection(asyncio.BaseProtocol):
 
 
 PooledT = TypeVar("PooledT", bound=PooledConnection)
-ConnectionFactory = Callable[[Limits, Endpoint, "Pool[Any]"], PooledT]
+ConnectionFactory = Callable[["Pool[Any]"], PooledT]
 
 
 class Pool(Generic[PooledT]):
@@ -200,8 +199,8 @@ class Pool(Generic[PooledT]):
         endpoint: Endpoint,
         tls: ClientTlsContext | None,
     ) -> None:
-        self._endpoint: Final = endpoint
-        self._limits: Final = limits
+        self.endpoint: Final = endpoint
+        self.limits: Final = limits
         self._create: Final = create
         self._idle: list[PooledT] = []
         self._open: set[PooledT] = set()
@@ -221,7 +220,7 @@ class Pool(Generic[PooledT]):
     async def connect(self, timeout: float) -> PooledT:
         """Return a new connection within ``timeout`` and ``limits.connect_time``. Raises CONNECT,
         TIMEOUT."""
-        limit = self._limits.connect_time
+        limit = self.limits.connect_time
         kind, public = Kind.CONNECT, "the backend could not be reached"
         if timeout < limit:
             limit = timeout
@@ -234,17 +233,16 @@ class Pool(Generic[PooledT]):
                 kind = Kind.CONNECT
             if isinstance(error, ssl.SSLError):
                 public = NO_TLS
-            detail = f"{self._endpoint}: {error!r}"
+            detail = f"{self.endpoint}: {error!r}"
             raise GatewayError(kind, public, origin=failure_origin(error), detail=detail) from error
         if connection.is_usable:
             self._open.add(connection)
         return connection
 
     async def _open_connection(self) -> PooledT:
-        return await open_connection(self._loop, self._create_connection, self._endpoint, self._tls)
-
-    def _create_connection(self) -> PooledT:
-        return self._create(self._limits, self._endpoint, self)
+        return await open_connection(
+            self._loop, lambda: self._create(self), self.endpoint, self._tls
+        )
 
     async def close(self) -> None:
         """Close all connections, including busy ones."""

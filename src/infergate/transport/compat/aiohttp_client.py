@@ -7,7 +7,6 @@ from typing import Any
 
 from infergate.core.limits import Limits
 from infergate.core.tls_settings import ClientTls
-from infergate.transport.base import Endpoint
 from infergate.transport.client.pool import Pool
 from infergate.transport.compat.aiohttp_parser import AiohttpReader
 from infergate.transport.http1.exchange import HttpExchangeConnection
@@ -17,8 +16,8 @@ from infergate.transport.http1.upstream import Http1Upstream
 class AiohttpClientConnection(HttpExchangeConnection, asyncio.Protocol):
     """A connection whose responses aiohttp parses."""
 
-    def __init__(self, limits: Limits, endpoint: Endpoint, pool: Pool[Any]) -> None:
-        super().__init__(AiohttpReader, limits, endpoint, pool)
+    def __init__(self, pool: Pool[Any]) -> None:
+        super().__init__(AiohttpReader, pool)
 
 
 class AiohttpUpstream(Http1Upstream):

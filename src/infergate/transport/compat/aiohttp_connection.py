@@ -119,7 +119,6 @@ class AiohttpConnection(Http1Connection, asyncio.Protocol):
         self._reject(fault)
 
     def _begin_request(self, message: RawRequestMessage, payload: StreamReader) -> None:
-        """Start a request whose head is complete."""
         self._partial_head.clear()
         host = self._listener
         context = RequestContext(self._peer, peer_identity=self._identity)
@@ -138,7 +137,6 @@ class AiohttpConnection(Http1Connection, asyncio.Protocol):
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _read_body(self) -> None:
-        """Take the received part of the body; serve the request when it is complete."""
         request = self._request
         assert request is not None
         try:

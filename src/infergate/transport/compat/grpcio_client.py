@@ -68,11 +68,7 @@ class GrpcioUpstream:
         self._channels: dict[Endpoint, tuple[Any, _MethodStubs]] = {}
 
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
-        """Send a request and wait for the whole response (see
-        :class:`~infergate.transport.base.Upstream`).
-
-        A status sent by the server, whatever its code, is an :class:`RpcResponse`.
-        """
+        """Send a request and return the whole response, or the status that the server sent."""
         message = self._message(wire)
         channel, methods = self._channels.get(endpoint) or self._open(endpoint)
         stub = methods.get(wire.method)
@@ -96,11 +92,10 @@ class GrpcioUpstream:
     async def stream(
         self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[RpcResponse, None]:
-        """Send one message, and yield each response message (see
-        :class:`~infergate.transport.base.StreamingUpstream`).
+        """Send one message, and yield each response message.
 
-        A status of the server other than OK is the last :class:`RpcResponse`. Metadata comes with
-        the first message and, if there is any at the end, with a last response without a message.
+        A status of the server other than OK is the last response. Metadata comes with the first
+        message and, if there is any at the end, with a last response without a message.
         """
         message = self._message(wire)
         channel, _ = self._channels.get(endpoint) or self._open(endpoint)

@@ -325,7 +325,6 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _refuse_stream(
         self, error: GatewayError, method: str, context: RequestContext, servicer_context: Any
     ) -> None:
-        """End a stream with `error`."""
         refusal = build_refusal(self.app, error, method, context)
         if refusal.code:
             _set_status(servicer_context, refusal)

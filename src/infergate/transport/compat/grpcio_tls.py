@@ -55,9 +55,7 @@ def _credentials(certificates: ServerTlsContext) -> Any:
         certificates.reload_if_changed()
         if loaded_generation == certificates.generation:
             return None
-        configuration = _configuration(
-            certificates
-        )  # if that fails, the next handshake tries again
+        configuration = _configuration(certificates)  # if it fails, the next handshake retries
         loaded_generation = certificates.generation
         return configuration
 

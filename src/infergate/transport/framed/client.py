@@ -29,8 +29,8 @@ _HTTP_AS_LENGTH: Final = PREFIX.unpack(b"HTTP")[0]
 class FrameClientConnection(PooledConnection, asyncio.BufferedProtocol):
     """One connection to a backend that answers frames with frames."""
 
-    def __init__(self, limits: Limits, endpoint: Endpoint, pool: Pool[Any]) -> None:
-        super().__init__(limits, endpoint, pool)
+    def __init__(self, pool: Pool[Any]) -> None:
+        super().__init__(pool)
         self._frames = FrameReader()
         self._is_frame_open = False
 

@@ -84,11 +84,9 @@ class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
             self._begin_request(length)
 
     def _begin_request(self, length: int) -> None:
-        """Start a frame of ``length`` announced bytes."""
         host, frames = self._listener, self._frames
-        if is_client_hello(
-            frames.peek(CLIENT_HELLO_PREFIX)
-        ):  # as a length, a ClientHello is many megabytes
+        # As a length, a ClientHello is many megabytes.
+        if is_client_hello(frames.peek(CLIENT_HELLO_PREFIX)):
             host.gate.refuse_tls(self._peer)
             self._state = ConnectionState.CLOSED
             self._transport.abort()
@@ -113,7 +111,6 @@ class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
         self._read_body()
 
     def _read_body(self) -> None:
-        """Serve the request when its frame is complete."""
         request, frames = self._request, self._frames
         assert request is not None
         body = frames.take()

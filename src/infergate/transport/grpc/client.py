@@ -51,11 +51,7 @@ class H2Upstream(PooledUpstream):
         super().__init__(self._pools)
 
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
-        """Send a request and wait for the whole response (see
-        :class:`~infergate.transport.base.Upstream`).
-
-        A status sent by the server, whatever its code, is an :class:`RpcResponse`.
-        """
+        """Send a request and return the whole response, or the status that the server sent."""
         self._check(wire)
         pool = self._pools[endpoint]
         deadline = pool.loop.time() + timeout
@@ -71,11 +67,10 @@ class H2Upstream(PooledUpstream):
     async def stream(
         self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[RpcResponse, None]:
-        """Send one message, and yield each response message (see
-        :class:`~infergate.transport.base.StreamingUpstream`).
+        """Send one message, and yield each response message.
 
-        A status of the server other than OK is the last :class:`RpcResponse`. Metadata comes with
-        the first message and, if there is any at the end, with a last response without a message.
+        A status of the server other than OK is the last response. Metadata comes with the first
+        message and, if there is any at the end, with a last response without a message.
         """
         self._check(wire)
         pool = self._pools[endpoint]

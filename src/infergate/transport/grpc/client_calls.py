@@ -38,10 +38,9 @@ class UnaryClientCall(ClientCall):
             self._set_counted(reader.length)
             if reader.message is None:
                 self._connection.engine.expect(self._stream, reader.length)
-        if (
-            reader.message is not None and len(reader.message) > self._counted_bytes
-        ):  # it was compressed
-            self._set_counted(len(reader.message))
+        message = reader.message
+        if message is not None and len(message) > self._counted_bytes:  # it was compressed
+            self._set_counted(len(message))
 
     async def wait_response(self) -> RpcResponse:
         """Wait for the response. Raises StreamRefused and GatewayError."""

@@ -54,7 +54,7 @@ class Http2NotNegotiatedError(ssl.SSLError):
     """The server did not select HTTP/2 in the TLS handshake."""
 
 
-class GrpcClientConnection(Http2Protocol):
+class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
     """One connection to `endpoint`. `on_ready` is called when it may be used, `on_capacity_change`
     when it has capacity again, or, with the connection, when it is over."""
 
@@ -66,9 +66,7 @@ class GrpcClientConnection(Http2Protocol):
         on_ready: Callable[[GrpcClientConnection], None],
         on_capacity_change: Callable[[GrpcClientConnection | None], None],
     ) -> None:
-        core = Http2ClientConnection(_MAX_HEADER_BYTES)
-        super().__init__(loop, core)
-        self.engine: Final = core
+        super().__init__(loop, Http2ClientConnection(_MAX_HEADER_BYTES))
         self.endpoint: Final = endpoint
         self.max_message: Final = limits.body + MESSAGE_OVERHEAD
         self._ready_callback: Final = on_ready
@@ -373,9 +371,7 @@ class ClientCall:
     def _finish(self) -> None:
         self._is_over = True
         link, stream = self._connection, self._stream
-        stream.owner = (
-            NO_OWNER  # a reference cycle would keep the messages until garbage collection
-        )
+        stream.owner = NO_OWNER  # a cycle would keep the messages until garbage collection
         if stream.local_open or stream.remote_open:
             link.engine.reset(stream, Code.CANCEL)
             link.flush_soon()
@@ -422,7 +418,6 @@ class ClientCall:
         self._counted_bytes = size
 
     async def _inflate(self, message: Buffer | DeferredInflation) -> Buffer:
-        """Return `message`, inflated if necessary. Raises GatewayError."""
         if not isinstance(message, DeferredInflation):
             return message
         try:
@@ -433,7 +428,6 @@ class ClientCall:
         return inflated
 
     def _message_error(self, error: MessageTooLongError | InvalidMessageError) -> GatewayError:
-        """Return the error for an invalid message of the backend."""
         detail = self._detail(error)
         if isinstance(error, InvalidMessageError):
             return backend_garbage("the backend's answer broke off", detail)

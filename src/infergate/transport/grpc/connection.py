@@ -7,7 +7,7 @@ output is written once per event loop iteration.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from infergate.core.limits import KIB, MIB
 from infergate.transport.http2.connection import Http2Connection
@@ -29,12 +29,15 @@ _MAX_JOINED: Final = 64 * KIB
 """Up to this many bytes, one copy is cheaper than a vectored write."""
 
 
-class Http2Protocol(asyncio.Protocol):
+EngineT = TypeVar("EngineT", bound=Http2Connection)
+
+
+class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
     """The asyncio protocol of an HTTP/2 connection."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, engine: Http2Connection) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, engine: EngineT) -> None:
         self.loop: Final = loop
-        self._engine: Final = engine
+        self.engine: Final = engine
         self._transport: asyncio.Transport
         self._will_flush = False
         self.is_write_paused = False
@@ -64,7 +67,7 @@ class Http2Protocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass the bytes to the engine and handle its events."""
-        for event in self._engine.receive(data, self.loop.time()):
+        for event in self.engine.receive(data, self.loop.time()):
             kind = type(event)
             if kind is Data:
                 event.stream.owner.add(event.parts, event.size, event.end)  # type: ignore[union-attr]
@@ -128,7 +131,7 @@ class Http2Protocol(asyncio.Protocol):
 
     def flush(self) -> None:
         """Write pending output."""
-        parts: list[Any] = self._engine.take_output()
+        parts: list[Any] = self.engine.take_output()
         if not parts or self._transport.is_closing():
             return
         if len(parts) == 1:

@@ -49,14 +49,12 @@ _DEADLINE_TEXT: Final = "Deadline Exceeded"
 MESSAGE_TIMEOUT_TEXT: Final = "the message did not come in time"
 
 
-class CallConnection(Http2Protocol):
+class CallConnection(Http2Protocol[Http2ServerConnection]):
     """A client's HTTP/2 connection with its calls."""
 
     def __init__(self, listener: SocketListener[RpcApp]) -> None:
         limits = listener.limits
-        core = Http2ServerConnection(limits.headers, limits.streams)
-        super().__init__(listener.loop, core)
-        self.engine: Final = core
+        super().__init__(listener.loop, Http2ServerConnection(limits.headers, limits.streams))
         self.listener: Final = listener
         self.peer = ""
         self.peer_identity: tuple[str, ...] = ()  # `RequestContext.peer_identity`

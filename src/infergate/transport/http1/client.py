@@ -18,7 +18,6 @@ from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.tensor import Buffer
 from infergate.core.tls_settings import ClientTls
 from infergate.core.wire import HttpResponse
-from infergate.transport.base import Endpoint
 from infergate.transport.client.pool import Pool
 from infergate.transport.http1.exchange import HttpExchangeConnection
 from infergate.transport.http1.response_head import PlainResponseHead, PlainResponseParser
@@ -32,10 +31,8 @@ _SCRATCH_BYTES: Final = 64 * KIB
 class H1ClientConnection(HttpExchangeConnection, asyncio.BufferedProtocol):
     """One connection to a backend."""
 
-    def __init__(
-        self, scratch: memoryview, limits: Limits, endpoint: Endpoint, pool: Pool[Any]
-    ) -> None:
-        super().__init__(LenientReader, limits, endpoint, pool)
+    def __init__(self, scratch: memoryview, pool: Pool[Any]) -> None:
+        super().__init__(LenientReader, pool)
         self._scratch: Final = scratch
         self._plain_parser: Final = PlainResponseParser()
         self._plain: PlainResponseHead | None = None  # the response being received

@@ -13,10 +13,8 @@ from typing import Any, Final
 
 from infergate.core import server_sent_events
 from infergate.core.errors import GatewayError
-from infergate.core.limits import Limits
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.wire import HttpRequest, HttpResponse, total_size
-from infergate.transport.base import Endpoint
 from infergate.transport.client.pool import Pool
 from infergate.transport.http1 import message_head
 from infergate.transport.http1.exchange import (
@@ -29,14 +27,8 @@ from infergate.transport.http1.exchange import (
 class EventStreamConnection(HttpExchangeConnection, asyncio.Protocol):
     """A connection for one exchange; yields the events of the response."""
 
-    def __init__(
-        self,
-        create_reader: ResponseReaderFactory,
-        limits: Limits,
-        endpoint: Endpoint,
-        pool: Pool[Any],
-    ) -> None:
-        super().__init__(create_reader, limits, endpoint, pool)
+    def __init__(self, create_reader: ResponseReaderFactory, pool: Pool[Any]) -> None:
+        super().__init__(create_reader, pool)
         self._events: server_sent_events.EventStreamParser | None = None
         self._is_over = False
         self._error: GatewayError | None = None
@@ -104,7 +96,6 @@ class EventStreamConnection(HttpExchangeConnection, asyncio.Protocol):
         self._end(error)
 
     def _next_event(self) -> bytes | None:
-        """Return the data of the next complete event, or None."""
         if self._events is None:
             return None
         try:

@@ -10,11 +10,9 @@ from typing import Any, Final, Protocol
 
 from infergate import __version__
 from infergate.core.errors import backend_garbage
-from infergate.core.limits import Limits
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, total_size
-from infergate.transport.base import Endpoint
 from infergate.transport.client.pool import Pool, PooledConnection
 from infergate.transport.http1 import message_head
 
@@ -56,16 +54,10 @@ bytes."""
 class HttpExchangeConnection(PooledConnection):
     """A connection that carries HTTP/1.1 exchanges. Subclasses receive the bytes."""
 
-    def __init__(
-        self,
-        create_reader: ResponseReaderFactory,
-        limits: Limits,
-        endpoint: Endpoint,
-        pool: Pool[Any],
-    ) -> None:
-        super().__init__(limits, endpoint, pool)
+    def __init__(self, create_reader: ResponseReaderFactory, pool: Pool[Any]) -> None:
+        super().__init__(pool)
         self._own_lines: Final = (
-            f"host: {endpoint.authority}\r\nuser-agent: infergate/{__version__}\r\n"
+            f"host: {pool.endpoint.authority}\r\nuser-agent: infergate/{__version__}\r\n"
         )
         self._create_reader: Final = create_reader
         self._method = ""

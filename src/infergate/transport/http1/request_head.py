@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeVar
 
 import httptools
 
+from infergate.core.bounded_cache import WeightedCache
 from infergate.core.errors import GatewayError
 from infergate.core.limits import KIB, Limits
 from infergate.transport.http1 import message_head
@@ -183,28 +184,17 @@ class HeadFields:
 ParsedT = TypeVar("ParsedT")
 
 
-class HeadCache(Generic[ParsedT]):
-    """A bounded cache of parsed heads, keyed by their bytes."""
+class HeadCache(WeightedCache[bytes, ParsedT]):
+    """The parsed heads of one connection by their bytes."""
 
-    __slots__ = ("_bytes", "_parsed")
+    __slots__ = ()
 
     def __init__(self) -> None:
-        self._parsed: dict[bytes, ParsedT] = {}
-        self._bytes = 0
+        super().__init__(MAX_CACHE_BYTES // _BYTES_PER_FIELD, MAX_CACHE_BYTES)
 
-    def get(self, raw: bytes) -> ParsedT | None:
-        """Return the parsed form of ``raw`` if it is cached."""
-        return self._parsed.get(raw)
-
-    def add(self, raw: bytes, parsed: ParsedT, headers: Mapping[str, str]) -> None:
+    def add_head(self, raw: bytes, parsed: ParsedT, headers: Mapping[str, str]) -> None:
         """Cache the parsed form of ``raw``, whose headers are ``headers``."""
-        weight = 2 * len(raw) + _BYTES_PER_FIELD * (1 + len(headers))
-        if self._bytes + weight > MAX_CACHE_BYTES:
-            self._parsed.clear()
-            self._bytes = 0
-        if weight <= MAX_CACHE_BYTES:
-            self._parsed[raw] = parsed
-            self._bytes += weight
+        self.add(raw, parsed, 2 * len(raw) + _BYTES_PER_FIELD * (1 + len(headers)))
 
 
 class RequestHeadParser:
@@ -223,7 +213,7 @@ class RequestHeadParser:
             return cached
         head = HttpRequestHead(raw, self._limits)
         if head.error is None:
-            self._cache.add(raw, head, head.headers)
+            self._cache.add_head(raw, head, head.headers)
         return head
 
 

@@ -51,7 +51,7 @@ class PlainResponseParser:
         if head is None:
             head = _parse(raw)
             if head is not None:
-                self._cache.add(raw, head, head.headers)
+                self._cache.add_head(raw, head, head.headers)
         return head
 
 

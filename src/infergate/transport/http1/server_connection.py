@@ -199,7 +199,6 @@ class HttpServerConnection(asyncio.BaseProtocol):
     # ---- answering
 
     def _start(self, request: IncomingHttpRequest) -> None:
-        """Serve a complete request."""
         if self._incoming_body is not None:
             self._incoming_body.finish()
         self._timer.stop()
@@ -288,7 +287,6 @@ class HttpServerConnection(asyncio.BaseProtocol):
             self._next_request()
 
     def _next_request(self) -> None:
-        """Accept the next request, which may have arrived already."""
         if self._is_last():
             self._close()
             return

@@ -76,12 +76,12 @@ class Http2Connection(Http2FrameReader):
     # ---- to be implemented by subclasses
 
     def _on_headers(self, number: int, fields: HeaderBlock, *, end: bool) -> None:
-        """Handle a header block. Raises Http2ConnectionError and Http2StreamError."""
+        """Handle a header block."""
         raise NotImplementedError
 
     def _is_idle(self, number: int) -> bool:
         """Return whether a stream with this number was never opened."""
-        raise NotImplementedError
+        return number > self.last_stream or not number % 2
 
     def _on_pong(self, payload: bytes) -> None:
         """Handle the answer to a PING of ours."""
@@ -128,13 +128,11 @@ class Http2Connection(Http2FrameReader):
                 if len(payload) != PRIORITY_SIZE:
                     if self._is_idle(stream):  # no RST_STREAM on these (RFC 9113, 6.4)
                         raise Http2ConnectionError(
-                            Code.FRAME_SIZE_ERROR, "a PRIORITY frame of the wrong size"
+                            "a PRIORITY frame of the wrong size", Code.FRAME_SIZE_ERROR
                         )
                     raise Http2StreamError(stream, Code.FRAME_SIZE_ERROR)
             case _:
-                raise Http2ConnectionError(
-                    Code.PROTOCOL_ERROR, "PUSH_PROMISE although push is disabled"
-                )
+                raise Http2ConnectionError("PUSH_PROMISE although push is disabled")
 
     def _on_block(self, number: int, block: bytes, *, end: bool) -> None:
         self.progress_count += 1
@@ -148,13 +146,12 @@ class Http2Connection(Http2FrameReader):
         self._on_headers(number, fields, end=end)
 
     def _can_skip_block(self) -> bool:
-        """Return whether the peer has acknowledged our SETTINGS, so that it has no dynamic
-        table."""
+        """Return whether the peer has acknowledged our SETTINGS: it has no dynamic table."""
         return not self._unacknowledged_settings
 
     def _on_data(self, number: int, flags: int, length: int, body: int) -> Stream | None:
         if length > self._receive_window:
-            raise Http2ConnectionError(Code.FLOW_CONTROL_ERROR, "DATA beyond the connection window")
+            raise Http2ConnectionError("DATA beyond the connection window", Code.FLOW_CONTROL_ERROR)
         self._receive_window -= length
         self._unreleased += length
         if self._unreleased * 2 >= limits.CONNECTION_WINDOW:
@@ -170,12 +167,9 @@ class Http2Connection(Http2FrameReader):
         return stream
 
     def _on_closed_stream_data(self, number: int, body: int) -> None:
-        """Handle DATA on a stream that is not open; `body` excludes padding. Raises
-        Http2ConnectionError and Http2StreamError."""
+        """Handle DATA on a stream that is not open; `body` excludes padding."""
         if self._is_idle(number):
-            raise Http2ConnectionError(
-                Code.PROTOCOL_ERROR, "DATA on a stream that was never opened"
-            )
+            raise Http2ConnectionError("DATA on a stream that was never opened")
         if not self._closed_streams.accept_data(number, body):
             self._charge_budget("DATA on closed streams")
 
@@ -229,9 +223,7 @@ class Http2Connection(Http2FrameReader):
 
     def _on_reset(self, number: int, payload: bytes) -> None:
         if self._is_idle(number):
-            raise Http2ConnectionError(
-                Code.PROTOCOL_ERROR, "RST_STREAM on a stream that was never opened"
-            )
+            raise Http2ConnectionError("RST_STREAM on a stream that was never opened")
         stream = self.streams.get(number)
         if stream is None or not self.is_client:
             self._charge_budget("resets")
@@ -250,16 +242,14 @@ class Http2Connection(Http2FrameReader):
         increment = UINT32.unpack(payload)[0] & frames.LARGEST_WINDOW
         if number == 0:
             if not increment:
-                raise Http2ConnectionError(Code.PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
+                raise Http2ConnectionError("WINDOW_UPDATE of 0")
             for waiting_stream in out.grow_window(increment):
                 self._on_queue_sent(waiting_stream)
             return
         stream = self.streams.get(number)
         if stream is None:
             if self._is_idle(number):
-                raise Http2ConnectionError(
-                    Code.PROTOCOL_ERROR, "WINDOW_UPDATE on a stream that was never opened"
-                )
+                raise Http2ConnectionError("WINDOW_UPDATE on a stream that was never opened")
             return
         if not increment:
             raise Http2StreamError(number, Code.PROTOCOL_ERROR)
@@ -282,16 +272,16 @@ class Http2Connection(Http2FrameReader):
             self._on_settings_ack(payload)
             return
         if len(payload) % frames.SETTING.size:
-            raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
+            raise Http2ConnectionError("SETTINGS of a wrong size", Code.FRAME_SIZE_ERROR)
         if not self._settings_budget.spend(self._now):
-            raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "too many SETTINGS")
+            raise Http2ConnectionError("too many SETTINGS", Code.ENHANCE_YOUR_CALM)
         initial = self._outbound.initial_window
         for identifier, value in frames.SETTING.iter_unpack(payload):
             if identifier == frames.INITIAL_WINDOW_SIZE:
                 initial = value  # applied once, however often it is repeated
                 if value > frames.LARGEST_WINDOW:
                     raise Http2ConnectionError(
-                        Code.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is too large"
+                        "INITIAL_WINDOW_SIZE is too large", Code.FLOW_CONTROL_ERROR
                     )
             else:
                 self._apply_setting(identifier, value)
@@ -306,12 +296,10 @@ class Http2Connection(Http2FrameReader):
     def _on_settings_ack(self, payload: bytes) -> None:
         if payload:
             raise Http2ConnectionError(
-                Code.FRAME_SIZE_ERROR, "a SETTINGS acknowledgement with a payload"
+                "a SETTINGS acknowledgement with a payload", Code.FRAME_SIZE_ERROR
             )
         if not self._has_received_settings or not self._unacknowledged_settings:
-            raise Http2ConnectionError(
-                Code.PROTOCOL_ERROR, "a SETTINGS acknowledgement without SETTINGS"
-            )
+            raise Http2ConnectionError("a SETTINGS acknowledgement without SETTINGS")
         self._unacknowledged_settings -= 1
         self._header_decoder.disable_table()
 
@@ -325,7 +313,7 @@ class Http2Connection(Http2FrameReader):
                 self.peer_max_streams = value
             case frames.MAX_FRAME_SIZE:
                 if not frames.MIN_FRAME_SIZE <= value <= frames.LARGEST_FRAME_SIZE:
-                    raise Http2ConnectionError(Code.PROTOCOL_ERROR, "MAX_FRAME_SIZE out of range")
+                    raise Http2ConnectionError("MAX_FRAME_SIZE out of range")
                 self._outbound.max_frame_size = value
 
     def _apply_initial_window(self, initial: int) -> None:
@@ -334,13 +322,13 @@ class Http2Connection(Http2FrameReader):
         for stream in tuple(self.streams.values()):
             sent = out.grow_stream_window(stream, grown)
             if sent is None:
-                raise Http2ConnectionError(Code.FLOW_CONTROL_ERROR, "a stream window overflows")
+                raise Http2ConnectionError("a stream window overflows", Code.FLOW_CONTROL_ERROR)
             if sent:
                 self._on_queue_sent(stream)
 
     def _check_push(self, value: int) -> None:
         if value > 1:
-            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "ENABLE_PUSH is not 0 or 1")
+            raise Http2ConnectionError("ENABLE_PUSH is not 0 or 1")
 
     def _on_ping(self, flags: int, payload: bytes) -> None:
         if flags & ACK:
@@ -352,7 +340,7 @@ class Http2Connection(Http2FrameReader):
             self._ping_budget.refill()
         if not self._ping_budget.spend(self._now):
             # On this reason gRPC clients reduce their ping rate (gRFC A8).
-            raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "too_many_pings")
+            raise Http2ConnectionError("too_many_pings", Code.ENHANCE_YOUR_CALM)
         self._outbound.output.append(frames.frame(frames.PING, ACK, 0, payload))
 
     def _on_goaway(self, payload: bytes) -> None:
@@ -370,7 +358,7 @@ class Http2Connection(Http2FrameReader):
             self._glitch_budget.add(2.0 * (sent - self._refunded_frames))
             self._refunded_frames = sent
         if not self._glitch_budget.spend(self._now):
-            raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, f"too many {reason}")
+            raise Http2ConnectionError(f"too many {reason}", Code.ENHANCE_YOUR_CALM)
 
     # ---- sending
 

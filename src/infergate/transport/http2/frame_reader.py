@@ -34,7 +34,8 @@ _KEPT_PREFACE: Final = 16
 
 
 class Http2FrameReader:
-    """The frame parser. Subclasses give the frames their meaning."""
+    """The frame parser. Subclasses give the frames their meaning; all of their methods may raise
+    Http2ConnectionError, and those about one stream Http2StreamError."""
 
     preface: bytes
     """The bytes with which the peer must start."""
@@ -63,14 +64,12 @@ class Http2FrameReader:
     # ---- to be implemented by subclasses
 
     def _on_frame(self, kind: int, stream: int, flags: int, payload: bytes) -> None:
-        """Handle any frame but DATA and those of header blocks. Raises Http2ConnectionError and
-        Http2StreamError."""
+        """Handle any frame but DATA and those of header blocks."""
         raise NotImplementedError
 
     def _on_data(self, number: int, flags: int, length: int, body: int) -> Stream | None:
         """Handle the start of a DATA frame of `length` bytes, of which `body` are not padding.
-        Return its stream, or None if the data is to be discarded. Raises Http2ConnectionError and
-        Http2StreamError."""
+        Return its stream, or None if the data is to be discarded."""
         raise NotImplementedError
 
     def _countable_frames(self, number: int, length: int) -> int:
@@ -89,27 +88,23 @@ class Http2FrameReader:
         raise NotImplementedError
 
     def _on_block(self, number: int, block: bytes, *, end: bool) -> None:
-        """Handle a complete header block. Raises Http2ConnectionError and Http2StreamError."""
+        """Handle a complete header block."""
         raise NotImplementedError
 
     def _can_skip_block(self) -> bool:
-        """Return whether a header block may be discarded undecoded, because it has no effect on
-        later ones."""
+        """Return whether a header block may be discarded: it has no effect on later ones."""
         raise NotImplementedError
 
     def _on_skipped_block(self, number: int) -> None:
-        """Handle a header block on `number` that was too long and discarded. Raises
-        Http2ConnectionError and Http2StreamError."""
+        """Handle a header block on `number` that was too long and discarded."""
         raise NotImplementedError
 
     def _charge_budget(self, reason: str) -> None:
-        """Charge the peer's budget for a frame that advances no request. Raises
-        Http2ConnectionError when the budget is spent."""
+        """Charge the peer's budget for a frame that advances no request."""
         raise NotImplementedError
 
     def _on_stream_error(self, fault: Http2StreamError) -> None:
-        """Handle a broken rule of a stream. Raises Http2ConnectionError when there were too
-        many."""
+        """Handle a broken rule of a stream, of which there may be only so many."""
         raise NotImplementedError
 
     # ---- splitting
@@ -140,7 +135,7 @@ class Http2FrameReader:
         length = min(len(data), len(expected))
         if data[:length] != expected[:length]:
             self.first_bytes = bytes(data[:_KEPT_PREFACE])
-            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "not HTTP/2")
+            raise Http2ConnectionError("not HTTP/2")
         self._expected_preface = expected[length:]
         return length
 
@@ -196,11 +191,8 @@ class Http2FrameReader:
         if not 0 < length <= limits.MAX_FRAME:
             return at
         max_frames = min((end - at) // frame_size, self._countable_frames(number, length))
-        head, next_position, limit = (
-            data[at : at + FRAME_HEADER_SIZE],
-            at,
-            at + max_frames * frame_size,
-        )
+        head, next_position = data[at : at + FRAME_HEADER_SIZE], at
+        limit = at + max_frames * frame_size
         while next_position < limit and data.startswith(head, next_position):
             next_position += frame_size
         if next_position <= at + frame_size:
@@ -223,41 +215,36 @@ class Http2FrameReader:
             self._on_frame(kind, stream, flags, payload)
 
     def _check_frame(self, kind: int, stream: int, length: int) -> None:
-        """Check length, stream and order of a frame before its payload has arrived. Raises
-        Http2ConnectionError."""
+        """Check length, stream and order of a frame before its payload has arrived."""
         if length > limits.MAX_FRAME:
-            raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "a frame is too long")
+            raise Http2ConnectionError("a frame is too long", Code.FRAME_SIZE_ERROR)
         if not self._has_received_settings and kind != SETTINGS:
-            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+            raise Http2ConnectionError("the first frame is not SETTINGS")
         if self._block is not None and (
             kind != frames.CONTINUATION or stream != self._block_stream
         ):
-            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "a header block was interrupted")
+            raise Http2ConnectionError("a header block was interrupted")
         if kind > frames.CONTINUATION:
             return
         min_length, max_length, on_stream = _FRAME_RULES[kind]
         if kind in _BLOCK_KINDS and length > self._max_block:
-            raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "a header block is too long")
+            raise Http2ConnectionError("a header block is too long", Code.ENHANCE_YOUR_CALM)
         if not min_length <= length <= max_length:
             raise Http2ConnectionError(
-                Code.FRAME_SIZE_ERROR, "the frame's size is wrong for its kind"
+                "the frame's size is wrong for its kind", Code.FRAME_SIZE_ERROR
             )
         if on_stream is not None and on_stream != (stream != 0):
-            raise Http2ConnectionError(
-                Code.PROTOCOL_ERROR, "the frame's stream is wrong for its kind"
-            )
+            raise Http2ConnectionError("the frame's stream is wrong for its kind")
 
     def _data_target(self, number: int, flags: int, length: int, padding: int) -> Stream | None:
         """Return the stream of the DATA frame that begins, or None if the data is to be discarded.
-        `padding` includes the byte with its length. Raises Http2ConnectionError."""
+        `padding` includes the byte with its length."""
         if length > limits.MAX_FRAME:
-            raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "a frame is too long")
+            raise Http2ConnectionError("a frame is too long", Code.FRAME_SIZE_ERROR)
         if not self._has_received_settings:
-            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+            raise Http2ConnectionError("the first frame is not SETTINGS")
         if not number or padding > length:
-            raise Http2ConnectionError(
-                Code.PROTOCOL_ERROR, "DATA on stream 0, or with too much padding"
-            )
+            raise Http2ConnectionError("DATA on stream 0, or with too much padding")
         try:
             return self._on_data(number, flags, length, length - padding)
         except Http2StreamError as fault:
@@ -265,16 +252,14 @@ class Http2FrameReader:
             return None
 
     def _read_data(self, number: int, flags: int, payload: memoryview) -> None:
-        """Handle a complete DATA frame, not empty and without padding. Raises
-        Http2ConnectionError."""
+        """Handle a complete DATA frame, not empty and without padding."""
         length = len(payload)
         stream = self._data_target(number, flags, length, 0)
         if stream is not None:
             self._on_data_payload(stream, (payload,), length, end=flags & END_STREAM != 0)
 
     def _begin_data(self, number: int, flags: int, length: int, padding: int) -> None:
-        """Handle the start of a DATA frame whose padding length has been read. Raises
-        Http2ConnectionError."""
+        """Handle the start of a DATA frame whose padding length has been read."""
         stream = self._data_target(number, flags, length, padding)
         body = length - padding
         self._payload_left = length - 1 if padding else length
@@ -320,7 +305,7 @@ class Http2FrameReader:
         if flags & frames.WITH_PRIORITY:  # deprecated and ignored (RFC 9113, 5.3)
             begin += PRIORITY_SIZE
         if begin > end:
-            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "HEADERS shorter than their padding")
+            raise Http2ConnectionError("HEADERS shorter than their padding")
         if begin or end < len(payload):
             payload = payload[begin:end]
         if flags & END_HEADERS:
@@ -332,7 +317,7 @@ class Http2FrameReader:
     def _continue_block(self, number: int, flags: int, payload: bytes) -> None:
         block = self._block
         if block is None:
-            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
+            raise Http2ConnectionError("CONTINUATION without HEADERS")
         self._continuations += 1
         if (
             self._is_skipping
@@ -340,7 +325,7 @@ class Http2FrameReader:
             or len(block) + len(payload) > self._max_block
         ):
             if not self._can_skip_block():
-                raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "a header block is too long")
+                raise Http2ConnectionError("a header block is too long", Code.ENHANCE_YOUR_CALM)
             self._is_skipping = True
             self._charge_budget("header blocks that are too long")
         else:

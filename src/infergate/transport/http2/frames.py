@@ -71,7 +71,7 @@ class Code(enum.IntEnum):
 class Http2ConnectionError(Exception):
     """The peer broke a rule or exceeded a limit; the connection must end."""
 
-    def __init__(self, code: Code, reason: str) -> None:
+    def __init__(self, reason: str, code: Code = Code.PROTOCOL_ERROR) -> None:
         super().__init__(f"{code.name}: {reason}")
         self.code = code
         self.reason = reason

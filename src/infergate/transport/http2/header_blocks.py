@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, Final
 
+from infergate.core.bounded_cache import WeightedCache
 from infergate.transport.http2 import limits
 from infergate.transport.http2.hpack_decoder import FIELD_OVERHEAD, HpackDecoder
 
@@ -107,19 +108,20 @@ class HeaderBlock:
 class HeaderBlockDecoder:
     """Decodes the header blocks of a connection, each of at most `max_size` bytes when decoded."""
 
-    __slots__ = ("_cache", "_cache_bytes", "_decoder")
+    __slots__ = ("_cache", "_decoder")
 
     def __init__(self, max_size: int) -> None:
         self._decoder: Final = HpackDecoder(max_size)
-        self._cache: dict[bytes, HeaderBlock] = {}
-        self._cache_bytes = 0
+        self._cache: Final = WeightedCache[bytes, HeaderBlock](
+            limits.MAX_CACHED_BLOCKS, limits.MAX_CACHE_BYTES
+        )
 
     def disable_table(self) -> None:
         """Apply the peer's acknowledgement of our SETTINGS: it has no dynamic table from now on.
         The cache is cleared, because a cached block may set the table to a size that is now an
         error."""
         self._decoder.disable_table()
-        self._clear_cache()
+        self._cache.clear()
 
     def decode(self, block: bytes) -> HeaderBlock:
         """Return the fields of `block`. Raises Http2ConnectionError if it cannot be decoded."""
@@ -129,27 +131,13 @@ class HeaderBlockDecoder:
         decoder = self._decoder
         fields = HeaderBlock(decoder.decode(block))
         if decoder.is_stateless:
-            self._store(block, fields)
+            # One byte can encode a whole field, and many bytes can encode none.
+            weight = max(fields.size, len(block))
+            if weight <= limits.MAX_CACHED_BLOCK_BYTES:
+                self._cache.add(block, fields, weight)
         elif decoder.is_resized:  # a cached block may set the table back to its previous size
-            self._clear_cache()
+            self._cache.clear()
         return fields
-
-    def _store(self, block: bytes, fields: HeaderBlock) -> None:
-        # One byte can encode a whole field, and many bytes can encode none.
-        weight = max(fields.size, len(block))
-        if weight > limits.MAX_CACHED_BLOCK_BYTES:
-            return
-        if (
-            len(self._cache) >= limits.MAX_CACHED_BLOCKS
-            or self._cache_bytes + weight > limits.MAX_CACHE_BYTES
-        ):
-            self._clear_cache()
-        self._cache_bytes += weight
-        self._cache[block] = fields
-
-    def _clear_cache(self) -> None:
-        self._cache.clear()
-        self._cache_bytes = 0
 
 
 # ---- writing ------------------------------------------------------------------------------------

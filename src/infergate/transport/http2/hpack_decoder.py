@@ -35,7 +35,7 @@ class HeaderBlockTooLargeError(Http2ConnectionError):
     """A block exceeds the size limit. Its effect on the dynamic table is unknown."""
 
     def __init__(self) -> None:
-        super().__init__(Code.ENHANCE_YOUR_CALM, "too many headers")
+        super().__init__("too many headers", Code.ENHANCE_YOUR_CALM)
 
 
 class HpackDecoder:
@@ -77,7 +77,7 @@ class HpackDecoder:
         try:
             return self._decode(block)
         except (IndexError, HPACKError) as error:
-            raise Http2ConnectionError(Code.COMPRESSION_ERROR, "HPACK") from error
+            raise Http2ConnectionError("HPACK", Code.COMPRESSION_ERROR) from error
 
     def _decode(self, block: bytes) -> list[HeaderField]:
         fields: list[HeaderField] = []
@@ -110,7 +110,6 @@ class HpackDecoder:
         return fields
 
     def _lookup(self, index: int) -> HeaderField:
-        """Return the field at `index`. Raises IndexError."""
         if 0 < index < _FIRST_DYNAMIC_INDEX:
             return _STATIC[index - 1]
         self.is_stateless = False

@@ -213,7 +213,7 @@ class OutboundFrames:
         Raises Http2ConnectionError."""
         self.window += increment
         if self.window > LARGEST_WINDOW:
-            raise Http2ConnectionError(Code.FLOW_CONTROL_ERROR, "the connection window overflows")
+            raise Http2ConnectionError("the connection window overflows", Code.FLOW_CONTROL_ERROR)
         done = []
         for stream in tuple(self._waiting):
             if self.window <= 0:

@@ -28,7 +28,6 @@ class _EndConnection(Http2Connection):
         self._outbound.output.append(frames.frame(frames.PING, 0, 0, _PING_PAYLOAD))
 
     def _on_trailers(self, stream: Stream, fields: HeaderBlock, *, end: bool) -> None:
-        """Handle trailers. Raises Http2StreamError."""
         if not stream.remote_open:
             raise Http2StreamError(stream.id, Code.STREAM_CLOSED)
         if not end or not fields.is_trailers or stream.remaining_length:
@@ -42,7 +41,7 @@ class _EndConnection(Http2Connection):
         """Handle headers of a closed stream. Raises Http2ConnectionError and Http2StreamError."""
         if not self.is_client and number not in self._closed_streams:
             # It may never have been opened, and stream numbers must grow (RFC 9113, 5.1.1).
-            raise Http2ConnectionError(Code.STREAM_CLOSED, "headers on a closed stream")
+            raise Http2ConnectionError("headers on a closed stream", Code.STREAM_CLOSED)
         if not self._closed_streams.accept_headers(number):
             self._charge_budget("headers on closed streams")
 
@@ -129,12 +128,9 @@ class Http2ServerConnection(_EndConnection):
     def _last_processed(self) -> int:
         return self.last_stream if self._last_served is None else self._last_served
 
-    def _is_idle(self, number: int) -> bool:
-        return number > self.last_stream or not number % 2
-
     def _is_opening(self, number: int) -> bool:
         if not number % 2:
-            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "an even stream number from a client")
+            raise Http2ConnectionError("an even stream number from a client")
         is_new = number > self.last_stream
         if is_new:
             self.last_stream = number
@@ -211,19 +207,14 @@ class Http2ClientConnection(_EndConnection):
         self._outbound.send_message(stream, block, parts, b"")
         return stream
 
-    def _is_idle(self, number: int) -> bool:
-        return number > self.last_stream or not number % 2
-
     def _is_opening(self, number: int) -> bool:
         if self._is_idle(number):
-            raise Http2ConnectionError(
-                Code.PROTOCOL_ERROR, "a response on a stream that was never opened"
-            )
+            raise Http2ConnectionError("a response on a stream that was never opened")
         return False
 
     def _check_push(self, value: int) -> None:
         if value:
-            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "the server enables push")
+            raise Http2ConnectionError("the server enables push")
 
     def _on_streams_rejected(self, last: int, code: int) -> None:
         self.is_retired = True

@@ -79,7 +79,6 @@ class BufferPool:
         return np.empty(size, np.uint8)
 
     def _resident_bytes(self, memory: Memory) -> int:
-        """Return the number of resident bytes of ``memory``."""
         return memory.size
 
     def _dropped(self, memory: Memory) -> None:

@@ -247,9 +247,8 @@ class PendingTransfer:
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
-        self._client: ResponseReceiver | None = (
-            None  # only while waiting, to leave no reference cycle
-        )
+        # Set only while waiting, to leave no reference cycle.
+        self._client: ResponseReceiver | None = None
         self.size = self._remaining = self._transferred = self._rate_transferred = 0
         self._started_at = self._last_progress = self._rate_since = 0.0
 

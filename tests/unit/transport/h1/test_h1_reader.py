@@ -335,7 +335,7 @@ def test_a_head_larger_than_the_whole_cache() -> None:
     first = known.read(raw)
     assert first.error is None
     assert known.read(raw) is not first
-    assert known._cache._bytes == 0
+    assert known._cache._weight == 0
 
 
 @pytest.mark.parametrize("lines", [0, 1, 18])
@@ -344,6 +344,6 @@ def test_the_cache_is_bounded(lines: int) -> None:
     for i in range(2000):
         known.read(POST + b"X-%d: y\r\n" % i + b"A: b\r\n" * lines + b"\r\n")
     memory = known._cache
-    assert memory._bytes <= heads.MAX_CACHE_BYTES
-    assert sum(2 * len(raw) for raw in memory._parsed) <= memory._bytes
-    assert 1 < len(memory._parsed) <= heads.MAX_CACHE_BYTES // 256
+    assert memory._weight <= heads.MAX_CACHE_BYTES
+    assert sum(2 * len(raw) for raw in memory) <= memory._weight
+    assert 1 < len(memory) <= heads.MAX_CACHE_BYTES // 256

@@ -53,6 +53,8 @@ class Pool:
     """A pool that counts returned connections."""
 
     back = 0
+    limits = LIMITS
+    endpoint = Endpoint("h", 1)
 
     def put_back(self, connection: object) -> None:
         self.back += 1
@@ -61,8 +63,8 @@ class Pool:
         """The connection is closed."""
 
 
-def _own(limits: Limits, endpoint: Endpoint, pool: Any) -> H1ClientConnection:
-    return H1ClientConnection(memoryview(bytearray(256)), limits, endpoint, pool)
+def _own(pool: Any) -> H1ClientConnection:
+    return H1ClientConnection(memoryview(bytearray(256)), pool)
 
 
 def _give(exchange: HttpExchangeConnection, wire: Wire, data: bytes) -> None:
@@ -86,7 +88,7 @@ async def _answers(
     times: int,
 ) -> list[object]:
     pool, wire = Pool(), Wire()
-    exchange = make(LIMITS, Endpoint("h", 1), cast("Any", pool))
+    exchange = make(cast("Any", pool))
     exchange.connection_made(cast("Any", wire))
     found: list[object] = []
     for _ in range(times):
