@@ -47,28 +47,27 @@ class BackendCodecOffload(Generic[Req, Resp]):
 
     # ---- requests
 
-    def needs_helper(self, operation: Operation, profile: Profile) -> bool:
-        """Return whether writing ``operation`` would block the event loop for too long."""
-        if (
-            self._offload is None
-            or self._text_codec is None
-            or not isinstance(operation, InferRequest)
-        ):
-            return False
-        return self._text_codec.backend_text_bytes(operation, profile) > self._limits.json_inline
-
     def write_inline(
         self,
         operation: Operation,
         profile: Profile,
         context: RequestContext,
         model: ModelMetadata | None = None,
-    ) -> Req:
-        """Run ``Codec.build_request`` on the event loop."""
-        allocation = self._reserve_memory(operation, profile, context)
-        if allocation is None:
+    ) -> Req | None:
+        """Run ``Codec.build_request`` on the event loop; return None if that would block it for too
+        long."""
+        codec = self._text_codec
+        if codec is None or not isinstance(operation, InferRequest):
             return self._codec.build_request(operation, profile, model)
-        with allocation:
+        if (
+            self._offload is not None
+            and codec.backend_text_bytes(operation, profile) > self._limits.json_inline
+        ):
+            return None
+        max_bytes = codec.max_backend_text_bytes(operation, profile)
+        if max_bytes <= MIN_ACCOUNTED_BYTES:
+            return self._codec.build_request(operation, profile, model)
+        with WriteReservation(max_bytes, context.memory) as allocation:
             wire = self._codec.build_request(operation, profile, model)
         allocation.settle(wire)
         return wire
@@ -81,30 +80,20 @@ class BackendCodecOffload(Generic[Req, Resp]):
         model: ModelMetadata | None = None,
     ) -> Req:
         """Run ``Codec.build_request``, in a helper process if it takes long."""
-        if not self.needs_helper(operation, profile):
-            return self.write_inline(operation, profile, context, model)
-        assert self._text_codec is not None
+        short = self.write_inline(operation, profile, context, model)
+        if short is not None:
+            return short
+        codec, build = self._text_codec, self._codec.build_request
+        assert codec is not None
         assert isinstance(operation, InferRequest)
-        cost = self._text_codec.backend_text_bytes(operation, profile)
-        build = self._codec.build_request
-        with self._reserve_memory(operation, profile, context) or nullcontext() as allocation:
+        cost = codec.backend_text_bytes(operation, profile)
+        max_bytes = codec.max_backend_text_bytes(operation, profile)
+        is_short = max_bytes <= MIN_ACCOUNTED_BYTES
+        with nullcontext() if is_short else WriteReservation(max_bytes, context.memory) as writing:
             wire: Req = await self._run_in_helper(context, cost, build, operation, profile, model)
-        if allocation is not None:
-            allocation.settle(wire)
+        if writing is not None:
+            writing.settle(wire)
         return wire
-
-    def _reserve_memory(
-        self, operation: Operation, profile: Profile, context: RequestContext
-    ) -> WriteReservation | None:
-        """Account for the memory of a request before it is written; None if it is small."""
-        if self._text_codec is None or not isinstance(operation, InferRequest):
-            return None
-        max_bytes = self._text_codec.max_backend_text_bytes(operation, profile)
-        return (
-            None
-            if max_bytes <= MIN_ACCOUNTED_BYTES
-            else WriteReservation(max_bytes, context.memory)
-        )
 
     # ---- responses
 

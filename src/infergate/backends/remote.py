@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Final, Generic, TypeVar
@@ -151,6 +151,7 @@ class RemoteBackend(Generic[Req, Resp]):
         )
         self.fixed_profile: Final = self._profile_detection.declared
         """The configured profile; None if it is detected."""
+        self._known_profile: Final = None if codec.needs_profile else self.fixed_profile
         self._metadata_cache: Final = ModelMetadataCache(self._fetch_metadata)
 
     def with_upstream(
@@ -183,14 +184,17 @@ class RemoteBackend(Generic[Req, Resp]):
         """Build the request, exchange it, and parse the response."""
         if self.codec.needs_metadata and isinstance(operation, InferRequest):
             return await self._infer_with_metadata(operation, context)
-        profile = await self.request_profile(context)
+        profile = self._known_profile or await self.request_profile(context)
         messages = self._codec_offload
-        if messages.needs_helper(operation, profile):
+        wire = messages.write_inline(operation, profile, context)
+        if wire is None:
             wire = await messages.write_request(operation, profile, context)
-        else:
-            wire = messages.write_inline(operation, profile, context)
         try:
-            response = await self._exchange(operation, wire, context)
+            if isinstance(operation, InferRequest):
+                sequence = self._relevant_sequence(operation, context)
+                response = await self.infer(wire, context, sequence)
+            else:
+                response = await self._sender.exchange(wire, context)
             try:
                 return messages.read_inline(response, operation, context)
             except NeedsOffloadError:
@@ -202,13 +206,6 @@ class RemoteBackend(Generic[Req, Resp]):
             if alternative is None:
                 raise
             return await self._try_alternative(operation, alternative, error, context)
-
-    def _exchange(
-        self, operation: Operation, wire: Req, context: RequestContext
-    ) -> Awaitable[Resp]:
-        if isinstance(operation, InferRequest):
-            return self.infer(wire, context, self._relevant_sequence(operation, context))
-        return self._sender.exchange(wire, context)
 
     async def _try_alternative(
         self, operation: Operation, wire: Req, first_error: GatewayError, context: RequestContext
@@ -234,15 +231,13 @@ class RemoteBackend(Generic[Req, Resp]):
         self, request: InferRequest, context: RequestContext
     ) -> Response:
         """Send an inference whose messages depend on the model's metadata (Rule 1)."""
-        profile = await self.request_profile(context)
+        profile = self._known_profile or await self.request_profile(context)
         declared, messages = context.policy.declared_metadata, self._codec_offload
         model = declared or await self.describe(request.model, request.version, context)
         try:
-            wire = (
-                await messages.write_request(request, profile, context, model)
-                if messages.needs_helper(request, profile)
-                else messages.write_inline(request, profile, context, model)
-            )
+            wire = messages.write_inline(request, profile, context, model)
+            if wire is None:
+                wire = await messages.write_request(request, profile, context, model)
         except GatewayError as error:
             if declared or error.kind not in _STALE_REQUEST_ERRORS:
                 raise
@@ -328,7 +323,7 @@ class RemoteBackend(Generic[Req, Resp]):
     ) -> SequenceKey | None:
         """Return the sequence of ``request`` if it affects the endpoint or forbids resending."""
         is_relevant = self.supports_sequences and (
-            self.has_several_endpoints or context.policy.retry.is_idempotent
+            self._endpoints.has_several or context.policy.retry.is_idempotent
         )
         return sequence_key(request) if is_relevant else None
 
