@@ -26,7 +26,7 @@ from infergate.core.sequences import SequenceId, SequenceKey
 from infergate.core.wire import RpcRequest, RpcResponse
 
 
-def call(**fields: Any) -> RequestContext:
+def new_context(**fields: Any) -> RequestContext:
     return RequestContext("test", **fields)
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from fakes import LineCodec, Memory, call
+from fakes import LineCodec, Memory, new_context
 
 from gateway_errors import raises_kind
 from infergate.access.rules import OPERATION_NAMES, AccessRule, AccessRules
@@ -57,7 +57,7 @@ def gateway(backend: Any, *patterns: str) -> AuthorizedGateway:
 
 
 def caller(*rules: AccessRule) -> RequestContext:
-    return call(permit=AccessRules(rules).permit_for("key:a"))
+    return new_context(permit=AccessRules(rules).permit_for("key:a"))
 
 
 def of(models: str, *operations: str) -> AccessRule:
@@ -84,7 +84,10 @@ async def test_unauthorized_operations_reach_no_backend(
 ) -> None:
     memory = Memory("b")
     made = gateway(memory)
-    for context in (call(), caller(of("other")) if getattr(operation, "model", "") else caller()):
+    for context in (
+        new_context(),
+        caller(of("other")) if getattr(operation, "model", "") else caller(),
+    ):
         with raises_kind(Kind.FORBIDDEN):
             await made.perform(operation, context)
     assert memory.requests == []
@@ -93,7 +96,7 @@ async def test_unauthorized_operations_reach_no_backend(
 async def test_health_needs_no_permit() -> None:
     made = gateway(Memory("b"))
     for operation in (ServerLiveRequest(), ServerReadyRequest()):
-        assert await made.perform(operation, call())
+        assert await made.perform(operation, new_context())
 
 
 async def test_permitted_operations_are_performed() -> None:
@@ -226,11 +229,11 @@ async def test_a_frontend_authorizes_before_it_reads_a_message() -> None:
     memory, codec, gate = Memory("b"), LineCodec(), Gate(FORBIDDEN)
     frontend = Frontend(codec, gateway(memory), DEFAULT_LIMITS, authorizer=gate)
     for line in ("infer m 1 x", "ready m", "infer m 1 bad"):
-        answer = await frontend.respond(RpcRequest(line), request_context := call())
+        answer = await frontend.respond(RpcRequest(line), request_context := new_context())
         assert answer.details == "forbidden: no"
         assert request_context.record.outcome == "forbidden"
     with pytest.raises(GatewayError, match="no"):
-        await frontend.parse_stream_request(RpcRequest("infer m 1 x"), call())
+        await frontend.parse_stream_request(RpcRequest("infer m 1 x"), new_context())
     assert codec.decoded == 0
     assert memory.requests == []
     assert [each.model for each in gate.requests] == ["m"] * 4
@@ -242,7 +245,7 @@ async def test_a_frontend_follows_its_authorizer() -> None:
         frontend = Frontend(
             codec, gateway(Memory("b")), DEFAULT_LIMITS, authorizer=Gate(forwards=forwards)
         )
-        answer = await frontend.respond(RpcRequest("infer m 1 x"), call())
+        answer = await frontend.respond(RpcRequest("infer m 1 x"), new_context())
         assert not answer.code
 
 
@@ -268,10 +271,12 @@ def services(gate: Gate) -> GatewayServices:
 async def test_own_services_are_health_and_metadata() -> None:
     gate = Gate()
     guarded = services(gate)
-    answer = await guarded.unary[f"{HEALTH}Check"](RpcRequest(f"{HEALTH}Check"), call())
+    answer = await guarded.unary[f"{HEALTH}Check"](RpcRequest(f"{HEALTH}Check"), new_context())
     assert answer.message == (b"served",)
     for method in guarded.streams:
-        received: list[RpcResponse] = [each async for each in guarded.streams[method](None, call())]  # type: ignore[arg-type]
+        received: list[RpcResponse] = [
+            each async for each in guarded.streams[method](None, new_context())
+        ]  # type: ignore[arg-type]
         assert [each.message for each in received] == [(b"streamed",)]
     request_context = [each.operation for each in gate.requests]
     assert request_context == [ServerReadyRequest, ServerReadyRequest, ServerMetadataRequest]
@@ -287,11 +292,11 @@ async def test_own_services_refuse_as_grpc_does() -> None:
         guarded.streams,
         lambda context: outcomes.append(context.record.outcome),
     )
-    answer = await dispatch.respond(RpcRequest(f"{HEALTH}Check"), call())
+    answer = await dispatch.respond(RpcRequest(f"{HEALTH}Check"), new_context())
     assert (answer.code, answer.details) == (7, "no")
     assert outcomes == ["forbidden"]
     with pytest.raises(GatewayError):
-        [each async for each in guarded.streams[REFLECTION](None, call())]  # type: ignore[arg-type]
+        [each async for each in guarded.streams[REFLECTION](None, new_context())]  # type: ignore[arg-type]
 
 
 async def test_each_message_to_reflection_is_authorized() -> None:
@@ -313,7 +318,7 @@ async def test_each_message_to_reflection_is_authorized() -> None:
     own = authorized_services(
         GatewayServices({}, {REFLECTION: echo}), gate, LineCodec().build_error
     )
-    responses = aiter(own.streams[REFLECTION](messages(), call()))
+    responses = aiter(own.streams[REFLECTION](messages(), new_context()))
     assert [(await anext(responses)).message for _ in range(2)] == [(b"1",), (b"2",)]
     with pytest.raises(GatewayError) as caught:
         await anext(responses)

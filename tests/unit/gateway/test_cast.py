@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from fakes import Budget, Memory, call
+from fakes import Budget, Memory, new_context
 
 from gateway_errors import raises_kind
 from infergate.core.datatypes import Datatype
@@ -46,7 +46,7 @@ def through(backend: Memory, casts: Any = CASTS, declared: Any = None, **rewrite
 
 def lacking() -> RequestContext:
     """A context of a client whose protocol has neither."""
-    made = call()
+    made = new_context()
     made.unsupported_datatypes, made.record.protocol = LACKED, "pipe"
     return made
 
@@ -65,7 +65,7 @@ def sent(backend: Memory) -> tuple[Tensor, ...]:
 
 async def test_inputs_are_cast_for_a_backend_without_their_datatype() -> None:
     backend = Lacking("b")
-    answer = await infer(through(backend), call(), BOOL, BF16)
+    answer = await infer(through(backend), new_context(), BOOL, BF16)
     assert sent(backend) == (UINT8, FP32)
     assert answer.outputs == (UINT8, FP32)  # unchanged
     assert backend.described == []
@@ -101,7 +101,7 @@ async def test_memory_of_casts_is_counted() -> None:
     back.description = MODEL
     back.answer = InferResponse("m")
     for backend, context, given, made in (
-        (to_backend, call(), half, 4 * elements),
+        (to_backend, new_context(), half, 4 * elements),
         (to_client, lacking(), UINT8, 4 * elements),
         (back, lacking(), full, 2 * elements),
     ):
@@ -127,7 +127,9 @@ async def test_declared_metadata_casts_back_too() -> None:
     assert backend.described == []
 
 
-@pytest.mark.parametrize(("context", "backend"), [(call(), Memory("b")), (lacking(), Lacking("b"))])
+@pytest.mark.parametrize(
+    ("context", "backend"), [(new_context(), Memory("b")), (lacking(), Lacking("b"))]
+)
 async def test_no_cast_and_no_metadata_request_if_both_sides_are_alike(
     context: RequestContext, backend: Memory
 ) -> None:
@@ -147,7 +149,7 @@ async def test_no_metadata_request_if_no_input_could_be_meant() -> None:
 async def test_without_a_cast_an_input_is_unsupported(casts: Any) -> None:
     backend = Lacking("b")
     with raises_kind(Kind.UNSUPPORTED) as caught:
-        await infer(through(backend, casts), call(), BOOL)
+        await infer(through(backend, casts), new_context(), BOOL)
     assert caught.value.public == (
         "input 'b' is BOOL, which the protocol memory cannot carry; its route may cast it"
     )
@@ -175,7 +177,7 @@ async def test_metadata_reports_the_datatypes_after_casting() -> None:
         assert isinstance(metadata, ModelMetadata)
         assert [each.datatype for each in metadata.inputs] == ["UINT8", "FP32"]
         assert [each.datatype for each in metadata.outputs] == ["UINT8", "TYPE_X"]
-    assert await gateway.perform(ModelMetadataRequest("m"), call()) == MODEL
+    assert await gateway.perform(ModelMetadataRequest("m"), new_context()) == MODEL
     assert await through(backend, {}).perform(ModelMetadataRequest("m"), lacking()) == MODEL
 
 
@@ -188,7 +190,7 @@ async def test_a_declared_model_is_known_to_the_backend_in_its_own_names() -> No
         inputs={"b": "flags"},
         outputs={"odd": "even"},
     )
-    context = call()
+    context = new_context()
     await infer(gateway, context, BOOL)
     assert context.policy.declared_metadata == ModelMetadata(
         "theirs",
@@ -198,7 +200,7 @@ async def test_a_declared_model_is_known_to_the_backend_in_its_own_names() -> No
 
 
 async def test_declared_metadata_is_of_its_own_model_only() -> None:
-    context = call()
+    context = new_context()
     made = Gateway(RouteTable([Route("*", "b")]), {"b": Memory("b")}, {"other": MODEL})
     await made.perform(InferRequest("other"), context)
     assert context.policy.declared_metadata is not None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import Budget, Wired, call
+from fakes import Budget, Wired, new_context
 
 from infergate.backends.codec_offload import BackendCodecOffload
 from infergate.codecs.base import ParsedRequest, Profile
@@ -116,7 +116,7 @@ async def test_a_helper_inflates_what_is_long_and_memory_is_counted_meanwhile() 
     offload, memory = _Offload(), Budget(64 * MIB)
     wire = _compressed(4 * MIB)
     cost = len(gzip.decompress(join_parts(wire.body)))
-    answer = await _frontend(offload, _answer(1)).respond(wire, call(memory=memory))
+    answer = await _frontend(offload, _answer(1)).respond(wire, new_context(memory=memory))
     assert answer.status == 200
     assert offload.jobs == [("validate", ("", "test"), cost)]
     assert cost - total_size(wire.body) <= memory.peak < cost + 5 * MIB
@@ -126,7 +126,7 @@ async def test_a_helper_inflates_what_is_long_and_memory_is_counted_meanwhile() 
 async def test_without_memory_nothing_is_inflated() -> None:
     offload = _Offload()
     answer = await _frontend(offload, _answer(1)).respond(
-        _compressed(4 * MIB), call(memory=Budget(MIB))
+        _compressed(4 * MIB), new_context(memory=Budget(MIB))
     )
     assert (answer.status, offload.jobs) == (503, [])
 
@@ -156,7 +156,7 @@ async def test_json_that_a_helper_inflates_is_counted_by_what_it_takes_to_read(
     wire: HttpRequest, maximum: int
 ) -> None:
     memory = Budget(1024 * MIB)
-    answer = await _frontend(_Offload(), _answer(1)).respond(wire, call(memory=memory))
+    answer = await _frontend(_Offload(), _answer(1)).respond(wire, new_context(memory=memory))
     assert answer.status == 200
     is_gzip = wire.headers["content-encoding"] == "gzip"
     inflating = (
@@ -171,7 +171,7 @@ async def test_a_helper_compresses_long_answers_that_go_on(elements: int, jobs: 
     offload = _Offload()
     wire = replace(_compressed(1), headers={HEADER: "0", "accept-encoding": "gzip"}, body=(b"",))
     frontend = _frontend(offload, _answer(elements), validate=False)
-    answer = await frontend.respond(wire, call())
+    answer = await frontend.respond(wire, new_context())
     assert answer.headers["content-encoding"] == "gzip"
     assert b"x" * elements in gzip.decompress(bytes(join_parts(answer.body)))
     assert [each[0] for each in offload.jobs] == jobs
@@ -181,7 +181,7 @@ async def test_a_helper_compresses_long_answers_that_go_on(elements: int, jobs: 
 async def test_a_helper_looks_for_the_sequence_of_what_is_not_checked() -> None:
     offload = _Offload()
     frontend = _frontend(offload, _answer(1), validate=False, retry=RetryPolicy(is_idempotent=True))
-    answer = await frontend.respond(_compressed(MIB), call())
+    answer = await frontend.respond(_compressed(MIB), new_context())
     assert answer.status == 200
     assert [each[0] for each in offload.jobs] == ["sequence_of"]
 
@@ -205,7 +205,7 @@ async def test_clients_that_share_helpers(peer: str, identity: str, client: str)
         def allows(self, operation: type, model: str) -> bool:
             return True
 
-    offload, context = _Offload(), call(permit=Permit())
+    offload, context = _Offload(), new_context(permit=Permit())
     context.peer = peer
     await _frontend(offload, _answer(1)).respond(_compressed(MIB), context)
     assert offload.jobs[0][1] == (client, peer)
@@ -263,7 +263,9 @@ async def test_answers_that_a_helper_writes_are_numbered_with_the_others(
     for length in (1, 40 * KIB, 1, 40 * KIB):
         label = pack_bytes([b"1.5:0:" + b"x" * length])
         answer = InferResponse("m", "1", outputs=(Tensor("O", Datatype.BYTES, (1,), label),))
-        wire, _ = await codec_offload.write_response(call(), codec.build_response, answer, parsed)
+        wire, _ = await codec_offload.write_response(
+            new_context(), codec.build_response, answer, parsed
+        )
         numbers.append(number(wire))
     assert numbers == [1, 2, 3, 4]
     assert [each[0] for each in offload.jobs] == ["build_response"] * 2
@@ -290,7 +292,7 @@ async def test_a_helper_rewrites_a_legacy_response_of_many_fields() -> None:
     with pytest.raises(NeedsOffloadError):
         codec.rewrite_response(*arguments, codec_offload.limits)
     answer = await codec_offload.build_in_helper(
-        call(), codec.rewrite_response, *arguments, codec_offload.limits
+        new_context(), codec.rewrite_response, *arguments, codec_offload.limits
     )
     assert _number_over_rpc(answer) == 1
     assert pb.InferResponse.FromString(join_parts(answer.message)).meta_data.id == 7
@@ -314,7 +316,7 @@ async def test_a_helper_writes_long_typed_contents(
     data = Tensor("O", datatype, (elements,), bytes(datatype.itemsize * elements))
     answer = InferResponse("m", "1", outputs=(data,))
     for how in (codec.build_response, codec.build_stream_response):
-        wire, _ = await codec_offload.write_response(call(), how, answer, parsed)
+        wire, _ = await codec_offload.write_response(new_context(), how, answer, parsed)
         assert join_parts(wire.message) == join_parts(how(answer, parsed).message)
     assert len(offload.jobs) == 2 * jobs
 
@@ -341,11 +343,11 @@ async def test_a_response_is_counted_before_it_is_written() -> None:
     parsed = ParsedRequest(InferRequest("m"))
     response = InferResponse("m", "1", outputs=(LONG,))
     memory = Budget(64 * MIB)
-    _, counted = await offload.write_response(call(memory=memory), build, response, parsed)
+    _, counted = await offload.write_response(new_context(memory=memory), build, response, parsed)
     assert [counted] == [memory.held] == sizes
     assert memory.peak >= counted > MIB
     with pytest.raises(GatewayError, match="full"):
-        await offload.write_response(call(memory=Budget(MIB)), build, response, parsed)
+        await offload.write_response(new_context(memory=Budget(MIB)), build, response, parsed)
     assert len(sizes) == 1  # the second one was not written
 
 
@@ -356,7 +358,7 @@ async def test_a_response_over_the_limit_is_refused_before_and_after_it_is_writt
     for limit, written in ((minimum - 1, 0), (minimum + 1, 1)):
         offload, sizes, build = _offload(replace(DEFAULT_LIMITS, body=limit))
         with pytest.raises(GatewayError, match=r"limits\.body") as caught:
-            await offload.write_response(call(), build, response, parsed)
+            await offload.write_response(new_context(), build, response, parsed)
         assert (caught.value.kind, len(sizes)) == (Kind.TOO_LARGE, written)
 
 
@@ -364,10 +366,10 @@ def test_a_backends_request_is_counted_before_it_is_written() -> None:
     offload: Any = BackendCodecOffload("b", plugins()["v2-rest"].create({}), DEFAULT_LIMITS, None)
     request, profile = InferRequest("m", inputs=(LONG,)), Profile("any", supports_binary=False)
     memory = Budget(64 * MIB)
-    wire = offload.write_inline(request, profile, call(memory=memory))
+    wire = offload.write_inline(request, profile, new_context(memory=memory))
     assert total_size(wire.body) <= memory.held + KIB
     with pytest.raises(GatewayError, match="full"):
-        offload.write_inline(request, profile, call(memory=Budget(MIB)))
+        offload.write_inline(request, profile, new_context(memory=Budget(MIB)))
 
 
 def test_memory_for_a_backends_response_is_counted() -> None:
@@ -376,7 +378,7 @@ def test_memory_for_a_backends_response_is_counted() -> None:
     fields = {"name": "O", "datatype": "FP64", "shape": [KIB * 100], "data": [1] * 100 * KIB}
     answer = HttpResponse(200, {}, [json.dumps({"model_name": "m", "outputs": [fields]}).encode()])
     memory = Budget(MIB)
-    offload.read_inline(answer, request, call(memory=memory))
+    offload.read_inline(answer, request, new_context(memory=memory))
     assert memory.held == 800 * KIB
     with pytest.raises(GatewayError, match="full"):
-        offload.read_inline(answer, request, call(memory=Budget(MIB // 2)))
+        offload.read_inline(answer, request, new_context(memory=Budget(MIB // 2)))

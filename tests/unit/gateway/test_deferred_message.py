@@ -1,7 +1,7 @@
 """A compressed gRPC message is inflated only after its request was admitted."""
 
 import pytest
-from fakes import Memory, call
+from fakes import Memory, new_context
 from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
@@ -67,7 +67,7 @@ def _dispatch(memory: Memory, gate: _Gate) -> RpcDispatch:
 async def _respond(
     message: bytes, gate: _Gate
 ) -> tuple[RpcResponse, _Late, Memory, RequestContext]:
-    memory, late, context = Memory("b"), _Late(message), call()
+    memory, late, context = Memory("b"), _Late(message), new_context()
     answer = await _dispatch(memory, gate).respond(RpcRequest(METHOD, deferred=late), context)
     return answer, late, memory, context
 
@@ -108,7 +108,7 @@ async def test_names_are_at_the_beginning(message: bytes) -> None:
 
 
 async def test_the_gateways_own_methods_take_no_such_message() -> None:
-    dispatch, context = _dispatch(Memory("b"), _Gate()), call()
+    dispatch, context = _dispatch(Memory("b"), _Gate()), new_context()
     answer = await dispatch.respond(RpcRequest("/own/Method", deferred=_Late(b"")), context)
     assert (answer.code, context.record.outcome) == (8, "too_large")
 

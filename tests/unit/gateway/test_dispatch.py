@@ -3,7 +3,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fakes import call
+from fakes import new_context
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.request_context import RequestContext
@@ -49,7 +49,7 @@ def http() -> tuple[HttpDispatch, list[RequestContext], dict[str, Any]]:
 )
 async def test_the_first_segment_decides(path: str, protocol: str) -> None:
     dispatch, contexts, _ = http()
-    answer = await dispatch.respond(HttpRequest("GET", path), call())
+    answer = await dispatch.respond(HttpRequest("GET", path), new_context())
     assert contexts[0].record.protocol == protocol
     assert contexts[0].record.bytes_out == 5
     assert answer.headers == {"a": "b", "x-load": "1"}
@@ -57,10 +57,12 @@ async def test_the_first_segment_decides(path: str, protocol: str) -> None:
 
 async def test_a_request_id_is_taken_or_given_and_travels() -> None:
     dispatch, contexts, _ = http()
-    await dispatch.respond(HttpRequest("GET", "/v2"), call(headers={"x-request-id": "mine"}))
-    await dispatch.respond(HttpRequest("GET", "/v2"), call())
-    await dispatch.respond(HttpRequest("GET", "/v2"), call(headers={"x-request-id": "a\nb"}))
-    await dispatch.respond(HttpRequest("GET", "/v2"), call(headers={"x-request-id": "x" * 500}))
+    await dispatch.respond(HttpRequest("GET", "/v2"), new_context(headers={"x-request-id": "mine"}))
+    await dispatch.respond(HttpRequest("GET", "/v2"), new_context())
+    await dispatch.respond(HttpRequest("GET", "/v2"), new_context(headers={"x-request-id": "a\nb"}))
+    await dispatch.respond(
+        HttpRequest("GET", "/v2"), new_context(headers={"x-request-id": "x" * 500})
+    )
     ids = [context.request_id for context in contexts]
     assert ids[0] == "mine"
     assert len(set(ids)) == 4
@@ -73,13 +75,15 @@ async def test_a_client_that_left_is_recorded() -> None:
     dispatch, contexts, frontends = http()
     frontends["v2"].raises = asyncio.CancelledError()
     with pytest.raises(asyncio.CancelledError):
-        await dispatch.respond(HttpRequest("GET", "/v2"), call())
+        await dispatch.respond(HttpRequest("GET", "/v2"), new_context())
     assert contexts[0].record.outcome == "cancelled"
 
 
 def test_a_refusal_is_recorded() -> None:
     dispatch, contexts, _ = http()
-    dispatch.refuse(GatewayError(Kind.TOO_LARGE, "too large"), HttpRequest("POST", "/api"), call())
+    dispatch.refuse(
+        GatewayError(Kind.TOO_LARGE, "too large"), HttpRequest("POST", "/api"), new_context()
+    )
     assert (contexts[0].record.protocol, contexts[0].record.outcome) == ("api", "too_large")
 
 
@@ -93,7 +97,7 @@ async def test_rejections_by_own_services_are_recorded(code: int, outcome: str) 
     frontends: dict[str, Any] = {"a.S": Named("a", lambda: RpcResponse([b""]))}
     dispatch = RpcDispatch(frontends, {"/h.Health/Check": check}, {}, contexts.append)
     assert list(dispatch.request_streams) == ["/a.S/Turns"]
-    await dispatch.respond(RpcRequest("/h.Health/Check"), call())
+    await dispatch.respond(RpcRequest("/h.Health/Check"), new_context())
     assert [context.record.outcome for context in contexts] == [outcome]
 
 
@@ -106,7 +110,7 @@ async def test_a_check_that_is_cancelled_is_recorded() -> None:
     frontends: dict[str, Any] = {"a.S": Named("a", lambda: RpcResponse([b""]))}
     dispatch = RpcDispatch(frontends, {"/h.Health/Check": check}, {}, contexts.append)
     with pytest.raises(asyncio.CancelledError):
-        await dispatch.respond(RpcRequest("/h.Health/Check"), call())
+        await dispatch.respond(RpcRequest("/h.Health/Check"), new_context())
     assert [context.record.outcome for context in contexts] == ["cancelled"]
 
 
@@ -118,11 +122,13 @@ async def test_rpc_services_of_the_gateway_come_first() -> None:
 
     frontends: dict[str, Any] = {"a.S": Named("a", lambda: RpcResponse([b"123"]))}
     dispatch = RpcDispatch(frontends, {"/h.Health/Check": check}, {}, contexts.append)
-    assert (await dispatch.respond(RpcRequest("/h.Health/Check"), call())).message == [b"healthy"]
+    assert (await dispatch.respond(RpcRequest("/h.Health/Check"), new_context())).message == [
+        b"healthy"
+    ]
     record = contexts.pop().record
     assert (record.protocol, record.operation, record.outcome) == ("grpc", "h.Health/Check", "ok")
-    answer = await dispatch.respond(RpcRequest("/a.S/M"), call())
+    answer = await dispatch.respond(RpcRequest("/a.S/M"), new_context())
     assert answer.metadata == {"x-load": "1"}
     assert (contexts[0].record.protocol, contexts[0].record.bytes_out) == ("a", 3)
-    dispatch.refuse(GatewayError(Kind.OVERLOADED, "full"), RpcRequest("/other/M"), call())
+    dispatch.refuse(GatewayError(Kind.OVERLOADED, "full"), RpcRequest("/other/M"), new_context())
     assert contexts[1].record.outcome == "overloaded"

@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from fakes import LineCodec, Memory, Wired, call
+from fakes import LineCodec, Memory, Wired, new_context
 
 from infergate.codecs.base import OutputsNeedTranslationError
 from infergate.core.errors import GatewayError, Kind
@@ -20,7 +20,7 @@ def frontend(backend: Any, codec: LineCodec, **route: Any) -> Frontend[RpcReques
 async def test_the_same_protocol_passes_through_undecoded() -> None:
     codec = LineCodec()
     backend = Wired("b", LineCodec())
-    context = call()
+    context = new_context()
     answer = await frontend(backend, codec).respond(RpcRequest("infer m 1 id"), context)
     assert answer.message == [b"as it came"]
     assert answer.details == "as it said/it said"
@@ -34,7 +34,7 @@ async def test_a_rewritten_model_is_still_not_decoded() -> None:
     backend = Wired("b", LineCodec())
     rewrite = Rewrite("real", "4")
     answer = await frontend(backend, codec, rewrite=rewrite).respond(
-        RpcRequest("infer m 2 id"), call()
+        RpcRequest("infer m 2 id"), new_context()
     )
     assert [w.method for w in backend.sent] == ["infer real 4 x"]
     assert answer.details == "as m/2"
@@ -56,7 +56,7 @@ async def test_anything_else_is_translated(
     codec = LineCodec()
     codec.can_pass_through = codec_forwards
     backend = Wired("b", other)
-    context = call()
+    context = new_context()
     answer = await frontend(backend, codec, rewrite=rewrite).respond(
         RpcRequest("infer m 1 id"), context
     )
@@ -68,7 +68,7 @@ async def test_anything_else_is_translated(
 async def test_tensor_formats_that_the_server_rejects_are_translated() -> None:
     codec = LineCodec()
     backend = Wired("b", LineCodec())
-    context = call()
+    context = new_context()
     await frontend(backend, codec).respond(RpcRequest("infer m 1 odd"), context)
     assert codec.decoded == 1
     assert not backend.sent
@@ -77,7 +77,7 @@ async def test_tensor_formats_that_the_server_rejects_are_translated() -> None:
 
 @pytest.mark.parametrize("backend", [Wired("b", LineCodec()), Memory("b")], ids=["wire", "other"])
 async def test_both_pipelines_refuse_an_invalid_request_and_send_nothing(backend: Any) -> None:
-    context = call()
+    context = new_context()
     answer = await frontend(backend, LineCodec()).respond(RpcRequest("infer m 1 bad"), context)
     assert answer.details == "bad_request: bad tensor"
     assert context.record.outcome == "bad_request"
@@ -88,15 +88,15 @@ async def test_both_pipelines_refuse_an_invalid_request_and_send_nothing(backend
 async def test_a_trusted_routes_message_is_not_read() -> None:
     backend = Wired("b", LineCodec())
     handler = frontend(backend, LineCodec(), validate=False)
-    assert (await handler.respond(RpcRequest("infer m 1 bad"), call())).code == 0
+    assert (await handler.respond(RpcRequest("infer m 1 bad"), new_context())).code == 0
 
 
 @pytest.mark.parametrize("validate", [True, False])
 async def test_a_forwarded_sequence_has_the_backends_model_name(validate: bool) -> None:
     backend = Wired("b", LineCodec())
     handler = frontend(backend, LineCodec(), rewrite=Rewrite(model="theirs"), validate=validate)
-    await handler.respond(RpcRequest("infer m 1 id", metadata={"sequence": "s"}), call())
-    await handler.respond(RpcRequest("infer m 1 id"), call())
+    await handler.respond(RpcRequest("infer m 1 id", metadata={"sequence": "s"}), new_context())
+    await handler.respond(RpcRequest("infer m 1 id"), new_context())
     assert backend.supports_sequences == [("theirs", "s"), None]
 
 
@@ -104,26 +104,26 @@ async def test_one_endpoint_needs_no_sequence_lookup() -> None:
     backend = Wired("b", LineCodec())
     backend.has_several_endpoints = False
     handler = frontend(backend, LineCodec())
-    await handler.respond(RpcRequest("infer m 1 id", metadata={"sequence": "s"}), call())
+    await handler.respond(RpcRequest("infer m 1 id", metadata={"sequence": "s"}), new_context())
     assert backend.supports_sequences == [None]
 
 
 async def test_a_backends_error_is_written_in_this_protocol() -> None:
     backend = Wired("b", LineCodec())
     backend.reply = RpcResponse(code=13, details="it broke")
-    context = call()
+    context = new_context()
     answer = await frontend(backend, LineCodec()).respond(RpcRequest("infer m 1 id"), context)
     assert answer.details == "backend_error: it broke"
     assert context.record.outcome == "backend_error"
 
 
 async def test_other_operations_need_no_pipeline() -> None:
-    answer = await frontend(Memory("b"), LineCodec()).respond(RpcRequest("ready m"), call())
+    answer = await frontend(Memory("b"), LineCodec()).respond(RpcRequest("ready m"), new_context())
     assert answer.message == [b"HealthStatus(ok=True)"]
 
 
 async def test_a_request_that_cannot_be_read_is_answered() -> None:
-    context = call()
+    context = new_context()
     answer = await frontend(Memory("b"), LineCodec()).respond(RpcRequest("?"), context)
     assert answer.details == "bad_request: no such verb"
     assert context.record.protocol == "line"
@@ -132,15 +132,15 @@ async def test_a_request_that_cannot_be_read_is_answered() -> None:
 async def test_a_bug_costs_one_request(caplog: pytest.LogCaptureFixture) -> None:
     backend = Memory("b", RuntimeError("secret detail"))  # type: ignore[arg-type]
     handler = frontend(backend, LineCodec())
-    answer = await handler.respond(RpcRequest("infer m 1 id"), call())
+    answer = await handler.respond(RpcRequest("infer m 1 id"), new_context())
     assert answer.details == "internal: internal error"
     assert "secret detail" in caplog.text
     backend.answer = None
-    assert (await handler.respond(RpcRequest("infer m 1 id"), call())).code == 0
+    assert (await handler.respond(RpcRequest("infer m 1 id"), new_context())).code == 0
 
 
 def test_a_refusal_of_the_transport_takes_this_form() -> None:
-    context = call()
+    context = new_context()
     answer = frontend(Memory("b"), LineCodec()).refuse(
         GatewayError(Kind.TOO_LARGE, "too large"), RpcRequest("infer m 1 id"), context
     )
@@ -157,17 +157,17 @@ async def test_outputs_that_need_translation_are_translated() -> None:
 
     backend = Wired("b", LineCodec())
     sequence = RpcRequest("infer m 1 id", metadata={"sequence": "s"})
-    refused = await frontend(backend, Refusing()).respond(sequence, call())
+    refused = await frontend(backend, Refusing()).respond(sequence, new_context())
     assert refused.details == "bad_request: not in JSON"
     assert (len(backend.sent), len(backend.requests)) == (1, 0)
 
     codec = Refusing()
     handler = frontend(backend, codec)
     for times in (1, 2):
-        context = call()
+        context = new_context()
         answer = await handler.respond(RpcRequest("infer m 1 id"), context)
         assert b"InferResponse" in bytes(answer.message[0])
         assert context.record.pipeline == "translate"
         assert (len(backend.sent), codec.decoded) == (2, times)
-    await handler.respond(sequence, call())
+    await handler.respond(sequence, new_context())
     assert len(backend.sent) == 2

@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from fakes import Memory, call
+from fakes import Memory, new_context
 
 from gateway_errors import raises_kind
 from infergate.backends.builtin import BuiltinBackend
@@ -48,8 +48,8 @@ TENSOR = Tensor("x", Datatype.INT8, (2,), b"\x01\x02")
 
 async def test_server_metadata_is_the_gateways_own() -> None:
     made, memory = one()
-    assert await made.perform(ServerLiveRequest(), call()) == HealthStatus(ok=True)
-    index = await made.perform(ServerMetadataRequest(), call())
+    assert await made.perform(ServerLiveRequest(), new_context()) == HealthStatus(ok=True)
+    index = await made.perform(ServerMetadataRequest(), new_context())
     assert isinstance(index, ServerMetadata)
     assert index.name == "infergate"
     assert not memory.requests
@@ -57,7 +57,7 @@ async def test_server_metadata_is_the_gateways_own() -> None:
 
 async def test_an_operation_reaches_its_routes_backend_and_is_noted() -> None:
     made, memory = one()
-    context = call()
+    context = new_context()
     assert await made.perform(ModelReadyRequest("m"), context) == HealthStatus(ok=True)
     assert memory.requests == [ModelReadyRequest("m")]
     assert (context.record.route, context.record.backend) == ("m", "b")
@@ -68,21 +68,21 @@ async def test_an_operation_reaches_its_routes_backend_and_is_noted() -> None:
 async def test_a_model_without_route_is_not_found(model: str) -> None:
     made, memory = one()
     with raises_kind(Kind.NOT_FOUND, match="no route"):
-        await made.perform(InferRequest(model), call())
+        await made.perform(InferRequest(model), new_context())
     assert not memory.requests
 
 
 async def test_a_version_without_route_is_not_found() -> None:
     made, _ = one(version="2")
     with pytest.raises(GatewayError, match="version '3'"):
-        await made.perform(InferRequest("m", "3"), call())
+        await made.perform(InferRequest("m", "3"), new_context())
 
 
 async def test_the_client_gets_its_own_names_and_id() -> None:
     made, memory = one(Rewrite("real", "1", {"image": "data"}, {"probs": "data"}), version="2")
     image = Tensor("image", Datatype.INT8, (2,), b"\x01\x02")
     answer = await made.perform(
-        InferRequest("m", "2", "mine", {}, (image,), (RequestedOutput("probs"),)), call()
+        InferRequest("m", "2", "mine", {}, (image,), (RequestedOutput("probs"),)), new_context()
     )
     sent = memory.requests[0]
     assert isinstance(sent, InferRequest)
@@ -96,7 +96,7 @@ async def test_the_client_gets_its_own_names_and_id() -> None:
 
 async def test_an_id_the_server_invented_is_not_passed_on() -> None:
     made, _ = one()
-    answer = await made.perform(InferRequest("m", inputs=(TENSOR,)), call())
+    answer = await made.perform(InferRequest("m", inputs=(TENSOR,)), new_context())
     assert isinstance(answer, InferResponse)
     assert answer.id == ""
     assert answer.version == "7"
@@ -105,7 +105,7 @@ async def test_an_id_the_server_invented_is_not_passed_on() -> None:
 async def test_a_route_that_renames_nothing_copies_nothing() -> None:
     made, memory = one()
     request = InferRequest("m", inputs=(TENSOR,))
-    await made.perform(request, call())
+    await made.perform(request, new_context())
     assert memory.requests[0] is request
 
 
@@ -113,7 +113,7 @@ async def test_renaming_two_tensors_to_one_is_refused() -> None:
     made, memory = one(Rewrite(inputs={"x": "y"}))
     both = (TENSOR, Tensor("y", Datatype.INT8, (2,), b"\x01\x02"))
     with pytest.raises(GatewayError, match="rewrite"):
-        await made.perform(InferRequest("m", inputs=both), call())
+        await made.perform(InferRequest("m", inputs=both), new_context())
     assert not memory.requests
 
 
@@ -126,7 +126,7 @@ async def test_metadata_has_the_clients_names() -> None:
         (TensorMetadata("data", "FP32", (-1, 3)),),
         (TensorMetadata("prob", "FP32", (-1,)), TensorMetadata("other", "FP32", (1,))),
     )
-    index = await made.perform(ModelMetadataRequest("m", "2"), call())
+    index = await made.perform(ModelMetadataRequest("m", "2"), new_context())
     assert isinstance(index, ModelMetadata)
     assert (index.name, index.versions) == ("m", ("2",))
     assert [t.name for t in index.inputs] == ["image"]
@@ -136,7 +136,9 @@ async def test_metadata_has_the_clients_names() -> None:
 async def test_declared_metadata_stands_for_the_backends() -> None:
     memory = Memory("b")
     made = gateway(Route("*", "b"), backends=[memory], declared={"m": ModelMetadata("x", ("1",))})
-    assert await made.perform(ModelMetadataRequest("m"), call()) == ModelMetadata("m", ("1",))
+    assert await made.perform(ModelMetadataRequest("m"), new_context()) == ModelMetadata(
+        "m", ("1",)
+    )
     assert not memory.requests
 
 
@@ -145,24 +147,24 @@ async def test_a_model_is_described_in_the_clients_names() -> None:
     memory.description = ModelMetadata(
         "real", ("1",), inputs=(TensorMetadata("data", "FP32", (-1, 3)),), max_batch_size=4
     )
-    context = call()
+    context = new_context()
     assert await made.describe("m", "2", context) == ModelMetadata(
         "m", ("2",), inputs=(TensorMetadata("image", "FP32", (-1, 3)),), max_batch_size=4
     )
     record = context.record
     assert (record.route, record.backend, context.policy.timeout) == ("m@2", "b", 5.0)
-    await made.describe("m", "2", call(), newer=True)
+    await made.describe("m", "2", new_context(), newer=True)
     assert memory.described == [("real", "1", False), ("real", "1", True)]
     assert not memory.requests
     with pytest.raises(GatewayError, match="no route"):
-        await made.describe("n", "", call())
+        await made.describe("n", "", new_context())
 
 
 async def test_a_declared_model_is_described_as_declared() -> None:
     memory = Memory("b")
     declared = {"m": ModelMetadata("x", ("1",), max_batch_size=0)}
     made = gateway(Route("*", "b"), backends=[memory], declared=declared)
-    context = call()
+    context = new_context()
     assert await made.describe("m", "", context, newer=True) == ModelMetadata(
         "m", ("1",), max_batch_size=0
     )
@@ -176,7 +178,7 @@ async def test_a_description_that_two_names_make_ambiguous_is_refused() -> None:
         "m", inputs=tuple(TensorMetadata(name, "INT8", (1,)) for name in ("x", "y"))
     )
     with pytest.raises(GatewayError, match="rewrite"):
-        await made.describe("m", "", call())
+        await made.describe("m", "", new_context())
 
 
 @pytest.mark.parametrize(("combine", "expected"), [(all, False), (any, True)])
@@ -185,7 +187,7 @@ async def test_readiness_strict_and_lenient(combine: Any, expected: bool) -> Non
     made = gateway(
         Route("a", "up"), Route("b", "down"), backends=[Memory("up"), down], combine=combine
     )
-    assert await made.perform(ServerReadyRequest(), call()) == HealthStatus(ok=expected)
+    assert await made.perform(ServerReadyRequest(), new_context()) == HealthStatus(ok=expected)
 
 
 class WatchedMemory(Memory):
@@ -218,14 +220,14 @@ async def test_readiness_uses_health_checks_or_else_sends_a_request(
 ) -> None:
     backends = [WatchedMemory(str(i), each) for i, each in enumerate(index)]
     made = gateway(Route("m", "0"), backends=backends, combine=combine)
-    assert await made.perform(ServerReadyRequest(), call()) == HealthStatus(ok=ready)
+    assert await made.perform(ServerReadyRequest(), new_context()) == HealthStatus(ok=ready)
     assert [len(each.requests) for each in backends] == [int(each is None) for each in index]
 
 
 async def test_a_draining_gateway_is_not_ready() -> None:
     made, _ = one()
     made.readiness.start_draining()
-    assert await made.perform(ServerReadyRequest(), call()) == HealthStatus(ok=False)
+    assert await made.perform(ServerReadyRequest(), new_context()) == HealthStatus(ok=False)
 
 
 async def test_the_index_lists_exact_routes_and_what_patterns_reach() -> None:
@@ -243,7 +245,7 @@ async def test_the_index_lists_exact_routes_and_what_patterns_reach() -> None:
         Route("gpt-*", "broken"),
         backends=[Memory("other"), Memory("lists", listed), broken],
     )
-    index = await made.perform(ModelIndexRequest(), call())
+    index = await made.perform(ModelIndexRequest(), new_context())
     assert isinstance(index, ModelIndex)
     assert [entry.name for entry in index.models] == ["m", "bert-a"]
 
@@ -253,7 +255,7 @@ async def test_every_version_of_a_model_is_listed() -> None:
     made = gateway(
         Route("x", "b", "1"), Route("x", "b", "2"), Route("*", "b"), backends=[Memory("b", listed)]
     )
-    index = await made.perform(ModelIndexRequest(), call())
+    index = await made.perform(ModelIndexRequest(), new_context())
     assert isinstance(index, ModelIndex)
     assert [(e.name, e.version) for e in index.models] == [
         ("x", "1"),
@@ -269,14 +271,14 @@ async def test_only_ready_models_are_listed_on_request() -> None:
         Route("down", "down"),
         backends=[Memory("up"), Memory("down", HealthStatus(ok=False))],
     )
-    index = await made.perform(ModelIndexRequest(ready_only=True), call())
+    index = await made.perform(ModelIndexRequest(ready_only=True), new_context())
     assert isinstance(index, ModelIndex)
     assert [e.name for e in index.models] == ["up"]
 
 
 async def test_a_routes_timeout_brings_the_deadline_forward() -> None:
     made, _ = one(timeout=5.0)
-    context = call()
+    context = new_context()
     await made.perform(ModelReadyRequest("m"), context)
     assert context.deadline is not None
     assert context.deadline - context.record.started_at <= 5.5
@@ -284,6 +286,6 @@ async def test_a_routes_timeout_brings_the_deadline_forward() -> None:
 
 async def test_the_embedded_models_respond() -> None:
     made = gateway(Route("*", "demo"), backends=[BuiltinBackend("demo")])
-    index = await made.perform(ModelIndexRequest(), call())
+    index = await made.perform(ModelIndexRequest(), new_context())
     assert isinstance(index, ModelIndex)
     assert {"simple", "identity", "digits"} <= {entry.name for entry in index.models}

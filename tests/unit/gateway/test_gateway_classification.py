@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import Memory, call
+from fakes import Memory, new_context
 
 from gateway_errors import raises_kind
 from infergate.backends.builtin import BuiltinBackend
@@ -57,7 +57,7 @@ def classes(count: int, name: str = "Y", **more: Any) -> RequestedOutput:
 
 
 async def response_json(gateway: Gateway, *outputs: RequestedOutput) -> dict[str, Any]:
-    answer = await gateway.perform(InferRequest("m", outputs=outputs), call())
+    answer = await gateway.perform(InferRequest("m", outputs=outputs), new_context())
     assert isinstance(answer, InferResponse)
     return {t.name: t.numpy().tolist() for t in answer.outputs}
 
@@ -165,7 +165,7 @@ async def test_embedded_models_classify_with_their_own_labels() -> None:
     request = InferRequest(
         "identity", inputs=(tensor("INPUT0", [4, 9]),), outputs=(classes(1, "OUTPUT0"),)
     )
-    answer = await gateway.perform(request, call())
+    answer = await gateway.perform(request, new_context())
     assert isinstance(answer, InferResponse)
     assert answer.outputs[0].numpy().tolist() == [b"9:1"]
 

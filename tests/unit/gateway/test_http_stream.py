@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from fakes import Memory, call
+from fakes import Memory, new_context
 
 from infergate.codecs.registry import plugins
 from infergate.core.errors import GatewayError, Kind, bad_request
@@ -71,7 +71,7 @@ class Harness:
     async def ask(self, do: str, verb: str = "generate_stream", **more: Any) -> HttpResponse:
         body = json.dumps({"id": "i", "do": do, **more}).encode()
         return await self.app.respond(
-            HttpRequest("POST", f"/v2/models/m/{verb}", body=(body,)), call()
+            HttpRequest("POST", f"/v2/models/m/{verb}", body=(body,)), new_context()
         )
 
     @property
@@ -212,7 +212,7 @@ async def test_a_streamed_infer_is_translated() -> None:
     parameters = {"stream": True, "do": "more last"}
     body = json.dumps({"id": "i", "parameters": parameters, "inputs": []}).encode()
     wire = HttpRequest("POST", "/v2/models/m/infer", body=(body,))
-    parts = await all_of(await harness.app.respond(wire, call()))
+    parts = await all_of(await harness.app.respond(wire, new_context()))
     assert [json.loads(part[6:]) for part in parts] == [
         {"id": "i", "model_name": "m", "model_version": "7", "outputs": []}
     ] * 2
@@ -230,7 +230,7 @@ async def test_the_models_figures_count_each_stream(verb: str) -> None:
         more = {"parameters": fields, "inputs": []} if verb.startswith("infer") else {}
         body = json.dumps(more or fields).encode()
         wire = HttpRequest("POST", f"/v2/models/m/{verb}", body=(body,))
-        answer = await harness.app.respond(wire, call())
+        answer = await harness.app.respond(wire, new_context())
         if answer.body_stream is not None:
             await all_of(answer)
     (figures,) = harness.gateway.own_statistics.statistics_of("m", "").models

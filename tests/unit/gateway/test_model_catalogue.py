@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import Memory, call
+from fakes import Memory, new_context
 
 import infergate
 from gateway_errors import raises_kind
@@ -75,7 +75,7 @@ def gateway(*routes: Route, backends: Any) -> Gateway:
 
 
 async def status(made: Gateway, model: str = "", **fields: Any) -> ServerStatus:
-    reported = await made.perform(ServerStatusRequest(model), call(**fields))
+    reported = await made.perform(ServerStatusRequest(model), new_context(**fields))
     assert isinstance(reported, ServerStatus)
     return reported
 
@@ -247,7 +247,7 @@ async def test_all_models() -> None:
         Route("x-*", "b"),
         backends=[BuiltinBackend("demo"), Repository("b", "x-1", "x-2", "y")],
     )
-    context = call()
+    context = new_context()
     reported = await made.perform(ServerStatusRequest(), context)
     assert isinstance(reported, ServerStatus)
     assert [one.metadata.name for one in reported.models] == ["simple", "x-1", "x-2"]
@@ -356,7 +356,7 @@ class Indexed(Memory):
 
 
 async def index(made: Gateway, *, ready_only: bool = False) -> list[ModelIndexEntry]:
-    index_response = await made.perform(ModelIndexRequest(ready_only), call())
+    index_response = await made.perform(ModelIndexRequest(ready_only), new_context())
     assert isinstance(index_response, ModelIndex)
     return list(index_response.models)
 

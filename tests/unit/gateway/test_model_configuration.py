@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import Memory, call
+from fakes import Memory, new_context
 
 from infergate.backends.builtin import BuiltinBackend
 from infergate.codecs.profiles import TRITON
@@ -87,7 +87,7 @@ async def test_a_servers_configuration_has_the_clients_names() -> None:
     memory = Memory("b", ModelConfig("real", settings, b"as sent"))
     memory.profile_of_all = TRITON
     gateway = made(memory, Rewrite("real", inputs={"image": "data"}))
-    response = await gateway.perform(ModelConfigRequest("m"), call())
+    response = await gateway.perform(ModelConfigRequest("m"), new_context())
     renamed = [{"name": "image", "dims": [3]}, {"name": ["odd"]}, "odd"]
     assert response == ModelConfig(
         "m", {"name": "m", "input": renamed, "output": [], "x": 1}, b"as sent"
@@ -98,23 +98,25 @@ async def test_a_servers_configuration_has_the_clients_names() -> None:
 async def test_configurations_of_other_servers_come_from_metadata() -> None:
     memory = Memory("b")
     memory.description = MODEL
-    assert await made(memory).perform(ModelConfigRequest("m"), call()) == config_from_metadata(
-        MODEL
-    )
+    assert await made(memory).perform(
+        ModelConfigRequest("m"), new_context()
+    ) == config_from_metadata(MODEL)
     assert not memory.requests
 
 
 async def test_a_declared_model_is_as_declared() -> None:
     memory = Memory("b", ModelConfig("m", {}))
     memory.profile_of_all = TRITON
-    response = await made(memory, declared={"m": MODEL}).perform(ModelConfigRequest("m"), call())
+    response = await made(memory, declared={"m": MODEL}).perform(
+        ModelConfigRequest("m"), new_context()
+    )
     assert response == config_from_metadata(MODEL)
     assert not memory.requests
 
 
 async def test_embedded_models_have_one() -> None:
     gateway = Gateway(RouteTable([Route("*", "b")]), {"b": BuiltinBackend("b")}, {})
-    response = await gateway.perform(ModelConfigRequest("simple"), call())
+    response = await gateway.perform(ModelConfigRequest("simple"), new_context())
     assert isinstance(response, ModelConfig)
     assert response.settings["max_batch_size"] == 8
     assert response.settings["input"][0] == {
@@ -122,10 +124,10 @@ async def test_embedded_models_have_one() -> None:
         "data_type": "TYPE_INT32",
         "dims": [16],
     }
-    response = await gateway.perform(ModelConfigRequest("repeat"), call())
+    response = await gateway.perform(ModelConfigRequest("repeat"), new_context())
     assert isinstance(response, ModelConfig)
     assert response.settings["model_transaction_policy"] == {"decoupled": True}
-    response = await gateway.perform(ModelConfigRequest("accumulate"), call())
+    response = await gateway.perform(ModelConfigRequest("accumulate"), new_context())
     assert isinstance(response, ModelConfig)
     assert response.settings["sequence_batching"] == {
         "max_sequence_idle_microseconds": 60_000_000,

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import orjson
 import pytest
-from fakes import Memory, call
+from fakes import Memory, new_context
 
 from gateway_errors import raises_kind
 from infergate.codecs.base import RequestSummary
@@ -158,7 +158,7 @@ def frontend(
 @pytest.mark.parametrize("name", REQUESTS)
 async def test_it_is_refused_before_rules_and_routes(name: str, bad: str) -> None:
     protocol, wire = REQUESTS[name]
-    memory, context = Memory("b"), call()
+    memory, context = Memory("b"), new_context()
     in_body = "memory" in name or "cuda" in name or "repository" in name
     gate = (
         Everybody() if in_body else Nobody()
@@ -181,13 +181,13 @@ async def test_a_request_of_a_stream() -> None:
     memory = Memory("b")
     with pytest.raises(GatewayError, match="the model name contains"):
         await frontend("v2-grpc", memory, Nobody()).parse_stream_request(
-            RpcRequest(V2 + "ModelStreamInfer", (field(1, "a\0b"),)), call()
+            RpcRequest(V2 + "ModelStreamInfer", (field(1, "a\0b"),)), new_context()
         )
 
 
 @pytest.mark.parametrize("codec", ["v2-rest", "graphpipe", "v2-grpc"])
 async def test_a_slash_is_accepted_if_configured(codec: str) -> None:
-    memory, context = Memory("b"), call()
+    memory, context = Memory("b"), new_context()
     wire = {
         "v2-rest": HttpRequest("GET", "/v2/models/team-a%2Fbert/ready"),
         "v2-grpc": RpcRequest(V2 + "ModelReady", (field(1, "team-a/bert"),)),
@@ -215,7 +215,7 @@ async def test_a_tensors_name(name: str) -> None:
         ),
     }
     for protocol, wire in messages.items():
-        memory, context = Memory("b"), call()
+        memory, context = Memory("b"), new_context()
         await frontend(protocol, memory, Everybody()).respond(wire, context)
         assert context.record.outcome == Kind.BAD_REQUEST.value
         assert "name" in context.record.error
@@ -237,7 +237,7 @@ async def test_the_region_of_a_tensor(name: str) -> None:
         "trtis-grpc": RpcRequest(OLD + "Infer", (message.SerializeToString(),)),
     }
     for protocol, wire in messages.items():
-        memory, context = Memory("b"), call()
+        memory, context = Memory("b"), new_context()
         memory.description = ModelMetadata(
             "m", ("1",), inputs=(TensorMetadata("I", "INT8", (1,)),), max_batch_size=8
         )
@@ -255,7 +255,7 @@ async def test_an_index_leaves_out_names_that_no_client_could_use() -> None:
     listed.append(ModelIndexEntry("m", "../2", "READY"))
     memory = Memory("b", ModelIndex(tuple(listed)))
     made = frontend("v2-rest", memory, None).gateway
-    index = await made.perform(ModelIndexRequest(), call())
+    index = await made.perform(ModelIndexRequest(), new_context())
     assert isinstance(index, ModelIndex)
     assert [(each.name, each.version) for each in index.models] == [("m", "1")]
 
@@ -264,18 +264,18 @@ async def test_metadata_leaves_out_versions_and_refuses_tensors() -> None:
     tensor = TensorMetadata("model/dense:0", "INT8", (1,))
     memory = Memory("b", ModelMetadata("m", ("1", "..", "1\0"), inputs=(tensor,)))
     made = frontend("v2-rest", memory, None).gateway
-    index = await made.perform(ModelMetadataRequest("m"), call())
+    index = await made.perform(ModelMetadataRequest("m"), new_context())
     assert isinstance(index, ModelMetadata)
     assert index.versions == ("1",)
     memory.answer = ModelMetadata("m", outputs=(tensor, replace(tensor, name="a\x1bb")))
     with raises_kind(Kind.BACKEND_GARBAGE, match=r"the name of output 1 contains .* U\+001B"):
-        await made.perform(ModelMetadataRequest("m"), call())
+        await made.perform(ModelMetadataRequest("m"), new_context())
 
 
 async def test_statistics_leave_out_versions() -> None:
     models = tuple({"name": "m", "version": version} for version in ("1", "a\nb"))
     made = frontend("v2-rest", Memory("b", ModelStatistics(models)), None).gateway
-    statistics = await made.perform(ModelStatisticsRequest("m"), call())
+    statistics = await made.perform(ModelStatisticsRequest("m"), new_context())
     assert isinstance(statistics, ModelStatistics)
     assert [each["version"] for each in statistics.models] == ["1"]
 

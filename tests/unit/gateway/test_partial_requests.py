@@ -2,7 +2,7 @@
 
 import json
 
-from fakes import Memory, call
+from fakes import Memory, new_context
 
 from infergate.codecs.registry import plugins
 from infergate.core.datatypes import Datatype
@@ -40,7 +40,7 @@ async def ask(backend: Memory, data: bytes = b"\x01\x02") -> HttpResponse:
     frontend = Frontend(plugins()["v2-rest"].create({}), gateway, DEFAULT_LIMITS)
     headers = {"inference-header-content-length": "0"}
     wire = HttpRequest("POST", "/v2/models/m/infer", "", headers, [data])
-    answer: HttpResponse = await frontend.respond(wire, call())
+    answer: HttpResponse = await frontend.respond(wire, new_context())
     return answer
 
 

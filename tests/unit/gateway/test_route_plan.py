@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import LineCodec, Memory, Wired, call
+from fakes import LineCodec, Memory, Wired, new_context
 
 from infergate.core.datatypes import Datatype
 from infergate.core.limits import DEFAULT_LIMITS
@@ -67,7 +67,7 @@ async def test_pipelines_and_plans_are_made_on_first_use_and_kept() -> None:
     assert not gateway._plans
     for _ in range(2):
         for model in ("m", "n"):
-            await frontend.respond(RpcRequest(f"infer {model} 1 id"), call())
+            await frontend.respond(RpcRequest(f"infer {model} 1 id"), new_context())
     assert [binding.route.pattern for binding in frontend._pipelines] == ["m", "n"]
     assert [binding.route.pattern for binding in gateway._plans] == ["n"]
 
@@ -75,7 +75,7 @@ async def test_pipelines_and_plans_are_made_on_first_use_and_kept() -> None:
 async def test_a_plain_inference_reaches_the_backend_unchanged() -> None:
     memory = Memory("b")
     gateway = Gateway(RouteTable([PLAIN]), {"b": memory}, {})
-    request, context = InferRequest("m", id="mine"), call()
+    request, context = InferRequest("m", id="mine"), new_context()
     response = await gateway.infer(request, gateway.bind("m", "", context), context)
     assert memory.requests[0] is request
     assert (response.model, response.id) == ("m", "mine")

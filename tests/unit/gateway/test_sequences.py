@@ -1,7 +1,7 @@
 """Sequences for backends whose protocol does not have them."""
 
 import pytest
-from fakes import Memory, call
+from fakes import Memory, new_context
 
 from gateway_errors import raises_kind
 from infergate.core.errors import Kind
@@ -12,11 +12,11 @@ from infergate.routing.table import Route, RouteTable
 
 
 async def perform(made: Gateway, request: InferRequest) -> None:
-    await made.perform(request, call())
+    await made.perform(request, new_context())
 
 
 async def stream(made: Gateway, request: InferRequest) -> None:
-    context = call()
+    context = new_context()
     async for _ in made.stream(request, made.bind(request.model, "", context), context):
         pass
 

@@ -5,7 +5,7 @@ import logging
 from typing import Any
 
 import pytest
-from fakes import Memory, call
+from fakes import Memory, new_context
 
 from gateway_errors import raises_kind
 from infergate.access.rules import AccessRules
@@ -53,7 +53,7 @@ def gateway(*backends: Any, routes: Any = ROUTES, **allowed: bool) -> Gateway:
 
 async def refusal(made: Gateway, operation: Operation) -> GatewayError:
     with pytest.raises(GatewayError) as caught:
-        await made.perform(operation, call())
+        await made.perform(operation, new_context())
     return caught.value
 
 
@@ -85,12 +85,12 @@ async def test_a_change_goes_to_every_server_of_the_models_route() -> None:
         Route("*", "c"),
     )
     made = gateway(here, there, routes=routes, repository=True)
-    context = call()
+    context = new_context()
     load = ModelLoadRequest("m", "repo", {"config": "{}"})
     assert await made.perform(load, context) == Acknowledgement()
     assert here.requests == [ModelLoadRequest("real", "repo", {"config": "{}"})] * 3
     assert (context.record.route, context.record.backend) == ("m@2", "b")
-    assert await made.perform(ModelUnloadRequest("x-y"), call()) == Acknowledgement()
+    assert await made.perform(ModelUnloadRequest("x-y"), new_context()) == Acknowledgement()
     assert here.requests[3:] == [ModelUnloadRequest("y")] * 3
     assert not there.requests
 
@@ -133,7 +133,7 @@ async def test_a_configuration_to_load_has_the_backends_names(config: Any, their
     rewrite = Rewrite("real", inputs={"A": "INPUT0"}, outputs={"OUT": "OUTPUT0"})
     made = gateway(memory, routes=(Route("m", "b", rewrite=rewrite),), repository=True)
     files = {"file:1/model.py": b"x"}
-    await made.perform(ModelLoadRequest("m", "", {"config": config, **files}), call())
+    await made.perform(ModelLoadRequest("m", "", {"config": config, **files}), new_context())
     (load,) = memory.requests
     assert isinstance(load, ModelLoadRequest)
     sent = load.parameters["config"]
@@ -158,7 +158,7 @@ async def test_the_trace_settings_of_a_model_go_to_its_backend() -> None:
     here.profile_of_all = there.profile_of_all = TRITON
     routes = (Route("m", "b", rewrite=Rewrite("real")), Route("*", "c"))
     made = gateway(here, there, routes=routes, settings=True)
-    settings = await made.perform(TraceSettingsRequest("m", {"trace_rate": ["1"]}), call())
+    settings = await made.perform(TraceSettingsRequest("m", {"trace_rate": ["1"]}), new_context())
     assert settings == Settings({"trace_rate": ["1"]})
     assert here.requests == [TraceSettingsRequest("real", {"trace_rate": ["1"]})]
     assert not there.requests
@@ -174,7 +174,7 @@ async def test_a_servers_settings_go_to_every_backend_that_has_them(operation: O
     one.profile_of_all = third.profile_of_all = TRITON
     other.profile_of_all = MLSERVER
     made = gateway(one, other, third, routes=(Route("*", "a"),), settings=True)
-    context = call()
+    context = new_context()
     assert await made.perform(operation, context) == Settings({"x": "a"})
     assert (one.requests, other.requests, third.requests) == ([operation], [], [operation])
     assert context.record.backend == "a,c"
@@ -188,12 +188,14 @@ async def test_each_operation_is_audited(caplog: pytest.LogCaptureFixture) -> No
     caplog.set_level(logging.INFO, "infergate.audit")
     memory = Memory("b", Acknowledgement())
     made = gateway(memory, repository=True)
-    await made.perform(ModelLoadRequest("m\nforged line" + "x" * 1000), call(request_id="r1"))
+    await made.perform(
+        ModelLoadRequest("m\nforged line" + "x" * 1000), new_context(request_id="r1")
+    )
     memory.answer = GatewayError(Kind.NOT_FOUND, "no such model")
     await refusal(made, ModelUnloadRequest("m"))
     memory.answer = RuntimeError("a bug")  # type: ignore[assignment]
     with pytest.raises(RuntimeError):
-        await made.perform(ModelUnloadRequest("m"), call())
+        await made.perform(ModelUnloadRequest("m"), new_context())
     done, failed, broken = caplog.messages
     assert done.startswith("model_load model='m\\nforged linexxx")
     assert "route='*' backend='b' peer=test request_id='r1' outcome=ok" in done
@@ -208,7 +210,7 @@ async def test_only_enabled_extensions_are_reported() -> None:
         ({"repository": True}, {"model_repository"}),
         ({"settings": True}, {"trace", "logging"}),
     ):
-        settings = await gateway(**allowed).perform(ServerMetadataRequest(), call())
+        settings = await gateway(**allowed).perform(ServerMetadataRequest(), new_context())
         assert isinstance(settings, ServerMetadata)
         assert {"model_repository", "trace", "logging"} & set(settings.extensions) == more
         assert {"model_configuration", "statistics"} <= set(settings.extensions)
@@ -217,22 +219,25 @@ async def test_only_enabled_extensions_are_reported() -> None:
 async def test_there_is_no_shared_memory() -> None:
     made = gateway()
     for name in ("", "r"):
-        settings = await made.perform(SharedMemoryStatusRequest(name), call())
+        settings = await made.perform(SharedMemoryStatusRequest(name), new_context())
         assert settings == SharedMemoryStatus(())
-        assert await made.perform(SharedMemoryUnregisterRequest(name), call()) == Acknowledgement()
+        assert (
+            await made.perform(SharedMemoryUnregisterRequest(name), new_context())
+            == Acknowledgement()
+        )
     with raises_kind(Kind.UNSUPPORTED, match="region 'r': shared memory is not supp"):
-        await made.perform(SharedMemoryRegisterRequest("r", "/k", 0, 64), call())
+        await made.perform(SharedMemoryRegisterRequest("r", "/k", 0, 64), new_context())
 
 
 async def test_the_audit_log_names_callers_and_rejected_callers(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "infergate.audit")
-    context = call(request_id="r1", permit=AccessRules(()).permit_for("jwt:idp:al'ice"))
+    context = new_context(request_id="r1", permit=AccessRules(()).permit_for("jwt:idp:al'ice"))
     await gateway(Memory("b", Acknowledgement()), repository=True).perform(
         ModelLoadRequest("m"), context
     )
-    refused = call()
+    refused = new_context()
     refused.record.model = "m\nforged" + "x" * 1000
     log_denied(ModelLoadRequest, refused, GatewayError(Kind.UNAUTHENTICATED, "credentials"))
     done, kept_out = caplog.messages

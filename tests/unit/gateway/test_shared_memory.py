@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import Memory, call
+from fakes import Memory, new_context
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -86,7 +86,7 @@ def answering(data: bytes) -> InferResponse:
 
 async def on(limits: Limits = LIMITS, *backends: Memory) -> SharedMemory:
     memory = SharedMemory(limits, backends, enabled=True)
-    assert await memory.perform(REGISTER, call()) == Acknowledgement()
+    assert await memory.perform(REGISTER, new_context()) == Acknowledgement()
     return memory
 
 
@@ -119,7 +119,7 @@ async def test_a_backend_sees_data_and_the_region_the_answer() -> None:
 
 async def test_offsets_are_of_the_region() -> None:
     memory = SharedMemory(LIMITS, enabled=True)
-    await memory.perform(replace(REGISTER, offset=16, size=8), call())
+    await memory.perform(replace(REGISTER, offset=16, size=8), new_context())
     request = request_with(RegionRef("r", 2, 6), output=RegionRef("r", 0, 8))
     async with memory.stage(request, BACKEND) as staged:
         assert staged.request.inputs[0].data == bytes(range(18, 24))
@@ -221,7 +221,7 @@ async def test_no_output_is_written_over_another(
     one: RegionRef, other: RegionRef, *, apart: bool
 ) -> None:
     memory = await on()
-    await memory.perform(replace(REGISTER, name="alias", offset=8, size=8), call())
+    await memory.perform(replace(REGISTER, name="alias", offset=8, size=8), new_context())
     outputs = tuple(RequestedOutput(*each) for each in (("A", {}, one), ("B", {}, other)))
     for order in (outputs, outputs[::-1]):
         request = InferRequest(
@@ -313,11 +313,11 @@ async def test_memory_held_by_requests_is_bounded() -> None:
 
 async def test_regions_are_counted() -> None:
     memory = await on()
-    await memory.perform(replace(REGISTER, name="s"), call())
+    await memory.perform(replace(REGISTER, name="s"), new_context())
     with raises_kind(Kind.TOO_LARGE, match="limit"):
-        await memory.perform(replace(REGISTER, name="t"), call())
-    await memory.perform(SharedMemoryUnregisterRequest("s"), call())
-    await memory.perform(replace(REGISTER, name="t"), call())
+        await memory.perform(replace(REGISTER, name="t"), new_context())
+    await memory.perform(SharedMemoryUnregisterRequest("s"), new_context())
+    await memory.perform(replace(REGISTER, name="t"), new_context())
     assert open_files() == 2
 
 
@@ -328,7 +328,7 @@ async def test_regions_are_counted() -> None:
 async def test_invalid_keys_open_no_file(key: str) -> None:
     memory = SharedMemory(LIMITS, enabled=True)
     with raises_kind(Kind.BAD_REQUEST, match="Unable to open"):
-        await memory.perform(replace(REGISTER, key=key), call())
+        await memory.perform(replace(REGISTER, key=key), new_context())
     assert open_files() == 0
 
 
@@ -340,12 +340,12 @@ async def test_only_files_are_opened_and_no_links_followed(tmp_path: Path) -> No
     for make in (lambda: FILE.symlink_to(secret), lambda: os.mkfifo(FILE)):
         make()
         with pytest.raises(GatewayError, match="Unable to open"):
-            await memory.perform(REGISTER, call())
+            await memory.perform(REGISTER, new_context())
         FILE.unlink()
     FILE.mkdir()
     try:
         with pytest.raises(GatewayError, match="Unable to open"):
-            await memory.perform(REGISTER, call())
+            await memory.perform(REGISTER, new_context())
     finally:
         FILE.rmdir()
     assert open_files() == 0
@@ -354,8 +354,8 @@ async def test_only_files_are_opened_and_no_links_followed(tmp_path: Path) -> No
 async def test_a_key_may_do_without_its_slash() -> None:
     """The key is accepted in the form that shm_open accepts."""
     memory = SharedMemory(LIMITS, enabled=True)
-    await memory.perform(replace(REGISTER, key=KEY[1:]), call())
-    status = await memory.perform(SharedMemoryStatusRequest("r"), call())
+    await memory.perform(replace(REGISTER, key=KEY[1:]), new_context())
+    status = await memory.perform(SharedMemoryStatusRequest("r"), new_context())
     assert status == SharedMemoryStatus((SharedMemoryRegion("r", KEY[1:], 0, SIZE),))
 
 
@@ -363,7 +363,7 @@ async def test_a_key_may_do_without_its_slash() -> None:
 async def test_names_that_no_region_has(name: str) -> None:
     memory = SharedMemory(LIMITS, enabled=True)
     with pytest.raises(GatewayError, match="name of a shared memory region"):
-        await memory.perform(replace(REGISTER, name=name), call())
+        await memory.perform(replace(REGISTER, name=name), new_context())
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ async def test_names_that_no_region_has(name: str) -> None:
 async def test_numbers_that_no_region_has(wrong: dict[str, int]) -> None:
     memory = SharedMemory(LIMITS, [Sharing("a")], enabled=True)
     with raises_kind(Kind.BAD_REQUEST, match=r"must be from 0 to \d+$"):
-        await memory.perform(replace(CUDA, **wrong), call())
+        await memory.perform(replace(CUDA, **wrong), new_context())
 
 
 # ---- registering and forgetting
@@ -381,18 +381,21 @@ async def test_numbers_that_no_region_has(wrong: dict[str, int]) -> None:
 async def test_a_region_is_listed_once_until_it_is_unregistered() -> None:
     memory = await on()
     with raises_kind(Kind.ALREADY_EXISTS, match="'r' already in manager"):
-        await memory.perform(replace(REGISTER, size=1), call())
+        await memory.perform(replace(REGISTER, size=1), new_context())
     for cuda in (None, False):
-        status = await memory.perform(SharedMemoryStatusRequest(cuda=cuda), call())
+        status = await memory.perform(SharedMemoryStatusRequest(cuda=cuda), new_context())
         assert status == SharedMemoryStatus((SharedMemoryRegion("r", KEY, 0, SIZE),))
-    status = await memory.perform(SharedMemoryStatusRequest(cuda=True), call())
+    status = await memory.perform(SharedMemoryStatusRequest(cuda=True), new_context())
     assert status == SharedMemoryStatus()
     with raises_kind(Kind.NOT_FOUND, match="cuda shared memory region: 'r'"):
-        await memory.perform(SharedMemoryStatusRequest("r", cuda=True), call())
-    await memory.perform(SharedMemoryUnregisterRequest("r", cuda=True), call())
+        await memory.perform(SharedMemoryStatusRequest("r", cuda=True), new_context())
+    await memory.perform(SharedMemoryUnregisterRequest("r", cuda=True), new_context())
     assert open_files() == 1
     for _ in range(2):  # also one that does not exist: clients clean up before they begin
-        assert await memory.perform(SharedMemoryUnregisterRequest("r"), call()) == Acknowledgement()
+        assert (
+            await memory.perform(SharedMemoryUnregisterRequest("r"), new_context())
+            == Acknowledgement()
+        )
     assert open_files() == 0
     error = await refused(memory, request_with(RegionRef("r", 0, 1)))
     assert isinstance(error, UnknownRegionError)
@@ -405,10 +408,10 @@ async def test_a_request_keeps_its_regions_when_they_are_unregistered() -> None:
     async with memory.stage(
         request_with(RegionRef("r", 0, 4), output=RegionRef("r", 0, 6)), BACKEND
     ) as staged:
-        await memory.perform(SharedMemoryUnregisterRequest(), call())
+        await memory.perform(SharedMemoryUnregisterRequest(), new_context())
         FILE.rename(f"{FILE}_old")
         FILE.write_bytes(bytes(SIZE))
-        await memory.perform(REGISTER, call())
+        await memory.perform(REGISTER, new_context())
         await staged.write_outputs(answering(b"answer"))
     old = Path(f"{FILE}_old")
     assert old.read_bytes()[:6] == b"answer"
@@ -433,12 +436,12 @@ async def test_a_request_that_is_given_up_while_a_thread_reads(
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    await memory.perform(SharedMemoryUnregisterRequest(), call())
+    await memory.perform(SharedMemoryUnregisterRequest(), new_context())
     del task
     await asyncio.get_running_loop().shutdown_default_executor()  # the threads have ended
     assert open_files() == 0
     monkeypatch.setattr(shared_memory, "_MAX_INLINE_BYTES", 2 * SIZE)
-    await memory.perform(REGISTER, call())
+    await memory.perform(REGISTER, new_context())
     async with memory.stage(
         request_with(RegionRef("r", 0, SIZE), RegionRef("r", 0, SIZE)), BACKEND
     ):
@@ -454,13 +457,13 @@ async def test_registering_and_unregistering_are_audited(
         [Memory("gpu's", Acknowledgement()), Memory("other", Acknowledgement())],
         enabled=True,
     )
-    await memory.perform(REGISTER, call(request_id="r1"))
-    await memory.perform(SharedMemoryStatusRequest(), call())
+    await memory.perform(REGISTER, new_context(request_id="r1"))
+    await memory.perform(SharedMemoryStatusRequest(), new_context())
     with pytest.raises(GatewayError):
-        await memory.perform(replace(REGISTER, key="/no\nsuch" + "x" * 1000), call())
-    await memory.perform(CUDA, call())
-    await memory.perform(SharedMemoryUnregisterRequest("r"), call())
-    await memory.perform(SharedMemoryUnregisterRequest(), call())
+        await memory.perform(replace(REGISTER, key="/no\nsuch" + "x" * 1000), new_context())
+    await memory.perform(CUDA, new_context())
+    await memory.perform(SharedMemoryUnregisterRequest("r"), new_context())
+    await memory.perform(SharedMemoryUnregisterRequest(), new_context())
     good, bad, cuda, forgotten, every = caplog.messages
     rest = """route='' backend="gpu's,other" peer=test request_id"""
     assert good == (
@@ -479,8 +482,10 @@ async def test_disabled_shared_memory_is_not_audited(caplog: pytest.LogCaptureFi
     backend = Memory("b", Acknowledgement())
     memory = SharedMemory(LIMITS, [backend], enabled=False)
     with pytest.raises(GatewayError):
-        await memory.perform(REGISTER, call())
-    assert await memory.perform(SharedMemoryUnregisterRequest("r"), call()) == Acknowledgement()
+        await memory.perform(REGISTER, new_context())
+    assert (
+        await memory.perform(SharedMemoryUnregisterRequest("r"), new_context()) == Acknowledgement()
+    )
     assert not caplog.messages
     assert not backend.requests
 
@@ -488,14 +493,15 @@ async def test_disabled_shared_memory_is_not_audited(caplog: pytest.LogCaptureFi
 async def test_disabled_shared_memory_opens_no_file() -> None:
     memory = SharedMemory(LIMITS, enabled=False)
     with raises_kind(Kind.UNSUPPORTED, match="'r': shared memory is not supported"):
-        await memory.perform(REGISTER, call())
+        await memory.perform(REGISTER, new_context())
     assert open_files() == 0
     assert memory.extensions == ()
     for name in ("", "r"):
-        status = await memory.perform(SharedMemoryStatusRequest(name), call())
+        status = await memory.perform(SharedMemoryStatusRequest(name), new_context())
         assert status == SharedMemoryStatus()
         assert (
-            await memory.perform(SharedMemoryUnregisterRequest(name), call()) == Acknowledgement()
+            await memory.perform(SharedMemoryUnregisterRequest(name), new_context())
+            == Acknowledgement()
         )
     for request in (request_with(RegionRef("r", 0, 1)), request_with(output=RegionRef("r", 0, 1))):
         error = await refused(memory, request)
@@ -531,9 +537,9 @@ async def test_each_backend_registers_each_region() -> None:
     backends = Sharing("a"), Sharing("b")
     memory = await on(LIMITS, *backends)
     assert memory.extensions == ("system_shared_memory", "cuda_shared_memory")
-    await memory.perform(CUDA, call())
-    await memory.perform(SharedMemoryUnregisterRequest("r", cuda=False), call())
-    await memory.perform(SharedMemoryUnregisterRequest(), call())
+    await memory.perform(CUDA, new_context())
+    await memory.perform(SharedMemoryUnregisterRequest("r", cuda=False), new_context())
+    await memory.perform(SharedMemoryUnregisterRequest(), new_context())
     for backend in backends:
         assert backend.requests == [
             REGISTER,
@@ -548,9 +554,9 @@ async def test_all_backends_have_a_region_or_none() -> None:
     first, second = Sharing("a"), Sharing("b", SharedMemoryRegisterRequest)
     memory = SharedMemory(LIMITS, (first, second), enabled=True)
     with pytest.raises(GatewayError, match="b says no"):
-        await memory.perform(REGISTER, call())
+        await memory.perform(REGISTER, new_context())
     assert first.requests == [REGISTER, SharedMemoryUnregisterRequest("r", cuda=False)]
-    assert await memory.perform(SharedMemoryStatusRequest(), call()) == SharedMemoryStatus()
+    assert await memory.perform(SharedMemoryStatusRequest(), new_context()) == SharedMemoryStatus()
     assert open_files() == 0
 
 
@@ -560,21 +566,21 @@ async def test_all_backends_have_a_region_or_none() -> None:
 async def test_a_silent_new_backend_gets_one_region(kind: Kind, expected: int) -> None:
     """A reload waits for every backend."""
     memory = await on(LIMITS, Sharing("a"))
-    await memory.perform(CUDA, call())
+    await memory.perform(CUDA, new_context())
     known, silent = Sharing("a"), Memory("c", None)
     silent.answer = GatewayError(kind, "no")  # type: ignore[assignment]
     other = SharedMemory(LIMITS, (known, silent, Sharing("b")), enabled=True, predecessor=memory)
     await other.register_with_new_backends((known,))
     assert (len(known.requests), len(silent.requests)) == (0, expected)
     assert len(other._backends[2].requests) == 2  # type: ignore[attr-defined]
-    await memory.perform(SharedMemoryUnregisterRequest(), call())
+    await memory.perform(SharedMemoryUnregisterRequest(), new_context())
 
 
 async def test_a_region_is_removed_even_if_a_backend_keeps_it() -> None:
     backends = Sharing("a", SharedMemoryUnregisterRequest), Sharing("b")
     memory = await on(LIMITS, *backends)
     with pytest.raises(GatewayError, match="a says no"):
-        await memory.perform(SharedMemoryUnregisterRequest("r", cuda=False), call())
+        await memory.perform(SharedMemoryUnregisterRequest("r", cuda=False), new_context())
     assert open_files() == 0
     assert len(backends[1].requests) == 2
 
@@ -621,7 +627,7 @@ async def test_a_sharing_backend_gets_no_request_past_the_end(
     """Such a request crashes a legacy server."""
     sharing = Sharing("a")
     memory = await on(LIMITS, sharing)
-    await memory.perform(CUDA, call())
+    await memory.perform(CUDA, new_context())
     with raises_kind(Kind.BAD_REQUEST, match=names):
         async with memory.stage(request_, sharing):
             pytest.fail("it was lent")
@@ -655,11 +661,11 @@ async def test_a_region_that_a_new_backend_has_already_is_replaced() -> None:
 
 async def test_memory_on_a_gpu_is_left_to_the_backend() -> None:
     with pytest.raises(GatewayError, match="GPUs not supported"):
-        await (await on()).perform(CUDA, call())
+        await (await on()).perform(CUDA, new_context())
     sharing = Sharing("a")
     memory = await on(LIMITS, sharing)
-    await memory.perform(CUDA, call())
-    status = await memory.perform(SharedMemoryStatusRequest(cuda=True), call())
+    await memory.perform(CUDA, new_context())
+    status = await memory.perform(SharedMemoryStatusRequest(cuda=True), new_context())
     assert status == SharedMemoryStatus((SharedMemoryRegion("gpu", size=64, device=0),))
     for request in (
         request_with(RegionRef("gpu", 0, 4)),
@@ -681,12 +687,12 @@ async def test_an_inference_through_the_gateway() -> None:
         RouteTable([Route("*", "b")]), {"b": backend}, {}, GatewayOptions(shared_memory=memory)
     )
     request = request_with(RegionRef("r", 0, 2))
-    answer = await made.perform(request, call())
+    answer = await made.perform(request, new_context())
     assert isinstance(answer, InferResponse)
     (operations,) = backend.requests
     assert isinstance(operations, InferRequest)
     assert operations.inputs == (Tensor("X0", Datatype.UINT8, (2,), b"\0\1"),)
     off = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
     with pytest.raises(UnknownRegionError, match="not enabled"):
-        await off.perform(request, call())
+        await off.perform(request, new_context())
     assert len(backend.requests) == 1

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from fakes import Memory, call
+from fakes import Memory, new_context
 
 from gateway_errors import raises_kind
 from infergate.backends.builtin import BuiltinBackend
@@ -140,18 +140,18 @@ async def test_a_servers_statistics_have_the_clients_names() -> None:
     memory.profile_of_all = TRITON
     memory.servers = 2
     gateway = made(memory, routes=[Route("m", "b", version="7", rewrite=Rewrite("real", "1"))])
-    statistics = await gateway.perform(ModelStatisticsRequest("m", "7"), call())
+    statistics = await gateway.perform(ModelStatisticsRequest("m", "7"), new_context())
     assert statistics == ModelStatistics(({"name": "m", "version": "7", "inference_count": 4},))
     assert memory.requests == [ModelStatisticsRequest("real", "1")] * 2
     with pytest.raises(GatewayError):
-        await gateway.perform(ModelStatisticsRequest("n"), call())
+        await gateway.perform(ModelStatisticsRequest("n"), new_context())
 
 
 async def test_other_servers_get_the_gateways_statistics() -> None:
     memory = Memory("b")
     gateway = made(memory, routes=[Route("m", "b")])
     record(gateway.own_statistics, "m")
-    statistics = await gateway.perform(ModelStatisticsRequest("m", "3"), call())
+    statistics = await gateway.perform(ModelStatisticsRequest("m", "3"), new_context())
     assert isinstance(statistics, ModelStatistics)
     assert [(each["version"], each["inference_count"]) for each in statistics.models] == [("3", 1)]
     assert not memory.requests
@@ -167,7 +167,7 @@ async def test_the_gateways_figures_are_of_a_version_that_is_a_number(
     memory = Memory("b")
     memory.description = ModelMetadata("m", versions)
     statistics = await made(memory, routes=[Route("m", "b")]).perform(
-        ModelStatisticsRequest("m"), call()
+        ModelStatisticsRequest("m"), new_context()
     )
     assert isinstance(statistics, ModelStatistics)
     assert [each["version"] for each in statistics.models] == [reported_for]
@@ -177,7 +177,7 @@ async def test_the_gateways_figures_are_of_a_version_that_is_a_number(
 async def test_unknown_models_have_no_statistics(requested: tuple[str, str]) -> None:
     gateway = made(BuiltinBackend("b"), routes=[Route("*", "b")])
     with raises_kind(Kind.NOT_FOUND):
-        await gateway.perform(ModelStatisticsRequest(*requested), call())
+        await gateway.perform(ModelStatisticsRequest(*requested), new_context())
 
 
 async def test_a_server_that_is_down_has_been_counted() -> None:
@@ -185,7 +185,7 @@ async def test_a_server_that_is_down_has_been_counted() -> None:
     memory.description = GatewayError(Kind.CONNECT, "down")
     gateway = made(memory, routes=[Route("m", "b")])
     record(gateway.own_statistics, "m")
-    statistics = await gateway.perform(ModelStatisticsRequest("m"), call())
+    statistics = await gateway.perform(ModelStatisticsRequest("m"), new_context())
     assert isinstance(statistics, ModelStatistics)
     assert [(each["version"], each["inference_count"]) for each in statistics.models] == [("1", 1)]
 
@@ -205,7 +205,7 @@ async def test_statistics_of_all_models_cover_the_reachable_index() -> None:
     gateway = made(
         counting, other, routes=[Route("m", "c"), Route("n", "b", version="2"), Route("*", "b")]
     )
-    statistics = await gateway.perform(ModelStatisticsRequest(), call())
+    statistics = await gateway.perform(ModelStatisticsRequest(), new_context())
     assert isinstance(statistics, ModelStatistics)
     assert [(each["name"], each["version"]) for each in statistics.models] == [
         ("m", "1"),
@@ -213,5 +213,5 @@ async def test_statistics_of_all_models_cover_the_reachable_index() -> None:
         ("x", ""),
     ]
     only = made(counting, routes=[Route("n", "b", version="2")])
-    statistics = await only.perform(ModelStatisticsRequest(), call())
+    statistics = await only.perform(ModelStatisticsRequest(), new_context())
     assert statistics == ModelStatistics(({"name": "n", "version": "2"},))

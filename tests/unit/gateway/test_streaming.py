@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import LineCodec, Memory, call
+from fakes import LineCodec, Memory, new_context
 
 from infergate.codecs.base import ParsedRequest, Profile
 from infergate.core.errors import GatewayError, Kind, bad_request
@@ -160,7 +160,7 @@ class Harness:
         self.records: list[RequestContext] = []
         writes: Any = UnaryStreamCodec(self.codec, "/t.T/Stream") if in_turn else self.codec
         self.names = 0
-        self.context = call(deadline=None)
+        self.context = new_context(deadline=None)
         self.stream = InferenceStream(frontend, writes, self.name, self.record, self.context)
 
     def record(self, context: RequestContext) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
-from fakes import Budget, LineCodec, Memory, Wired, call
+from fakes import Budget, LineCodec, Memory, Wired, new_context
 
 from gateway_errors import raises_kind
 from infergate.core.counters import RouteCounters
@@ -43,13 +43,13 @@ class Harness:
         )
 
     async def ask(self, request: InferRequest = REQUEST, **fields: Any) -> RequestContext:
-        context = call(**fields)
+        context = new_context(**fields)
         answer = await self.gateway.perform(request, context)
         assert isinstance(answer, InferResponse)
         return context
 
     async def stream(self, **fields: Any) -> list[InferResponse]:
-        context = call(**fields)
+        context = new_context(**fields)
         bound = self.gateway.bind("m", "", context)
         return [each async for each in self.gateway.stream(REQUEST, bound, context)]
 
@@ -135,7 +135,7 @@ async def test_streams_are_split_too() -> None:
 
 async def test_other_operations_go_to_the_routes_own_backend() -> None:
     harness = Harness(split(100))
-    await harness.gateway.perform(ModelReadyRequest("m"), call())
+    await harness.gateway.perform(ModelReadyRequest("m"), new_context())
     assert harness.own.requests == [ModelReadyRequest("m")]
 
 
@@ -343,10 +343,14 @@ async def test_a_mirror_that_is_away_does_not_make_the_gateway_unready() -> None
     harness, mirror = mirroring()
     mirror.let.set()
     mirror.answer = AWAY
-    assert await harness.gateway.perform(ServerReadyRequest(), call()) == HealthStatus(ok=True)
+    assert await harness.gateway.perform(ServerReadyRequest(), new_context()) == HealthStatus(
+        ok=True
+    )
     harness = Harness(Route("m", "own", fallback="other", mirror=MirrorTarget("other")))
     harness.other.answer = AWAY
-    assert await harness.gateway.perform(ServerReadyRequest(), call()) == HealthStatus(ok=False)
+    assert await harness.gateway.perform(ServerReadyRequest(), new_context()) == HealthStatus(
+        ok=False
+    )
 
 
 # ---- what it costs others ----------------------------------------------------------------------
@@ -359,7 +363,7 @@ async def test_only_routes_with_a_traffic_split_are_translated_for_it() -> None:
     made = Frontend(LineCodec(), Gateway(RouteTable(routes), known, {}), DEFAULT_LIMITS)
     pipelines = []
     for model in ("m", "n"):
-        context = call()
+        context = new_context()
         await made.respond(RpcRequest(f"infer {model} 1 id"), context)
         pipelines.append(context.record.pipeline)
     assert pipelines == ["translate", "forward"]
