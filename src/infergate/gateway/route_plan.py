@@ -46,6 +46,8 @@ class RoutePlan:
         self.binding: Final = binding
         self._backend: Final = backend
         self._declared: Final = declared
+        self._declared_policies: Final[dict[str, RoutePolicy]] = {}
+        """By declared model."""
         self._shared_memory: Final = shared_memory
         self._describe: Final = describe
         needed: list[tuple[object, _RequestStep]] = [
@@ -163,11 +165,12 @@ class RoutePlan:
 
     async def _declare(self, request: InferRequest, context: RequestContext) -> InferRequest:
         """Add the model's declared metadata to the policy of ``context``."""
-        declared = self._declared.get(request.model)
-        if declared is not None:
-            metadata = metadata_to_backend(declared, request, self.binding.route)
+        model = request.model
+        if model in self._declared and model not in self._declared_policies:
+            metadata = metadata_to_backend(self._declared[model], request, self.binding.route)
             policy = self.binding.policy
-            context.policy = RoutePolicy(policy.timeout, policy.retry, metadata)
+            self._declared_policies[model] = RoutePolicy(policy.timeout, policy.retry, metadata)
+        context.policy = self._declared_policies.get(model, self.binding.policy)
         return request
 
     async def _cast(self, request: InferRequest, context: RequestContext) -> InferRequest:

@@ -66,7 +66,7 @@ class Translation(Generic[Req, Resp]):
         """Return the operation in ``wire``, with the model's metadata filled in where it is
         needed."""
         offload = self._codec_offload
-        inline = offload.can_read_inline(wire)
+        inline = offload.is_always_inline or offload.can_read_inline(wire)
         if inline:
             try:
                 parsed = offload.codec.parse_request(wire, offload.limits)
