@@ -24,6 +24,7 @@ from infergate.codecs.base import (
     Profile,
     RequestSummary,
 )
+from infergate.codecs.binary_estimates import BinaryEstimates
 from infergate.codecs.graphpipe import backend
 from infergate.codecs.graphpipe.config_text import PROTOCOL
 from infergate.codecs.graphpipe.datatypes import TYPE_NUMBERS
@@ -71,7 +72,7 @@ class MetadataFormat(enum.Enum):
     JSON = "json"
 
 
-class GraphPipeCodec:
+class GraphPipeCodec(BinaryEstimates):
     """The GraphPipe codec."""
 
     name: str = PROTOCOL
@@ -142,18 +143,6 @@ class GraphPipeCodec:
         except GatewayError:
             match = GraphPipePathMatch()
         return status_error_response(error) if match.operation else infer_error_response(error)
-
-    def request_text_bytes(self, wire: HttpRequest) -> int:  # noqa: ARG002
-        """Return 0: the cost is known only after parsing."""
-        return 0
-
-    def json_bytes(self, wire: HttpRequest | HttpResponse, max_bytes: int) -> int:  # noqa: ARG002
-        """Return 0: requests contain no JSON."""
-        return 0
-
-    def rewrite_bytes(self, wire: HttpResponse, request: HttpRequest) -> int:  # noqa: ARG002
-        """Return 0: nothing is compressed."""
-        return 0
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:  # noqa: ARG002
         """Count strings, each of which needs an offset, and the inputs and outputs of metadata."""

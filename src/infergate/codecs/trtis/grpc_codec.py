@@ -17,7 +17,6 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from infergate.codecs.base import (
-    Capabilities,
     ParsedRequest,
     PartialInferRequest,
     Profile,
@@ -26,14 +25,12 @@ from infergate.codecs.base import (
 from infergate.codecs.protos.wire_scanner import MalformedMessageError
 from infergate.codecs.trtis import grpc_backend, grpc_infer, grpc_pass_through
 from infergate.codecs.trtis import messages as pb
-from infergate.codecs.trtis.datatypes import DATATYPE_NUMBERS
+from infergate.codecs.trtis.base_codec import TrtisCodec
 from infergate.codecs.trtis.grpc_methods import INFER, METHODS, STREAM_INFER, TrtisMethod
 from infergate.codecs.trtis.infer_request import read_request
 from infergate.codecs.trtis.infer_response import header_cost, write_response
-from infergate.codecs.trtis.options import TrtisOptions, read_options
-from infergate.codecs.trtis.request_status import RequestStatusFactory
+from infergate.codecs.trtis.options import read_options
 from infergate.codecs.trtis.server_status import not_ready_if_unknown
-from infergate.codecs.trtis.validated_headers import ValidatedHeaderCache
 from infergate.core.errors import GatewayError, Kind, retry_after_headers
 from infergate.core.limits import KIB, Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
@@ -57,29 +54,11 @@ class _UnreadableMessageError(GatewayError):
         super().__init__(Kind.BAD_REQUEST, f"the message cannot be parsed: {reason}")
 
 
-class TrtisGrpcCodec:
+class TrtisGrpcCodec(TrtisCodec):
     """The codec of the legacy gRPC API."""
 
     name: str = "trtis-grpc"
-    capabilities: Capabilities = Capabilities(
-        datatypes=frozenset(DATATYPE_NUMBERS),
-        supports_classification=True,
-        reports_config=True,
-        reports_statistics=True,
-    )
-    needs_profile: bool = False
-    needs_metadata: bool = True
     streaming_methods: frozenset[str] = frozenset({STREAM_INFER})
-
-    def __init__(self, options: TrtisOptions) -> None:
-        self._options: Final = options
-        self._status_factory: Final = RequestStatusFactory(options)
-        self._header_cache: Final = ValidatedHeaderCache()
-        # No legacy server reports the datatypes of outputs, so `data_type` needs translation.
-        self.can_pass_through: bool = not options.data_type
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return TrtisGrpcCodec, (self._options,)  # without the cache
 
     # ---- towards clients
 
@@ -177,36 +156,11 @@ class TrtisGrpcCodec:
             (*wire.message, status.SerializeToString()), wire.code, wire.details, wire.metadata
         )
 
-    def request_text_bytes(self, wire: RpcRequest) -> int:  # noqa: ARG002
-        """Return 0: the cost is known only while the message is read."""
-        return 0
-
-    def json_bytes(self, wire: RpcRequest | RpcResponse, max_bytes: int) -> int:  # noqa: ARG002
-        """Return 0: there is no JSON."""
-        return 0
-
-    def rewrite_bytes(self, wire: RpcResponse, request: RpcRequest) -> int:  # noqa: ARG002
-        """Return 0: nothing is compressed."""
-        return 0
-
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
-        """Return the cost of classes and shapes, in bytes of JSON that cost as much."""
+        """Return the cost of classes and shapes."""
         if not isinstance(response, InferResponse):
             return 0
         return header_cost(response.outputs, parsed.response_options.outputs)
-
-    def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
-        """Return the bounds: headers are short, and tensors are not copied."""
-        return 0, self.response_text_bytes(response, parsed)
-
-    def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the cost of shapes, in bytes of JSON that cost as much."""
-        del profile
-        return header_cost(operation.inputs, ())
-
-    def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the same as ``backend_text_bytes``."""
-        return self.backend_text_bytes(operation, profile)
 
     # ---- towards backends
 

@@ -13,26 +13,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from infergate.codecs.base import (
-    Capabilities,
     ParsedRequest,
     PartialInferRequest,
     Profile,
     RequestSummary,
 )
 from infergate.codecs.trtis import http_backend, http_frontend, http_pass_through, response_messages
-from infergate.codecs.trtis.datatypes import DATATYPE_NUMBERS
+from infergate.codecs.trtis.base_codec import TrtisCodec
 from infergate.codecs.trtis.http_frontend import BodyFormat
 from infergate.codecs.trtis.http_paths import parse_path
 from infergate.codecs.trtis.infer_request import read_request
 from infergate.codecs.trtis.infer_response import header_cost, write_response
 from infergate.codecs.trtis.messages import SharedMemoryStatus as Regions
-from infergate.codecs.trtis.options import TrtisOptions, read_options
-from infergate.codecs.trtis.request_status import RequestStatusFactory
+from infergate.codecs.trtis.options import read_options
 from infergate.codecs.trtis.server_status import not_ready_if_unknown
-from infergate.codecs.trtis.validated_headers import ValidatedHeaderCache
 from infergate.core.errors import GatewayError, Kind, error_headers
 from infergate.core.limits import Limits
 from infergate.core.messages import (
@@ -54,29 +51,11 @@ from infergate.core.sequences import SequenceId
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 
-class TrtisHttpCodec:
+class TrtisHttpCodec(TrtisCodec):
     """The codec of the legacy HTTP API."""
 
     name: str = "trtis-http"
-    capabilities: Capabilities = Capabilities(
-        datatypes=frozenset(DATATYPE_NUMBERS),
-        supports_classification=True,
-        reports_config=True,
-        reports_statistics=True,
-    )
-    needs_profile: bool = False
-    needs_metadata: bool = True
     streaming_methods: frozenset[str] = frozenset()
-
-    def __init__(self, options: TrtisOptions) -> None:
-        self._options: Final = options
-        self._status_factory: Final = RequestStatusFactory(options)
-        self._header_cache: Final = ValidatedHeaderCache()
-        # No legacy server reports the datatypes of outputs, so `data_type` needs translation.
-        self.can_pass_through: bool = not options.data_type
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return TrtisHttpCodec, (self._options,)  # without the cache
 
     # ---- towards clients
 
@@ -169,36 +148,11 @@ class TrtisHttpCodec:
         """Return ``wire`` with the next request number."""
         return http_frontend.with_number(wire, self._status_factory.next_number())
 
-    def request_text_bytes(self, wire: HttpRequest) -> int:  # noqa: ARG002
-        """Return 0: the cost is known only while the header is read."""
-        return 0
-
-    def json_bytes(self, wire: HttpRequest | HttpResponse, max_bytes: int) -> int:  # noqa: ARG002
-        """Return 0: there is no JSON."""
-        return 0
-
-    def rewrite_bytes(self, wire: HttpResponse, request: HttpRequest) -> int:  # noqa: ARG002
-        """Return 0: nothing is compressed."""
-        return 0
-
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
-        """Return the cost of classes and shapes, in bytes of JSON that cost as much."""
+        """Return the cost of classes and shapes."""
         if not isinstance(response, InferResponse):
             return 0
         return header_cost(response.outputs, parsed.response_options.infer_options.outputs)
-
-    def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
-        """Return the bounds: headers are short, and tensors are not copied."""
-        return 0, self.response_text_bytes(response, parsed)
-
-    def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the cost of shapes, in bytes of JSON that cost as much."""
-        del profile
-        return header_cost(operation.inputs, ())
-
-    def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the same as ``backend_text_bytes``."""
-        return self.backend_text_bytes(operation, profile)
 
     # ---- towards backends
 

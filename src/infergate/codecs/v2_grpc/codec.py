@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from infergate.codecs.base import Capabilities, ParsedRequest, Profile, RequestSummary
+from infergate.codecs.binary_estimates import BinaryEstimates
 from infergate.codecs.protos.bounded_parser import max_fields_on_loop, parse
 from infergate.codecs.protos.statuses import raise_status
 from infergate.codecs.protos.wire_scanner import (
@@ -408,24 +409,11 @@ class V2Grpc:
         return RpcResponse([_name_fields(changed), *rest])
 
 
-class _TypedV2Grpc(V2Grpc):
-    """The codec of a listener with typed responses, whose elements are written one by one. It
-    implements `SupportsLongText`."""
+class _TypedV2Grpc(BinaryEstimates, V2Grpc):
+    """The codec of a listener with typed responses, whose elements are written one by one."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _TypedV2Grpc, self._options
-
-    def json_bytes(self, wire: RpcRequest | RpcResponse, max_bytes: int) -> int:  # noqa: ARG002
-        """Return 0: messages hold no JSON."""
-        return 0
-
-    def request_text_bytes(self, wire: RpcRequest) -> int:  # noqa: ARG002
-        """Return 0: the size is known only after reading the message."""
-        return 0
-
-    def rewrite_bytes(self, wire: RpcResponse, request: RpcRequest) -> int:  # noqa: ARG002
-        """Return 0: nothing is compressed."""
-        return 0
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:  # noqa: ARG002
         """Return the cost of writing the outputs, in bytes of JSON."""
@@ -434,14 +422,6 @@ class _TypedV2Grpc(V2Grpc):
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
         """Return the bounds of the size; an integer takes up to 10 bytes."""
         return 0, 10 * self.response_text_bytes(response, parsed)
-
-    def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:  # noqa: ARG002
-        """Return 0: requests are raw."""
-        return 0
-
-    def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:  # noqa: ARG002
-        """Return 0: requests are raw."""
-        return 0
 
 
 def _operation(wire: RpcRequest) -> type[Operation]:

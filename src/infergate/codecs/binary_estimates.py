@@ -1,0 +1,42 @@
+"""The estimates of codecs whose messages hold no JSON and are never compressed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from infergate.codecs.base import ParsedRequest, Profile
+from infergate.core.messages import InferRequest, InferResponse, Response
+
+
+class BinaryEstimates:
+    """The part of ``SupportsLongText`` that is the same for all such codecs. The cost of reading a
+    request is known only while it is read. A subclass says what its loops cost, in bytes of JSON
+    that cost as much."""
+
+    def request_text_bytes(self, wire: Any) -> int:  # noqa: ARG002
+        """Return 0."""
+        return 0
+
+    def json_bytes(self, wire: Any, max_bytes: int) -> int:  # noqa: ARG002
+        """Return 0."""
+        return 0
+
+    def rewrite_bytes(self, wire: Any, request: Any) -> int:  # noqa: ARG002
+        """Return 0."""
+        return 0
+
+    def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
+        """Return the cost of writing ``response``."""
+        raise NotImplementedError
+
+    def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
+        """Return the bounds: headers are short, and tensors are not copied."""
+        return 0, self.response_text_bytes(response, parsed)
+
+    def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:  # noqa: ARG002
+        """Return 0: requests are raw."""
+        return 0
+
+    def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
+        """Return the cost of writing the request."""
+        return self.backend_text_bytes(operation, profile)

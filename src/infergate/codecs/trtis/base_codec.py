@@ -1,0 +1,42 @@
+"""The parts that the two legacy codecs share."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from infergate.codecs.base import Capabilities, Profile
+from infergate.codecs.binary_estimates import BinaryEstimates
+from infergate.codecs.trtis.datatypes import DATATYPE_NUMBERS
+from infergate.codecs.trtis.infer_response import header_cost
+from infergate.codecs.trtis.options import TrtisOptions
+from infergate.codecs.trtis.request_status import RequestStatusFactory
+from infergate.codecs.trtis.validated_headers import ValidatedHeaderCache
+from infergate.core.messages import InferRequest
+
+
+class TrtisCodec(BinaryEstimates):
+    """The facts, the options and the cost estimates of the legacy API."""
+
+    capabilities: Capabilities = Capabilities(
+        datatypes=frozenset(DATATYPE_NUMBERS),
+        supports_classification=True,
+        reports_config=True,
+        reports_statistics=True,
+    )
+    needs_profile: bool = False
+    needs_metadata: bool = True
+
+    def __init__(self, options: TrtisOptions) -> None:
+        self._options: Final = options
+        self._status_factory: Final = RequestStatusFactory(options)
+        self._header_cache: Final = ValidatedHeaderCache()
+        # No legacy server reports the datatypes of outputs, so `data_type` needs translation.
+        self.can_pass_through: bool = not options.data_type
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._options,)  # without the cache
+
+    def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
+        """Return the cost of shapes."""
+        del profile
+        return header_cost(operation.inputs, ())
