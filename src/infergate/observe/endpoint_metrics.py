@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import tee
-from typing import Final
+from operator import attrgetter
+from typing import Final, TypeVar
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from infergate.core.stats import EndpointStats
-from infergate.observe.family import MetricFamily, rows_by_label
+from infergate.observe.family import Labels, MetricFamily, rows_by_label
+
+T = TypeVar("T")
 
 _LABELS: Final = ("backend", "endpoint")
 
@@ -28,6 +31,10 @@ class EndpointMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of all endpoints."""
         iterators = iter(tee(self.source(), 6))  # the source is read once, by the first family
+
+        def rows(read: Callable[[EndpointStats], T]) -> Iterator[tuple[Labels, T]]:
+            return (((stats.backend, stats.endpoint), read(stats)) for stats in next(iterators))
+
         yield MetricFamily(
             "gauge",
             "infergate_endpoint_addresses",
@@ -35,11 +42,7 @@ class EndpointMetrics(Collector):
             "(by outlier detection).",
             (*_LABELS, "state"),
             rows_by_label(
-                (
-                    (stats.backend, stats.endpoint),
-                    {"available": stats.available, "down": stats.down, "ejected": stats.ejected},
-                )
-                for stats in next(iterators)
+                rows(lambda s: {"available": s.available, "down": s.down, "ejected": s.ejected})
             ),
         )
         yield MetricFamily(
@@ -47,42 +50,34 @@ class EndpointMetrics(Collector):
             "infergate_endpoint_active_requests",
             "Requests in progress at an endpoint.",
             _LABELS,
-            (((stats.backend, stats.endpoint), stats.active) for stats in next(iterators)),
+            rows(attrgetter("active")),
         )
-        yield _outcome_counter(
+        yield MetricFamily(
+            "counter",
             "infergate_endpoint_requests",
             "Attempts by outcome: ok, or failed (unreachable, connection broken, timed out, or "
             "declined as unavailable).",
-            ((stats, stats.ok, stats.failed) for stats in next(iterators)),
+            (*_LABELS, "outcome"),
+            rows_by_label(rows(lambda s: {"ok": s.ok, "failed": s.failed})),
         )
         yield MetricFamily(
             "counter",
             "infergate_endpoint_ejections",
             "Ejections of addresses by outlier detection.",
             _LABELS,
-            (((stats.backend, stats.endpoint), stats.ejections) for stats in next(iterators)),
+            rows(attrgetter("ejections")),
         )
-        yield _outcome_counter(
+        yield MetricFamily(
+            "counter",
             "infergate_endpoint_checks",
             "Active health checks by outcome: ok or failed.",
-            ((stats, stats.checks_ok, stats.checks_failed) for stats in next(iterators)),
+            (*_LABELS, "outcome"),
+            rows_by_label(rows(lambda s: {"ok": s.checks_ok, "failed": s.checks_failed})),
         )
         yield MetricFamily(
             "counter",
             "infergate_endpoint_lookup_failures",
             "Failed DNS lookups of an endpoint's host name, which keeps its last addresses.",
             _LABELS,
-            (((stats.backend, stats.endpoint), stats.lookups_failed) for stats in next(iterators)),
+            rows(attrgetter("lookups_failed")),
         )
-
-
-def _outcome_counter(
-    name: str, documentation: str, counts: Iterable[tuple[EndpointStats, int, int]]
-) -> MetricFamily:
-    """Return a counter with the label ``outcome``: ``ok`` or ``failed``."""
-    rows = (
-        ((stats.backend, stats.endpoint), {"ok": ok, "failed": failed})
-        for stats, ok, failed in counts
-    )
-    labels = (*_LABELS, "outcome")
-    return MetricFamily("counter", name, documentation, labels, rows_by_label(rows))
