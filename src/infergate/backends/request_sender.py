@@ -112,7 +112,7 @@ class RequestSender(Generic[Req, Resp]):
         hedge: HedgePolicy | None = None,
     ) -> Resp:
         """Send ``wire`` to an endpoint (the owner of ``sequence``, if given) and return its
-        response, whatever its status."""
+        response, whatever its status. Only idempotent routes have a ``hedge``."""
         started = time.monotonic()
         timeout, attempts, budget = context.policy.timeout, None, self._state.retry_budget
         context.shorten_deadline(started + (self._timeout if timeout is None else timeout))
