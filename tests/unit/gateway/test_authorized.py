@@ -197,7 +197,7 @@ def test_a_route_with_headers_matches_requests_that_have_them() -> None:
     assert made.route_label("m", "2", {}) == "m"
 
 
-# ---- frontends and the gateway's own services behind a gate
+# ---- frontends and own services with an authorizer
 
 
 class Gate:

@@ -100,7 +100,7 @@ async def test_each_answer_is_an_event(do: str) -> None:
         200,
         {"content-type": "text/event-stream; charset=utf-8"},
     )
-    assert not harness.records, "it is told when it is over"
+    assert not harness.records, "recorded at the end"
     assert await all_of(answer) == [EVENT] * count
     assert harness.reported == ("stream_infer", "ok", count)
     assert harness.records[0].bytes_out == count * len(EVENT)

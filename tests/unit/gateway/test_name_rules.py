@@ -247,7 +247,7 @@ async def test_the_region_of_a_tensor(name: str) -> None:
         assert memory.requests == []
 
 
-# ---- what backends say
+# ---- responses of backends
 
 
 async def test_an_index_leaves_out_names_that_no_client_could_use() -> None:

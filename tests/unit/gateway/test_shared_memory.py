@@ -375,7 +375,7 @@ async def test_numbers_that_no_region_has(wrong: dict[str, int]) -> None:
         await memory.perform(replace(CUDA, **wrong), new_context())
 
 
-# ---- registering and forgetting
+# ---- registering and unregistering
 
 
 async def test_a_region_is_listed_once_until_it_is_unregistered() -> None:

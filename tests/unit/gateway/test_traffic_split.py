@@ -85,7 +85,7 @@ async def test_without_the_header_there_may_be_no_route() -> None:
         await harness.ask(InferRequest("n", "3"))
 
 
-# ---- a share -----------------------------------------------------------------------------------
+# ---- a split -------------------------------------------------------------------------------------
 
 
 async def test_a_split_share_goes_to_another_backend_under_its_own_name() -> None:
@@ -353,7 +353,7 @@ async def test_a_mirror_that_is_away_does_not_make_the_gateway_unready() -> None
     )
 
 
-# ---- what it costs others ----------------------------------------------------------------------
+# ---- costs for others ----------------------------------------------------------------------------
 
 
 async def test_only_routes_with_a_traffic_split_are_translated_for_it() -> None:

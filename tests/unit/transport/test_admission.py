@@ -136,7 +136,7 @@ def test_slow_clients_are_given_up_where_memory_is_short(
     for _ in range(2):
         with pytest.raises(GatewayError):
             admission.grow(1)
-    assert client.abort_with == is_cut, "looked at once in half a second"
+    assert client.abort_with == is_cut, "checked once in half a second"
     unsent.finish()
     assert (admission.bytes, len(admission.transfers)) == (0, 0)
 

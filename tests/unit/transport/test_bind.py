@@ -41,7 +41,7 @@ class Given:
         return BoundSockets((self.made,), self.let_go)
 
     def let_go(self) -> None:
-        assert self.made.fileno() == -1, "closed before it is let go"
+        assert self.made.fileno() == -1, "closed before it is released"
         self.has_gone = True
 
 

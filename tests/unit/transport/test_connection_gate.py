@@ -354,7 +354,7 @@ async def test_unsent_bytes_are_counted(connect: Connect) -> None:
     peer.writer.close()
 
 
-# ---- backends that owe answers
+# ---- backends with overdue responses
 
 
 @pytest.mark.parametrize("is_there", [True, False])

@@ -31,7 +31,7 @@ async def quick() -> AsyncIterator[FrameHarness]:
         yield harness
 
 
-# ---- one after the other ---------------------------------------------------------------------
+# ---- sequential requests -------------------------------------------------------------------------
 
 
 async def test_requests_in_order(harness: FrameHarness) -> None:
@@ -93,7 +93,7 @@ async def test_a_body_larger_than_the_free_memory() -> None:
         await peer.close()
 
 
-# ---- refusals --------------------------------------------------------------------------------
+# ---- refused requests ----------------------------------------------------------------------------
 
 
 async def test_an_empty_frame_is_an_error_and_the_next_succeeds(harness: FrameHarness) -> None:
@@ -173,7 +173,7 @@ async def test_a_bug_and_a_cancellation_of_its_own(harness: FrameHarness) -> Non
     assert await peer.ask(b"good") == b"POST good"
 
 
-# ---- slow ------------------------------------------------------------------------------------
+# ---- slow clients --------------------------------------------------------------------------------
 
 
 async def test_a_silent_connection(quick: FrameHarness) -> None:
@@ -230,7 +230,7 @@ async def test_a_client_that_does_not_read(quick: FrameHarness) -> None:
     peer.writer.transport.abort()
 
 
-# ---- gone ------------------------------------------------------------------------------------
+# ---- disconnected clients ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sent", [b"", b"\4\0", b"\4\0\0\0", b"\4\0\0\0ab", framed(b"wait")])
@@ -272,7 +272,7 @@ async def test_a_drain_lets_the_request_under_way_finish() -> None:
         assert await inside.frame() == b"POST inside"
         harness.app.release.set()
         assert await busy.frame() == b"POST wait"
-        assert await busy.frame() == b"POST pipelined", "nothing could tell it to ask elsewhere"
+        assert await busy.frame() == b"POST pipelined", "no response could redirect it"
         assert await busy.ended()
         assert await inside.ended()
         await stopping

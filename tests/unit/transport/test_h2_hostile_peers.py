@@ -337,7 +337,7 @@ async def test_a_server_that_floods_is_left() -> None:
     assert http2_limits.GLITCH_BURST < 10_000
 
 
-# ---- what is left
+# ---- leftovers
 
 
 async def test_calls_leave_no_reference_cycles() -> None:

@@ -106,7 +106,9 @@ async def test_an_encoding_is_undone(
         await upstream.close()
 
 
-@pytest.mark.parametrize("length", ["Content-Length: 1000000\r\n", ""], ids=["told", "not told"])
+@pytest.mark.parametrize(
+    "length", ["Content-Length: 1000000\r\n", ""], ids=["announced", "not told"]
+)
 async def test_a_response_is_counted_before_it_is_received(engine: Engine, length: str) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)

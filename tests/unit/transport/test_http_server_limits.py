@@ -35,7 +35,7 @@ async def test_an_announced_body_over_the_limit_is_refused_before_it_comes(
     assert await peer.ended()
     await peer.close()
     await harness.good()
-    assert len(harness.app.requests) == 1, "only the good one"
+    assert len(harness.app.requests) == 1, "only the valid one"
 
 
 async def test_the_refusal_reaches_a_client_that_keeps_sending(serve_http: HttpServe) -> None:
@@ -201,7 +201,7 @@ async def test_a_client_that_does_not_read(quick: HttpHarness) -> None:
     peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
     await peer.send(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
     await until(lambda: not quick.server._connections)
-    assert len(quick.app.requests) < 20, "answers are not piled up"
+    assert len(quick.app.requests) < 20, "responses do not accumulate"
     peer.writer.transport.abort()
 
 

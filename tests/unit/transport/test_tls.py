@@ -213,7 +213,7 @@ async def test_grpcs_to_a_tls_server_without_http2(
     async with https("server") as endpoint, client() as ask:
         await refused(ask, endpoint, client_context.NO_HTTP2)
     gc.collect()
-    assert not caplog.records, "asyncio reports exceptions that nobody retrieved"
+    assert not caplog.records, "asyncio reports exceptions that were not retrieved"
 
 
 @pytest.mark.parametrize(

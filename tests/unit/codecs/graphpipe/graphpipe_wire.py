@@ -17,7 +17,7 @@ from infergate.codecs.graphpipe.schema import (
     Tensor,
 )
 
-# ---- the schema, as tables of (field, kind): what the verifier goes by
+# ---- the schema for the verifier, as tables of (field, kind)
 
 SCHEMA: dict[str, list[tuple[str, str]]] = {
     "Tensor": [("type", "u8"), ("shape", "[i64]"), ("data", "[u8]"), ("string_val", "[string]")],
@@ -122,7 +122,7 @@ def verified(data: bytes, root: str) -> dict[str, Any]:
     return Verifier(data).check(root)
 
 
-# ---- what the generated readers make of a message
+# ---- messages by the generated readers
 
 
 def read_tensor(tensor: Any) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def read_response(data: bytes) -> dict[str, Any]:
     }
 
 
-# ---- messages by the library's Builder; what is None is left out
+# ---- messages by the library's Builder; None is left out
 
 Numbers = tuple[int, Sequence[int] | None, bytes | None]
 Strings = tuple[int, Sequence[int] | None, Sequence[bytes] | None]

@@ -154,7 +154,7 @@ def test_operations_without_a_graphpipe_request(operation: Operation) -> None:
     assert type(operation).__name__ in error.public
 
 
-# ---- answers
+# ---- responses
 
 
 def answer(count: int) -> HttpResponse:

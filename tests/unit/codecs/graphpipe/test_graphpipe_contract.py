@@ -174,7 +174,7 @@ def test_all_outputs_come_back(case: tuple[InferRequest, InferResponse, ModelMet
     assert is_same(found, replace(response, outputs=all_of_them))
 
 
-# ---- spoilt messages
+# ---- corrupted messages
 
 
 def read_all(vector: Vector, body: bytes) -> None:

@@ -250,7 +250,7 @@ def test_invalid_tensors_are_named_by_position() -> None:
     assert "tensor 'input 1'" in error.public
 
 
-# ---- answers
+# ---- responses
 
 
 def outputs(*tensors: Tensor, names: list[bytes] | None = None) -> list[bytes]:

@@ -148,7 +148,7 @@ def test_the_model_of_the_summary_is_the_model_of_the_backends_request(
     assert b"secret" not in b"".join(upstream.message)
 
 
-# ---- all that is walked and parsed
+# ---- loops and parsers
 
 
 def paths(message: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

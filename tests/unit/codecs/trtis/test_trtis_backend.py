@@ -80,7 +80,7 @@ def refused(operation: InferRequest, model: ModelMetadata = SIMPLE) -> GatewayEr
     return errors[0]
 
 
-# ---- asking
+# ---- requests
 
 
 def test_every_output_is_requested_by_name() -> None:
@@ -269,7 +269,7 @@ def test_tensors_are_not_copied() -> None:
     assert sum(any(part is t.data for part in call.message) for t in operation.inputs) == 2
 
 
-# ---- reading answers
+# ---- reading responses
 
 STATUS = 'code: SUCCESS server_id: "s" request_id: 1'
 REQUEST = InferRequest("identity_nobatch", inputs=(values("INPUT0", 2),))

@@ -380,7 +380,7 @@ def test_inputs_are_views_of_the_body() -> None:
     assert data[0] == 7
 
 
-# ---- answers that are none
+# ---- invalid responses
 
 
 def parsed_request(header: str, model: str = "classify", body: bytes = bytes(16)) -> ParsedRequest:

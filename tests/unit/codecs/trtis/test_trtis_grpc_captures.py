@@ -88,7 +88,7 @@ def test_the_same_answer(case: Call) -> None:
         assert data == wanted.SerializeToString(deterministic=True)
 
 
-# ---- what is listed
+# ---- lists
 
 
 def test_an_input_twice() -> None:

@@ -71,7 +71,7 @@ def test_the_same_answer(case: Exchange) -> None:
     assert bytes(join_parts(answer.body)) == theirs.body
 
 
-# ---- what is listed
+# ---- lists
 
 
 def test_strings_that_contradict_their_size_are_refused() -> None:

@@ -75,7 +75,7 @@ def peak(act: Callable[[], Any]) -> int:
         tracemalloc.stop()
 
 
-# ---- counted before it is converted
+# ---- limits before conversion
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_elements_take_no_more_than_eight_times_their_bytes(datatype: str, eleme
     assert peak(act) < 8.5 * len(data) + MIB
 
 
-# ---- as the protobuf runtime reads
+# ---- agreement with the protobuf runtime
 
 
 @given(st.data(), st.sampled_from(sorted(FORMS, key=lambda datatype: datatype.value)))

@@ -194,7 +194,7 @@ def test_spoiled_vectors(valid: bytes, data: st.DataObject) -> None:
     assert of_request(FAST, message, LIMITS) == of_request(SLOW, message, LIMITS)
 
 
-# ---- what is known of a head
+# ---- cached heads
 
 
 def request(*raw: bytes, id: str = "", shape: int = 1) -> pb.ModelInferRequest:  # noqa: A002

@@ -165,7 +165,7 @@ def test_shapes_that_there_are_not(count: int, dimensions: tuple[int, ...]) -> N
         resolve_shape("t", count, dimensions)
 
 
-# ---- answers ------------------------------------------------------------------------------------
+# ---- responses -----------------------------------------------------------------------------------
 
 
 def events(*outputs: Tensor, verb: str = "generate", **more: Any) -> bytes:
@@ -224,7 +224,7 @@ def test_core_server_sent_events() -> None:
     assert (end.status, end.headers, tuple(end.body)) == (200, EVENT, ())
 
 
-# ---- towards servers ----------------------------------------------------------------------------
+# ---- requests to servers -------------------------------------------------------------------------
 
 
 def sent(request: InferRequest, model: ModelMetadata = MODEL) -> HttpRequest:

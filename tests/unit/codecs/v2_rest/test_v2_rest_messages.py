@@ -374,7 +374,7 @@ def test_answers_are_compressed_as_accepted() -> None:
         assert small.headers == {"content-type": "application/json"}
 
 
-# ---- the form of answers ----------------------------------------------------------------------
+# ---- response formats ----------------------------------------------------------------------------
 
 
 def forms(request: str) -> dict[str, bool]:
@@ -662,7 +662,7 @@ def test_an_error_without_text_under_200(text: str) -> None:
         CODEC.parse_response(ok(text), InferRequest("m"), DEFAULT_LIMITS)
 
 
-# ---- answers of backends ----------------------------------------------------------------------
+# ---- responses of backends -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -737,7 +737,7 @@ def test_bytes_elements_are_limited_over_all_tensors() -> None:
         CODEC.parse_request(wire, DEFAULT_LIMITS)
 
 
-# ---- how much text a message holds ---------------------------------------------------------------
+# ---- the amount of text in a message -------------------------------------------------------------
 
 
 def member_texts(body: bytes, **headers: str) -> int:

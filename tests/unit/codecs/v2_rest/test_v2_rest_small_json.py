@@ -167,7 +167,7 @@ def test_every_vector() -> None:
     assert sum(check(body(wire)) for wire in messages if any(wire.body)) > 5
 
 
-# ---- whatever else ------------------------------------------------------------------------------
+# ---- other requests ------------------------------------------------------------------------------
 
 SPACE = st.sampled_from(["", "", "", " ", "\n\t"])
 NUMBERS = st.one_of(
@@ -295,7 +295,7 @@ def test_any_request_spoilt(text: bytes, data: st.DataObject) -> None:
         check(corrupted)
 
 
-# ---- answers ------------------------------------------------------------------------------------
+# ---- responses -----------------------------------------------------------------------------------
 
 
 @given(st.sampled_from(sorted(NUMPY_DTYPES, key=str)), st.binary(max_size=64), st.booleans())

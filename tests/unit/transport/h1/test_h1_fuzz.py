@@ -217,7 +217,7 @@ def test_any_bytes(data: bytes, cuts: list[int]) -> None:
     assert requests(data, cuts) == requests(data, [])
 
 
-# ---- another's reading --------------------------------------------------------------------------
+# ---- comparison with aiohttp ---------------------------------------------------------------------
 
 _LOOP = asyncio.new_event_loop()
 _LOOP.close()

@@ -159,7 +159,9 @@ def test_a_long_body_is_received_where_it_stays() -> None:
     assert len(into.get_buffer()) == 99_500
     put(into, b"b" * 99_499)
     assert into.read_body() is None
-    assert (len(into.get_buffer()), into.untaken_bytes) == (1, 0), "what follows goes elsewhere"
+    assert (len(into.get_buffer()), into.untaken_bytes) == (1, 0), (
+        "the next bytes go to another buffer"
+    )
     put(into, b"c")
     whole = into.read_body()
     assert isinstance(whole, memoryview)
@@ -307,7 +309,7 @@ def test_a_chunk_too_large_is_refused_when_it_is_announced(chunks: bytes) -> Non
         into.read_body()
 
 
-# ---- what is remembered -------------------------------------------------------------------------
+# ---- caching -------------------------------------------------------------------------------------
 
 
 def test_a_head_that_came_before_is_not_read_again() -> None:

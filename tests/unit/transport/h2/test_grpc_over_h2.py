@@ -348,7 +348,7 @@ def test_kinds_of_content(more: str) -> None:
     assert request_headers(**{"content-type": f"application/grpc{more}"}).refusal is None
 
 
-# ---- answers
+# ---- responses
 
 
 @given(details=st.text(max_size=60), code=st.integers(0, 20))

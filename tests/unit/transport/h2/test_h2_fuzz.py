@@ -173,7 +173,7 @@ _STRICTER = frozenset(
 )
 
 
-# ---- h2 at the other end
+# ---- the h2 package as the other end
 
 
 def pumped(

@@ -155,7 +155,7 @@ def test_frames_in_flight_after_goaway_are_ignored() -> None:
     (event,) = connection.receive(data(1, b"a", 1), 0.0)
     assert isinstance(event, Data)
     connection.fail(Code.INTERNAL_ERROR, "")
-    assert frames.read_goaway(sent(connection)[-1][3])[0] == 1, "the last does not grow again"
+    assert frames.read_goaway(sent(connection)[-1][3])[0] == 1, "the last one stays short"
 
 
 def test_padding_reduces_no_message_budget() -> None:

@@ -38,7 +38,7 @@ def setting(identifier: int, value: int) -> bytes:
     return frames.settings([(identifier, value)])
 
 
-# ---- what a connection does not survive
+# ---- errors that end the connection
 
 FATAL: dict[str, tuple[bytes, Code]] = {
     "no frame before SETTINGS": (frames.PREFACE + OPEN, Code.PROTOCOL_ERROR),
@@ -143,7 +143,7 @@ def test_errors_that_end_the_connection(
     assert not connection.has_output
 
 
-# ---- what a stream does not survive
+# ---- errors that end a stream
 
 BROKEN: dict[str, tuple[bytes, Code]] = {
     "no path": (headers(1, encode_block((":method", "GET"), (":scheme", "http"))), Code.PROTOCOL_ERROR),  # noqa: E501
@@ -165,7 +165,7 @@ BROKEN: dict[str, tuple[bytes, Code]] = {
     ),
     "connection": (headers(1, REQUEST + encode_block(("connection", "close"))), Code.PROTOCOL_ERROR),  # noqa: E501
     "te: gzip": (headers(1, REQUEST + encode_block(("te", "gzip"))), Code.PROTOCOL_ERROR),
-    "a length that is none": (headers(1, REQUEST + encode_block(("content-length", "+1"))), Code.PROTOCOL_ERROR),  # noqa: E501
+    "an invalid length": (headers(1, REQUEST + encode_block(("content-length", "+1"))), Code.PROTOCOL_ERROR),  # noqa: E501
     "two lengths": (
         headers(1, REQUEST + encode_block(("content-length", "1"), ("content-length", "2"))),
         Code.PROTOCOL_ERROR,
@@ -231,7 +231,7 @@ def test_numbers_only_grow() -> None:
     assert failure(connection.receive(headers(3), 0.0))[0] == Code.STREAM_CLOSED
 
 
-# ---- what is allowed
+# ---- permissions
 
 
 def test_a_table_until_our_settings_are_known() -> None:
@@ -554,7 +554,7 @@ def test_errors_that_end_a_clients_connection(wrong: str) -> None:
 
 CLIENT_BROKEN = {
     "no status": headers(1, TRAILERS),
-    "a status that is none": headers(1, encode_block((":status", "2OO"))),
+    "an invalid status": headers(1, encode_block((":status", "2OO"))),
     "a request": headers(1),
     "101": headers(1, encode_block((":status", "101"))),
     "a provisional end": headers(1, encode_block((":status", "100")), END),

@@ -86,7 +86,7 @@ STATES: dict[str, Callable[[], Http2Connection]] = {
     "client, given up by the peer": lambda: after(answering(), frames.goaway(0, 0, "")),
 }
 
-# ---- what comes of each frame: an event, nothing, or an error of the stream or the connection
+# ---- the result of each frame: an event, nothing, or an error of the stream or the connection
 
 EVENT, NOTHING = "an event", "nothing"
 
@@ -187,7 +187,7 @@ def test_a_frame_in_a_state(state: str, kind: str) -> None:
         assert connection.receive(request_frame(7), 0.0) or state == "server, refused"
 
 
-# ---- what it costs
+# ---- costs
 
 LATE = {
     "DATA": data(1, b"x"),
@@ -218,7 +218,7 @@ def test_frames_on_closed_streams_do_not_come_for_free(state: str, kind: str) ->
         count += 1
     assert failure(events)[0] == Code.ENHANCE_YOUR_CALM
     assert limits.GLITCH_BURST - 5 <= count <= limits.GLITCH_BURST + 10
-    assert len(resets(connection)) <= 1, "an error is told once"
+    assert len(resets(connection)) <= 1, "an error is reported once"
 
 
 @pytest.mark.parametrize("make", [server, client])
@@ -273,7 +273,7 @@ def test_a_server_may_widen_all_streams_at_once() -> None:
     assert not [each for each in connection.receive(wire_bytes, 0.0) if isinstance(each, Failed)]
 
 
-# ---- streams that a client opens before it knows how many it may (5.1.2, 6.5.3)
+# ---- streams opened before the client knows the limit (5.1.2, 6.5.3)
 
 
 def test_streams_before_the_settings_acknowledgement_are_accepted() -> None:
@@ -305,7 +305,7 @@ def test_early_streams_are_bounded(excess: str) -> None:
     assert 0.9 * limits.EARLY_HEADER_BYTES < opened * 8000 <= limits.EARLY_HEADER_BYTES
 
 
-# ---- header blocks that are too long (a backend may quote a megabyte in a status)
+# ---- header blocks over the limit (a backend may quote a megabyte in a status)
 
 PIECE = b"\x00\x01a\x7f\x81\x1e" + b"x" * 3968
 LONG = {

@@ -209,7 +209,7 @@ async def test_frames(authority: Authority, pair: Pair) -> None:
         await peer.close()
 
 
-# ---- what is agreed on
+# ---- ALPN
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ async def test_the_lowest_version(authority: Authority, pair: Pair) -> None:
         await harness.turned_away(ConnectionRefusal.HANDSHAKE)
 
 
-# ---- who does not fit
+# ---- failed handshakes
 
 
 @pytest.mark.parametrize("kind", ["http", "grpc", "frames"])
@@ -688,7 +688,7 @@ async def test_compat_grpc_takes_a_new_certificate(
         put(stranger.server(), renewed)
         after = opened(engine, stranger)
         assert await ask_grpc(after, harness, b"2") == b"2"
-        assert await ask_grpc(before, harness, b"3") == b"3", "a connection keeps what it has"
+        assert await ask_grpc(before, harness, b"3") == b"3", "a connection keeps its streams"
         await before.close()
         await after.close()
 
@@ -727,7 +727,7 @@ async def test_a_refused_body_gets_an_error_and_the_end(authority: Authority, pa
         peer = await harness.connect(context(authority))
         await peer.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 90000000\r\n\r\nhalf")
         assert (await peer.answer()).status == 413
-        assert await peer.reader.read() == b"", "close_notify says that nothing more comes"
+        assert await peer.reader.read() == b"", "close_notify ends the stream"
         await peer.close()
 
 
