@@ -10,8 +10,7 @@ from contextlib import aclosing
 from infergate.matrix import table
 from infergate.matrix.client_kinds import CLIENT_KINDS
 from infergate.matrix.findings import Mark
-from infergate.matrix.gateways import BACKENDS
-from infergate.matrix.run import Pair, run_pairs
+from infergate.matrix.run import ClientResult, run_clients
 from infergate.terminal import Progress
 
 
@@ -20,37 +19,37 @@ def show_matrix(*, page: bool) -> int:
 
     Return the exit code: 1 if any result is wrong, else 0.
     """
-    pairs = asyncio.run(_print_page() if page else _print_rows())
-    return int(any(finding.mark is Mark.WRONG for pair in pairs for finding in pair.findings))
+    results = asyncio.run(_print_page() if page else _print_rows())
+    marks = (finding.mark for result in results for case in result.findings for finding in case)
+    return int(Mark.WRONG in marks)
 
 
-async def _print_page() -> tuple[Pair, ...]:
-    pairs = tuple([pair async for pair in _results()])
-    print(table.page(pairs), end="")
-    return pairs
+async def _print_page() -> list[ClientResult]:
+    results = [result async for result in _results()]
+    print(table.page(results), end="")
+    return results
 
 
-async def _print_rows() -> tuple[Pair, ...]:
+async def _print_rows() -> list[ClientResult]:
     started = time.monotonic()
     print(table.heading())
-    pairs: list[Pair] = []
-    async with aclosing(_results()) as results:
-        async for pair in results:
-            pairs.append(pair)
-            if pair.backend == BACKENDS[-1]:
-                print(table.row(pairs[-len(BACKENDS) :]), flush=True)
-    print(table.notes(pairs))
-    cases = sum(len(pair.findings) for pair in pairs)
+    results: list[ClientResult] = []
+    async with aclosing(_results()) as finished:
+        async for result in finished:
+            results.append(result)
+            print(table.row(result), flush=True)
+    print(table.notes(results))
+    cases = sum(len(case) for result in results for case in result.findings)
     print(
         f"\n{cases} cases in {time.monotonic() - started:.1f} s; for details of each pair: --page"
     )
-    return tuple(pairs)
+    return results
 
 
-async def _results() -> AsyncGenerator[Pair, None]:
-    """Yield the pairs as they finish, with a progress bar on a terminal."""
-    with Progress("all pairs of protocols", len(CLIENT_KINDS) * len(BACKENDS)) as progress:
-        async with aclosing(run_pairs()) as results:
-            async for pair in results:
+async def _results() -> AsyncGenerator[ClientResult, None]:
+    """Yield the results of each client as they finish, with a progress bar on a terminal."""
+    with Progress("all pairs of protocols", len(CLIENT_KINDS)) as progress:
+        async with aclosing(run_clients()) as results:
+            async for result in results:
                 progress.step()
-                yield pair
+                yield result

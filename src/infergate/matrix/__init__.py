@@ -1,10 +1,10 @@
 """Tests inference from clients of every protocol to backends of every protocol, in one process.
 
-The entry point is :func:`~infergate.matrix.run.run_pairs`; ``infergate matrix`` prints its results.
-A client of each protocol sends a fixed list of cases to a gateway, which sends them over each
-backend protocol to a second gateway, through real sockets. The models of the second gateway record
-the requests that reach them. Read ``cases``, ``client_kinds`` and ``recording_backend`` first, then
-``gateways``, ``run``, ``findings`` and ``table``.
+The entry point is :func:`~infergate.matrix.run.run_clients`; ``infergate matrix`` prints its
+results. A client of each protocol sends a fixed list of cases to a gateway, which sends them over
+each backend protocol to a second gateway, through real sockets. The models of the second gateway
+record the requests that reach them. Read ``cases``, ``client_kinds`` and ``recording_backend``
+first, then ``gateways``, ``run``, ``findings`` and ``table``.
 
 Rules:
 

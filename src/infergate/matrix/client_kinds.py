@@ -50,8 +50,8 @@ class ClientKind:
     """A kind of client.
 
     ``listener`` is the listener to which it connects: ``http``, ``grpc``, ``grpc typed`` or
-    ``FRAMES``. ``bound`` is the path prefix before the model's name, for protocols in which the URL
-    identifies the model.
+    ``RAW_SOCKETS``. ``path_prefix`` is the path before the model's name, for protocols in
+    which the URL identifies the model.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Compares inferences before and after translation.
 
 A :class:`Finding` has a mark and, unless nothing changed, a note. Equal differences have equal
-notes, because the table lists each note once.
+notes, because the table lists each note once. A difference that is not explained here is wrong.
 """
 
 from __future__ import annotations
@@ -41,33 +41,30 @@ class Finding:
 
 
 EXACT: Final = Finding(Mark.EXACT)
-REJECTION_KINDS: Final = frozenset({Kind.UNSUPPORTED, Kind.BAD_REQUEST})
+_REJECTION_KINDS: Final = frozenset({Kind.UNSUPPORTED, Kind.BAD_REQUEST})
 """Errors for requests that a protocol cannot express."""
-
 _UNAVAILABLE_KINDS: Final = frozenset({Kind.OVERLOADED, Kind.NO_BACKEND})
 """Kinds that share a single status in some protocols."""
 
 
 def finding_of(notes: Sequence[str]) -> Finding:
     """Return the finding for a list of differences."""
-    if not notes:
-        return EXACT
     wrong = [note for note in notes if note.startswith(Mark.WRONG.value)]
     if wrong:
         return Finding(Mark.WRONG, "; ".join(wrong))
-    return Finding(Mark.CONVERTED, "; ".join(dict.fromkeys(notes)))
+    return Finding(Mark.CONVERTED, "; ".join(dict.fromkeys(notes))) if notes else EXACT
 
 
 def rejection(error: GatewayError, replacements: Mapping[str, str]) -> Finding:
     """Return the finding for an unexpected error.
 
-    In its text, ``names`` of this request are replaced by the values of the mapping, so that equal
-    errors have equal notes.
+    In its text, the quoted names of this request are replaced by the values of ``replacements``, so
+    that equal errors have equal notes.
     """
     text = error.public
     for name, replacement in sorted(replacements.items(), key=lambda pair: -len(pair[0])):
         text = text.replace(f"'{name}'", replacement)
-    mark = Mark.REJECTED if error.kind in REJECTION_KINDS else Mark.WRONG
+    mark = Mark.REJECTED if error.kind in _REJECTION_KINDS else Mark.WRONG
     return Finding(mark, f"{_kind_text(error.kind)}: {text}")
 
 
@@ -91,143 +88,106 @@ def error_differences(expected: GatewayError, received: GatewayError | None) -> 
 def request_differences(expected: InferRequest, received: InferRequest) -> Iterator[str]:
     """Yield the differences between a request and the one that the model received, except for the
     model's name."""
-    if expected.version != received.version:
-        yield _missing("the version is not sent to the server", received.version)
-    if expected.id != received.id:
-        yield _missing(
-            "the id is not sent to the server; the client gets its own id back", received.id
-        )
-    yield from _parameter_differences("parameters not sent to the server:", expected, received)
-    yield from _tensors_differences(expected.inputs, received.inputs)
-    yield from _output_differences(expected.outputs, received.outputs, expected.inputs)
+    yield from _difference(
+        "the version is not sent to the server", expected.version, received.version
+    )
+    note = "the id is not sent to the server; the client gets its own id back"
+    yield from _difference(note, expected.id, received.id)
+    note = "parameters not sent to the server:"
+    yield from _parameter_differences(note, expected.parameters, received.parameters)
+    yield from _tensor_differences(expected.inputs, received.inputs)
+    yield from _output_differences(expected, received.outputs)
 
 
 def response_differences(
-    given: InferResponse, got: InferResponse, request: InferRequest
+    expected: InferResponse, received: InferResponse, request: InferRequest
 ) -> Iterator[str]:
     """Yield the differences between the model's response and the client's."""
-    if got.model != request.model:
-        yield _wrong(f"the model's name is {got.model!r}")
-    if got.id != request.id:
-        yield _missing("the id is not sent to the client", got.id)
-    if request.version and given.version != got.version:
-        yield _missing("the version is not sent to the client", got.version)
-    yield from _parameter_differences("parameters not sent to the client:", given, got)
-    expected = _in_requested_order(given.outputs, request.outputs)
+    if received.model != request.model:
+        yield _wrong(f"the model's name is {received.model!r}")
+    yield from _difference("the id is not sent to the client", request.id, received.id)
+    if request.version:
+        note = "the version is not sent to the client"
+        yield from _difference(note, expected.version, received.version)
+    note = "parameters not sent to the client:"
+    yield from _parameter_differences(note, expected.parameters, received.parameters)
+    order = [output.name for output in request.outputs]
+    outputs = expected.outputs
+    if order:
+        outputs = tuple(sorted(outputs, key=lambda tensor: order.index(tensor.name)))
     has_classes = any(class_count(output) for output in request.outputs)
-    yield from (_class_differences if has_classes else _tensors_differences)(expected, got.outputs)
+    yield from (_class_differences if has_classes else _tensor_differences)(
+        outputs, received.outputs
+    )
 
 
-def _in_requested_order(
-    outputs: Sequence[Tensor], requested: Sequence[RequestedOutput]
-) -> Sequence[Tensor]:
-    """Return ``outputs`` in the requested order, if any were requested."""
-    order = [output.name for output in requested]
-    return sorted(outputs, key=lambda tensor: order.index(tensor.name)) if order else outputs
+def _difference(note: str, expected: str, received: str) -> Iterator[str]:
+    """Yield ``note`` if the value is missing; any other value is wrong."""
+    if received != expected:
+        yield _wrong(f"{note}: {received!r}") if received else note
 
 
-def _class_differences(given: Sequence[Tensor], got: Sequence[Tensor]) -> Iterator[str]:
+def _parameter_differences(note: str, expected: Parameters, received: Parameters) -> Iterator[str]:
+    if missing := sorted(expected.keys() - received.keys()):
+        yield f"{note} {', '.join(missing)}"
+    for name, value in received.items():
+        original = expected.get(name)
+        if type(value) is not type(original) or value != original:
+            yield _wrong(f"parameter {name} is {value!r}, expected {original!r}")
+
+
+def _tensor_differences(expected: Sequence[Tensor], received: Sequence[Tensor]) -> Iterator[str]:
+    names, received_names = ([tensor.name for tensor in side] for side in (expected, received))
+    if names != received_names:
+        yield _wrong(f"the tensors are {received_names}, expected {names}")
+        return
+    for before, after in zip(expected, received, strict=True):
+        if (before.datatype, before.shape) != (after.datatype, after.shape):
+            yield _wrong(f"'{after.name}' is {after.datatype.value} {list(after.shape)}")
+        elif bytes(before.data) != bytes(after.data):
+            if before.datatype in FLOATS and _equal_numbers(before, after):
+                yield "NaN payloads are lost"
+            else:
+                yield _wrong(f"different values in '{after.name}'")
+
+
+def _equal_numbers(one: Tensor, other: Tensor) -> bool:
+    return bool(np.array_equal(one.numpy(), other.numpy(), equal_nan=True))
+
+
+def _class_differences(expected: Sequence[Tensor], received: Sequence[Tensor]) -> Iterator[str]:
     try:
-        expected, received = _classes(given), _classes(got)
+        classes, received_classes = _classes(expected), _classes(received)
     except ValueError:
         yield _wrong("the outputs are not classes")
         return
-    if [fields[:2] for fields in expected] != [fields[:2] for fields in received]:
-        yield _wrong(f"the classes are {received}, expected {expected}")
-    elif expected != received:
+    if [fields[:2] for fields in classes] != [fields[:2] for fields in received_classes]:
+        yield _wrong(f"the classes are {received_classes}, expected {classes}")
+    elif classes != received_classes:
         yield "classes have no labels, since the server reports none"
-    elif [bytes(tensor.data) for tensor in given] != [bytes(tensor.data) for tensor in got]:
-        yield "the values of classes are formatted differently"
 
 
-def _classes(outputs: Sequence[Tensor]) -> list[tuple[float, str, str]]:
-    """Return value, index and label of each class. Raises ValueError for other data."""
+def _classes(outputs: Sequence[Tensor]) -> list[list[bytes]]:
+    """Return value, index and, if any, label of each class. Raises ValueError for other data."""
     if any(output.datatype is not Datatype.BYTES for output in outputs):
         raise ValueError("values")
-    parts = (element.split(b":") for output in outputs for element in unpack_bytes(output.data))
-    return [(float(value), str(index), str(label)) for value, index, *label in parts]
-
-
-def _parameter_differences(
-    lost: str, meant: InferRequest | InferResponse, seen: InferRequest | InferResponse
-) -> Iterator[str]:
-    missing = sorted(name for name in meant.parameters if name not in seen.parameters)
-    if missing:
-        yield f"{lost} {', '.join(missing)}"
-    for name, value in seen.parameters.items():
-        yield from _value_difference(name, value, meant.parameters)
-
-
-def _value_difference(name: str, value: object, meant: Parameters) -> Iterator[str]:
-    if name not in meant:
-        yield f"the parameter {name} is added"
-        return
-    original = meant[name]
-    if type(value) is type(original) and value == original:
-        return
-    if value == original or str(value) == str(original):
-        yield f"the parameter {name}, {_type_text(original)}, arrives as {_type_text(value)}"
-    else:
-        yield _wrong(f"parameter {name} is {value!r}, expected {original!r}")
-
-
-def _type_text(value: object) -> str:
-    return {bool: "a bool", int: "an integer", float: "a float", str: "text"}[type(value)]
-
-
-def _tensors_differences(meant: Sequence[Tensor], seen: Sequence[Tensor]) -> Iterator[str]:
-    names, found_names = [t.name for t in meant], [t.name for t in seen]
-    if names != found_names:
-        if sorted(names) == sorted(found_names):
-            yield "the tensors arrive in a different order"
-        elif set(names) < set(found_names):
-            yield "all outputs are returned"
-        else:
-            yield _wrong(f"the tensors are {found_names}, expected {names}")
-    by_name = {tensor.name: tensor for tensor in seen}
-    for tensor in meant:
-        if tensor.name in by_name:
-            yield from _tensor_differences(tensor, by_name[tensor.name])
-
-
-def _tensor_differences(meant: Tensor, seen: Tensor) -> Iterator[str]:
-    if meant.datatype is not seen.datatype:
-        yield _wrong(f"'{meant.name}' is {seen.datatype.value}, expected {meant.datatype.value}")
-    elif bytes(meant.data) != bytes(seen.data):
-        if meant.datatype in FLOATS and _only_nans_differ(meant, seen):
-            yield "NaN payloads are lost"
-        else:
-            yield _wrong(f"different values in '{meant.name}'")
-    elif meant.shape != seen.shape:
-        yield f"the shape {list(meant.shape)} arrives as {list(seen.shape)}"
-
-
-def _only_nans_differ(meant: Tensor, seen: Tensor) -> bool:
-    if len(meant.data) != len(seen.data):
-        return False
-    return bool(np.array_equal(meant.numpy(), seen.numpy(), equal_nan=True))
+    return [element.split(b":") for output in outputs for element in unpack_bytes(output.data)]
 
 
 def _output_differences(
-    meant: Sequence[RequestedOutput], seen: Sequence[RequestedOutput], inputs: Sequence[Tensor]
+    expected: InferRequest, received: Sequence[RequestedOutput]
 ) -> Iterator[str]:
-    if any(output.parameters for output in meant):
-        if not any(output.parameters for output in seen):
+    if any(output.parameters for output in expected.outputs):
+        if not any(output.parameters for output in received):
             yield "infergate selects the classes from the server's values"
         return
-    expected = {output.name for output in meant}
-    received = {output.name for output in seen}
-    if received == expected or (not expected and len(received) == len(inputs)):
-        return  # the same outputs, or all of them by name
-    if received > expected or not received:
-        yield "all outputs are requested; infergate selects"
-    else:
-        yield _wrong(f"the requested outputs are {sorted(received)}, expected {sorted(expected)}")
+    names, received_names = (
+        sorted(output.name for output in side) for side in (expected.outputs, received)
+    )
+    # Requesting no output is the same as requesting all of them.
+    if received_names != names and (names or len(received) != len(expected.inputs)):
+        yield _wrong(f"the requested outputs are {received_names}, expected {names}")
 
 
-def _missing(note: str, instead: str) -> str:
-    return _wrong(f"{note}: {instead!r}") if instead else note
-
-
-def _wrong(what: str) -> str:
-    return f"{Mark.WRONG.value} {what}"
+def _wrong(text: str) -> str:
+    return f"{Mark.WRONG.value} {text}"

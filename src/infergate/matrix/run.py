@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, replace
-from itertools import zip_longest
-from typing import Final
+from typing import Final, NamedTuple
 
 from infergate.core.errors import GatewayError
-from infergate.core.messages import InferResponse
+from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.request_context import RequestContext
 from infergate.matrix import findings
 from infergate.matrix.cases import CASES, Case
@@ -27,133 +25,116 @@ from infergate.matrix.recording_backend import ReceivedRequest
 
 _TIMEOUT_SECONDS: Final = 10.0
 """Timeout of an exchange, in seconds."""
-_DEADLINE_NOTE: Final = "the deadline is not sent to the server; infergate enforces it"
+_ROUNDING_SECONDS: Final = 1.0
+"""Tolerance, since deadlines are rounded up. Without a deadline, a backend's timeout is much
+longer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """The findings for a client and a backend, in the order of ``CASES``."""
+class ClientResult:
+    """The findings for a client: of each of ``CASES``, one for each of ``BACKENDS``."""
 
-    client_kind: ClientKind
-    backend: str
-    findings: tuple[Finding, ...]
+    name: str
+    findings: tuple[tuple[Finding, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
+class _Outcome(NamedTuple):
     """The request that the model received, and the client's result."""
 
     received: ReceivedRequest | None
     result: InferResponse | GatewayError
 
 
-Baseline = Sequence[ReceivedRequest | None] | Finding
-"""The requests that the embedded backend received for a client's case, with which those of other
-backends are compared; or a finding if the client cannot send the case, or was misread."""
+async def run_clients() -> AsyncGenerator[ClientResult, None]:
+    """Yield the findings for each client when they are complete."""
+    async with run_gateways() as gateways:
+        for kind in CLIENT_KINDS:
+            rows = [tuple(await _run_case(gateways, kind, case)) for case in CASES]
+            yield ClientResult(kind.name, tuple(rows))
 
 
-async def run_pairs() -> AsyncGenerator[Pair, None]:
-    """Yield each pair when it is finished; for each client, the embedded backend comes first."""
-    async with run_gateways() as running:
-        for speaker in CLIENT_KINDS:
-            baselines: dict[str, Baseline] = {}
-            for backend in BACKENDS:
-                cells = [
-                    await _finding(running, speaker, backend, case, baselines) for case in CASES
-                ]
-                yield Pair(speaker, backend, tuple(cells))
+async def _run_case(gateways: MatrixGateways, kind: ClientKind, case: Case) -> Sequence[Finding]:
+    """Return a finding for each backend. If the embedded backend, which is the first one, does not
+    receive what was sent, the client's protocol is the reason."""
+    try:
+        baseline = [await _send(gateways, kind, BUILTIN, case, each) for each in case.requests]
+    except _NotExpressibleError as error:
+        return [Finding(Mark.NOT_EXPRESSIBLE, str(error))] * len(BACKENDS)
+    pairs = zip(case.requests, baseline, strict=True)
+    limit = finding_of([note for sent, got in pairs for note in _request_notes(case, sent, got)])
+    if limit.mark is Mark.CONVERTED:
+        limit = Finding(Mark.NOT_EXPRESSIBLE, limit.note)
+    if limit.mark is not Mark.EXACT:
+        return [limit] * len(BACKENDS)
+    results = [_compare(BUILTIN, case, baseline, baseline)]
+    for backend in BACKENDS[1:]:
+        outcomes = [await _send(gateways, kind, backend, case, each) for each in case.requests]
+        results.append(_compare(backend, case, outcomes, baseline))
+    return results
 
 
-async def run_all() -> tuple[Pair, ...]:
-    """Return all pairs."""
-    async with aclosing(run_pairs()) as pairs:
-        return tuple([pair async for pair in pairs])
+class _NotExpressibleError(Exception):
+    """The client's protocol cannot express the request."""
 
 
-async def _finding(
-    running: MatrixGateways,
-    speaker: ClientKind,
-    backend: str,
-    case: Case,
-    baselines: dict[str, Baseline],
-) -> Finding:
-    baseline = baselines.get(case.name)
-    if isinstance(baseline, Finding):
-        return baseline
-    outcomes = []
-    for request in case.requests:
-        named = replace(request, model=client_model_name(backend, request.model))
-        client = running.client(speaker, named.model, named.version)
-        known_models = running.witness.models
-        declared = known_models.get(request.model, known_models["FP32"])
-        context = RequestContext("matrix", time.monotonic() + (case.deadline or _TIMEOUT_SECONDS))
-        try:
-            client.codec.build_request(named, speaker.profile, declared)
-        except GatewayError as error:
-            finding = Finding(Mark.NOT_EXPRESSIBLE, error.public)
-            baselines[case.name] = finding
-            return finding
-        running.witness.take_requests()
-        try:
-            got = await client.perform(named, context)
-            assert isinstance(got, InferResponse)
-            outcome: InferResponse | GatewayError = got
-        except GatewayError as error:
-            outcome = error
-        seen = [
-            seen for seen in running.witness.take_requests() if seen.request.model == request.model
-        ]
-        outcomes.append(_Outcome(seen[0] if seen else None, outcome))
-    if backend == BUILTIN:
-        baselines[case.name] = baseline = _baseline(case, outcomes)
-        if isinstance(baseline, Finding):
-            return baseline
-    assert baseline is not None
-    return _compare(backend, case, outcomes, baseline)
+async def _send(
+    gateways: MatrixGateways, kind: ClientKind, backend: str, case: Case, request: InferRequest
+) -> _Outcome:
+    """Send ``request`` of ``case``. Raises _NotExpressibleError."""
+    named = replace(request, model=client_model_name(backend, request.model))
+    client = gateways.client(kind, named.model, named.version)
+    models = gateways.recorder.models
+    try:
+        model = models.get(request.model, models["FP32"])
+        client.codec.build_request(named, kind.profile, model)
+    except GatewayError as error:
+        raise _NotExpressibleError(error.public) from None
+    gateways.recorder.take_requests()
+    context = RequestContext("matrix", time.monotonic() + (case.deadline or _TIMEOUT_SECONDS))
+    result: InferResponse | GatewayError
+    try:
+        response = await client.perform(named, context)
+        assert isinstance(response, InferResponse)
+        result = response
+    except GatewayError as error:
+        result = error
+    requests = gateways.recorder.take_requests()
+    received = [each for each in requests if each.request.model == request.model]
+    return _Outcome(received[0] if received else None, result)
 
 
-def _baseline(case: Case, outcomes: Sequence[_Outcome]) -> Baseline:
-    received = [outcome.received for outcome in outcomes]
-    notes: list[str] = []
-    for request, seen in zip(case.requests, received, strict=True):
-        if seen is not None:
-            notes += findings.request_differences(request, seen.request)
-            notes += _deadline_note(case, seen)
-    finding = finding_of(notes)
-    if finding.mark is Mark.WRONG:  # a misread request is useless for comparison
-        return finding
-    return (
-        Finding(Mark.NOT_EXPRESSIBLE, finding.note) if finding.mark is Mark.CONVERTED else received
-    )
-
-
-def _deadline_note(case: Case, received: ReceivedRequest) -> Iterator[str]:
-    if not case.has_deadline(received):
-        yield _DEADLINE_NOTE
+def _request_notes(case: Case, sent: InferRequest, outcome: _Outcome) -> Iterator[str]:
+    """Yield the differences between ``sent`` and the request that the model received, if any."""
+    received = outcome.received
+    if received is None:
+        return
+    yield from findings.request_differences(sent, received.request)
+    if case.deadline is not None:
+        remaining = received.remaining_seconds
+        if remaining is None or remaining > case.deadline + _ROUNDING_SECONDS:
+            yield "the deadline is not sent to the server; infergate enforces it"
 
 
 def _compare(
-    backend: str,
-    case: Case,
-    outcomes: Sequence[_Outcome],
-    baseline: Sequence[ReceivedRequest | None],
+    backend: str, case: Case, outcomes: Sequence[_Outcome], baseline: Sequence[_Outcome]
 ) -> Finding:
+    """Compare the requests that reached the model with those of the ``baseline``, and its responses
+    with those that the client got."""
     if case.expected_error is not None:
-        got = outcomes[-1].result
-        error = got if isinstance(got, GatewayError) else None
+        result = outcomes[-1].result
+        error = result if isinstance(result, GatewayError) else None
         return finding_of([*findings.error_differences(case.expected_error, error)])
     notes: list[str] = []
-    for request, outcome, meant in zip_longest(case.requests, outcomes, baseline):
+    for request, outcome, expected in zip(case.requests, outcomes, baseline, strict=True):
         name = client_model_name(backend, request.model)
         if isinstance(outcome.result, GatewayError):
             return findings.rejection(outcome.result, {name: "'…'", request.model: "'…'"})
         if outcome.received is None or outcome.received.response is None:
             return Finding(Mark.WRONG, "! a response that no model sent")
-        if backend != BUILTIN:
-            notes += findings.request_differences(
-                meant.request if meant else request, outcome.received.request
-            )
-            notes += _deadline_note(case, outcome.received)
-        given = meant.response if meant and meant.response else outcome.received.response
-        notes += findings.response_differences(given, outcome.result, replace(request, model=name))
+        reference = expected.received or outcome.received
+        notes += _request_notes(case, reference.request, outcome)
+        response = reference.response or outcome.received.response
+        notes += findings.response_differences(
+            response, outcome.result, replace(request, model=name)
+        )
     return finding_of(notes)

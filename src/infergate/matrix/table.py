@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import Final
 
 from infergate.matrix.cases import CASES
 from infergate.matrix.findings import Finding, Mark
 from infergate.matrix.gateways import BACKENDS
-from infergate.matrix.run import Pair
+from infergate.matrix.run import ClientResult
 
 _MARKS_WITH_NOTE: Final = (Mark.CONVERTED, Mark.REJECTED, Mark.WRONG)
 _LEGEND: Final = {
@@ -34,19 +33,21 @@ def heading() -> str:
     )
 
 
-def row(pairs: Sequence[Pair]) -> str:
+def row(result: ClientResult) -> str:
     """Return one client's row: for each backend, the number of cases with each mark."""
-    cells = "".join(_count_marks(pair.findings).ljust(_COLUMN) for pair in pairs)
-    return f"{pairs[0].client_kind.name:18}{cells.rstrip()}"
+    columns = zip(*result.findings, strict=True)
+    cells = "".join(_count_marks(column).ljust(_COLUMN) for column in columns)
+    return f"{result.name:18}{cells.rstrip()}"
 
 
-def notes(pairs: Iterable[Pair]) -> str:
+def notes(results: Iterable[ClientResult]) -> str:
     """Return the list of notes, each with the number of pairs to which it applies."""
-    counts: Counter[tuple[Mark, str, str]] = Counter()
-    for pair in pairs:
-        for case, finding in zip(CASES, pair.findings, strict=True):
-            if finding.mark in _MARKS_WITH_NOTE:
-                counts[finding.mark, case.name, finding.note] += 1
+    counts = Counter(
+        (finding.mark, case.name, finding.note)
+        for result in results
+        for column in zip(*result.findings, strict=True)
+        for case, finding in zip(CASES, column, strict=True)
+    )
     lines = []
     for mark in _MARKS_WITH_NOTE:
         marked = [(key[1:], count) for key, count in counts.items() if key[0] is mark]
@@ -83,27 +84,25 @@ servers and clients is described in detail for [V2](fidelity-v2.md),
 """
 
 
-def page(pairs: Sequence[Pair]) -> str:
+def page(results: Sequence[ClientResult]) -> str:
     """Return docs/fidelity.md."""
     numbers: dict[str, int] = {}
-    parts = [_OPENING, _legend_list()]
-    for speaker, row in groupby(pairs, key=lambda pair: pair.client_kind.name):
-        parts.append(f"## From {speaker}\n\n" + "\n".join(_table(tuple(row), numbers)) + "\n")
+    marks = (mark for mark in Mark if mark is not Mark.WRONG)
+    parts = [_OPENING, "".join(f"- `{mark.value}` {_LEGEND[mark]}\n" for mark in marks)]
+    parts += [
+        f"## From {result.name}\n\n" + "\n".join(_table(result, numbers)) + "\n"
+        for result in results
+    ]
     notes = (f"{number}. {_escaped(note)}" for note, number in numbers.items())
     parts.append("## Notes\n\n" + "\n".join(notes) + "\n")
     return "\n".join(parts)
 
 
-def _legend_list() -> str:
-    shown = (mark for mark in Mark if mark is not Mark.WRONG)
-    return "".join(f"- `{mark.value}` {_LEGEND[mark]}\n" for mark in shown)
-
-
-def _table(row: Sequence[Pair], numbers: dict[str, int]) -> Iterator[str]:
-    yield f"| | {' | '.join(pair.backend for pair in row)} |"
-    yield "|---" * (len(row) + 1) + "|"
-    for index, case in enumerate(CASES):
-        cells = (_cell(pair.findings[index], numbers) for pair in row)
+def _table(result: ClientResult, numbers: dict[str, int]) -> Iterator[str]:
+    yield f"| | {' | '.join(BACKENDS)} |"
+    yield "|---" * (len(BACKENDS) + 1) + "|"
+    for case, findings in zip(CASES, result.findings, strict=True):
+        cells = (_cell(finding, numbers) for finding in findings)
         yield f"| {case.name} | {' | '.join(cells)} |"
 
 

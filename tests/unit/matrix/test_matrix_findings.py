@@ -49,15 +49,6 @@ PLAIN = InferRequest("m", "1", "id", inputs=(ONE,))
         ({"id": ""}, "the id is not sent to the server; the client gets its own id back"),
         ({"parameters": {"n": 1}}, "parameters not sent to the server: t"),
         ({"parameters": {}}, "parameters not sent to the server: n, t"),
-        ({"parameters": {"n": "1", "t": "x"}}, "the parameter n, an integer, arrives as text"),
-        ({"parameters": {"n": 1.0, "t": "x"}}, "the parameter n, an integer, arrives as a float"),
-        ({"parameters": {"n": 1, "t": "x", "z": 0}}, "the parameter z is added"),
-        ({"outputs": ()}, "all outputs are requested; infergate selects"),
-        (
-            {"outputs": (RequestedOutput("A"), RequestedOutput("B"))},
-            "all outputs are requested; infergate selects",
-        ),
-        ({"inputs": (replace(ONE, shape=(1, 1)),)}, "the shape [1] arrives as [1, 1]"),
     ],
 )
 def test_what_a_server_is_told(changed: dict[str, Any], note: str) -> None:
@@ -71,6 +62,12 @@ def test_what_a_server_is_told(changed: dict[str, Any], note: str) -> None:
         {"version": "2"},
         {"id": "other"},
         {"parameters": {"n": 2, "t": "x"}},
+        {"parameters": {"n": "1", "t": "x"}},
+        {"parameters": {"n": 1.0, "t": "x"}},
+        {"parameters": {"n": 1, "t": "x", "z": 0}},
+        {"outputs": ()},
+        {"outputs": (RequestedOutput("A"), RequestedOutput("B"))},
+        {"inputs": (replace(ONE, shape=(1, 1)),)},
         {"inputs": (TWO,)},
         {"inputs": (fp32("A", 0x3F800001),)},
         {"inputs": (Tensor("A", Datatype.INT32, ONE.shape, ONE.data),)},
@@ -88,8 +85,6 @@ def test_what_must_never_change(changed: dict[str, Any]) -> None:
         ({"version": ""}, "the version is not sent to the client"),
         ({"id": ""}, "the id is not sent to the client"),
         ({"parameters": {}}, "parameters not sent to the client: n"),
-        ({"outputs": (TWO, ONE)}, "the tensors arrive in a different order"),
-        ({"outputs": (ONE, TWO, fp32("C", 0))}, "all outputs are returned"),
     ],
 )
 def test_what_a_client_gets(changed: dict[str, Any], note: str) -> None:
@@ -99,7 +94,14 @@ def test_what_a_client_gets(changed: dict[str, Any], note: str) -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"model": "theirs"}, {"id": "other"}, {"version": "2"}, {"outputs": (TWO,)}],
+    [
+        {"model": "theirs"},
+        {"id": "other"},
+        {"version": "2"},
+        {"outputs": (TWO,)},
+        {"outputs": (TWO, ONE)},
+        {"outputs": (ONE, TWO, fp32("C", 0))},
+    ],
 )
 def test_what_a_client_must_never_get(changed: dict[str, Any]) -> None:
     assert (
@@ -119,16 +121,13 @@ def test_payloads_of_nans_may_be_lost_and_nothing_else() -> None:
 def test_outputs_are_due_in_the_order_they_were_asked_for() -> None:
     asked = replace(PLAIN, outputs=(RequestedOutput("B"), RequestedOutput("A")))
     assert not [*response_differences(GIVEN, replace(GIVEN, outputs=(TWO, ONE)), asked)]
-    assert [*response_differences(GIVEN, GIVEN, asked)] == [
-        "the tensors arrive in a different order"
-    ]
+    assert finding_of([*response_differences(GIVEN, GIVEN, asked)]).mark is Mark.WRONG
 
 
 @pytest.mark.parametrize(
     ("elements", "finding"),
     [
         ((b"1.000000:2:x",), EXACT),
-        ((b"1:2:x",), Finding(Mark.CONVERTED, "the values of classes are formatted differently")),
         (
             (b"1.000000:2",),
             Finding(Mark.CONVERTED, "classes have no labels, since the server reports none"),
@@ -143,7 +142,8 @@ def test_classes(elements: tuple[bytes, ...], finding: Finding) -> None:
 
 
 @pytest.mark.parametrize(
-    "elements", [(b"1.000000:3:x",), (b"2.000000:2:x",), (), (b"none",), (b"x:2:x",)]
+    "elements",
+    [(b"1.000000:3:x",), (b"2.000000:2:x",), (b"1:2:x",), (), (b"none",), (b"x:2:x",)],
 )
 def test_other_classes_are_wrong(elements: tuple[bytes, ...]) -> None:
     asked = replace(PLAIN, outputs=(RequestedOutput("A", {"classification": 1}),))
