@@ -21,20 +21,21 @@ _TRIM_THRESHOLD: Final = -1
 _TOP_PAD: Final = -2
 _MMAP_THRESHOLD: Final = -3
 """Parameters of mallopt(3), as numbered in glibc's malloc.h."""
-_SETTINGS: Final = {
-    "MALLOC_TRIM_THRESHOLD_": (_TRIM_THRESHOLD, 64 * MIB),
-    "MALLOC_TOP_PAD_": (_TOP_PAD, 16 * MIB),
-    "MALLOC_MMAP_THRESHOLD_": (_MMAP_THRESHOLD, 32 * MIB),
-}
+MAX_FREED_BYTES: Final = 64 * MIB
 
 
-def keep_freed_memory() -> None:
-    """Let the process keep up to 64 MiB of freed memory. Does nothing without glibc, and does not
-    override the environment's settings."""
+def keep_freed_memory(max_bytes: int = MAX_FREED_BYTES) -> None:
+    """Let the process keep up to ``max_bytes`` of freed memory. Does nothing without glibc, and
+    does not override the environment's settings."""
+    settings = {
+        "MALLOC_TRIM_THRESHOLD_": (_TRIM_THRESHOLD, max_bytes),
+        "MALLOC_TOP_PAD_": (_TOP_PAD, 16 * MIB),
+        "MALLOC_MMAP_THRESHOLD_": (_MMAP_THRESHOLD, 32 * MIB),
+    }
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return
-    for variable, (parameter, value) in _SETTINGS.items():
+    for variable, (parameter, value) in settings.items():
         if variable not in os.environ:
             mallopt(parameter, value)
 

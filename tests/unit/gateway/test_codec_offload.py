@@ -215,8 +215,8 @@ class _Helper(_Offload):
     """Run jobs on pickled copies, as another process would."""
 
     async def run(self, deadline: float | None, function: Any, *arguments: Any, **more: Any) -> Any:
-        job = pack((function, arguments), lambda _: None)
-        function, arguments = unpack(job, lambda *_: None)
+        job, buffers = pack((function, arguments))
+        function, arguments = unpack(job, memoryview(b"".join(buffers)))
         return await super().run(deadline, function, *arguments, **more)
 
 

@@ -4,17 +4,15 @@ What is done there must be found by name, so the functions are of the standard l
 """
 
 import asyncio
-import errno
 import os
 import signal
 import sys
 import time
-import zlib
-from collections import defaultdict
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import pytest_asyncio
 from hypothesis import given
@@ -28,16 +26,19 @@ from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB
 from infergate.core.memory import DetachedMemoryAccount
 from infergate.core.messages import InferRequest, InferResponse
-from infergate.core.tensor import NO_PARAMETERS, Buffer, Tensor
+from infergate.core.tensor import NO_PARAMETERS, Tensor
 from infergate.core.wire import HttpRequest, join_parts
 from infergate.runtime.offload import HelperPool
-from infergate.runtime.offload.ipc_message import pack, unpack
-from infergate.runtime.offload.mapped_file import FILE_BYTES, MIN_SHARED_BYTES
+from infergate.runtime.offload.ipc_message import (
+    HEADER,
+    MIN_BUFFER_BYTES,
+    message_parts,
+    pack,
+    unpack,
+)
 from infergate.runtime.offload.pool import LARGE_JOB_COST
-from infergate.runtime.offload.shared_buffer import get_shared_buffer
 from infergate.testing import Vector, load
 from infergate.testing.canonical import to_text
-from infergate.transport.net import buffer_pool
 
 CODEC: Any = PLUGIN.create({})
 VECTORS = Path(__file__).parents[2] / "vectors" / "v2-rest"
@@ -58,18 +59,19 @@ def process(pool: HelperPool) -> Any:
 # ---- parcels
 
 
-def nowhere(_: Buffer) -> None:
-    return None
-
-
-def no_place(*_: int) -> Any:
-    raise AssertionError
+def sent(value: Any) -> Any:
+    """``value`` as it arrives in the other process."""
+    message = memoryview(b"".join(message_parts(*pack(value), b"function")))
+    function, size, _ = HEADER.unpack_from(message)
+    begin = HEADER.size + function
+    assert bytes(message[HEADER.size : begin]) == b"function"
+    return unpack(message[begin : begin + size], message[begin + size :])
 
 
 @given(
     st.lists(
         st.sampled_from(
-            [0, 1, 1000, MIN_SHARED_BYTES - 1, MIN_SHARED_BYTES, 100_000, 1_000_000]
+            [0, 1, 1000, MIN_BUFFER_BYTES - 1, MIN_BUFFER_BYTES, 100_000, 1_000_000]
         ).map(os.urandom)
         | st.integers()
         | st.text(),
@@ -77,28 +79,27 @@ def no_place(*_: int) -> Any:
     )
 )
 def test_what_is_unpacked_is_what_was_packed(values: list[Any]) -> None:
-    laid: list[Buffer] = []
+    pickled, buffers = pack(values)
+    assert len(pickled) < 6 * MIN_BUFFER_BYTES + 10_000
+    assert all(len(each) >= MIN_BUFFER_BYTES or len(each) < 16 for each in buffers)
+    assert sent(values) == values
 
-    def lay(buffer: Buffer) -> int:
-        laid.append(buffer)
-        return len(laid) - 1
 
-    def take(place: int, size: int) -> Buffer:
-        assert len(laid[place]) == size
-        return laid[place]
-
-    pickled = pack(values, lay)
-    assert len(pickled) < 6 * MIN_SHARED_BYTES + 10_000
-    assert all(len(each) >= MIN_SHARED_BYTES for each in laid)
-    assert unpack(bytearray(pickled), take) == values
-    assert unpack(pack(values, nowhere), no_place) == values
+def test_long_buffers_are_aligned() -> None:
+    values = [os.urandom(size) for size in (MIN_BUFFER_BYTES + 1, 100_003, MIN_BUFFER_BYTES)]
+    found = sent(values)
+    assert found == values
+    addresses = [np.frombuffer(each, np.uint8).ctypes.data for each in found]
+    assert {(address - addresses[0]) % 16 for address in addresses} == {0}
+    parts = message_parts(*pack(values), b"of any length")
+    assert len(parts[0]) % 16 == 0
 
 
 def test_an_error_is_packed_whole() -> None:
     error = GatewayError(
         Kind.OVERLOADED, "told", origin=Origin.BACKEND, detail="not told", retry_after=1.5
     )
-    found = unpack(pack(error, nowhere), no_place)
+    found = sent(error)
     assert type(found) is GatewayError
     assert vars(found) == vars(error)
 
@@ -110,15 +111,14 @@ class _RefusalError(GatewayError):
 
 
 def test_an_error_of_a_kind_of_its_own_is_packed_whole() -> None:
-    found = unpack(pack(_RefusalError("INVALID_ARG", "told"), nowhere), no_place)
+    found = sent(_RefusalError("INVALID_ARG", "told"))
     assert type(found) is _RefusalError
     assert (found.code, found.kind, str(found)) == ("INVALID_ARG", Kind.BAD_REQUEST, "told")
 
 
 def test_views_and_empty_parameters_are_packed() -> None:
-    value = [memoryview(b"short"), memoryview(bytes(MIN_SHARED_BYTES)), NO_PARAMETERS]
-    found = unpack(pack(value, nowhere), no_place)
-    assert found == [b"short", bytes(MIN_SHARED_BYTES), {}]
+    found = sent([memoryview(b"short"), memoryview(bytes(MIN_BUFFER_BYTES)), NO_PARAMETERS])
+    assert found == [b"short", bytes(MIN_BUFFER_BYTES), {}]
     assert found[2] is NO_PARAMETERS
 
 
@@ -136,72 +136,18 @@ async def test_long_buffers_go_there_and_come_back(pool: HelperPool) -> None:
     assert await pool.run(None, bytes, memoryview(long)[1:-1]) == long[1:-1]
 
 
-async def test_what_lies_in_shared_memory_is_not_copied_to_go_there(pool: HelperPool) -> None:
-    first = buffer_pool.allocate(3 * MIB)
-    assert await pool.run(None, zlib.crc32, first) == zlib.crc32(first)  # a copy
-    body = buffer_pool.allocate(3 * MIB)
-    assert get_shared_buffer().mapped.offset_of(first) is None
-    assert get_shared_buffer().mapped.offset_of(body) is not None
-    body[:] = sent = os.urandom(len(body))
-    kept = get_shared_buffer().unused_bytes
-    assert await pool.run(None, zlib.crc32, body[5:]) == zlib.crc32(sent[5:])
-    assert get_shared_buffer().unused_bytes == kept
+async def test_several_long_buffers_come_back(pool: HelperPool) -> None:
+    assert await pool.run(None, eval, "[bytes(700_001)] * 2 + [b'']") == [bytes(700_001)] * 2 + [
+        b""
+    ]
 
 
-async def test_an_answer_stays_where_it_was_written(pool: HelperPool) -> None:
+async def test_an_answer_stays_as_it_came(pool: HelperPool) -> None:
     long = os.urandom(MIB)
     first = await pool.run(None, bytes, long)
-    assert get_shared_buffer().mapped.offset_of(first) is not None
-    others = [await pool.run(None, bytes, os.urandom(MIB)) for _ in range(5)]
+    for _ in range(5):
+        await pool.run(None, bytes, os.urandom(MIB))
     assert first == long
-    places = {get_shared_buffer().mapped.offset_of(each) for each in (first, *others)}
-    assert len(places) == 6
-    del others
-    assert get_shared_buffer().mapped.offset_of(await pool.run(None, bytes, long)) in places
-
-
-async def test_an_answer_that_is_longer_than_its_room_comes_all_the_same(pool: HelperPool) -> None:
-    assert await pool.run(None, bytes, 3 * MIB) == bytes(3 * MIB)  # of which nothing tells before
-    both = await pool.run(None, eval, "[bytes(700_000)] * 2")
-    assert both == [bytes(700_000)] * 2
-    assert [type(each) for each in both] == [memoryview, bytes]
-
-
-async def test_without_room_in_the_file_all_is_sent(
-    pool: HelperPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full = {
-        "_unused": [],
-        "unused_bytes": 0,
-        "_free_offsets": defaultdict(list),
-        "_end": FILE_BYTES,
-    }
-    for name, value in full.items():
-        monkeypatch.setattr(get_shared_buffer(), name, value)
-    long = os.urandom(MIB)
-    found = await pool.run(None, bytes, long)
-    assert (found, type(found)) == (long, bytes)
-
-
-async def test_what_was_asked_stays_as_long_as_it_is_worked_on(pool: HelperPool) -> None:
-    await pool.run(None, len, bytes(MIB))
-    body = buffer_pool.allocate(MIB)
-    place = get_shared_buffer().mapped.offset_of(body)
-    at_work = asyncio.create_task(
-        pool.run(None, eval, "__import__('time').sleep(0.2) or len(body)", {"body": body})
-    )
-    while process(pool)._result is None:  # noqa: ASYNC110
-        await asyncio.sleep(0)
-    at_work.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await at_work
-    del at_work, body
-    others = [buffer_pool.allocate(MIB) for _ in range(4)]
-    assert place is not None
-    assert place not in [get_shared_buffer().mapped.offset_of(each) for each in others]
-    assert await pool.run(None, pow, 2, 5) == 32  # after it
-    others += [buffer_pool.allocate(MIB) for _ in range(4)]
-    assert place in [get_shared_buffer().mapped.offset_of(each) for each in others]
 
 
 async def test_what_a_function_raises_is_raised_here(pool: HelperPool) -> None:
@@ -211,22 +157,6 @@ async def test_what_a_function_raises_is_raised_here(pool: HelperPool) -> None:
     assert caught.value.kind is Kind.BAD_REQUEST
     with pytest.raises(RuntimeError, match="ValueError: invalid literal"):
         await pool.run(None, int, "x")
-
-
-async def test_a_system_without_room_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: int) -> None:
-        raise OSError(errno.ENOSPC, "no room")
-
-    pool = HelperPool(1)
-    for name, value in (("_unused", []), ("unused_bytes", 0)):  # what is there was had before
-        monkeypatch.setattr(get_shared_buffer(), name, value)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "posix_fallocate", full)
-        with pytest.raises(GatewayError, match="lacks the resources") as caught:
-            await pool.run(None, len, bytes(MIB))
-    assert (caught.value.kind, caught.value.retry_after) == (Kind.OVERLOADED, 1.0)
-    assert await pool.run(None, len, bytes(MIB)) == MIB
-    await pool.close()
 
 
 async def test_what_is_printed_there_is_no_answer(pool: HelperPool) -> None:
@@ -245,35 +175,32 @@ async def test_a_death_costs_one_job(pool: HelperPool) -> None:
     assert await pool.run(None, pow, 3, 3) == 27
 
 
-async def test_long_buffers_are_copied_while_others_have_their_turn(
-    pool: HelperPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await pool.run(None, os.getpid)
-    monkeypatch.setattr(HelperPool.__module__ + "._COPY_SLICE_BYTES", MIN_SHARED_BYTES)
-    data, turns = os.urandom(8 * MIN_SHARED_BYTES + 1), 0
-    job = asyncio.create_task(pool.run(None, zlib.crc32, data))
-    while not job.done():
-        await asyncio.sleep(0)
-        turns += 1
-    assert turns >= 9
-    assert await job == zlib.crc32(data)
-
-
 async def test_a_death_before_the_job_is_there_costs_it(
     pool: HelperPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = await pool.run(None, os.getpid)
 
-    async def copy(laid: Any) -> None:
-        assert laid.copies
+    async def grow(*_: Any) -> None:
         os.kill(pid, signal.SIGKILL)
         await process(pool).ended
 
     with monkeypatch.context() as patched:
-        patched.setattr(HelperPool.__module__ + "._JobBuffers.copy", copy)
+        patched.setattr(HelperPool.__module__ + "._JobMemory.grow", grow)
         with pytest.raises(GatewayError, match="internal error"):
-            await pool.run(None, len, bytes(MIN_SHARED_BYTES))
-    assert await pool.run(None, len, bytes(MIN_SHARED_BYTES)) == MIN_SHARED_BYTES
+            await pool.run(None, len, bytes(MIN_BUFFER_BYTES))
+    assert await pool.run(None, len, bytes(MIN_BUFFER_BYTES)) == MIN_BUFFER_BYTES
+
+
+async def test_a_death_while_the_job_is_sent_costs_it(pool: HelperPool) -> None:
+    pid = await pool.run(None, os.getpid)
+    os.kill(pid, signal.SIGSTOP)  # so that it reads nothing
+    job = asyncio.create_task(pool.run(None, len, bytes(5 * MIB)))
+    while process(pool)._result is None:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(GatewayError, match="internal error"):
+        await job
+    assert await pool.run(None, len, bytes(5 * MIB)) == 5 * MIB
 
 
 async def test_a_process_that_hangs_is_replaced(

@@ -2,9 +2,8 @@
 
 Neither JSON library releases the GIL while it works, so threads would not help: see
 docs/decisions/0008-helper-processes.md. Entry point: ``HelperPool``. Reading order: ``pool`` (the
-processes, seen from the serving process), ``fairness`` (the queue), ``ipc_message`` (pickles with
-buffers in shared memory), ``shared_buffer`` and ``mapped_file`` (that memory), ``process`` (the
-helper's side).
+processes, seen from the serving process), ``fairness`` (the queue), ``ipc_message`` (pickles and
+long buffers), ``process`` (the helper's side).
 """
 
 from infergate.runtime.offload.pool import HelperPool

@@ -1,7 +1,7 @@
-"""Serializes arguments and results for transfer between processes.
+"""Messages between processes: arguments and results.
 
-*Strategy.* Objects are pickled, but long buffers lie in memory that both processes have mapped
-(``shared_buffer``), and the pickle refers to them by offset.
+*Strategy.* A message is a header, a pickle, and long buffers, which the pickle refers to by offset.
+They are sent from where they lie, and used where they were received.
 """
 
 from __future__ import annotations
@@ -9,39 +9,48 @@ from __future__ import annotations
 import io
 import pickle
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from infergate.core.errors import GatewayError
+from infergate.core.limits import KIB
 from infergate.core.tensor import Buffer
-from infergate.runtime.offload.mapped_file import MIN_SHARED_BYTES
 
-HEADER: Final = struct.Struct("<QQQQQ")
-"""The header before each pickle on a pipe: its length; the length of the pickled function in it;
-and the response block's offset, size, and number of allocated bytes."""
-
-StoreBuffer = Callable[[Buffer], "int | None"]
-"""Stores a long buffer in shared memory and returns its offset, or None if there is no space: the
-buffer is then pickled."""
+HEADER: Final = struct.Struct("<QQQ")
+"""The sizes of the parts that follow: the pickled function, the other pickle, and the buffers."""
+MIN_BUFFER_BYTES: Final = 64 * KIB
+"""Buffers of at least this size are not pickled."""
+_ALIGNMENT_BYTES: Final = 16
+"""Alignment of buffers in a message, which lets numpy use them in place."""
 
 
-def pack(value: Any, store_buffer: StoreBuffer) -> bytes:
-    """Pickle ``value``."""
+def pack(value: Any) -> tuple[bytes, list[Buffer]]:
+    """Pickle ``value``. Return the pickle, and the long buffers that belong to it."""
     file = io.BytesIO()
-    _MessagePickler(file, store_buffer).dump(value)
-    return file.getvalue()
+    buffers: list[Buffer] = []
+    _MessagePickler(file, buffers).dump(value)
+    return file.getvalue(), buffers
 
 
-def unpack(pickled: bytes | bytearray, get_buffer: Callable[[int, int], Any]) -> Any:
-    """Unpickle a value. ``get_buffer`` returns a long buffer by offset and size."""
-    return _MessageUnpickler(io.BytesIO(pickled), get_buffer).load()
+def message_parts(pickled: bytes, buffers: Sequence[Buffer], function: bytes = b"") -> list[Buffer]:
+    """Return the parts of a message; ``function`` is a pickle of its own."""
+    # Anything after the end of a pickle is ignored.
+    padding = bytes(-(HEADER.size + len(function) + len(pickled)) % _ALIGNMENT_BYTES)
+    header = HEADER.pack(len(function), len(pickled) + len(padding), sum(map(len, buffers)))
+    return [b"".join((header, function, pickled, padding)), *buffers]
+
+
+def unpack(pickled: Buffer, buffers: memoryview) -> Any:
+    """Unpickle a value. Its long buffers are slices of ``buffers``."""
+    return _MessageUnpickler(io.BytesIO(pickled), buffers).load()
 
 
 class _MessagePickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, store_buffer: StoreBuffer) -> None:
+    def __init__(self, file: io.BytesIO, buffers: list[Buffer]) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self.dispatch_table = _REDUCERS
-        self._store_buffer = store_buffer
+        self._buffers = buffers
+        self._end = 0
 
     def reducer_override(self, value: Any) -> Any:
         """Pickle errors by their attributes, because by default pickle would call ``type(value)``
@@ -51,19 +60,23 @@ class _MessagePickler(pickle.Pickler):
         return NotImplemented
 
     def persistent_id(self, value: Any) -> tuple[int, int] | None:
-        if type(value) not in _BUFFER_TYPES or len(value) < MIN_SHARED_BYTES:
+        if type(value) not in _BUFFER_TYPES or len(value) < MIN_BUFFER_BYTES:
             return None
-        offset = self._store_buffer(value)
-        return None if offset is None else (offset, len(value))
+        begin, end = self._end, self._end + len(value)
+        padding = bytes(-end % _ALIGNMENT_BYTES)
+        self._buffers += (value, padding) if padding else (value,)
+        self._end = end + len(padding)
+        return begin, end
 
 
 class _MessageUnpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, get_buffer: Callable[[int, int], Any]) -> None:
+    def __init__(self, file: io.BytesIO, buffers: memoryview) -> None:
         super().__init__(file)
-        self._get_buffer = get_buffer
+        self._buffers = buffers
 
     def persistent_load(self, where: Any) -> Any:
-        return self._get_buffer(*where)
+        begin, end = where
+        return self._buffers[begin:end]
 
 
 _BUFFER_TYPES: Final = frozenset({bytes, bytearray, memoryview})

@@ -5,11 +5,9 @@ process runs one job at a time; further jobs wait in a bounded queue that is fai
 (``fairness``). Responses arrive through pipe callbacks, so no task waits for them. A process that
 is starting continues to start if its first caller gives up.
 *Rule 1.* No job runs twice: if a process dies, its job fails.
-*Rule 2.* Shared memory that a process reads or writes stays allocated until the process has
-responded, even if the caller is gone.
-*Rule 3.* A cancelled job leaves the queue at once. A running one may finish, because a new process
+*Rule 2.* A cancelled job leaves the queue at once. A running one may finish, because a new process
 costs more than most jobs; after a grace period it is killed.
-*Rule 4.* Large jobs leave one process free for others, if there are several.
+*Rule 3.* Large jobs leave one process free for others, if there are several.
 """
 
 from __future__ import annotations
@@ -27,26 +25,18 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import MIB
 from infergate.core.log_events import BUG
 from infergate.core.memory import UNLIMITED, DetachedMemoryAccount, MemoryAccount
-from infergate.core.tensor import Buffer
 from infergate.runtime.interpreter import python_command
 from infergate.runtime.offload.fairness import MAX_COST, MAX_WAITING, FairQueue
-from infergate.runtime.offload.ipc_message import HEADER, pack, unpack
-from infergate.runtime.offload.shared_buffer import SharedBuffer, get_shared_buffer
+from infergate.runtime.offload.ipc_message import HEADER, message_parts, pack, unpack
+from infergate.transport.net import buffer_pool
 
 T = TypeVar("T")
-_MIN_RESPONSE_BYTES: Final = 1 * MIB
-_RESPONSE_EXPANSION: Final = 4
-"""The capacity for a response, as a multiple of its input: a number of 8 bytes takes up to 25 as
-text, and a number written in 2 bytes of text takes 8. Only the used part takes memory; whatever
-does not fit is pickled."""
 _MAX_JOB_SECONDS: Final = 300.0
 """Seconds that a job may take: a hundred times what the worst document of the default size takes. A
 process that takes longer is stuck and would block its slot."""
 _ABANDONED_JOB_SECONDS: Final = 2.0
 """Seconds that a job may continue after its caller is gone: several times the cost of a new
 process."""
-_COPY_SLICE_BYTES: Final = 4 * MIB
-"""Bytes copied at a time, which block the event loop for 4 ms."""
 LARGE_JOB_COST: Final = 4 * MIB
 """Jobs of a higher cost never take the last free process."""
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0
@@ -54,8 +44,8 @@ DEFAULT_TIMEOUT_SECONDS: Final = 30.0
 which starts when a request is sent."""
 _RETRY_AFTER_SECONDS: Final = 1.0
 _PROGRAM: Final = (
-    "import sys; sys.path[:] = sys.argv[2:]; "
-    "from infergate.runtime.offload.process import main; main(int(sys.argv[1]))"
+    "import sys; sys.path[:] = sys.argv[1:]; "
+    "from infergate.runtime.offload.process import main; main()"
 )
 """The helper uses this process's module path: ``-m`` would search the working directory first and
 ignore entries added at run time."""
@@ -101,7 +91,7 @@ class HelperPool:
         try:
             async with asyncio.timeout_at(deadline):
                 slot = self._take_free_slot(cost) or await self._wait_for_slot(client, cost)
-                value = await slot.run((function, arguments), cost, memory, size)
+                value = await slot.run(function, arguments, memory, size)
         except TimeoutError:
             if slot is None:
                 self._counters.queue_expired += 1
@@ -123,7 +113,7 @@ class HelperPool:
         return None
 
     def _max_cost(self) -> float:
-        """Return the highest cost that a free process may be given now (Rule 4)."""
+        """Return the highest cost that a free process may be given now (Rule 3)."""
         return LARGE_JOB_COST if len(self._free_slots) == 1 < len(self._slots) else math.inf
 
     async def _wait_for_slot(self, client: tuple[str, str], cost: int) -> _HelperSlot:
@@ -201,8 +191,14 @@ class _HelperSlot:
         self._job_memory: Final = job_memory
         self._starting: asyncio.Task[_HelperProcess] | None = None
 
-    async def run(self, job: Any, cost: int, memory: MemoryAccount, size: int) -> Any:
-        """Run ``job``, charging ``size`` bytes for it."""
+    async def run(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        memory: MemoryAccount,
+        size: int,
+    ) -> Any:
+        """Run a job, charging ``size`` bytes for it."""
         account: DetachedMemoryAccount = UNLIMITED
         is_counted = False
 
@@ -218,7 +214,7 @@ class _HelperSlot:
             account = memory.detach(size)
             self._job_memory.running_jobs += 1
             is_counted = True
-            response = await process.send(job, cost, release)
+            response = process.send(function, arguments, release)
         except BaseException:
             release()
             raise
@@ -260,14 +256,10 @@ def _has_ended(starting: asyncio.Task[_HelperProcess]) -> bool:
 
 
 async def _start_process() -> _HelperProcess:
-    memory = get_shared_buffer()
-    fd = memory.mapped.fd
     _, process = await asyncio.get_running_loop().subprocess_exec(
-        lambda: _HelperProcess(memory),
+        _HelperProcess,
         *python_command(_PROGRAM),
-        str(fd),
         *sys.path,
-        pass_fds=(fd,),
         stderr=None,  # inherited
     )
     return process
@@ -276,88 +268,38 @@ async def _start_process() -> _HelperProcess:
 @functools.lru_cache
 def _pickled_function(function: Callable[..., Any]) -> bytes:
     """Return the pickled function. The same few functions recur, and hold nothing of a request."""
-    return pack(function, lambda _: None)
-
-
-class _JobBuffers:
-    """The long buffers of a job: already in shared memory, or to be copied there."""
-
-    def __init__(self, memory: SharedBuffer) -> None:
-        self._memory: Final = memory
-        self.copies: Final[list[memoryview]] = []
-        self._sources: Final[list[Buffer]] = []
-        self.size = 0
-
-    def store(self, buffer: Buffer) -> int | None:
-        """Return the buffer's offset in shared memory; a ``StoreBuffer``. Raises OSError."""
-        self.size += len(buffer)
-        offset = self._memory.mapped.offset_of(buffer)
-        if offset is None:
-            copy = self._memory.allocate_resident(len(buffer))
-            offset = self._memory.mapped.offset_of(copy)
-            if offset is not None:
-                self.copies.append(copy)
-                self._sources.append(buffer)
-        return offset
-
-    async def copy(self) -> None:
-        """Copy the buffers, one slice per turn of the event loop."""
-        is_first = True
-        for copy, buffer in zip(self.copies, self._sources, strict=True):
-            source = memoryview(buffer)
-            for start in range(0, len(copy), _COPY_SLICE_BYTES):
-                if not is_first:
-                    await asyncio.sleep(0)
-                is_first = False
-                copy[start : start + _COPY_SLICE_BYTES] = source[start : start + _COPY_SLICE_BYTES]
-        self._sources.clear()
+    return pack(function)[0]
 
 
 class _HelperProcess(asyncio.SubprocessProtocol):
     """A helper process, seen from the serving process. ``ended`` is done when it has ended."""
 
-    def __init__(self, memory: SharedBuffer) -> None:
-        self._memory: Final = memory
-        self._received: Final = bytearray()
+    def __init__(self) -> None:
+        self._start = b""  # of a response, until it includes the header
+        self._response = memoryview(b"")
+        self._received = 0
         self._result: asyncio.Future[Any] | None = None
-        self._shared_inputs: tuple[Any, ...] = ()  # keeps shared memory allocated during a job
-        self._response_block = memoryview(b"")  # for the response
         self.ended: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transport is not a subclass
         self._transport = cast("asyncio.SubprocessTransport", transport)
 
-    async def send(
-        self, job: Any, cost: int, on_finished: Callable[[], None]
+    def send(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        on_finished: Callable[[], None],
     ) -> asyncio.Future[Any]:
-        """Send ``job``, which processes at most ``cost`` bytes, and return a future of its result.
-        ``on_finished`` is called when the result has arrived or will never arrive. Raises OSError,
-        and INTERNAL if the process ends before it has received the job."""
-        function, arguments = job
-        buffers = _JobBuffers(self._memory)
-        pickled_function = _pickled_function(function)
-        pickled = pickled_function + pack(arguments, buffers.store)
-        await buffers.copy()
+        """Send a job and return a future of its result. ``on_finished`` is called when the result
+        has arrived or will never arrive. Raises INTERNAL if the process has ended."""
         if self.ended.done():
             raise self._ended_error()
-        block = self._memory.allocate(
-            max(_MIN_RESPONSE_BYTES, _RESPONSE_EXPANSION * buffers.size, cost)
-        )
-        offset = self._memory.mapped.offset_of(block)
-        if offset is None:
-            header = HEADER.pack(len(pickled), len(pickled_function), 0, 0, 0)
-        else:
-            header = HEADER.pack(
-                len(pickled),
-                len(pickled_function),
-                offset,
-                len(block),
-                self._memory.allocated_bytes(offset),
-            )
-        self._shared_inputs, self._response_block = (job, buffers.copies), block
+        pickled_function = _pickled_function(function)
+        pickled, buffers = pack(arguments)
         jobs = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(0))
-        jobs.write(header + pickled)
+        for part in message_parts(pickled, buffers, pickled_function):
+            jobs.write(part)
         loop = asyncio.get_running_loop()
         self._result = loop.create_future()
         self._kill_timer = loop.call_later(_MAX_JOB_SECONDS, self.kill)
@@ -366,7 +308,7 @@ class _HelperProcess(asyncio.SubprocessProtocol):
         return self._result
 
     def _on_result_done(self, result: asyncio.Future[Any]) -> None:
-        """Start the grace period of a job whose caller is gone (Rule 3)."""
+        """Start the grace period of a job whose caller is gone (Rule 2)."""
         if result.cancelled() and result is self._result:
             self._kill_timer.cancel()
             self._kill_timer = asyncio.get_running_loop().call_later(
@@ -375,27 +317,33 @@ class _HelperProcess(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         del fd  # there is only one pipe for output
-        received = self._received
-        received += data
-        if len(received) < HEADER.size:
-            return
-        length, _, block_offset, size, allocated = HEADER.unpack_from(received)
-        if len(received) < HEADER.size + length:
-            return
         try:
-            if size:
-                self._memory.record_allocated(block_offset, allocated)
-            block = self._response_block
-            value, error = unpack(
-                received[HEADER.size :],
-                lambda offset, size: block[offset - block_offset : offset - block_offset + size],
-            )
-            received.clear()
+            response = self._receive(data)
+            if response is None:
+                return
+            function_size, size, _ = HEADER.unpack_from(response)
+            begin = HEADER.size + function_size
+            value, error = unpack(response[begin : begin + size], response[begin + size :])
         except Exception:  # noqa: BLE001 - after any failure the process must be replaced
             _log.exception("cannot read the response of a helper process", extra=BUG)
             self.kill()  # the caller receives an error when the process has ended
             return
         self._finish_job(value, error)
+
+    def _receive(self, data: bytes) -> memoryview | None:
+        """Return the response once it is complete."""
+        if not self._response:
+            self._start = data = self._start + data
+            if len(data) < HEADER.size:
+                return None
+            self._response = buffer_pool.allocate(HEADER.size + sum(HEADER.unpack_from(data)))
+            self._start, self._received = b"", 0
+        begin, self._received = self._received, self._received + len(data)
+        self._response[begin : self._received] = data
+        if self._received < len(self._response):
+            return None
+        response, self._response = self._response, memoryview(b"")
+        return response
 
     def process_exited(self) -> None:
         self._transport.close()
@@ -417,7 +365,6 @@ class _HelperProcess(asyncio.SubprocessProtocol):
         result, self._result = self._result, None
         assert result is not None
         self._kill_timer.cancel()
-        self._shared_inputs, self._response_block = (), memoryview(b"")
         if not result.done():  # done: the caller was cancelled
             if error is None:
                 result.set_result(value)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -37,18 +36,14 @@ def allocate_plain(size: int) -> memoryview:
 class BufferPool:
     """Allocates buffers and takes them back when nothing refers to them any more.
 
-    Buffers shorter than ``min_bytes`` come from ``allocate_small`` instead.
+    Buffers shorter than ``MIN_POOLED_BYTES`` come from the C library instead.
     """
 
-    def __init__(
-        self, min_bytes: int = MIN_POOLED_BYTES, max_unused_bytes: int = MAX_UNUSED_BYTES
-    ) -> None:
+    def __init__(self, max_unused_bytes: int = MAX_UNUSED_BYTES) -> None:
         self.max_unused_bytes = max_unused_bytes
-        self.allocate_small: Callable[[int], memoryview] = allocate_plain
         self.unused_bytes = 0
         """Bytes in unused buffers."""
-        self._min_bytes: Final = min_bytes
-        self._unused: list[tuple[float, Memory, int]] = []  # (unused since, buffer, resident bytes)
+        self._unused: list[tuple[float, Memory]] = []  # (unused since, buffer)
         self._next_sweep = 0.0  # time of the next sweep
 
     def allocate(self, size: int) -> memoryview:
@@ -56,12 +51,11 @@ class BufferPool:
 
         Untouched pages of a new buffer use no memory.
         """
-        if size < self._min_bytes:
-            return self.allocate_small(size)
+        if size < MIN_POOLED_BYTES:
+            return allocate_plain(size)
         memory = self._take_unused(size)
-        return self._lend(self._create(size) if memory is None else memory, size)
-
-    def _lend(self, memory: Memory, size: int) -> memoryview:
+        if memory is None:
+            memory = np.empty(size, np.uint8)
         view = memory[:size]
         weakref.finalize(view, self._take_back, memory)
         return view.data
@@ -70,38 +64,27 @@ class BufferPool:
         """Return the unused buffer that came back last and fits (Rule 2); older ones may expire."""
         for index in reversed(range(len(self._unused))):
             if size <= self._unused[index][1].size <= 2 * size:
-                _, memory, weight = self._unused.pop(index)
-                self.unused_bytes -= weight
+                _, memory = self._unused.pop(index)
+                self.unused_bytes -= memory.size
                 return memory
         return None
-
-    def _create(self, size: int) -> Memory:
-        return np.empty(size, np.uint8)
-
-    def _resident_bytes(self, memory: Memory) -> int:
-        return memory.size
-
-    def _dropped(self, memory: Memory) -> None:
-        """Handle a buffer that leaves the pool."""
 
     def _take_back(self, memory: Memory) -> None:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:  # without a loop nothing would drop it later
-            self._dropped(memory)
             return
-        now, weight = time.monotonic(), self._resident_bytes(memory)
-        self._unused.append((now, memory, weight))
-        self.unused_bytes += weight
+        now = time.monotonic()
+        self._unused.append((now, memory))
+        self.unused_bytes += memory.size
         while self.unused_bytes > self.max_unused_bytes:
             self._drop()
         if now >= self._next_sweep:  # no sweep is scheduled, or its loop has ended
             self._schedule_sweep(loop, now)
 
     def _drop(self) -> None:
-        _, memory, weight = self._unused.pop(0)
-        self.unused_bytes -= weight
-        self._dropped(memory)
+        _, memory = self._unused.pop(0)
+        self.unused_bytes -= memory.size
 
     def _schedule_sweep(self, loop: asyncio.AbstractEventLoop, since: float) -> None:
         self._next_sweep = since + IDLE_SECONDS
