@@ -144,8 +144,7 @@ class RpcApp(Protocol):
         ...
 
     def refuse(self, error: GatewayError, wire: RpcRequest, context: RequestContext) -> RpcResponse:
-        """Return the response to a call that the transport itself rejects. ``wire`` has no
-        message."""
+        """Return the response to a call that the transport rejects. ``wire`` has no message."""
         ...
 
     @property
@@ -231,10 +230,7 @@ class Server(Protocol):
         ...
 
     def stop_accepting(self) -> None:
-        """Stop accepting but keep connections open.
-
-        An engine that cannot do so immediately does it in ``stop``.
-        """
+        """Stop accepting, at the latest in ``stop``, but keep connections open."""
         ...
 
     async def stop(self, grace: float) -> None:
@@ -292,8 +288,7 @@ class SupportsDisconnect(Protocol):
 class HttpStreamingUpstream(
     Upstream[HttpRequest, HttpResponse], StreamingUpstream[HttpRequest, HttpResponse], Protocol
 ):
-    """An HTTP upstream with streams: each server-sent event of a response is a response of its
-    own."""
+    """An HTTP upstream with streams: each server-sent event is one response."""
 
 
 HttpUpstream = Upstream[HttpRequest, HttpResponse]

@@ -26,8 +26,7 @@ class WorkerLoads:
 
     @staticmethod
     def create_file(slots: int) -> int:
-        """Create shared memory with ``slots`` slots, all marked absent, and return its file
-        descriptor."""
+        """Create shared memory with ``slots`` absent slots, and return its file descriptor."""
         fd = os.memfd_create("infergate-loads")
         os.write(fd, b"\xff" * _SLOT_BYTES * slots)
         return fd

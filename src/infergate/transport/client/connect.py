@@ -17,8 +17,7 @@ _HAPPY_EYEBALLS_DELAY: Final = 0.25
 """Seconds before the next address of a name is tried in parallel (RFC 8305)."""
 
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-"""Seconds of silence before the first probe, seconds between probes, number of unanswered
-probes."""
+"""Seconds of silence before the first probe and between probes; number of unanswered probes."""
 
 _EXHAUSTED: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
@@ -43,8 +42,7 @@ async def open_connection(
     endpoint: Endpoint,
     tls: ClientTlsContext | None,
 ) -> AnyProtocol:
-    """Connect a protocol from ``create_protocol`` to ``endpoint``, with TLS if ``tls`` is given.
-    Raises OSError."""
+    """Connect a protocol to ``endpoint``, with TLS if ``tls`` is given. Raises OSError."""
     if endpoint.unix:
         _, connection = await loop.create_unix_connection(create_protocol, endpoint.unix)
         return connection

@@ -47,10 +47,7 @@ class StaleError(GatewayError):
 
 
 class PooledConnection(asyncio.BaseProtocol):
-    """One connection of ``pool``: sends a request, waits for the response.
-
-    Subclasses interpret the bytes.
-    """
+    """One connection of ``pool``: one request and response at a time, in a subclass's format."""
 
     def __init__(self, pool: Pool[Any]) -> None:
         self._limits = pool.limits
@@ -150,8 +147,7 @@ class PooledConnection(asyncio.BaseProtocol):
     # ---- the response
 
     def _complete(self, response: HttpResponse, *, keep: bool) -> None:
-        """Finish the exchange with ``response``; ``keep`` allows another exchange on the
-        connection."""
+        """Finish the exchange with ``response``; ``keep`` allows another on the connection."""
         waiter, self._waiter = self._waiter, None
         assert waiter is not None
         self._memory = UNLIMITED  # the request's account keeps counting the response

@@ -50,8 +50,7 @@ class AiohttpConnection(Http1Connection, asyncio.Protocol):
         return bool(self._partial_head)
 
     def data_received(self, data: bytes) -> None:
-        """Process bytes of the current request, or of the next one while a response is being
-        produced."""
+        """Process bytes of the current request, or, while it is answered, of the next."""
         state = self._state
         if state is ConnectionState.HEAD or state is ConnectionState.BODY:
             if self._accepts_both_lengths:
@@ -66,8 +65,7 @@ class AiohttpConnection(Http1Connection, asyncio.Protocol):
     # ---- receiving
 
     def _receive_first_head(self, data: bytes) -> None:
-        """Collect the first head, and pass it on without its Content-Length if it has both lengths
-        (Rule 2)."""
+        """Collect the first head, and drop its Content-Length if it has both lengths (Rule 2)."""
         self._collect_head(data)
         if self._state is ConnectionState.HEAD and message_head.is_complete(self._partial_head):
             head = message_head.drop_content_length(bytes(self._partial_head))

@@ -110,8 +110,7 @@ class GrpcioServer:
     async def bind(
         self, bind: BindFunction | None = None, closing: Sequence[socket.socket] = ()
     ) -> None:
-        """Bind the address. A listener of the library cannot share its address with another of this
-        process."""
+        """Bind the address, which the library shares with no other listener of this process."""
         del closing
         address = self._requested_address
         if bind is not None:
@@ -157,8 +156,7 @@ class GrpcioServer:
         await self._server.start()
 
     def set_app(self, app: RpcApp, limits: Limits) -> None:
-        """Serve `app` from now on. Those of `limits` that the library keeps (`FIXED_LIMITS`) stay
-        unchanged."""
+        """Serve `app` from now on. The library keeps the limits in `FIXED_LIMITS`."""
         self._methods.app = app
         self._methods.admission.apply_limits(limits)
 

@@ -71,8 +71,7 @@ class UnaryClientCall(ClientCall):
 
 
 class StreamingClientCall(ClientCall):
-    """A call with any number of responses, each read from the connection when the caller requests
-    it."""
+    """A call with any number of responses, each read from the connection on request."""
 
     def __init__(
         self, connection: GrpcClientConnection, wire: RpcRequest, deadline: float | None

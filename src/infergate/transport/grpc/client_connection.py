@@ -105,8 +105,7 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         return block
 
     def has_heard_since(self, moment: float) -> bool:
-        """Return whether the server has sent anything since `moment` (loop time), and reads what it
-        is sent."""
+        """Return whether the server has sent bytes since `moment` (loop time), and reads ours."""
         return (
             self.engine.last_received_at >= moment and not self._transport.get_write_buffer_size()
         )
@@ -232,8 +231,7 @@ def _mark_retrieved(ready: asyncio.Future[None]) -> None:
 
 
 class ClientCall:
-    """A call. The connection calls `headers`, `add`, `end`, `sent` and `gone` for events on the
-    call's stream."""
+    """A call. The connection calls its methods for the events on its stream."""
 
     def __init__(
         self, connection: GrpcClientConnection, wire: RpcRequest, deadline: float | None
@@ -273,8 +271,7 @@ class ClientCall:
         raise NotImplementedError
 
     def _take_data(self, parts: Sequence[Buffer]) -> None:
-        """Take part of the messages. Raises MessageTooLongError, InvalidMessageError and
-        OVERLOADED."""
+        """Take part of the messages. Raises GatewayError."""
         raise NotImplementedError
 
     # ---- stream events

@@ -154,8 +154,8 @@ class SingleMessageReader:
 class MessageReader:
     """Reads a body of any number of messages, each of at most `max_length` bytes.
 
-    Messages are split off when they are asked for. A long message is assembled in its final buffer,
-    once it was asked for.
+    Messages are split off on request. A long message is assembled in its final buffer once it is
+    requested.
     """
 
     __slots__ = (
@@ -203,8 +203,7 @@ class MessageReader:
         self._last_missing = end - len(body)
 
     def add_last(self, parts: Sequence[Buffer]) -> None:
-        """Take part of the body after `stop_after_current`, as far as it belongs to the last
-        message."""
+        """Take part of the body after `stop_after_current`, if it belongs to the last message."""
         for part in parts:
             accepted = part[: self._last_missing]
             self._last_missing -= len(accepted)

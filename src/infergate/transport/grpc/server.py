@@ -266,8 +266,7 @@ class GrpcServerConnection(CallConnection):
             self.abort()
 
     def _is_receiving_stalled(self, now: float, limits: Limits) -> bool:
-        """Return whether a handshake, header block or small frame has been incomplete for too
-        long."""
+        """Return whether a handshake, header block or small frame is incomplete for too long."""
         core = self.engine
         if core.is_closed:
             return False
@@ -281,8 +280,7 @@ class GrpcServerConnection(CallConnection):
         return False
 
     def _is_output_unread(self, now: float, limits: Limits) -> bool:
-        """Return whether the client has read none of the output, or too little of much, for too
-        long."""
+        """Return whether the client has read nothing, or too little of much, for too long."""
         if self.engine.is_closed:
             return False
         unwritten = self._transport.get_write_buffer_size()
@@ -311,8 +309,7 @@ class GrpcServerConnection(CallConnection):
         self.loop.call_soon(self._disconnect_slow_reader)
 
     def _start_drain(self) -> None:
-        """Announce the shutdown. Close when all calls are done, including those already on their
-        way."""
+        """Announce the shutdown; close when all calls, and those on their way, are done."""
         if not self.engine.is_draining:
             self.engine.drain()
             self.flush()

@@ -41,8 +41,7 @@ from infergate.transport.server.listener import SocketListener
 log = logging.getLogger(__name__)
 
 CLOSING_SECONDS: Final = 1.0
-"""Seconds that a client has to acknowledge a shutdown, or to end a request that was answered
-early."""
+"""Seconds to acknowledge a shutdown, or to end a request that was answered early."""
 _DEADLINE_GRACE: Final = 0.1
 """Seconds after a client's deadline in which the application may still report it itself."""
 _DEADLINE_TEXT: Final = "Deadline Exceeded"
@@ -79,8 +78,7 @@ class CallConnection(Http2Protocol[Http2ServerConnection]):
 
 
 class ServerCall(IncomingRequest):
-    """A call. The connection calls `add`, `end`, `sent` and `gone` for events on the call's
-    stream."""
+    """A call. The connection calls its methods for the events on its stream."""
 
     __slots__ = (
         "_connection",
@@ -197,8 +195,7 @@ class ServerCall(IncomingRequest):
             self._unsent_response.start(total_size(queue), self._connection.loop.time(), self)
 
     def _is_reader_slow(self, now: float, limits: Limits) -> bool:
-        """Return whether the client has left the response waiting for too long; the call is then
-        refused."""
+        """Return whether the response waits for too long; the call is then refused."""
         queue, unsent = self._stream.send_queue, self._unsent_response
         if queue is None or unsent is None:
             return False

@@ -90,8 +90,7 @@ class UnaryCall(ServerCall):
             self._start()
 
     def _admit(self, length: int, arrived: int) -> None:
-        """Admit the message when its length is announced. `arrived`: bytes of the body that have
-        just arrived."""
+        """Admit the message of `length` bytes; `arrived` bytes of the body have just come."""
         message = self._reader.message
         if not self._is_admitted:
             self.account.admit(length)
@@ -309,8 +308,7 @@ class StreamCall(ServerCall):
         self._fail(refusal.code or headers.overload_code(error), refusal.details or error.public)
 
     def _admit(self, missing: int) -> bool:
-        """Admit a message of which `missing` bytes are still to come; return False if it is
-        refused."""
+        """Admit a message that lacks `missing` bytes; return False if it is refused."""
         try:
             if not self.account.is_admitted:
                 self.account.admit(self._reader.held_bytes + missing)

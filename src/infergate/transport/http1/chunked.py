@@ -21,8 +21,7 @@ _CRLF: Final = b"\r\n"
 
 
 class ChunkedBody:
-    """A body in chunked coding: ``body`` is what has been decoded, ``is_complete`` whether that is
-    all."""
+    """A body in chunked coding: ``body`` is decoded so far, and all of it if ``is_complete``."""
 
     __slots__ = (
         "_expects_crlf",

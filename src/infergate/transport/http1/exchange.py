@@ -47,8 +47,7 @@ class ResponseReader(Protocol):
 
 
 ResponseReaderFactory = Callable[[str, int], ResponseReader]
-"""Creates a ``ResponseReader`` from the request's method and the maximum header line length in
-bytes."""
+"""Creates a ``ResponseReader`` from the request's method and the maximum header line length."""
 
 
 class HttpExchangeConnection(PooledConnection):

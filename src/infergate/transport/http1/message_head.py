@@ -36,8 +36,7 @@ HOP_BY_HOP: Final = frozenset(
         "content-length",
     }
 )
-"""Fields of a single connection (RFC 9110, 7.6.1), and the length, which each transport states
-anew."""
+"""Fields of one connection (RFC 9110, 7.6.1), and the length, which each transport writes."""
 
 _TRANSPORT_FIELDS: Final = HOP_BY_HOP | {"host", "user-agent", "accept-encoding", "expect"}
 """Fields of a request to a backend that the transport writes itself, or omits."""
@@ -48,8 +47,7 @@ _HOST = re.compile(r"(?:\[[0-9A-Za-z:.%]+\]|[0-9A-Za-z._~!$&'()*+,;=%-]*)(?::[0-
 _NAME = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PLAIN = re.compile("[\t\x20-\x7e]*")
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
-"""Characters forbidden in fields (RFC 9110, 5.5), above all CR and LF, which would start a new
-field."""
+"""Characters forbidden in fields (RFC 9110, 5.5); CR and LF would start a new field."""
 _DIGITS = re.compile(rb"[0-9]{1,18}")
 _BODILESS: Final = frozenset({204, 304})
 _WITHOUT_LENGTH: Final = frozenset({"GET", "HEAD"})
@@ -319,8 +317,7 @@ def has_body(method: str, status: int) -> bool:
 
 
 def join_small(head: bytes, parts: Iterable[Buffer]) -> list[Buffer]:
-    """Join ``head`` and ``parts`` into few buffers: small parts are copied together, large ones
-    kept."""
+    """Join ``head`` and ``parts`` into few buffers: only small parts are copied."""
     buffers: list[Buffer] = []
     small: list[Buffer] = [head]
     pending = len(head)

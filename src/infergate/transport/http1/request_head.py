@@ -41,8 +41,7 @@ _SINGLE_VALUED: Final = frozenset(
         "user-agent",
     }
 )
-"""Fields with a single value (aiohttp's list). If one is repeated, readers may disagree on its
-value."""
+"""Fields with a single value (aiohttp's list). Readers may disagree on a repeated one."""
 _VERSIONS: Final = {"1.1": (1, 1), "1.0": (1, 0)}
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]+)(/[^?#]*)?(?:\?([^#]*))?(?:#.*)?")
 

@@ -177,8 +177,7 @@ class RequestReader:
         return data[at : at + length]
 
     def _consume(self, at: int) -> None:
-        """Mark bytes as taken up to ``at``; keep none if all are, because connections are mostly
-        idle."""
+        """Mark bytes as taken up to ``at``; keep none if all are: most connections idle."""
         if at == len(self._data):
             self._data, at = b"", 0
         self._at = at

@@ -19,8 +19,7 @@ _MAX_LINES: Final = 100
 
 
 class PlainResponseHead:
-    """The head of a plain response with a body of ``length`` bytes; ``size`` is the length of the
-    head."""
+    """The head, of ``size`` bytes, of a plain response with a body of ``length`` bytes."""
 
     __slots__ = ("headers", "keep_alive", "length", "size", "status")
 
@@ -41,8 +40,7 @@ class PlainResponseParser:
         self._cache: HeadCache[PlainResponseHead] = HeadCache()
 
     def parse(self, data: bytes, method: str) -> PlainResponseHead | None:
-        """Return the head at the start of ``data``, the response to ``method``; None if it is not
-        plain."""
+        """Return the head at the start of ``data``; None if the response is not plain."""
         size = data.find(b"\r\n\r\n", 0, _MAX_HEAD_BYTES) + 4
         if size < 4 or method == "HEAD":
             return None

@@ -74,11 +74,7 @@ class H1Connection(Http1Connection, asyncio.BufferedProtocol):
         return self._reader.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Process bytes of the current request, or of the next one while a response is being
-        produced.
-
-        Bytes after an early rejection are not recorded, so the next ones overwrite them.
-        """
+        """Process bytes of the current request, or, while it is answered, of the next."""
         state, reader = self._state, self._reader
         if state is ConnectionState.HEAD:
             reader.buffer_written(nbytes)
@@ -151,8 +147,7 @@ class H1Connection(Http1Connection, asyncio.BufferedProtocol):
         self._start(request)
 
     def _set_watermark(self, missing: int, arrived: int) -> None:
-        """Set the receive watermark, with ``missing`` body bytes due after ``arrived`` bytes have
-        just arrived."""
+        """Set the receive watermark: ``arrived`` body bytes came at once, ``missing`` are due."""
         watermark = self._watermark
         if watermark is None:
             if missing < BODY_WATERMARK:

@@ -99,8 +99,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         raise NotImplementedError
 
     def _write_response(self, response: HttpResponse) -> bool:
-        """Write ``response`` without its body stream; return whether another may follow on the
-        connection."""
+        """Write ``response`` without its body stream; return whether another may follow."""
         raise NotImplementedError
 
     def _write_part(self, body: Sequence[Buffer] | None) -> None:
@@ -385,8 +384,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
             self._transport.abort()
 
     def _is_last(self) -> bool:
-        """Whether the connection ends with this response regardless of what the client asked
-        for."""
+        """Whether the connection ends with this response, whatever the client asked for."""
         return self._listener.is_stopping
 
     def active_tasks(self) -> Iterator[asyncio.Task[None]]:

@@ -40,8 +40,7 @@ class ClosedStreams:
         return True
 
     def accept_headers(self, number: int) -> bool:
-        """Return whether a header block was in flight. Raises Http2StreamError if we did not reset
-        the stream."""
+        """Return whether a header block was in flight; raises as `accept_data` does."""
         remaining_bytes, remaining_blocks = self._in_flight(number)
         if not remaining_blocks:
             return False

@@ -45,8 +45,7 @@ class Http2Connection(Http2FrameReader):
     """A connection. `streams` holds the open streams by number."""
 
     is_client = False
-    """Whether this end opens the streams, so that the peer can only end or break streams that it
-    was sent."""
+    """Whether this end opens the streams, which the peer can only end or break."""
 
     def __init__(self, header_bytes: int) -> None:
         """`header_bytes`: the limit on a request's or response's headers. Blocks of a few times
@@ -89,8 +88,7 @@ class Http2Connection(Http2FrameReader):
     # ---- receiving
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Process received bytes and return the resulting events. `now`: seconds on any one
-        clock."""
+        """Process received bytes and return the events. `now`: seconds on any one clock."""
         self._now = now
         events = self._events = []
         if not self.is_closed:
@@ -424,8 +422,7 @@ class Http2Connection(Http2FrameReader):
             stream.unreleased = 0
 
     def expect(self, stream: Stream, size: int) -> None:
-        """Raise the window of `stream` so that `size` more bytes, which will be accepted, can
-        arrive."""
+        """Raise the window of `stream` so that `size` more bytes can arrive."""
         lacking = size - stream.receive_window
         if lacking > 0 and stream.remote_open:
             self._send_window_update(lacking, stream)

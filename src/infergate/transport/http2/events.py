@@ -70,8 +70,7 @@ class Goaway:
 
 @dataclass(slots=True)
 class Failed:
-    """The connection is over; a GOAWAY with the reason is ready to be sent. This is the last
-    event."""
+    """The last event: the connection is over; a GOAWAY with the reason is ready to be sent."""
 
     code: int
     reason: str

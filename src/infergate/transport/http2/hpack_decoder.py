@@ -25,8 +25,7 @@ FIELD_OVERHEAD: Final = 32
 _STATIC: Final[tuple[HeaderField, ...]] = tuple(HeaderTable.STATIC_TABLE)
 _FIRST_DYNAMIC_INDEX: Final = len(_STATIC) + 1
 _DEFAULT_TABLE_SIZE: Final = 4096
-"""Size of the dynamic table that a peer may use until it acknowledges the SETTINGS that announce
-size 0."""
+"""Size of a peer's dynamic table until it acknowledges the SETTINGS that announce size 0."""
 _MAX_SHIFT: Final = 28
 """Maximum bits of an integer; no length or index is longer."""
 
@@ -56,8 +55,7 @@ class HpackDecoder:
     )
 
     def __init__(self, max_size: int) -> None:
-        """`max_size`: the largest decoded size of a block, including `FIELD_OVERHEAD` for each
-        field."""
+        """`max_size`: the largest decoded size of a block, with `FIELD_OVERHEAD` per field."""
         self._max_size: Final = max_size
         self._entries: deque[HeaderField] = deque()  # the newest first
         self._table_size = 0
@@ -138,8 +136,7 @@ class HpackDecoder:
 
 
 def _read_integer(block: bytes, position: int, prefix_mask: int) -> tuple[int, int]:
-    """Read the integer at `position` (RFC 7541, 5.1); return it and the position after it. Raises
-    IndexError."""
+    """Return the integer at `position` (RFC 7541, 5.1) and its end. Raises IndexError."""
     value = block[position] & prefix_mask
     position += 1
     if value < prefix_mask:

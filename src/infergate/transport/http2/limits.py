@@ -18,8 +18,7 @@ raised for a message that is announced longer, as far as the body limits allow."
 CONNECTION_WINDOW: Final = 16 * MIB
 """Bytes that a peer may send on all streams before they are read from the socket."""
 MAX_FRAME: Final = 256 * KIB
-"""The longest frame accepted. DATA is passed on as it arrives, so no DATA frame is ever held
-whole."""
+"""The longest frame accepted. DATA is passed on as it arrives, and never held whole."""
 HEADER_BLOCK_FACTOR: Final = 4
 """How many times the header limit a header block may take. Up to this size the call is refused with
 an error; a larger block is skipped and its stream reset, once the peer has acknowledged our
@@ -39,18 +38,15 @@ SETTINGS_BURST: Final = 100.0
 """Bucket size for SETTINGS frames. Each may let every stream send a little more, so frames that we
 send do not refill this bucket."""
 SETTINGS_RATE: Final = 10.0
-"""Tokens per second for them. A client that measures its bandwidth changes its windows less
-often."""
+"""Tokens per second for them. Clients that measure bandwidth change windows less often."""
 EARLY_STREAMS: Final = 1024
 """Streams beyond `limits.streams` that a client may open before it has acknowledged our SETTINGS;
 RFC 9113 sets no limit until then. (Envoy starts a connection with all queued calls, at most
 1024.)"""
 EARLY_HEADER_BYTES: Final = 4 * MIB
-"""Total header bytes of such early streams per connection, counting 32 bytes of overhead per
-field."""
+"""Total header bytes of a connection's early streams, with 32 bytes more per field."""
 EARLY_SECONDS: Final = 10.0
-"""Seconds from a client's SETTINGS within which it must acknowledge ours to be allowed early
-streams."""
+"""Seconds, from a client's SETTINGS, to acknowledge ours and be allowed early streams."""
 EARLY_REFUSED_STREAMS: Final = 4096
 """Streams beyond the early ones that are refused without being counted as a flood."""
 PING_BURST: Final = 5.0

@@ -30,8 +30,7 @@ from infergate.transport.http2.header_blocks import TABLE_SIZE_ZERO
 from infergate.transport.http2.stream import Stream
 
 _MAX_DATA_FRAME: Final = 256 * KIB
-"""The longest DATA frame sent, even to a peer that accepts longer ones: other streams wait behind
-it."""
+"""The longest DATA frame sent to any peer: other streams wait behind it."""
 
 
 class OutboundFrames:
@@ -149,8 +148,7 @@ class OutboundFrames:
                 self.send_headers(stream, trailers, end=True)
 
     def _send(self, stream: Stream) -> bool:
-        """Send as much of the queue of `stream` as the windows allow; return whether that was
-        all."""
+        """Send the queue of `stream` as far as the windows allow; return whether it is empty."""
         queue = stream.send_queue
         assert queue is not None
         max_size = min(self.max_frame_size, _MAX_DATA_FRAME)
@@ -186,8 +184,7 @@ class OutboundFrames:
         return True
 
     def _send_run(self, stream: Stream, queue: deque[Buffer], frame_size: int, count: int) -> None:
-        """Send `count` frames of `frame_size` bytes each, all from the first part, which is longer
-        than that."""
+        """Send `count` frames of `frame_size` bytes, all from the first part, which is longer."""
         head, part = (
             FRAME_HEADER.pack(frame_size << 8 | DATA, 0, stream.id),
             memoryview(queue.popleft()),

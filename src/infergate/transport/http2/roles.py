@@ -67,7 +67,7 @@ class Http2ServerConnection(_EndConnection):
         self._max_streams: Final = max_streams
         self.is_draining = False
         """Whether the peer was asked to open no more streams."""
-        self._last_served: int | None = None
+        self._announced_last_stream: int | None = None
         """The last stream that is served, once it is known."""
         self._early_header_bytes = 0
         self._send_settings(
@@ -95,10 +95,10 @@ class Http2ServerConnection(_EndConnection):
 
     def announce_last_stream(self) -> None:
         """Announce the last stream that is served, and serve none after it."""
-        if self._last_served is not None:
+        if self._announced_last_stream is not None:
             return
         self.is_draining = True
-        self._last_served = self.last_stream
+        self._announced_last_stream = self.last_stream
         self._outbound.output.append(frames.goaway(self.last_stream, Code.NO_ERROR, "draining"))
 
     def _refuse_stream(self, number: int) -> None:
@@ -122,11 +122,13 @@ class Http2ServerConnection(_EndConnection):
     @property
     def is_drained(self) -> bool:
         """Whether no stream is open and none will be served any more."""
-        return self._last_served is not None and not self.streams
+        return self._announced_last_stream is not None and not self.streams
 
     @property
     def _last_processed(self) -> int:
-        return self.last_stream if self._last_served is None else self._last_served
+        return (
+            self.last_stream if self._announced_last_stream is None else self._announced_last_stream
+        )
 
     def _is_opening(self, number: int) -> bool:
         if not number % 2:
@@ -144,7 +146,7 @@ class Http2ServerConnection(_EndConnection):
         if not self._is_opening(number):
             self._on_closed_stream_headers(number)
             return
-        if self._last_served is not None or (
+        if self._announced_last_stream is not None or (
             len(self.streams) >= self._max_streams
             and not self._is_early_stream_allowed(fields.size)
         ):

@@ -48,8 +48,7 @@ def inflate_or_defer(
 
 
 class DeferredInflation:
-    """A compressed message of which only ``beginning`` is inflated. Implements
-    ``DeferredMessage``."""
+    """A compressed ``DeferredMessage`` of which only ``beginning`` is inflated."""
 
     __slots__ = ("_length", "_max_bytes", "_pieces", "error", "prefix")
 

@@ -75,8 +75,7 @@ class Admission:
         self.requests += 1
 
     def grow(self, size: int) -> None:
-        """Count ``size`` more bytes of an admitted request. Raises OVERLOADED, and then counts
-        nothing."""
+        """Count ``size`` more bytes of an admitted request. Raises OVERLOADED, counting nothing."""
         allowed = self._max_bytes
         if size > MIN_ACCOUNTED_BYTES:
             allowed -= allowed // RESERVED_PART
@@ -178,8 +177,7 @@ class RequestAccount:
             self._bytes -= size
 
     def detach(self, size: int) -> RequestAccount:
-        """Move ``size`` bytes to a new account, which belongs to no request: it is closed, not
-        released."""
+        """Move ``size`` bytes to a new account without a request: it is closed, not released."""
         account = RequestAccount(self._admission)
         if self._is_admitted:
             self._bytes -= size

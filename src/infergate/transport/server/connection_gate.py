@@ -171,8 +171,7 @@ class ConnectionGate:
         )
 
     def refuse(self, reason: ConnectionRefusal, peer: str, detail: str) -> None:
-        """Count and log a connection that is being closed for ``reason``; ``detail`` goes to the
-        log."""
+        """Count and log a connection that is closed for ``reason``; ``detail`` is logged."""
         self._on_refused(reason)
         second = int(time.monotonic())
         if second != self._second:

@@ -137,8 +137,7 @@ class SocketListener(Generic[AppT]):
             self._bound_sockets = None
 
     async def stop(self, grace: float) -> None:
-        """Drain: let requests finish for ``grace`` seconds, then answer them with an error, then
-        abort."""
+        """Drain: let requests finish for ``grace`` seconds, then answer with an error and abort."""
         self.stop_accepting()
         self.is_stopping = True
         for connection in tuple(self._connections):

@@ -43,8 +43,7 @@ _NO_CERTIFICATE: Final = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
 
 
 class TlsBuffers:
-    """Receive buffers for encrypted and decrypted bytes, shared by the connections of a
-    listener."""
+    """Receive buffers for encrypted and decrypted bytes, shared by a listener's connections."""
 
     def __init__(self) -> None:
         self.encrypted: Final[memoryview] = np.empty(_MAX_PIECE, np.uint8).data
@@ -398,8 +397,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         return self._unsent_bytes + self._socket_transport.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return information on the socket, or ``peer_identity``: the names in the client's
-        certificate."""
+        """Return information on the socket, or the certificate's names (``peer_identity``)."""
         match name:
             case "peer_identity":
                 return self._client_names

@@ -30,8 +30,7 @@ class AlpnOffer:
         self._hello = bytearray()
 
     def excludes(self, data: memoryview) -> bool:
-        """Whether the client offers protocols but none that is supported; ``data`` is the next
-        received part."""
+        """Whether the client offers only unsupported protocols; ``data`` is the next part."""
         if self._received is None:
             return False
         self._received += data
@@ -66,8 +65,7 @@ class AlpnOffer:
 
 
 def _offered_protocols(hello: bytes) -> set[bytes] | None:
-    """Return the protocols in the ALPN extension, or None without one. Raises IndexError,
-    ValueError."""
+    """Return the protocols in the ALPN extension, if any. Raises IndexError, ValueError."""
     at = _VERSION_AND_RANDOM
     for size in (1, 2, 1):  # session ID, cipher suites, compression methods
         at = _vector_end(hello, at, size)
