@@ -13,6 +13,7 @@ Where the work is done does not change its result.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -79,33 +80,26 @@ class CodecOffload(Generic[Req, Resp]):
         memory: none for little text. Raises OVERLOADED, and TOO_LARGE for more than
         ``limits.body``."""
         codec = self._text_codec
-        if codec is None or codec.response_text_bytes(response, parsed) <= self._max_short_bytes:
+        if codec is None:
             return build(response, parsed), 0
-        if not isinstance(response, InferResponse):
-            return await self._build(context, build, response, parsed), 0
-        min_bytes, max_bytes = codec.response_size(response, parsed)
-        check_response_size(min_bytes, self.limits)
-        with WriteReservation(max_bytes, context.memory) as writing:
-            wire = await self._build(context, build, response, parsed)
-        length = writing.settle(wire)
+        text_bytes = codec.response_text_bytes(response, parsed)
+        if text_bytes <= self._max_short_bytes:
+            return build(response, parsed), 0
+        reservation = None
+        if isinstance(response, InferResponse):
+            min_bytes, max_bytes = codec.response_size(response, parsed)
+            check_response_size(min_bytes, self.limits)
+            reservation = WriteReservation(max_bytes, context.memory)
+        with reservation or nullcontext():
+            if self.is_always_inline or text_bytes <= self.limits.json_inline:
+                wire = build(response, parsed)
+            else:
+                wire = await self.build_in_helper(context, build, response, parsed)
+        if reservation is None:
+            return wire, 0
+        length = reservation.settle(wire)
         check_response_size(length, self.limits)
         return wire, length
-
-    async def _build(
-        self,
-        context: RequestContext,
-        build: Callable[[Any, ParsedRequest], Resp],
-        response: Response,
-        parsed: ParsedRequest,
-    ) -> Resp:
-        """Build ``response``, in a helper if that takes long."""
-        estimator = self._text_estimator
-        if (
-            estimator is None
-            or estimator.response_text_bytes(response, parsed) <= self.limits.json_inline
-        ):
-            return build(response, parsed)
-        return await self.build_in_helper(context, build, response, parsed)
 
     async def build_in_helper(
         self, context: RequestContext, build: Callable[..., Resp], *arguments: Any
