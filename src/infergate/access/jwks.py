@@ -32,7 +32,6 @@ FETCH_INTERVAL_SECONDS: Final = 30.0
 INITIAL_FETCH_INTERVAL_SECONDS: Final = 1.0
 """Seconds between two fetches of a URL while there are no keys."""
 _MAX_KEYS: Final = 256
-"""Keys in a set."""
 _ALGORITHMS_BY_TYPE: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("RSA", ""): frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}),
     ("EC", "P-256"): frozenset({"ES256"}),

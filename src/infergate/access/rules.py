@@ -72,7 +72,6 @@ OPERATION_NAMES: Final[Mapping[type, str]] = MappingProxyType(
 )
 """The name of each operation in rules."""
 STATE_CHANGING: Final = frozenset({REPOSITORY, SETTINGS, SHARED_MEMORY})
-"""Operations that change servers' state."""
 _SERVER_WIDE: Final = frozenset({REPOSITORY, SETTINGS})
 """Operations that, used on the server, affect all models. Shared memory regions belong to no
 model."""

@@ -30,7 +30,6 @@ from infergate.access.rules import TOKEN_PREFIX, AccessRules, RulePermit
 MAX_CACHED_TOKENS: Final = 4096
 """Cached tokens; less than 8 MB with their claims."""
 _MAX_SUBJECT_CHARS: Final = 256
-"""Characters of a subject."""
 _UNREADABLE: Final = (PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
 
 

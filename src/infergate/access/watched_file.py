@@ -21,7 +21,6 @@ T = TypeVar("T")
 _log = logging.getLogger("infergate.access")
 
 CHECK_INTERVAL_SECONDS: Final = 1.0
-"""Seconds between two checks."""
 _READ_TIMEOUT_SECONDS: Final = 2.0
 """Seconds after which a file system that hangs is given up."""
 _FileStamp = tuple[int, int, int, int]

@@ -13,7 +13,6 @@ from infergate.core.stats import ConcurrencyStats
 from infergate.routing.concurrency import ConcurrencyLimit
 
 _RETRY_AFTER_SECONDS: Final = 1.0
-"""Seconds."""
 
 
 class RequestQueue:

@@ -27,7 +27,6 @@ _ELEMENT_CHARACTERS: Final[dict[Datatype, tuple[int, int]]] = {
 """The fewest and the most characters of an element and its comma. null and NaN are within these
 bounds, and so is "-Infinity"."""
 _LENGTH_PREFIX_BYTES: Final = 4
-"""The length in front of each BYTES element."""
 _STRING_OVERHEAD: Final = (3, 128)
 """The fewest bytes are two quotes and a comma; the most include the temporary Python string."""
 _MAX_ESCAPED_CHARACTERS: Final = 6

@@ -16,7 +16,6 @@ from infergate.core.tensor import Buffer
 EVENT_STREAM_TYPE: Final = "text/event-stream"
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 _BOM: Final = b"\xef\xbb\xbf"
-"""The UTF-8 byte order mark that may begin the body."""
 
 
 def format_event(text: Buffer) -> list[Buffer]:

@@ -23,7 +23,6 @@ class EndpointStats(NamedTuple):
     ejected: int = 0
     """Addresses ejected by outlier detection."""
     active: int = 0
-    """Requests in progress."""
     ok: int = 0
     failed: int = 0
     """Requests that failed because of the endpoint."""

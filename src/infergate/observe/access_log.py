@@ -35,7 +35,6 @@ _WRITE_INTERVAL_SECONDS: Final = 0.05
 _LINES_PER_WRITE: Final = 64
 """Lines formatted before the thread releases the interpreter, about 0.3 ms."""
 _CLOSE_TIMEOUT_SECONDS: Final = 1.0
-"""Maximum time in seconds to write the last lines on close."""
 _MAX_TEXT: Final = 256
 """Maximum number of characters of a client's text."""
 _CACHED_LABELS: Final = 512
@@ -66,7 +65,6 @@ class LogFields(NamedTuple):
     labels: tuple[str, ...]
     """The values that many requests share, by the names in ``_LABELS``."""
     seconds: float
-    """The request's duration."""
     backend_seconds: float
     bytes_in: int
     bytes_out: int

@@ -30,9 +30,7 @@ _TAKE_FIRST: Final = frozenset(
 """Families that are equal in all processes, or that one process reports for all: the first one is
 used."""
 _TAKE_MAX: Final = frozenset({"infergate_config_generations", "infergate_draining"})
-"""Gauges that are aggregated by their maximum."""
 _TAKE_MIN: Final = frozenset({"infergate_certificate_expiry_seconds", "process_start_time_seconds"})
-"""Gauges that are aggregated by their minimum, such as the earliest expiry."""
 _CUMULATIVE_TYPES: Final = frozenset({"counter", "histogram", "summary"})
 """Types of families that never decrease."""
 _CREATED: Final = "_created"

@@ -10,9 +10,7 @@ from infergate.core.bounded_cache import BoundedCache
 _MAX_LINES: Final = 20
 """Maximum number of similar lines per second."""
 _MAX_KINDS: Final = 1024
-"""Maximum number of kinds whose counts are kept."""
 _UNLIMITED: Final = frozenset({"infergate.audit"})
-"""Loggers that are not limited."""
 
 
 class LogRateLimit(logging.Filter):

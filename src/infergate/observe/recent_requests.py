@@ -17,7 +17,6 @@ from infergate.observe.metrics import Metrics
 from infergate.observe.request_counters import RequestFlow
 
 MAX_FAILURES: Final = 100
-"""Maximum number of failures that a process keeps."""
 _MAX_TEXT: Final = 256  # characters of a client's text that are kept
 _MAX_ERROR_TEXT: Final = 1024
 

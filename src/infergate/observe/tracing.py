@@ -51,7 +51,6 @@ first ones are kept, since they show the time to the first token; the SDK's limi
 _MESSAGE: Final = "rpc.message"
 """The event of a message; it and its attributes follow OpenTelemetry's conventions."""
 _CLOSE_TIMEOUT_SECONDS: Final = 5.0
-"""Maximum time in seconds to export the remaining spans on close."""
 _EMPTY_CONTEXT: Final = Context()
 _NO_STEP: Final[AbstractContextManager[None]] = nullcontext()
 _SAMPLED_FLAGS: Final = TraceFlags(TraceFlags.SAMPLED)
@@ -75,7 +74,6 @@ _EXPORTER: Final = "OTEL_TRACES_EXPORTER"
 _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _DISABLED: Final = "OTEL_SDK_DISABLED"
 _GROUP: Final = "opentelemetry_traces_exporter"
-"""The entry point group of exporters."""
 
 
 class _RequestSpan:

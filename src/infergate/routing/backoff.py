@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Final
 
 BASE_SECONDS: Final = 0.025
-"""Seconds."""
 MAX_SECONDS: Final = 10 * BASE_SECONDS
 _MAX_DOUBLINGS: Final = 8
 """Attempts after which the wait has certainly reached its maximum."""

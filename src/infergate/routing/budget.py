@@ -27,7 +27,6 @@ class RetryBudget:
         self.active_requests = 0
         """Active requests; the caller counts its own here while it is active."""
         self.active_retries = 0
-        """Active retries."""
 
     def try_acquire(self) -> bool:
         """Return whether one more retry is allowed; if so, count it until ``release``."""

@@ -50,9 +50,7 @@ class ClusterMember:
         self.health: Final = health
         self.outlier: Final = OutlierState()
         self.active = 0
-        """Active requests."""
         self.successes = 0
-        """Requests that succeeded, in total."""
         self.failures = 0
         """Requests in which the endpoint failed, in total."""
         self.slow_start_since = -inf

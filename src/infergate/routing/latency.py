@@ -20,7 +20,6 @@ MIN_SAMPLES: Final = 50
 UPDATE_INTERVAL: Final = 10
 """Samples after which the percentile is computed again: that costs more than counting."""
 _FIRST_LIMIT_SECONDS: Final = 1e-4
-"""Seconds: the upper limit of the first bucket."""
 _GROWTH: Final = math.log(1.1)
 _BUCKETS: Final = 168
 

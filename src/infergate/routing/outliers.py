@@ -50,13 +50,11 @@ class OutlierState:
 
     def __init__(self) -> None:
         self.consecutive_failures = 0
-        """All consecutive failures."""
         self.ambiguous_failures = 0
         """The consecutive failures that a request may have caused."""
         self.ejected_until = -inf
         """When the current or last ejection ends."""
         self.ejection_count = 0
-        """The total number of ejections."""
         self.is_unreachable = False
         """Whether the last failure was a connection that could not be made."""
         self.ejected_by_check = False

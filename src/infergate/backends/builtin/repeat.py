@@ -15,7 +15,6 @@ from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, 
 from infergate.core.tensor import tensor_from_array
 
 Sleep = Callable[[float], Awaitable[object]]
-"""Sleeps for the given number of seconds."""
 
 
 class Repeat:
