@@ -19,6 +19,7 @@ from faults.legacy import OLD
 from faults.timed import calibrated
 from infergate.codecs.base import ParsedRequest
 from infergate.codecs.graphpipe.metadata import MAX_TENSORS, write_metadata
+from infergate.codecs.protos.wire_scanner import field_prefix
 from infergate.codecs.registry import plugins
 from infergate.core.errors import GatewayError
 from infergate.core.limits import DEFAULT_LIMITS, NeedsOffloadError, event_loop_limits
@@ -65,11 +66,7 @@ def http(body: bytes) -> HttpResponse:
 
 
 def delimited(number: int, value: bytes) -> bytes:
-    length, result = len(value), bytearray()
-    while length > 0x7F:
-        result.append(length & 0x7F | 0x80)
-        length >>= 7
-    return bytes((number << 3 | 2, *result, length)) + value
+    return field_prefix(number, len(value)) + value
 
 
 def nodes(count: int) -> HttpResponse:

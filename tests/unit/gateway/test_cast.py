@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from fakes import Budget, Memory, new_context
+from fakes import Memory, new_context
 
 from gateway_errors import raises_kind
 from infergate.core.datatypes import Datatype
@@ -19,6 +19,7 @@ from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor
 from infergate.gateway.gateway import Gateway
 from infergate.routing.table import Rewrite, Route, RouteTable
+from memory_budget import Budget
 
 LACKED = frozenset({Datatype.BOOL, Datatype.BF16})
 CASTS = {Datatype.BOOL: Datatype.UINT8, Datatype.BF16: Datatype.FP32}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import Budget, Wired, new_context
+from fakes import Wired, new_context
 
 from infergate.backends.codec_offload import BackendCodecOffload
 from infergate.codecs.base import ParsedRequest, Profile
@@ -38,6 +38,7 @@ from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Gateway
 from infergate.routing.table import Route, RouteTable
 from infergate.runtime.offload.ipc_message import pack, unpack
+from memory_budget import Budget
 
 PATH = "/v2/models/m/infer"
 HEADER = "inference-header-content-length"

@@ -11,6 +11,7 @@ from fakes import Memory, new_context
 from gateway_errors import raises_kind
 from infergate.codecs.base import RequestSummary
 from infergate.codecs.profiles import GENERIC
+from infergate.codecs.protos.wire_scanner import field_prefix
 from infergate.codecs.registry import plugins
 from infergate.codecs.trtis import messages as pb
 from infergate.core.errors import GatewayError, Kind
@@ -51,10 +52,7 @@ BAD = {
 
 def field(number: int, text: str | bytes) -> bytes:
     data = text.encode() if isinstance(text, str) else text
-    length, left = b"", len(data)
-    while left > 127:
-        length, left = length + bytes([left & 127 | 128]), left >> 7
-    return bytes([number << 3 | 2]) + length + bytes([left]) + data
+    return field_prefix(number, len(data)) + data
 
 
 def get(protocol: str, path: str, method: str = "GET") -> Any:

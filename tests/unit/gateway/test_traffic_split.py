@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
-from fakes import Budget, LineCodec, Memory, Wired, new_context
+from fakes import LineCodec, Memory, Wired, new_context
 
 from gateway_errors import raises_kind
 from infergate.core.counters import RouteCounters
@@ -28,6 +28,7 @@ from infergate.core.wire import RpcRequest
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import Gateway, GatewayOptions
 from infergate.routing.table import MirrorTarget, Rewrite, Route, RouteTable, SplitTarget
+from memory_budget import Budget
 
 AWAY = GatewayError(Kind.CONNECT, "nobody there")
 REQUEST = InferRequest("m", "", "id")

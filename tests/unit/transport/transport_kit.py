@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
-from infergate.core.memory import DetachedMemoryAccount, MemoryAccount
+from infergate.core.memory import MemoryAccount
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, join_parts
@@ -34,25 +34,6 @@ LIMITS = Limits(body=1000, headers=2000, header_count=20)
 QUICK = dataclasses.replace(
     LIMITS, header_time=0.2, idle_body_time=0.2, keepalive_time=0.2, connect_time=0.5
 )
-
-
-class Budget:
-    """The memory account of one request, which may hold ``limit`` bytes."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.held = 0
-
-    def grow(self, size: int) -> None:
-        if self.held + size > self.limit:
-            raise GatewayError(Kind.OVERLOADED, "out of memory")
-        self.held += size
-
-    def shrink(self, size: int) -> None:
-        self.held -= size
-
-    def detach(self, size: int) -> DetachedMemoryAccount:
-        raise NotImplementedError
 
 
 class HttpEcho:

@@ -4,16 +4,15 @@ import asyncio
 import gzip
 import random
 import zlib
-from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infergate.core.errors import GatewayError, Kind
+from infergate.core.errors import GatewayError
 from infergate.core.inflation import PIECE_BYTES
 from infergate.core.limits import MIB, Limits
-from infergate.core.memory import UNLIMITED, MemoryAccount
+from infergate.core.memory import UNLIMITED
 from infergate.transport.grpc import headers, metadata
 from infergate.transport.grpc.framing import (
     InvalidMessageError,
@@ -26,6 +25,7 @@ from infergate.transport.grpc.headers import RequestHeaders, ResponseHeaders
 from infergate.transport.http2 import header_blocks
 from infergate.transport.http2.header_blocks import HeaderBlock, HeaderBlockDecoder
 from infergate.transport.net.deferred_inflation import DeferredInflation
+from memory_budget import Budget
 
 MAX_BYTES = 100_000
 
@@ -160,22 +160,6 @@ async def test_a_long_compressed_message_in_pieces() -> None:
     assert many.next_message() == (b"next", 9)
 
 
-class _Budget:
-    """A memory account with ``left`` bytes."""
-
-    def __init__(self, left: int) -> None:
-        self.set_remaining = self.lowest = left
-
-    def grow(self, size: int) -> None:
-        if size > self.set_remaining:
-            raise GatewayError(Kind.OVERLOADED, "full")
-        self.set_remaining -= size
-        self.lowest = min(self.lowest, self.set_remaining)
-
-    def shrink(self, size: int) -> None:
-        self.set_remaining += size
-
-
 def _late(packed: bytes, limit: int = 64 * MIB) -> DeferredInflation:
     reader = SingleMessageReader(limit, "gzip")
     reader.add([framed(packed, 1)])
@@ -185,13 +169,13 @@ def _late(packed: bytes, limit: int = 64 * MIB) -> DeferredInflation:
 
 async def test_a_bomb_is_counted_before_it_is_inflated_and_others_proceed() -> None:
     packed = gzip.compress(bytes(32 * MIB), 1)
-    late, budget = _late(packed), _Budget(MIB)
+    late, budget = _late(packed), Budget(MIB)
     assert late.prefix == bytes(len(late.prefix))
     assert len(late.prefix) <= 2 * PIECE_BYTES
     with pytest.raises(GatewayError, match="full"):
-        await late.inflate(cast("MemoryAccount", budget))
-    assert budget.lowest < PIECE_BYTES
-    assert budget.set_remaining == MIB
+        await late.inflate(budget)
+    assert budget.peak > MIB - PIECE_BYTES
+    assert budget.held == 0
     others = [_late(packed) for _ in range(3)]
     inflating = [asyncio.create_task(each.inflate(UNLIMITED)) for each in others]
     passes = 0

@@ -1,0 +1,31 @@
+"""A memory account of a fixed size."""
+
+from __future__ import annotations
+
+from infergate.core.errors import GatewayError, Kind
+
+
+class Budget:
+    """The memory account of one request, which may hold ``limit`` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = self.peak = 0
+
+    def grow(self, size: int) -> None:
+        if self.held + size > self.limit:
+            raise GatewayError(Kind.OVERLOADED, "full")
+        self.held += size
+        self.peak = max(self.peak, self.held)
+
+    def shrink(self, size: int) -> None:
+        self.held -= size
+
+    def detach(self, size: int) -> Budget:
+        self.held -= size
+        other = Budget(self.limit)
+        other.held = other.peak = size
+        return other
+
+    def close(self) -> None:
+        self.held = 0
