@@ -20,7 +20,7 @@ def frames(*inner: str) -> list[str]:
     ("inner", "stage"),
     [
         ((), stages.LOOP),
-        (("Connection.data_received transport/compat/aiohttp_connection",), stages.CLIENTS),
+        (("Connection.data_received transport/compat/aiohttp_server",), stages.CLIENTS),
         (("Connection.buffer_updated transport/http1/server", "read transport/http1/request_head"),
          stages.CLIENTS),
         (("H1ClientConnection.data_received transport/http1/client",
@@ -59,7 +59,7 @@ def test_every_module_and_codec_method_with_a_stage_exists() -> None:
 
 
 def test_what_the_library_calls_belongs_to_its_caller() -> None:
-    inside = frames("Connection._send transport/compat/aiohttp_connection")
+    inside = frames("Connection._send transport/compat/aiohttp_server")
     stack = [*inside, "join (/lib/posixpath.py:3)"]
     assert stage_of(stack) == stages.CLIENTS
 

@@ -1,9 +1,35 @@
-"""An HTTP/1.1 listener on asyncio's sockets and aiohttp's parser."""
+"""An HTTP/1.1 listener on asyncio's sockets and aiohttp's parser.
+
+- Rule 1. The parser stops after each request (``aiohttp_parser``). Pipelined requests wait
+  unparsed, and what exceeds ``_MAX_READ_AHEAD`` bytes waits in the client's socket.
+- Rule 2. If requests may have both Content-Length and Transfer-Encoding, only the first request of
+  a connection may, because only its start is certain. It is also the last one (RFC 9112, 6.1).
+"""
 
 from __future__ import annotations
 
-from infergate.transport.compat.aiohttp_connection import AiohttpConnection
+import asyncio
+import logging
+from typing import Final
+
+from infergate.core.errors import GatewayError
+from infergate.core.request_context import RequestContext
+from infergate.transport.compat.aiohttp_parser import (
+    NOT_HTTP,
+    RawRequestMessage,
+    StreamReader,
+    request_parser,
+)
+from infergate.transport.compat.aiohttp_request import AiohttpRequest
+from infergate.transport.http1 import message_head
+from infergate.transport.http1.connection import Http1Connection
+from infergate.transport.http1.server_connection import ConnectionState
+from infergate.transport.server.connection_gate import is_client_hello
 from infergate.transport.server.listener import HttpAppListener
+
+log = logging.getLogger(__name__)
+
+_MAX_READ_AHEAD: Final = 64 * 1024
 
 
 class AiohttpServer(HttpAppListener):
@@ -11,3 +37,132 @@ class AiohttpServer(HttpAppListener):
 
     def _create_connection(self) -> AiohttpConnection:
         return AiohttpConnection(self, accept_both_lengths=self._accept_both_lengths)
+
+
+class AiohttpConnection(Http1Connection, asyncio.Protocol):
+    """An HTTP/1.1 server connection that reads requests with aiohttp's C parser."""
+
+    _request: AiohttpRequest | None
+    __slots__ = ("_accepts_both_lengths", "_parser", "_partial_head", "_read_ahead")
+
+    def __init__(self, listener: HttpAppListener, *, accept_both_lengths: bool) -> None:
+        super().__init__(listener)
+        self._parser = request_parser(listener.loop, listener.limits)
+        self._partial_head = bytearray()  # bytes of an incomplete head
+        self._read_ahead = bytearray()  # bytes received while a response is being produced
+        self._accepts_both_lengths = accept_both_lengths  # until the first head is complete
+
+    @property
+    def _has_partial_head(self) -> bool:
+        return bool(self._partial_head)
+
+    def data_received(self, data: bytes) -> None:
+        """Process bytes of the current request, or, while it is answered, of the next."""
+        state = self._state
+        if state is ConnectionState.HEAD or state is ConnectionState.BODY:
+            if self._accepts_both_lengths:
+                self._receive_first_head(data)
+            else:
+                self._feed(data)
+        elif state is ConnectionState.BUSY or state is ConnectionState.FLUSH:
+            self._read_ahead += data
+            if len(self._read_ahead) > _MAX_READ_AHEAD:
+                self._transport.pause_reading()
+
+    # ---- receiving
+
+    def _receive_first_head(self, data: bytes) -> None:
+        """Collect the first head, and drop its Content-Length if it has both lengths (Rule 2)."""
+        self._collect_head(data)
+        if self._state is ConnectionState.HEAD and message_head.is_complete(self._partial_head):
+            head = message_head.drop_content_length(bytes(self._partial_head))
+            self._accepts_both_lengths = False
+            self._partial_head.clear()
+            self._feed(head)
+
+    def _feed(self, data: bytes | bytearray) -> None:
+        while True:
+            try:
+                messages, _, _ = self._parser.feed_data(bytes(data))
+            except NOT_HTTP as error:
+                self._malformed(error, data)
+                return
+            if messages:
+                self._begin_request(*messages[0])
+            inside = self._state is ConnectionState.BODY
+            if inside:
+                self._read_body()
+            if self._state is not ConnectionState.HEAD:
+                return
+            if not messages and not inside:
+                if data:
+                    self._collect_head(data)
+                return
+            data = b""  # already answered; the parser may hold the next request
+
+    def _collect_head(self, data: bytes | bytearray) -> None:
+        limits = self._listener.limits
+        if not self._partial_head:
+            self._timer.set(limits.header_time)
+        self._partial_head += data
+        if len(self._partial_head) > limits.headers:
+            fault = message_head.head_error(bytes(self._partial_head), limits)
+            if fault.status != message_head.BAD_REQUEST:
+                self._reject(fault)
+
+    def _malformed(self, error: Exception, data: bytes | bytearray) -> None:
+        log.debug("%s: not HTTP: %s", self._peer, error)
+        if self._state is ConnectionState.BODY:
+            fault = message_head.HeadError(
+                message_head.BAD_REQUEST, "the body is not valid HTTP/1.1"
+            )
+        else:
+            received = bytes(self._partial_head) + data
+            if is_client_hello(received):
+                self._listener.gate.refuse_tls(self._peer)
+            fault = message_head.head_error(received, self._listener.limits)
+        self._reject(fault)
+
+    def _begin_request(self, message: RawRequestMessage, payload: StreamReader) -> None:
+        self._partial_head.clear()
+        host = self._listener
+        context = RequestContext(self._peer, peer_identity=self._identity)
+        request = AiohttpRequest(message, payload, context, host.limits, host.admission)
+        self._request = request
+        try:
+            request.admit(message)
+        except GatewayError as error:
+            self._reject(error)
+            return
+        self._state = ConnectionState.BODY
+        if request.is_complete:
+            return
+        self._await_body(0, request.missing)
+        if request.expects_continue:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _read_body(self) -> None:
+        request = self._request
+        assert request is not None
+        try:
+            request.read_body()
+        except GatewayError as error:
+            self._reject(error)
+            return
+        if request.is_complete:
+            self._start(request)
+        else:
+            self._await_body(request.received, request.missing)
+
+    # ---- answering
+
+    def _continue(self, *, receiving: bool) -> None:
+        self._parser.message_consumed()
+        if receiving:
+            return  # rejected within _feed, which continues with its data
+        held = self._read_ahead
+        if held:
+            self._read_ahead = bytearray()
+            if not self._transport.is_reading():
+                self._transport.resume_reading()
+        self._feed(held)
