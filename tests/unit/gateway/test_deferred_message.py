@@ -84,7 +84,7 @@ async def test_a_client_that_is_refused_causes_no_inflation() -> None:
     assert (late.inflated, memory.requests) == (0, [])
 
 
-async def test_a_client_that_is_admitted_is_served() -> None:
+async def test_an_admitted_client_gets_a_response() -> None:
     gate = _Gate()
     answer, late, memory, context = await _respond(_message(), gate)
     assert (answer.code, answer.details) == (0, "")

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from v2_rest_wires import CODEC, body, post
+from v2_rest_kit import CODEC, body, post
 
 from gateway_errors import error_of
 from infergate.codecs.base import ParsedRequest, PartialInferRequest, Profile

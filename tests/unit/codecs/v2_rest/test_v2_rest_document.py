@@ -5,7 +5,7 @@ import tracemalloc
 from contextlib import suppress
 
 import pytest
-from v2_rest_wires import CODEC, ok, one, parse, post, refused
+from v2_rest_kit import CODEC, ok, one, parse, post, refused
 
 from gateway_errors import raises_kind
 from infergate.codecs.v2_rest.json_document import (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from v2_rest_wires import CODEC, body, ok, one, parse_one, post, refused
+from v2_rest_kit import CODEC, body, ok, one, parse_one, post, refused
 
 from gateway_errors import raises_kind
 from infergate.codecs.base import ParsedRequest

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from v2_rest_wires import CODEC, body, get, ok, post, refused
+from v2_rest_kit import CODEC, body, get, ok, post, refused
 
 from gateway_errors import raises_kind
 from infergate.codecs.base import ParsedRequest, RequestSummary

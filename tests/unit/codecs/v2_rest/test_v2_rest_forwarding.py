@@ -4,7 +4,7 @@ import gzip
 import json
 
 import pytest
-from v2_rest_wires import CODEC, body, ok, post
+from v2_rest_kit import CODEC, body, ok, post
 
 from gateway_errors import raises_kind
 from infergate.codecs.base import Profile

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from v2_rest_wires import CODEC, body, get, ok, parse, post, refused
+from v2_rest_kit import CODEC, body, get, ok, parse, post, refused
 
 from gateway_errors import raises_kind
 from infergate.codecs.base import (

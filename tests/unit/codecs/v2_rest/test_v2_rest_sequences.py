@@ -3,7 +3,7 @@
 import gzip
 
 import pytest
-from v2_rest_wires import CODEC, post
+from v2_rest_kit import CODEC, post
 
 from gateway_errors import raises_kind
 from infergate.core.errors import Kind

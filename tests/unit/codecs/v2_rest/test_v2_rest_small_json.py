@@ -9,7 +9,7 @@ import orjson
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from v2_rest_wires import body, post
+from v2_rest_kit import body, post
 
 from infergate.codecs.v2_rest import infer_request, json_data
 from infergate.codecs.v2_rest.infer_request import read_body
