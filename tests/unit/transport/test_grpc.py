@@ -704,11 +704,10 @@ async def test_a_connection_that_breaks_under_a_call(rpc_upstream: RpcUpstream) 
         await rpc_upstream.close()  # before the backend, so that it does not reconnect
 
 
-async def test_stop_waits_for_requests_in_flight(engine: Engine, rpc_upstream: RpcUpstream) -> None:
-    app, admission = RpcEcho(), Admission(RPC_LIMITS)
-    server = engine.server(_local(0), app, RPC_LIMITS, admission)
-    await server.start()
-    endpoint = Endpoint("127.0.0.1", server.address.port)
+async def test_stop_waits_for_requests_in_flight(
+    grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
+) -> None:
+    app, server, endpoint = grpc_harness.app, grpc_harness.server, grpc_harness.endpoint
     exchange = asyncio.ensure_future(rpc_upstream.exchange(ask("Wait", b"x"), endpoint, 30))
     await app.entered.wait()
     stopping = asyncio.ensure_future(server.stop(20))
@@ -720,10 +719,8 @@ async def test_stop_waits_for_requests_in_flight(engine: Engine, rpc_upstream: R
     assert await kind_of(rpc_upstream, endpoint, ask("Echo")) in gone
 
 
-async def test_clients_get_unavailable_after_the_grace_period(engine: Engine) -> None:
-    app, admission = RpcEcho(), Admission(RPC_LIMITS)
-    server = engine.server(_local(0), app, RPC_LIMITS, admission)
-    await server.start()
+async def test_clients_get_unavailable_after_the_grace_period(grpc_harness: GrpcHarness) -> None:
+    app, server = grpc_harness.app, grpc_harness.server
     async with grpc.aio.insecure_channel(str(server.address)) as channel:
         exchange = channel.unary_unary("/t.T/Wait")(b"")
         stream = channel.stream_stream("/t.T/Stream")()
@@ -739,14 +736,14 @@ async def test_clients_get_unavailable_after_the_grace_period(engine: Engine) ->
     async with asyncio.timeout(10):
         await app.cancelled.wait()
         await app.left.wait()
-        await until(lambda: not admission.requests)
+        await until(lambda: not grpc_harness.admission.requests)
 
 
-async def test_the_port_is_free_after_stop(engine: Engine, rpc_upstream: RpcUpstream) -> None:
-    first = engine.server(_local(0), RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
-    await first.start()
-    endpoint = Endpoint("127.0.0.1", first.address.port)
-    assert (await rpc_upstream.exchange(ask("Echo"), endpoint, 5)).code == 0
+async def test_the_port_is_free_after_stop(
+    engine: Engine, grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
+) -> None:
+    first = grpc_harness.server
+    assert (await rpc_upstream.exchange(ask("Echo"), grpc_harness.endpoint, 5)).code == 0
     await first.stop(0)
     second = engine.server(first.address, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
     await second.start()
