@@ -92,18 +92,14 @@ class GrpcioServer:
         self._max_connections = (
             limits.connections if gate is None else min(gate.max_connections, limits.connections)
         )
-        self._address = address
+        self.address = address
+        """The bound address."""
         self._limits = limits
         self._methods = _MethodHandlers(
             app, admission, grpcio_tls.identity_reader(self._certificates)
         )
         self._port_holder: BoundSockets | None = None
         self._server: Any = None
-
-    @property
-    def address(self) -> Address:
-        """The bound address."""
-        return self._address
 
     sockets: Final = ()  # the library does not expose them
 
@@ -124,7 +120,7 @@ class GrpcioServer:
         except RuntimeError as error:  # grpcio does not give the reason
             await self.stop(0)
             raise await _bind_error(address, str(error)) from error
-        self._address = replace(address, port=port)
+        self.address = replace(address, port=port)
 
     def _options(self, *, shared: bool) -> list[tuple[str, int]]:
         limits = self._limits

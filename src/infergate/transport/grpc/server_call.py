@@ -89,8 +89,8 @@ class ServerCall(IncomingRequest):
         "_max_message",
         "_request",
         "_stream",
-        "_task",
         "_unsent_response",
+        "task",
     )
 
     def __init__(self, connection: CallConnection, stream: Stream, request: RequestHeaders) -> None:
@@ -108,7 +108,8 @@ class ServerCall(IncomingRequest):
         self._max_message: Final = connection.listener.limits.body + MESSAGE_OVERHEAD
         self._has_headers = False  # response headers were sent
         self._has_ended = False  # the status was sent
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
+        """The task that serves the call, while it runs."""
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._unsent_response: UnsentResponse | None = None
         self._incoming_message: IncomingBody | None = None
@@ -132,14 +133,9 @@ class ServerCall(IncomingRequest):
         """Handle that the client reset the stream."""
         self.cancel()
 
-    @property
-    def task(self) -> asyncio.Task[None] | None:
-        """The task that serves the call, while it runs."""
-        return self._task
-
     def cancel(self) -> None:
         """Cancel the call, because the client no longer waits for its response."""
-        task = self._task
+        task = self.task
         if task is None or task.done():
             self._close()
         else:
@@ -235,7 +231,7 @@ class ServerCall(IncomingRequest):
         if self._incoming_message is not None:
             self._incoming_message.finish()
         self._stream.owner = NO_OWNER
-        self._task = None
+        self.task = None
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
             self._deadline_timer = None

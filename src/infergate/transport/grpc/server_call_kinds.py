@@ -45,7 +45,6 @@ class UnaryCall(ServerCall):
 
     __slots__ = (
         "_counted_bytes",
-        "_is_admitted",
         "_last_progress",
         "_reader",
         "_received_bytes",
@@ -57,12 +56,11 @@ class UnaryCall(ServerCall):
         self._reader: Final = SingleMessageReader(self._max_message, request.encoding)
         self._started_at = self._last_progress = connection.loop.time()
         self._received_bytes = 0
-        self._is_admitted = False
         self._counted_bytes = 0
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001
         """Take part of the message."""
-        if self._task is not None or self._has_ended:
+        if self.task is not None or self._has_ended:
             return
         reader = self._reader
         try:
@@ -86,15 +84,15 @@ class UnaryCall(ServerCall):
 
     def end(self, fields: HeaderBlock) -> None:  # noqa: ARG002
         """Handle the end of the message."""
-        if self._task is None and not self._has_ended:
+        if self.task is None and not self._has_ended:
             self._start()
 
     def _admit(self, length: int, arrived: int) -> None:
         """Admit the message of `length` bytes; `arrived` bytes of the body have just come."""
         message = self._reader.message
-        if not self._is_admitted:
+        if not self.account.is_admitted:
             self.account.admit(length)
-            self._is_admitted, self._counted_bytes = True, length
+            self._counted_bytes = length
             if message is None:
                 self._connection.engine.expect(self._stream, length + PREFIX.size - arrived)
         if message is not None and len(message) > self._counted_bytes:  # it was compressed
@@ -122,7 +120,7 @@ class UnaryCall(ServerCall):
         else:
             wire.message = (message,)
         link = self._connection
-        self._task = link.loop.create_task(self._answer(wire, link.listener.app))
+        self.task = link.loop.create_task(self._answer(wire, link.listener.app))
 
     async def _answer(self, wire: RpcRequest, app: RpcApp) -> None:
         try:
@@ -153,7 +151,7 @@ class UnaryCall(ServerCall):
     def is_overdue(self, now: float, limits: Limits) -> bool:
         """Check the time limits of the message while it arrives, and of the response while it is
         sent: on pauses and on the total time."""
-        if self._stream.remote_open and self._task is None:
+        if self._stream.remote_open and self.task is None:
             return self._report_if_late(
                 now
                 >= body_deadline(
@@ -196,7 +194,7 @@ class StreamCall(ServerCall):
 
     def start(self, handler: StreamHandler) -> None:
         """Start the task that serves the stream."""
-        self._task = self._connection.loop.create_task(self._serve(handler))
+        self.task = self._connection.loop.create_task(self._serve(handler))
 
     def add(self, parts: Sequence[Buffer], size: int, end: bool) -> None:  # noqa: FBT001, ARG002
         """Take part of the messages."""

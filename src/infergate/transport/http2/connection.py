@@ -65,7 +65,7 @@ class Http2Connection(Http2FrameReader):
         self._refunded_frames = 0
         self._expected_updates = 0
         self._frames_at_ping = 0
-        self._now = self._settings_received_at = 0.0
+        self.last_received_at = self._settings_received_at = 0.0
         self._events: list[Event] = []
         self._unacknowledged_settings = 1
         self._receive_window = frames.DEFAULT_WINDOW
@@ -89,7 +89,7 @@ class Http2Connection(Http2FrameReader):
 
     def receive(self, data: bytes, now: float) -> list[Event]:
         """Process received bytes and return the events. `now`: seconds on any one clock."""
-        self._now = now
+        self.last_received_at = now
         events = self._events = []
         if not self.is_closed:
             try:
@@ -98,11 +98,6 @@ class Http2Connection(Http2FrameReader):
                 self.fail(fault.code, fault.reason)
                 events.append(Failed(fault.code, fault.reason))
         return events
-
-    @property
-    def last_received_at(self) -> float:
-        """When bytes were last received."""
-        return self._now
 
     @property
     def is_frame_pending(self) -> bool:
@@ -271,7 +266,7 @@ class Http2Connection(Http2FrameReader):
             return
         if len(payload) % frames.SETTING.size:
             raise Http2ConnectionError("SETTINGS of a wrong size", Code.FRAME_SIZE_ERROR)
-        if not self._settings_budget.spend(self._now):
+        if not self._settings_budget.spend(self.last_received_at):
             raise Http2ConnectionError("too many SETTINGS", Code.ENHANCE_YOUR_CALM)
         initial = self._outbound.initial_window
         for identifier, value in frames.SETTING.iter_unpack(payload):
@@ -288,7 +283,7 @@ class Http2Connection(Http2FrameReader):
         self._outbound.output.append(frames.SETTINGS_ACK)
         if not self._has_received_settings:
             self._has_received_settings = True
-            self._settings_received_at = self._now
+            self._settings_received_at = self.last_received_at
             self._events.append(Ready())
 
     def _on_settings_ack(self, payload: bytes) -> None:
@@ -336,7 +331,7 @@ class Http2Connection(Http2FrameReader):
         if self._outbound.sent_frames > self._frames_at_ping:
             self._frames_at_ping = self._outbound.sent_frames
             self._ping_budget.refill()
-        if not self._ping_budget.spend(self._now):
+        if not self._ping_budget.spend(self.last_received_at):
             # On this reason gRPC clients reduce their ping rate (gRFC A8).
             raise Http2ConnectionError("too_many_pings", Code.ENHANCE_YOUR_CALM)
         self._outbound.output.append(frames.frame(frames.PING, ACK, 0, payload))
@@ -355,7 +350,7 @@ class Http2Connection(Http2FrameReader):
         if sent > self._refunded_frames:  # the peer may answer each with two window updates
             self._glitch_budget.add(2.0 * (sent - self._refunded_frames))
             self._refunded_frames = sent
-        if not self._glitch_budget.spend(self._now):
+        if not self._glitch_budget.spend(self.last_received_at):
             raise Http2ConnectionError(f"too many {reason}", Code.ENHANCE_YOUR_CALM)
 
     # ---- sending

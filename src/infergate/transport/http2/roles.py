@@ -116,7 +116,7 @@ class Http2ServerConnection(_EndConnection):
             self._unacknowledged_settings > 0
             and len(self.streams) < self._max_streams + limits.EARLY_STREAMS
             and self._early_header_bytes <= limits.EARLY_HEADER_BYTES
-            and self._now <= self._settings_received_at + limits.EARLY_SECONDS
+            and self.last_received_at <= self._settings_received_at + limits.EARLY_SECONDS
         )
 
     @property

@@ -131,28 +131,24 @@ class RequestAccount:
     It is released at most once. Implements ``MemoryAccount``.
     """
 
-    __slots__ = ("_admission", "_bytes", "_is_admitted")
+    __slots__ = ("_admission", "_bytes", "is_admitted")
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
         self._bytes = 0
-        self._is_admitted = False
+        self.is_admitted = False
+        """Whether the request is admitted and not released."""
 
     def admit(self, size: int) -> None:
         """Admit the request with ``size`` bytes. Raises OVERLOADED."""
         self._admission.admit(size)
-        self._is_admitted = True
+        self.is_admitted = True
         self._bytes = size
-
-    @property
-    def is_admitted(self) -> bool:
-        """Whether the request is admitted and not released."""
-        return self._is_admitted
 
     def count_body(self, size: int) -> None:
         """Count a body of ``size`` bytes, as far as is known; the first call admits the request.
         Raises OVERLOADED."""
-        if not self._is_admitted:
+        if not self.is_admitted:
             self.admit(size)
         elif size > self._bytes:
             self._admission.grow(size - self._bytes)
@@ -163,7 +159,7 @@ class RequestAccount:
 
         A request that holds all memory in use may always grow.
         """
-        if self._is_admitted:
+        if self.is_admitted:
             if self._bytes == self._admission.bytes:
                 self._admission.bytes += size
             else:
@@ -172,27 +168,27 @@ class RequestAccount:
 
     def shrink(self, size: int) -> None:
         """Count ``size`` bytes less."""
-        if self._is_admitted:
+        if self.is_admitted:
             self._admission.bytes -= size
             self._bytes -= size
 
     def detach(self, size: int) -> RequestAccount:
         """Move ``size`` bytes to a new account without a request: it is closed, not released."""
         account = RequestAccount(self._admission)
-        if self._is_admitted:
+        if self.is_admitted:
             self._bytes -= size
-            account._is_admitted, account._bytes = True, size
+            account.is_admitted, account._bytes = True, size
         return account
 
     def close(self) -> None:
         """Close a detached account."""
         self.shrink(self._bytes)
-        self._is_admitted = False
+        self.is_admitted = False
 
     def release(self) -> None:
         """Release the request if it was admitted."""
-        if self._is_admitted:
-            self._is_admitted = False
+        if self.is_admitted:
+            self.is_admitted = False
             self._admission.release(self._bytes)
 
 

@@ -85,12 +85,12 @@ class ConnectionGate:
     __slots__ = (
         "_connections",
         "_logged_lines",
-        "_max_connections",
         "_on_refused",
         "_second",
         "certificates",
         "closed_idle",
         "listener",
+        "max_connections",
         "on_limit_reached",
         "open",
     )
@@ -113,7 +113,7 @@ class ConnectionGate:
         self.open = 0
         self.closed_idle = 0
         self._connections: Final = connections or ConnectionCount()
-        self._max_connections = max_connections
+        self.max_connections = max_connections
         self._on_refused = on_refused
         self.on_limit_reached = on_limit_reached
         self._second = 0
@@ -125,16 +125,11 @@ class ConnectionGate:
         Both must use TLS, or neither.
         """
         self.listener, self.certificates = other.listener, other.certificates
-        self._max_connections, self._on_refused, self.on_limit_reached = (
-            other._max_connections,
+        self.max_connections, self._on_refused, self.on_limit_reached = (
+            other.max_connections,
             other._on_refused,
             other.on_limit_reached,
         )
-
-    @property
-    def max_connections(self) -> int:
-        """The maximum number of connections."""
-        return self._max_connections
 
     @property
     def connections(self) -> int:
@@ -148,11 +143,11 @@ class ConnectionGate:
 
     def admit(self, peer: str) -> bool:
         """Count a new connection; return False if it exceeds the limit."""
-        if self._connections.open >= self._max_connections:
+        if self._connections.open >= self.max_connections:
             self.refuse(
                 ConnectionRefusal.FULL,
                 peer,
-                f"the limit of {self._max_connections} connections is reached",
+                f"the limit of {self.max_connections} connections is reached",
             )
             return False
         self._connections.open += 1

@@ -42,7 +42,8 @@ class SocketListener(Generic[AppT]):
         gate: ConnectionGate | None = None,
     ) -> None:
         self._requested_address = address
-        self._address = address
+        self.address = address
+        """The address that was actually bound."""
         self.app = app
         self.gate: Final = gate or ConnectionGate()
         self._create_protocol: Final = self._with_tls(self._create_connection)
@@ -71,11 +72,6 @@ class SocketListener(Generic[AppT]):
         return lambda: TlsTransport(self, create_protocol(), scratches)
 
     @property
-    def address(self) -> Address:
-        """The address that was actually bound."""
-        return self._address
-
-    @property
     def sockets(self) -> Sequence[socket.socket]:
         """The listening sockets currently open."""
         return () if self._bound_sockets is None else self._bound_sockets.sockets
@@ -89,7 +85,7 @@ class SocketListener(Generic[AppT]):
             if bind
             else bind_sockets(self._requested_address, closing=closing)
         )
-        self._address = replace(self._requested_address, port=self._bound_sockets.port)
+        self.address = replace(self._requested_address, port=self._bound_sockets.port)
 
     async def start(self) -> None:
         """Start accepting on every socket."""
