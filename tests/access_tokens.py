@@ -44,8 +44,8 @@ def jwk(key: Any, **more: Any) -> dict[str, Any]:
         algorithm = RSAAlgorithm
     elif isinstance(key, ed25519.Ed25519PrivateKey):
         algorithm = OKPAlgorithm
-    told: dict[str, Any] = json.loads(algorithm.to_jwk(key.public_key()))
-    return {**told, **more}
+    document: dict[str, Any] = json.loads(algorithm.to_jwk(key.public_key()))
+    return {**document, **more}
 
 
 def jwks(*keys: dict[str, Any]) -> bytes:
@@ -55,8 +55,15 @@ def jwks(*keys: dict[str, Any]) -> bytes:
 def claims(**changed: Any) -> dict[str, Any]:
     """Those of a good token; None leaves one out."""
     now = int(time.time())
-    told = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "iat": now, "exp": now + 600, **changed}
-    return {name: value for name, value in told.items() if value is not None}
+    fields = {
+        "iss": ISSUER,
+        "aud": AUDIENCE,
+        "sub": "alice",
+        "iat": now,
+        "exp": now + 600,
+        **changed,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def token(key: Any = None, algorithm: str = "RS256", kid: str | None = "1", **changed: Any) -> str:

@@ -92,8 +92,10 @@ def _is_counted(item: pytest.Item) -> bool:
 @functools.cache
 def _is_of_a_part(file: Path) -> bool:
     """Transports and processes are not what is counted (``branch_floor``), and costly to trace."""
-    room, part, *_ = (*file.relative_to(_TESTS).parts, "")
-    return room == "vectors" or (room == "unit" and part not in {"transport", "runtime", "bench"})
+    folder, part, *_ = (*file.relative_to(_TESTS).parts, "")
+    return folder == "vectors" or (
+        folder == "unit" and part not in {"transport", "runtime", "bench"}
+    )
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)

@@ -56,7 +56,7 @@ class Authority:
 
     def _renamed(self, leaf: x509.Certificate, names: Sequence[str]) -> bytes:
         """``leaf`` for ``names`` some of which are URIs, which trustme has no word for."""
-        told = [
+        response = [
             x509.UniformResourceIdentifier(name) if "://" in name else x509.DNSName(name)
             for name in names
         ]
@@ -70,7 +70,7 @@ class Authority:
             serial_number=x509.random_serial_number(),
             not_valid_before=leaf.not_valid_before_utc,
             not_valid_after=leaf.not_valid_after_utc,
-        ).add_extension(x509.SubjectAlternativeName(told), critical=False)
+        ).add_extension(x509.SubjectAlternativeName(response), critical=False)
         return made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     def server(self) -> Pair:
@@ -88,9 +88,9 @@ def of_client(authority: Authority, pair: Pair | None = None) -> ClientTls:
     return ClientTls(authority.file, None, pair.certificate, pair.key)
 
 
-def put(pair: Pair, place: Pair) -> None:
+def put(pair: Pair, shared: Pair) -> None:
     """Put ``pair`` where ``place`` is, each file at once."""
-    for source, target in ((pair.certificate, place.certificate), (pair.key, place.key)):
+    for source, target in ((pair.certificate, shared.certificate), (pair.key, shared.key)):
         beside = target.with_suffix(".new")
         beside.write_bytes(source.read_bytes())
         beside.replace(target)

@@ -119,21 +119,21 @@ def connections(pid: int, ports: Collection[int] | None = None) -> int:
 
 def is_ready(of: Infergate) -> bool:
     """/readyz says so."""
-    asked = http.client.HTTPConnection(of.admin, timeout=20)
+    connection = http.client.HTTPConnection(of.admin, timeout=20)
     try:
-        asked.request("GET", "/readyz")
-        return asked.getresponse().status == 200
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
     finally:
-        asked.close()
+        connection.close()
 
 
 def reloaded(running: Infergate) -> dict[str, Any]:
     """What became of POST /reload."""
-    asked = http.client.HTTPConnection(running.admin, timeout=30)
-    asked.request("POST", "/reload")
-    told: dict[str, Any] = json.loads(asked.getresponse().read())
-    asked.close()
-    return told["last_reload"]
+    connection = http.client.HTTPConnection(running.admin, timeout=30)
+    connection.request("POST", "/reload")
+    document: dict[str, Any] = json.loads(connection.getresponse().read())
+    connection.close()
+    return document["last_reload"]
 
 
 def value(of: Infergate, sample: str, labels: Mapping[str, str] | None = None) -> float:

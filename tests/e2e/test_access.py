@@ -25,7 +25,7 @@ from e2e.running import LISTENERS, Infergate, started_infergate
 from faults.legacy import OLD, OLD_INFER, SIMPLE, code_name, old_message
 from faults.peer import Answer, Client, post
 from faults.rpc import RpcBackend, call, channel
-from faults.watch import MIB, SECONDS, growing_at_most, others_served, until
+from faults.watch import MIB, SECONDS, limited_growth, others_unaffected, until
 from infergate.access.keys import digest_of
 from infergate.codecs.base import Profile
 from infergate.codecs.graphpipe import PLUGIN
@@ -104,7 +104,7 @@ def key_server() -> Iterator[int]:
 
 
 @dataclass(frozen=True)
-class Site:
+class Harness:
     """A guarded gateway, what stands behind it, and its raw sockets."""
 
     gateway: Infergate
@@ -116,9 +116,9 @@ class Site:
 
 
 @pytest.fixture(scope="module", params=["own", "compat"])
-def site(
+def harness(
     request: pytest.FixtureRequest, rpc: RpcBackend, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Site]:
+) -> Iterator[Harness]:
     file = tmp_path_factory.mktemp("access") / "keys"
     file.write_text("")
     simple, identity = free_ports(2)
@@ -145,13 +145,13 @@ def site(
             started_infergate(config, listeners, request.param) as gateway,
             channel(gateway.grpc) as made,
         ):
-            yield Site(
+            yield Harness(
                 gateway, rpc, made, file, {"simple": simple, "identity": identity}, request.param
             )
-            told = gateway.log.read_text() + gateway.metrics()
+            result = gateway.log.read_text() + gateway.metrics()
     for secret in (GOOD, LIMITED, ADMIN, FILED, OPS, token()[:100], "wrong-secret"):
-        assert secret not in told
-    assert "Traceback" not in told
+        assert secret not in result
+    assert "Traceback" not in result
 
 
 def bearer(secret: str) -> dict[str, str]:
@@ -162,7 +162,7 @@ def bearer(secret: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Told:
+class Reported:
     """How it ended, as its protocol tells it."""
 
     code: str
@@ -170,23 +170,25 @@ class Told:
     headers: Mapping[str, str]
 
 
-def http(site: Site, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+def http(
+    harness: Harness, method: str, path: str, body: bytes, headers: Mapping[str, str]
+) -> Answer:
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{lines}\r\n"
-    with Client(site.gateway.http) as client:
+    with Client(harness.gateway.http) as client:
         client.send(head.encode() + body)
         return client.answer()
 
 
-def v2_rest(site: Site, model: str, headers: Mapping[str, str]) -> Told:
+def v2_rest(harness: Harness, model: str, headers: Mapping[str, str]) -> Reported:
     inputs = [
         {"name": f"INPUT{i}", "datatype": "INT32", "shape": [1, 16], "data": each.tolist()}
         for i, each in enumerate(SIMPLE_INPUTS)
     ]
     body = json.dumps({"inputs": inputs}).encode()
-    answer = http(site, "POST", f"/v2/models/{model}/infer", body, headers)
+    answer = http(harness, "POST", f"/v2/models/{model}/infer", body, headers)
     words = "" if answer.status == 200 else answer.error
-    return Told(str(answer.status), words, answer.headers)
+    return Reported(str(answer.status), words, answer.headers)
 
 
 def rpc_message(model: str) -> Any:
@@ -197,25 +199,25 @@ def rpc_message(model: str) -> Any:
     return message
 
 
-def v2_grpc(site: Site, model: str, headers: Mapping[str, str]) -> Told:
+def v2_grpc(harness: Harness, model: str, headers: Mapping[str, str]) -> Reported:
     message = rpc_message(model).SerializeToString()
-    status = call(site.channel, message, metadata=tuple(headers.items()))
-    return Told(status.code.name, status.details, {})
+    status = call(harness.channel, message, metadata=tuple(headers.items()))
+    return Reported(status.code.name, status.details, {})
 
 
-def trtis_http(site: Site, model: str, headers: Mapping[str, str]) -> Told:
+def trtis_http(harness: Harness, model: str, headers: Mapping[str, str]) -> Reported:
     body = b"".join(each.tobytes() for each in SIMPLE_INPUTS)
-    asked = {**headers, "NV-InferRequest": SIMPLE}
-    answer = http(site, "POST", f"/api/infer/{model}", body, asked)
+    with_message = {**headers, "NV-InferRequest": SIMPLE}
+    answer = http(harness, "POST", f"/api/infer/{model}", body, with_message)
     status = text_format.Parse(answer.headers["nv-status"], OLD.RequestStatus())
-    return Told(f"{answer.status} {code_name(status)}", status.msg, answer.headers)
+    return Reported(f"{answer.status} {code_name(status)}", status.msg, answer.headers)
 
 
-def trtis_grpc(site: Site, model: str, headers: Mapping[str, str]) -> Told:
+def trtis_grpc(harness: Harness, model: str, headers: Mapping[str, str]) -> Reported:
     message = old_message(model, header=SIMPLE, raw=[each.tobytes() for each in SIMPLE_INPUTS])
-    told = call(site.channel, message, OLD_INFER, metadata=tuple(headers.items()))
-    status = OLD.InferResponse.FromString(told.message).request_status
-    return Told(code_name(status), status.msg, {})
+    result = call(harness.channel, message, OLD_INFER, metadata=tuple(headers.items()))
+    status = OLD.InferResponse.FromString(result.message).request_status
+    return Reported(code_name(status), status.msg, {})
 
 
 def graphpipe_body() -> bytes:
@@ -227,12 +229,12 @@ def graphpipe_body() -> bytes:
     return bytes(join_parts(GRAPHPIPE.build_request(request, Profile("any"), ADD).body))
 
 
-def graphpipe(site: Site, model: str, headers: Mapping[str, str]) -> Told:
-    answer = http(site, "POST", f"/graphpipe/{model}", graphpipe_body(), headers)
-    return Told(str(answer.status), answer.body.decode("latin-1"), answer.headers)
+def graphpipe(harness: Harness, model: str, headers: Mapping[str, str]) -> Reported:
+    answer = http(harness, "POST", f"/graphpipe/{model}", graphpipe_body(), headers)
+    return Reported(str(answer.status), answer.body.decode("latin-1"), answer.headers)
 
 
-ASK: dict[str, Callable[[Site, str, Mapping[str, str]], Told]] = {
+ASK: dict[str, Callable[[Harness, str, Mapping[str, str]], Reported]] = {
     "v2-rest": v2_rest,
     "v2-grpc": v2_grpc,
     "trtis-http": trtis_http,
@@ -250,14 +252,14 @@ everywhere = pytest.mark.parametrize("protocol", ASK)
 
 
 @everywhere
-def test_a_key_and_a_token_are_taken(site: Site, protocol: str) -> None:
+def test_a_key_and_a_token_are_taken(harness: Harness, protocol: str) -> None:
     for headers in (bearer(GOOD), {"x-api-key": GOOD}, bearer(token(groups=["ml-eu"]))):
-        told = ASK[protocol](site, "simple", headers)
-        assert told.code == OUTCOMES[protocol][0], told
+        result = ASK[protocol](harness, "simple", headers)
+        assert result.code == OUTCOMES[protocol][0], result
 
 
 @everywhere
-def test_who_is_not_known_is_refused(site: Site, protocol: str) -> None:
+def test_who_is_not_known_is_refused(harness: Harness, protocol: str) -> None:
     for headers in (
         {},
         bearer("wrong-secret"),
@@ -268,85 +270,85 @@ def test_who_is_not_known_is_refused(site: Site, protocol: str) -> None:
         bearer(token(rsa_key("mallory"), groups=["ml-eu"])),
         {"cookie": GOOD},
     ):
-        told = ASK[protocol](site, "simple", headers)
-        assert told.code == OUTCOMES[protocol][1], (headers, told)
-        assert told.words
-        if told.headers:
-            assert told.headers["www-authenticate"].startswith('Bearer realm="infergate"')
+        result = ASK[protocol](harness, "simple", headers)
+        assert result.code == OUTCOMES[protocol][1], (headers, result)
+        assert result.words
+        if result.headers:
+            assert result.headers["www-authenticate"].startswith('Bearer realm="infergate"')
 
 
 @everywhere
 def test_who_may_not_is_refused_whether_there_is_such_a_model_or_not(
-    site: Site, protocol: str
+    harness: Harness, protocol: str
 ) -> None:
     for model in ("simple_string", "nosuch"):
-        told = ASK[protocol](site, model, bearer(GOOD))
-        assert told.code == OUTCOMES[protocol][2], told
-        assert "is not allowed to this client" in told.words
-    told = ASK[protocol](site, "simple", bearer(token()))  # in none of the groups
-    assert told.code == OUTCOMES[protocol][2], told
+        result = ASK[protocol](harness, model, bearer(GOOD))
+        assert result.code == OUTCOMES[protocol][2], result
+        assert "is not allowed to this client" in result.words
+    result = ASK[protocol](harness, "simple", bearer(token()))  # in none of the groups
+    assert result.code == OUTCOMES[protocol][2], result
 
 
-def test_rates_are_told_in_each_protocols_form(site: Site) -> None:
-    taken = [v2_rest(site, "simple", bearer(LIMITED)).code for _ in range(2)]
+def test_exceeded_rates_are_reported_in_each_protocols_form(harness: Harness) -> None:
+    taken = [v2_rest(harness, "simple", bearer(LIMITED)).code for _ in range(2)]
     assert taken == ["200", "200"]
     for protocol, ask in ASK.items():
-        told = ask(site, "simple", bearer(LIMITED))
-        assert told.code == OUTCOMES[protocol][3], told
-        assert "rate of requests is exceeded" in told.words
-        if told.headers:
-            assert 1700 < int(told.headers["retry-after"]) <= 1800
+        result = ask(harness, "simple", bearer(LIMITED))
+        assert result.code == OUTCOMES[protocol][3], result
+        assert "rate of requests is exceeded" in result.words
+        if result.headers:
+            assert 1700 < int(result.headers["retry-after"]) <= 1800
 
 
 @pytest.mark.parametrize("model", ["fwd", "renamed"])
 @pytest.mark.parametrize("headers", [{}, bearer("wrong-secret"), bearer(LIMITED)])
 def test_no_backend_hears_of_who_is_refused(
-    site: Site, model: str, headers: Mapping[str, str]
+    harness: Harness, model: str, headers: Mapping[str, str]
 ) -> None:
-    before = len(site.rpc.requests)
+    before = len(harness.rpc.requests)
     for protocol, ask in ASK.items():
-        assert ask(site, model, headers).code in OUTCOMES[protocol][1:3]
-    assert len(site.rpc.requests) == before
+        assert ask(harness, model, headers).code in OUTCOMES[protocol][1:3]
+    assert len(harness.rpc.requests) == before
 
 
-def test_a_backend_hears_of_others_and_gets_no_credential(site: Site) -> None:
+def test_a_backend_hears_of_others_and_gets_no_credential(harness: Harness) -> None:
     """Its rule lets everything through: ``forward_headers: ["*"]``. What Connection names stays
     on the connection."""
     seen: list[dict[str, Any]] = []
-    answer = site.rpc.answer
+    answer = harness.rpc.answer
 
     def noting(message: bytes, context: grpc.ServicerContext) -> bytes:
         seen.append(dict(context.invocation_metadata()))
         return answer(message, context)
 
-    site.rpc.answer = noting
+    harness.rpc.answer = noting
     try:
         for headers in (bearer(GOOD), {"x-api-key": GOOD}):
-            told = v2_grpc(site, "fwd", {**headers, "x-team": "7"})
-            assert told.code == "OK", told
+            result = v2_grpc(harness, "fwd", {**headers, "x-team": "7"})
+            assert result.code == "OK", result
         hop = {**bearer(GOOD), "x-team": "7", "x-hop": "1", "connection": "keep-alive, X-Hop"}
-        assert v2_rest(site, "fwd", hop).code == "200"
+        assert v2_rest(harness, "fwd", hop).code == "200"
     finally:
-        site.rpc.answer = answer
+        harness.rpc.answer = answer
     assert [each["x-team"] for each in seen] == ["7", "7", "7"]
     assert not [e for e in seen if {"authorization", "x-api-key", "x-hop"} & e.keys()]
 
 
 def test_a_message_that_names_two_models_is_not_taken_for_the_one_that_is_allowed(
-    site: Site,
+    harness: Harness,
 ) -> None:
-    before = len(site.rpc.requests)
+    before = len(harness.rpc.requests)
     for first, second in (("simple", "simple_string"), ("simple_string", "simple")):
         message = rpc_message(first).SerializeToString()
         message += pb.ModelInferRequest(model_name=second).SerializeToString()
-        status = call(site.channel, message, metadata=tuple(bearer(GOOD).items()))
+        status = call(harness.channel, message, metadata=tuple(bearer(GOOD).items()))
         if status.code is grpc.StatusCode.OK:
             assert pb.ModelInferResponse.FromString(status.message).model_name == "simple"
-    assert len(site.rpc.requests) == before
+    assert len(harness.rpc.requests) == before
 
 
 @pytest.mark.parametrize("field", [4, 5, 6, 7])
-def test_millions_of_fields_are_refused_at_the_cost_of_a_few(site: Site, field: int) -> None:
+def test_millions_of_fields_are_refused_at_the_cost_of_a_few(harness: Harness, field: int) -> None:
     """38 KB on the wire, without credentials: they kept everybody else waiting for 8 s, and took
     2.8 GB."""
     message = pb.ModelInferRequest(model_name="secret").SerializeToString()
@@ -355,7 +357,7 @@ def test_millions_of_fields_are_refused_at_the_cost_of_a_few(site: Site, field: 
     waited = [0.0]
 
     def ask_as_another_client() -> None:
-        with channel(site.gateway.grpc) as other:
+        with channel(harness.gateway.grpc) as other:
             begin = time.monotonic()
             assert (
                 call(other, good, metadata=tuple(bearer(GOOD).items())).code is grpc.StatusCode.OK
@@ -363,14 +365,14 @@ def test_millions_of_fields_are_refused_at_the_cost_of_a_few(site: Site, field: 
             waited.append(time.monotonic() - begin)
 
     # grpcio inflates a message before it hands it over
-    own = site.engine == "own"
-    before, grows = cpu_seconds(site.gateway.pid), 16 * MIB if own else 4 * len(message)
-    with growing_at_most(site.gateway.pid, grows), others_served(ask_as_another_client):
-        status = call(site.channel, message, compression=grpc.Compression.Gzip)
-    refusals = {grpc.StatusCode.UNAUTHENTICATED}
-    assert status.code in (refusals if own else {grpc.StatusCode.INVALID_ARGUMENT, *refusals})
+    own = harness.engine == "own"
+    before, grows = cpu_seconds(harness.gateway.pid), 16 * MIB if own else 4 * len(message)
+    with limited_growth(harness.gateway.pid, grows), others_unaffected(ask_as_another_client):
+        status = call(harness.channel, message, compression=grpc.Compression.Gzip)
+    codes = {grpc.StatusCode.UNAUTHENTICATED}
+    assert status.code in (codes if own else {grpc.StatusCode.INVALID_ARGUMENT, *codes})
     assert max(waited) < SECONDS / 2
-    assert cpu_seconds(site.gateway.pid) - before < 1.5
+    assert cpu_seconds(harness.gateway.pid) - before < 1.5
 
 
 def cpu_seconds(pid: int) -> float:
@@ -383,11 +385,11 @@ def cpu_seconds(pid: int) -> float:
 
 
 @everywhere
-def test_a_guest_may_what_is_his(site: Site, protocol: str) -> None:
-    told = ASK[protocol](site, "identity", {})
-    assert "credentials" not in told.words
+def test_a_guest_may_what_is_his(harness: Harness, protocol: str) -> None:
+    result = ASK[protocol](harness, "identity", {})
+    assert "credentials" not in result.words
     if protocol.startswith("v2"):  # of the others some words may be wrong for this model
-        assert told.code == OUTCOMES[protocol][0], told
+        assert result.code == OUTCOMES[protocol][0], result
 
 
 def frame(port: int, body: bytes) -> bytes:
@@ -396,13 +398,13 @@ def frame(port: int, body: bytes) -> bytes:
         return client.exactly(*struct.unpack("<I", client.exactly(4)))
 
 
-def test_a_raw_socket_is_for_guests(site: Site) -> None:
+def test_a_raw_socket_is_for_guests(harness: Harness) -> None:
     """It has no headers: what is not a guest's needs a certificate."""
     request = InferRequest("simple")
-    answer = HttpResponse(200, {}, [frame(site.raw["simple"], graphpipe_body())])
+    answer = HttpResponse(200, {}, [frame(harness.raw["simple"], graphpipe_body())])
     with pytest.raises(GatewayError, match="credentials are required"):
         GRAPHPIPE.parse_response(answer, request, DEFAULT_LIMITS, ADD)
-    answer = HttpResponse(200, {}, [frame(site.raw["identity"], graphpipe_body())])
+    answer = HttpResponse(200, {}, [frame(harness.raw["identity"], graphpipe_body())])
     GRAPHPIPE.parse_response(answer, request, DEFAULT_LIMITS, ADD)
 
 
@@ -429,10 +431,10 @@ PATHS = [
 
 @pytest.mark.parametrize(("method", "path", "body", "kind"), PATHS, ids=[p[1] for p in PATHS])
 def test_each_operation_is_for_who_may(
-    site: Site, method: str, path: str, body: bytes, kind: str
+    harness: Harness, method: str, path: str, body: bytes, kind: str
 ) -> None:
     def status(headers: Mapping[str, str]) -> int:
-        answer = http(site, method, path, body, headers)
+        answer = http(harness, method, path, body, headers)
         if path.startswith("/api"):  # which has no codes of its own for these
             words = answer.headers["nv-status"]
             return 401 if "credentials" in words else 403 if "not allowed" in words else 200
@@ -443,28 +445,28 @@ def test_each_operation_is_for_who_may(
     assert status(bearer(GOOD)) == (200 if kind == "metadata" else 403)
 
 
-def test_health_is_everybodys(site: Site) -> None:
+def test_health_is_everybodys(harness: Harness) -> None:
     for path in ("/v2/health/live", "/api/health/live"):
-        assert http(site, "GET", path, b"", {}).status == 200
-    ready = http(site, "GET", "/v2/health/ready", b"", {}).status
+        assert http(harness, "GET", path, b"", {}).status == 200
+    ready = http(harness, "GET", "/v2/health/ready", b"", {}).status
     assert ready not in {401, 403}  # the counting backend is never ready
-    check = call(site.channel, b"", "/grpc.health.v1.Health/Check")
+    check = call(harness.channel, b"", "/grpc.health.v1.Health/Check")
     assert check.code is grpc.StatusCode.OK
 
 
-def test_lists_leave_out_models_without_permission(site: Site) -> None:
+def test_lists_leave_out_models_without_permission(harness: Harness) -> None:
     def names(secret: str) -> set[str]:
-        body = http(site, "POST", "/v2/repository/index", b"{}", bearer(secret)).body
+        body = http(harness, "POST", "/v2/repository/index", b"{}", bearer(secret)).body
         return {each["name"] for each in json.loads(body)}
 
     assert names(GOOD) == {"simple", "repeat", "fwd", "renamed"}
     assert names(ADMIN) > names(GOOD)
 
 
-def test_reflection_is_metadata(site: Site) -> None:
+def test_reflection_is_metadata(harness: Harness) -> None:
     package = "grpc.reflection.v1"
     request = SCHEMA.message_class(f"{package}.ServerReflectionRequest")(list_services="")
-    method = site.channel.stream_stream(f"/{package}.ServerReflection/ServerReflectionInfo")
+    method = harness.channel.stream_stream(f"/{package}.ServerReflection/ServerReflectionInfo")
 
     def answers(headers: Mapping[str, str]) -> list[bytes]:
         messages = iter([request.SerializeToString()])
@@ -476,25 +478,25 @@ def test_reflection_is_metadata(site: Site) -> None:
     assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_changes_and_refused_ones_are_audited_with_who_asked(site: Site) -> None:
+def test_accepted_and_rejected_changes_are_audited_with_the_caller(harness: Harness) -> None:
     load = "/v2/repository/models/simple/load"
     for headers in ({}, bearer(GOOD), bearer(ADMIN)):
-        http(site, "POST", load, b"{}", headers)
+        http(harness, "POST", load, b"{}", headers)
 
     def lines() -> list[str]:
-        text = site.gateway.log.read_text().splitlines()
-        told = [json.loads(each) for each in text if each.startswith("{")]
-        return [each["message"] for each in told if each.get("logger") == "infergate.audit"]
+        text = harness.gateway.log.read_text().splitlines()
+        result = [json.loads(each) for each in text if each.startswith("{")]
+        return [each["message"] for each in result if each.get("logger") == "infergate.audit"]
 
-    def all_told() -> bool:
-        told = "\n".join(lines())
+    def all_logged() -> bool:
+        result = "\n".join(lines())
         return (
-            "outcome=unauthenticated" in told
-            and "outcome=forbidden identity='key:good'" in told
-            and "identity='key:admin'" in told
+            "outcome=unauthenticated" in result
+            and "outcome=forbidden identity='key:good'" in result
+            and "identity='key:admin'" in result
         )
 
-    until(all_told, "all are in the log")
+    until(all_logged, "all are in the log")
     assert all(
         each.startswith(("model_load", "model_unload", "admin", "log", "trace", "shared"))
         for each in lines()
@@ -508,36 +510,38 @@ STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 
 def streamed(
-    site: Site, models: list[str], headers: Mapping[str, str], method: str = STREAM
+    harness: Harness, models: list[str], headers: Mapping[str, str], method: str = STREAM
 ) -> Iterator[bytes]:
     messages = iter([rpc_message(model).SerializeToString() for model in models])
     return iter(
-        site.channel.stream_stream(method)(
+        harness.channel.stream_stream(method)(
             messages, metadata=tuple(headers.items()), timeout=SECONDS
         )
     )
 
 
-def test_each_request_of_a_stream_is_looked_at(site: Site) -> None:
-    told = [
+def test_each_request_of_a_stream_is_looked_at(harness: Harness) -> None:
+    result = [
         pb.ModelStreamInferResponse.FromString(each)
-        for each in streamed(site, ["simple", "simple_string", "simple"], bearer(GOOD))
+        for each in streamed(harness, ["simple", "simple_string", "simple"], bearer(GOOD))
     ]
-    errors = [each.error_message for each in told]
+    errors = [each.error_message for each in result]
     assert errors[0] == errors[2] == ""
     assert "is not allowed to this client" in errors[1]
 
 
 @pytest.mark.parametrize("headers", [{}, bearer("wrong-secret")])
-def test_a_stream_without_good_credentials_ends(site: Site, headers: Mapping[str, str]) -> None:
+def test_a_stream_without_good_credentials_ends(
+    harness: Harness, headers: Mapping[str, str]
+) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        list(streamed(site, ["simple", "simple"], headers))
+        list(streamed(harness, ["simple", "simple"], headers))
     assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 @pytest.mark.parametrize("method", [STREAM, f"/{SERVICE}/StreamInfer"])
 def test_a_stream_that_asks_nothing_is_not_kept_for_who_is_not_known(
-    site: Site, method: str
+    harness: Harness, method: str
 ) -> None:
     """There are so many streams of a process, which would be lost to those who are."""
     done = threading.Event()
@@ -546,7 +550,7 @@ def test_a_stream_that_asks_nothing_is_not_kept_for_who_is_not_known(
         done.wait(SECONDS)
         yield from ()
 
-    answers = site.channel.stream_stream(method)(
+    answers = harness.channel.stream_stream(method)(
         messages(), metadata=tuple(bearer("wrong-secret").items()), timeout=SECONDS
     )
     try:
@@ -562,7 +566,7 @@ def test_a_stream_that_asks_nothing_is_not_kept_for_who_is_not_known(
         done.set()
 
 
-def test_a_stream_whose_token_expires_ends(site: Site) -> None:
+def test_a_stream_ends_when_its_token_expires(harness: Harness) -> None:
     """PyJWT counts whole seconds, and the leeway is ten."""
     ends = int(time.time()) - 10 + 3
     headers = tuple(bearer(token(exp=ends, groups=["ml-eu"])).items())
@@ -575,73 +579,73 @@ def test_a_stream_whose_token_expires_ends(site: Site) -> None:
         while not done.wait(0.1):
             yield message
 
-    told: list[bytes] = []
-    answers = site.channel.stream_stream(STREAM)(messages(), metadata=headers, timeout=SECONDS)
+    result: list[bytes] = []
+    answers = harness.channel.stream_stream(STREAM)(messages(), metadata=headers, timeout=SECONDS)
     try:
         assert not pb.ModelStreamInferResponse.FromString(next(answers)).error_message
         more.set()
         with pytest.raises(grpc.RpcError) as caught:
-            told.extend(answers)
+            result.extend(answers)
     finally:
         done.set()
         more.set()
     assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
     assert "expired" in str(caught.value.details())
-    assert all(not pb.ModelStreamInferResponse.FromString(each).error_message for each in told)
+    assert all(not pb.ModelStreamInferResponse.FromString(each).error_message for each in result)
 
 
-def test_an_old_stream_is_answered_in_its_own_form(site: Site) -> None:
+def test_an_old_stream_is_answered_in_its_own_form(harness: Harness) -> None:
     raw = [each.tobytes() for each in SIMPLE_INPUTS]
     message = old_message("simple", header=SIMPLE, raw=raw)
     for headers, code in (((), "INVALID_ARG"), (tuple(bearer(GOOD).items()), "SUCCESS")):
-        method = site.channel.stream_stream(f"/{SERVICE}/StreamInfer")
+        method = harness.channel.stream_stream(f"/{SERVICE}/StreamInfer")
         (answer,) = method(iter([message]), metadata=headers, timeout=SECONDS)
         status = OLD.InferResponse.FromString(answer).request_status
         assert code_name(status) == code
 
 
-def test_a_stream_over_rest_is_refused_before_it_begins(site: Site) -> None:
+def test_a_stream_over_rest_is_refused_before_it_begins(harness: Harness) -> None:
     body = json.dumps({"INPUT0": "x"}).encode()
     for headers, status in (({}, 401), (bearer(LIMITED), 403)):
-        answer = http(site, "POST", "/v2/models/repeat/generate_stream", body, headers)
+        answer = http(harness, "POST", "/v2/models/repeat/generate_stream", body, headers)
         assert answer.status == status
 
 
 # ---- a file of keys that changes, metrics, the admin listener
 
 
-def test_a_key_comes_and_goes_with_its_file(site: Site) -> None:
+def test_a_key_comes_and_goes_with_its_file(harness: Harness) -> None:
     def code() -> str:
-        return v2_rest(site, "simple", bearer(FILED)).code
+        return v2_rest(harness, "simple", bearer(FILED)).code
 
     assert code() == "401"
-    new = site.file.with_suffix(".new")
+    new = harness.file.with_suffix(".new")
     new.write_text(f"# added\nfiled: {digest_of(FILED).hex()}\n")
-    new.replace(site.file)
+    new.replace(harness.file)
     until(lambda: code() == "200", "the key is known")
-    site.file.write_text("nonsense\n")
+    harness.file.write_text("nonsense\n")
     until(
-        lambda: 'infergate_access_failures_total{source="keys_file"}' in site.gateway.metrics(),
+        lambda: 'infergate_access_failures_total{source="keys_file"}' in harness.gateway.metrics(),
         "the file was found wrong",
     )
     assert code() == "200"
-    site.file.write_text("")
+    harness.file.write_text("")
     until(lambda: code() == "401", "the key is gone")
 
 
-def test_refusals_are_counted_by_reason(site: Site) -> None:
-    v2_rest(site, "simple", {})
-    v2_rest(site, "nosuch", bearer(GOOD))
-    text = site.gateway.metrics()
+def test_rejections_are_counted_by_reason(harness: Harness) -> None:
+    v2_rest(harness, "simple", {})
+    v2_rest(harness, "nosuch", bearer(GOOD))
+    text = harness.gateway.metrics()
     for reason in ("no_credentials", "forbidden"):
         assert f'infergate_access_refused_total{{reason="{reason}"}}' in text
     assert "key:good" not in text  # identities are no labels
 
 
-def test_what_changes_on_the_admin_listener_needs_its_key(site: Site) -> None:
+def test_what_changes_on_the_admin_listener_needs_its_key(harness: Harness) -> None:
     def status(method: str, **headers: str) -> int:
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        with Client(site.gateway.admin) as client:
+        with Client(harness.gateway.admin) as client:
             client.send(f"{method} /metrics HTTP/1.1\r\nHost: x\r\n{lines}\r\n".encode())
             return client.answer().status
 

@@ -45,7 +45,7 @@ READY = "/inference.GRPCInferenceService/ModelReady"
 
 
 @dataclass(frozen=True)
-class Site:
+class Harness:
     gateway: Infergate
     authority: Authority
     raw: int
@@ -90,51 +90,51 @@ class Site:
 
 
 @pytest.fixture(scope="module", params=["own", "compat"])
-def site(
+def harness(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Site]:
+) -> Iterator[Harness]:
     authority = Authority(tmp_path_factory.mktemp("authority"))
     clients = Authority(tmp_path_factory.mktemp("clients"))
     pair = authority.server()
     known, other = clients.issue("one.clients.example"), clients.issue("two.clients.example")
     (raw,) = free_ports(1)
-    asked = {"own": "optional", "compat": "required"}[request.param]
+    verify = {"own": "optional", "compat": "required"}[request.param]
     tls = (
-        f"{{{{certificate: {pair.certificate}, key: {pair.key}, client_certificates: {asked}, "
+        f"{{{{certificate: {pair.certificate}, key: {pair.key}, client_certificates: {verify}, "
         f"client_ca: {clients.file}}}}}"
     )
     listeners = LISTENERS.format(tls=tls, raw=raw)
     with started_infergate(CONFIG, listeners, request.param) as gateway:
-        yield Site(gateway, authority, raw, known, other, asked == "required")
+        yield Harness(gateway, authority, raw, known, other, verify == "required")
 
 
-def test_a_certificate_tells_who_asks(site: Site) -> None:
-    assert site.http("simple", site.known) == 200
-    assert site.grpc("simple", site.known) is grpc.StatusCode.OK
-    answer = HttpResponse(200, {}, [site.frame(site.known)])
-    asked = ModelMetadataRequest("simple")
-    told = PLUGIN.create({}).parse_response(answer, asked, DEFAULT_LIMITS)
-    assert isinstance(told, ModelMetadata)
-    assert told.inputs
+def test_a_certificate_tells_who_asks(harness: Harness) -> None:
+    assert harness.http("simple", harness.known) == 200
+    assert harness.grpc("simple", harness.known) is grpc.StatusCode.OK
+    answer = HttpResponse(200, {}, [harness.frame(harness.known)])
+    verify = ModelMetadataRequest("simple")
+    response = PLUGIN.create({}).parse_response(answer, verify, DEFAULT_LIMITS)
+    assert isinstance(response, ModelMetadata)
+    assert response.inputs
     until(
-        lambda: '"identity":"cert:one.clients.example"' in site.gateway.log.read_text(),
+        lambda: '"identity":"cert:one.clients.example"' in harness.gateway.log.read_text(),
         "the log tells who asked",
     )
 
 
-def test_another_ones_is_forbidden_and_none_is_nobody(site: Site) -> None:
-    assert site.http("simple", site.other) == 403
-    assert site.http("identity", site.known) == 403
-    assert site.grpc("simple", site.other) is grpc.StatusCode.PERMISSION_DENIED
-    assert b"is not allowed to this client" in site.frame(site.other)
-    if not site.is_required:
-        assert site.http("simple", None) == 401
-        assert site.grpc("simple", None) is grpc.StatusCode.UNAUTHENTICATED
-        assert b"credentials are required" in site.frame(None)
+def test_another_ones_is_forbidden_and_none_is_nobody(harness: Harness) -> None:
+    assert harness.http("simple", harness.other) == 403
+    assert harness.http("identity", harness.known) == 403
+    assert harness.grpc("simple", harness.other) is grpc.StatusCode.PERMISSION_DENIED
+    assert b"is not allowed to this client" in harness.frame(harness.other)
+    if not harness.is_required:
+        assert harness.http("simple", None) == 401
+        assert harness.grpc("simple", None) is grpc.StatusCode.UNAUTHENTICATED
+        assert b"credentials are required" in harness.frame(None)
 
 
-def test_a_key_goes_before_the_certificate(site: Site) -> None:
+def test_a_key_goes_before_the_certificate(harness: Harness) -> None:
     key = f"x-api-key: {SECRET}\r\n"
-    assert site.http("identity", site.known, key) == 200
-    assert site.http("simple", site.known, key) == 403
-    assert site.http("simple", site.known, "x-api-key: wrong\r\n") == 401
+    assert harness.http("identity", harness.known, key) == 200
+    assert harness.http("simple", harness.known, key) == 403
+    assert harness.http("simple", harness.known, "x-api-key: wrong\r\n") == 401

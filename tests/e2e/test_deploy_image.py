@@ -48,11 +48,11 @@ def test_the_image_is_built_and_serves(tmp_path: Path) -> None:
         argv, check=False, capture_output=True, text=True, timeout=SECONDS, env=env
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert "infergate" in told["programs"]
-    assert not [each for each in told["programs"] if each.startswith("pip")]
+    logged = json.loads(done.stdout)
+    assert "infergate" in logged["programs"]
+    assert not [each for each in logged["programs"] if each.startswith("pip")]
     for way in ("one", "two"):
-        how = told[way]
+        how = logged[way]
         assert how["uids"] == ["65532"] * 4, how["log"]
         assert {int(each, 16) for each in how["capabilities"]} == {0}
         assert how["answers"] == [True, True]  # the second by a helper

@@ -31,22 +31,22 @@ def test_the_server_waits_until_the_gateway_has_drained() -> None:
         _, _, admin = gateway.admin.rpartition(":")
         waiting = subprocess.Popen([program, flag, script.replace("8002", admin)])
         os.kill(gateway.pid, signal.SIGTERM)
-        told = time.monotonic()
+        reported_at = time.monotonic()
         # The gateway drains: it is not ready, serves, and the server is still wanted.
         while status(gateway.admin, "/readyz") == 200:
-            assert time.monotonic() < told + 100
+            assert time.monotonic() < reported_at + 100
         assert status(gateway.http, "/v2/models/identity") == 200
         assert waiting.poll() is None
         assert waiting.wait(100) == 0
-        assert time.monotonic() - told >= 6  # no sooner than the drain allows
+        assert time.monotonic() - reported_at >= 6  # no sooner than the drain allows
         with pytest.raises(ConnectionRefusedError):
             status(gateway.http, "/v2/models/identity")
 
 
 def status(address: str, path: str) -> int:
-    asked = http.client.HTTPConnection(address, timeout=100)
+    connection = http.client.HTTPConnection(address, timeout=100)
     try:
-        asked.request("GET", path)
-        return asked.getresponse().status
+        connection.request("GET", path)
+        return connection.getresponse().status
     finally:
-        asked.close()
+        connection.close()

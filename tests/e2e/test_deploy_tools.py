@@ -51,8 +51,8 @@ def test_manifests_fit_kubernetes_schemas(
     built = tmp_path / "built.yaml"
     built.write_text(yaml.safe_dump_all(known))
     validate = str(deploy_tools.python.with_name("kubernetes-validate"))
-    told = said(validate, "--strict", "-k", release, str(built))
-    assert told.count("passed for resource") == len(known)
+    output = said(validate, "--strict", "-k", release, str(built))
+    assert output.count("passed for resource") == len(known)
 
 
 def test_the_dockerfile_is_clean(deploy_tools: Installed) -> None:
@@ -94,5 +94,5 @@ def test_systemd_knows_every_line_of_the_unit(tmp_path: Path) -> None:
     )  # with a program that is there: it would be complained of
     there.write_text(text.replace("/opt/infergate/bin/infergate", "/bin/true"))
     assert not said("systemd-analyze", "verify", "--man=no", "--generators=no", str(there)).strip()
-    told = said("systemd-analyze", "security", "--offline=true", "--threshold=20", str(there))
-    assert "Overall exposure level" in told  # below 2.0 of 10; above that it had failed
+    output = said("systemd-analyze", "security", "--offline=true", "--threshold=20", str(there))
+    assert "Overall exposure level" in output  # below 2.0 of 10; above that it had failed

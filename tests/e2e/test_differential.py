@@ -38,14 +38,14 @@ def gateway(triton: Triton) -> Iterator[Infergate]:
 
 
 def answered(form: str, address: Any, model: str, datatype: str) -> tuple[Any, ...]:
-    with client(form, address.http, address.grpc) as asked:
-        tensor = asked.input("INPUT0", ARRAYS[datatype], datatype)
-        answer = asked.infer(model, [tensor], request_id="same")
-        told = answer.get_response()
+    with client(form, address.http, address.grpc) as triton_client:
+        tensor = triton_client.input("INPUT0", ARRAYS[datatype], datatype)
+        answer = triton_client.infer(model, [tensor], request_id="same")
+        response = answer.get_response()
         array = answer.as_numpy("OUTPUT0")
-        if asked.http:
-            return (told["id"], told["model_version"], array.dtype, array.tolist())
-        return (told.id, told.model_version, array.dtype, array.tolist())
+        if triton_client.http:
+            return (response["id"], response["model_version"], array.dtype, array.tolist())
+        return (response.id, response.model_version, array.dtype, array.tolist())
 
 
 @pytest.mark.parametrize("form", ["http", "grpc"])
@@ -91,9 +91,9 @@ def test_json_three_ways(gateway: Infergate, triton: Triton, model: str, body: b
     expected = [np.asarray(o["data"]).astype("U") for o in json.loads(straight)["outputs"]]
     kind = np.float32 if "FP32" in model else None
     for way in ("fwd", "tr"):
-        status, told = post(gateway.http, f"{way}.http.{model}", body, {})
+        status, result = post(gateway.http, f"{way}.http.{model}", body, {})
         assert status == 200
-        answer = json.loads(told)
+        answer = json.loads(result)
         assert answer["model_name"] == f"{way}.http.{model}"
         for output, want in zip(answer["outputs"], expected, strict=True):
             got = np.asarray(output["data"])
@@ -124,9 +124,9 @@ def test_what_is_wrong_never_reaches_the_server(
 ) -> None:
     before = gateway.metrics().count("infergate_backend_seconds_count")
     sent_before = backend_requests(gateway)
-    status, told = post(gateway.http, f"{way}.http.id_FP32", BAD[case], {})
+    status, result = post(gateway.http, f"{way}.http.id_FP32", BAD[case], {})
     assert 400 <= status < 500
-    assert json.loads(told)["error"]
+    assert json.loads(result)["error"]
     assert backend_requests(gateway) == sent_before
     assert gateway.metrics().count("infergate_backend_seconds_count") == before
     assert post(gateway.http, f"{way}.http.id_FP32", json_request([1], [1]), {})[0] == 200

@@ -28,53 +28,60 @@ def gateway() -> Iterator[Infergate]:
 
 
 @pytest.fixture(params=FORMS)
-def asked(request: pytest.FixtureRequest, gateway: Infergate) -> Iterator[Client]:
+def triton_client(request: pytest.FixtureRequest, gateway: Infergate) -> Iterator[Client]:
     with client(request.param, gateway.http, gateway.grpc) as made:
         yield made
 
 
 @pytest.mark.parametrize("datatype", ARRAYS)
-def test_identity(asked: Client, datatype: str) -> None:
+def test_identity(triton_client: Client, datatype: str) -> None:
     array = ARRAYS[datatype]
-    inputs = [asked.input("INPUT0", array, datatype), asked.input("INPUT1", array, datatype)]
-    answer = asked.infer("identity", inputs, request_id="7")
+    inputs = [
+        triton_client.input("INPUT0", array, datatype),
+        triton_client.input("INPUT1", array, datatype),
+    ]
+    answer = triton_client.infer("identity", inputs, request_id="7")
     assert answer.as_numpy("OUTPUT0").tolist() == array.tolist()
     assert answer.as_numpy("OUTPUT1").tolist() == array.tolist()
 
 
-def test_simple_and_simple_string(asked: Client) -> None:
+def test_simple_and_simple_string(triton_client: Client) -> None:
     a, b = np.arange(16, dtype=np.int32).reshape(1, 16), np.ones((1, 16), np.int32)
-    inputs = [asked.input("INPUT0", a, "INT32"), asked.input("INPUT1", b, "INT32")]
-    np.testing.assert_array_equal(asked.infer("simple", inputs).as_numpy("OUTPUT0"), a + b)
+    inputs = [triton_client.input("INPUT0", a, "INT32"), triton_client.input("INPUT1", b, "INT32")]
+    np.testing.assert_array_equal(triton_client.infer("simple", inputs).as_numpy("OUTPUT0"), a + b)
     words = [np.vectorize(lambda n: str(n).encode(), otypes=[object])(x) for x in (a, b)]
-    inputs = [asked.input(f"INPUT{i}", w, "BYTES") for i, w in enumerate(words)]
-    told = asked.infer("simple_string", inputs).as_numpy("OUTPUT1")
-    np.testing.assert_array_equal(told.astype(np.int32), a - b)
+    inputs = [triton_client.input(f"INPUT{i}", w, "BYTES") for i, w in enumerate(words)]
+    response = triton_client.infer("simple_string", inputs).as_numpy("OUTPUT1")
+    np.testing.assert_array_equal(response.astype(np.int32), a - b)
 
 
-def test_digits_are_read_and_classified(asked: Client) -> None:
+def test_digits_are_read_and_classified(triton_client: Client) -> None:
     held_out = np.load(HELD_OUT)
     images, labels = held_out["images"].astype(np.float32), held_out["labels"]
-    scores = asked.infer("digits", [asked.input("IMAGE", images, "FP32")]).as_numpy("SCORES")
+    scores = triton_client.infer("digits", [triton_client.input("IMAGE", images, "FP32")]).as_numpy(
+        "SCORES"
+    )
     assert (scores.argmax(axis=1) == labels).mean() >= 0.95
-    answer = asked.infer(
+    answer = triton_client.infer(
         "digits",
-        [asked.input("IMAGE", images[:1], "FP32")],
-        outputs=[asked.output("SCORES", classes=3)],
+        [triton_client.input("IMAGE", images[:1], "FP32")],
+        outputs=[triton_client.output("SCORES", classes=3)],
     )
     assert answer.as_numpy("SCORES").shape == (1, 3)
 
 
-def test_metadata_and_readiness(asked: Client) -> None:
-    assert asked.is_model_ready("simple")
-    told = asked.get_model_metadata("digits", **({} if asked.http else {"as_json": True}))
-    assert told["inputs"][0]["name"] == "IMAGE"
+def test_metadata_and_readiness(triton_client: Client) -> None:
+    assert triton_client.is_model_ready("simple")
+    metadata = triton_client.get_model_metadata(
+        "digits", **({} if triton_client.http else {"as_json": True})
+    )
+    assert metadata["inputs"][0]["name"] == "IMAGE"
 
 
-def test_errors(asked: Client) -> None:
-    tensor = asked.input("INPUT0", np.ones((1, 16), np.int32), "INT32")
+def test_errors(triton_client: Client) -> None:
+    tensor = triton_client.input("INPUT0", np.ones((1, 16), np.int32), "INT32")
     with pytest.raises(InferenceServerException, match="nosuch") as caught:
-        asked.infer("nosuch", [tensor])
+        triton_client.infer("nosuch", [tensor])
     assert caught.value.status() in {"404", "StatusCode.NOT_FOUND"}
     with pytest.raises(InferenceServerException, match="INPUT1"):
-        asked.infer("simple", [tensor])
+        triton_client.infer("simple", [tensor])

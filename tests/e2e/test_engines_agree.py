@@ -78,20 +78,20 @@ def words(details: str | None) -> str:
     return (details or "").removeprefix("SERVER: ")
 
 
-def pairs(told: Pairs) -> list[tuple[str, str | bytes]]:
+def pairs(response: Pairs) -> list[tuple[str, str | bytes]]:
     """Metadata that an application sees; the library's own names are each library's own, and an id
     that a gateway gave each gateway's."""
     return sorted(
         (key, "given" if isinstance(value, str) and GIVEN.fullmatch(value) else value)
-        for key, value in told or ()
+        for key, value in response or ()
         if not key.startswith("grpc-")
     )
 
 
 def unary(made: grpc.Channel, method: str, message: bytes, **more: Any) -> Outcome:
-    asked = made.unary_unary(method)
+    wanted = made.unary_unary(method)
     try:
-        answer, call = asked.with_call(message, **{"timeout": SECONDS, **more})
+        answer, call = wanted.with_call(message, **{"timeout": SECONDS, **more})
     except grpc.RpcError as error:
         return error.code(), words(error.details()), pairs(error.trailing_metadata())
     first, last = pairs(call.initial_metadata()), pairs(call.trailing_metadata())
@@ -109,17 +109,17 @@ def stream(made: grpc.Channel, messages: list[bytes], **more: Any) -> Outcome:
 
 
 def identity(size: int = 4, model: str = "identity", **more: Any) -> bytes:
-    told = pb.ModelInferRequest(model_name=model, **more)
+    result = pb.ModelInferRequest(model_name=model, **more)
     for name in ("INPUT0", "INPUT1"):
-        told.inputs.add(name=name, datatype="UINT8", shape=[size])
-        told.raw_input_contents.append(bytes(size))
-    return bytes(told.SerializeToString())
+        result.inputs.add(name=name, datatype="UINT8", shape=[size])
+        result.raw_input_contents.append(bytes(size))
+    return bytes(result.SerializeToString())
 
 
 def unlike(**more: Any) -> bytes:
-    told = pb.ModelInferRequest.FromString(identity())
-    told.inputs[0].shape[0] = 99
-    return bytes(told.SerializeToString())
+    result = pb.ModelInferRequest.FromString(identity())
+    result.inputs[0].shape[0] = 99
+    return bytes(result.SerializeToString())
 
 
 Case = Callable[[grpc.Channel], Outcome]

@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 from e2e.running import Infergate, started_infergate
 from e2e.test_streams import streaming, tensor
 from faults.peer import Client, Connection, scripted
-from faults.watch import SECONDS, complaints, counted, growing_at_most, until
+from faults.watch import SECONDS, complaints, counted, limited_growth, until
 from peers.support.mlserver import MLServer
 from peers.support.triton import Triton
 
@@ -56,15 +56,15 @@ def ask(address: str, model: str, verb: str, body: Any) -> tuple[int, str, bytes
     connection = http.client.HTTPConnection(host, int(port), timeout=SECONDS)
     connection.request("POST", f"/v2/models/{model}/{verb}", json.dumps(body))
     answer = connection.getresponse()
-    told = answer.status, answer.headers["content-type"], answer.read()
+    status = answer.status, answer.headers["content-type"], answer.read()
     connection.close()
-    return told
+    return status
 
 
 def events(body: bytes) -> list[Any]:
-    *told, rest = body.split(b"\n\n")
+    *result, rest = body.split(b"\n\n")
     assert rest == b""
-    return [json.loads(each.removeprefix(b"data: ")) for each in told]
+    return [json.loads(each.removeprefix(b"data: ")) for each in result]
 
 
 def streamed(model: str, body: bytes, more: str = "") -> bytes:
@@ -109,9 +109,9 @@ SAME: list[tuple[str, Any]] = [
 ]
 
 
-def named(told: tuple[int, str, bytes]) -> tuple[int, str, bytes]:
+def named(expected: tuple[int, str, bytes]) -> tuple[int, str, bytes]:
     """With the name of the model that the backend has for it."""
-    return *told[:2], told[2].replace(b"grpc.", b"")
+    return *expected[:2], expected[2].replace(b"grpc.", b"")
 
 
 @pytest.mark.parametrize("verb", ["generate", "generate_stream"])
@@ -305,7 +305,7 @@ def test_a_slow_reader_costs_bounded_memory(gateway: Infergate) -> None:
     """20,000 answers of 60 KB are there to be had; the reader takes a few."""
     body = json.dumps(repeated("inside", 20_000, id="p" * 60_000)).encode()
     ask(gateway.http, "inside.repeat", "generate_stream", repeated("inside", 5, id="p" * 60_000))
-    with Client(gateway.http) as client, growing_at_most(gateway.pid, 64 << 20):
+    with Client(gateway.http) as client, limited_growth(gateway.pid, 64 << 20):
         client.send(streamed("inside.repeat", body))
         for _ in range(5):
             client.until(b"\n\n\r\n")
@@ -327,7 +327,7 @@ def test_a_client_that_leaves_ends_it(gateway: Infergate, model: str) -> None:
     until(lambda: "infergate_in_flight_requests 0.0" in gateway.metrics(), "nothing is served")
 
 
-def test_each_is_told_with_its_answers(gateway: Infergate) -> None:
+def test_each_stream_is_logged_with_its_response_count(gateway: Infergate) -> None:
     body = json.dumps(repeated("inside", 3)).encode()
     with Client(gateway.http) as client:
         client.send(streamed("inside.repeat", body, "X-Request-Id: told\r\n"))

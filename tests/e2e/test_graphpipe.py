@@ -173,9 +173,9 @@ def test_an_inference(server: Server, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_metadata(server: Server, kind: str) -> None:
     request = ModelMetadataRequest("simple")
-    told = read(server.ask(kind, METADATA_REQUEST), request)
-    assert isinstance(told, ModelMetadata)
-    assert (told.inputs, told.outputs) == (ADD.inputs, ADD.outputs)
+    response = read(server.ask(kind, METADATA_REQUEST), request)
+    assert isinstance(response, ModelMetadata)
+    assert (response.inputs, response.outputs) == (ADD.inputs, ADD.outputs)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -278,11 +278,14 @@ routes:
 """
     with started_infergate(config) as gateway:
         for _ in range(3):
-            status, told = infer(gateway.http, "add", [of(TEN), of(THREE)])
+            status, response = infer(gateway.http, "add", [of(TEN), of(THREE)])
             assert status == 200
-            assert {o["name"]: o["data"][0] for o in told["outputs"]} == {"sum": 13, "OUTPUT1": 7}
-        status, told = infer(gateway.http, "add", [of(TEN)])
-        assert (status, bool(told["error"])) == (400, True)
+            assert {o["name"]: o["data"][0] for o in response["outputs"]} == {
+                "sum": 13,
+                "OUTPUT1": 7,
+            }
+        status, response = infer(gateway.http, "add", [of(TEN)])
+        assert (status, bool(response["error"])) == (400, True)
         with urllib.request.urlopen(f"http://{gateway.http}/v2/models/add/ready") as answer:
             assert answer.status == 200
 
@@ -345,12 +348,12 @@ models:
     given = tensor_from_array("in", Datatype.UINT8, np.arange(5, dtype="u1"))
     flags = tensor_from_array("in", Datatype.BOOL, np.array([True, False]))
     with started_infergate(config) as gateway:
-        status, told = infer(gateway.http, "mute", [of(given)])
-        assert (status, told["outputs"][0]["data"]) == (200, [0, 1, 2, 3, 4])
-        status, told = infer(gateway.http, "mute", [of(flags)])
-        assert (status, told["outputs"][0]["data"]) == (200, [1, 0])
-        status, told = infer(gateway.http, "untold", [of(given)])
+        status, response = infer(gateway.http, "mute", [of(given)])
+        assert (status, response["outputs"][0]["data"]) == (200, [0, 1, 2, 3, 4])
+        status, response = infer(gateway.http, "mute", [of(flags)])
+        assert (status, response["outputs"][0]["data"]) == (200, [1, 0])
+        status, response = infer(gateway.http, "untold", [of(given)])
         assert status == 501
-        assert "does not provide the metadata of model 'untold'; declare it" in told["error"]
+        assert "does not provide the metadata of model 'untold'; declare it" in response["error"]
         with urllib.request.urlopen(f"http://{gateway.admin}/readyz") as answer:
             assert answer.status == 200  # a GET that it has no word for is one

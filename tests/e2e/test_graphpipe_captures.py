@@ -56,7 +56,7 @@ class Failed(Exception):  # noqa: N818
     """What the model says."""
 
 
-def told(request: pb.ModelInferRequest) -> dict[str, Any]:
+def report(request: pb.ModelInferRequest) -> dict[str, Any]:
     return {
         name: getattr(value, value.WhichOneof("parameter_choice"))
         for name, value in request.parameters.items()
@@ -71,14 +71,14 @@ def given(request: pb.ModelInferRequest) -> dict[str, tuple[str, list[int], byte
 
 
 def echo(request: pb.ModelInferRequest) -> dict[str, tuple[str, list[int], bytes]]:
-    word, _, reason = told(request).get("graphpipe_config", "").partition(":")
+    word, _, reason = report(request).get("graphpipe_config", "").partition(":")
     if word in ("fail", "panic"):
         raise Failed(reason)
     return {name.replace("input", "output"): tensor for name, tensor in given(request).items()}
 
 
 def typed(request: pb.ModelInferRequest) -> dict[str, tuple[str, list[int], bytes]]:
-    parameters, tensors = told(request), given(request)
+    parameters, tensors = report(request), given(request)
     if "fail" in parameters:
         raise Failed(parameters["fail"])
     for name in tensors:
@@ -283,7 +283,7 @@ def test_metadata(listeners: Mapping[str, str], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_wrong_is_told(listeners: Mapping[str, str], name: str) -> None:
+def test_mistakes_are_reported(listeners: Mapping[str, str], name: str) -> None:
     """Where the recorded server closed the connection, most times."""
     body = recorded(name).partition(b"\r\n\r\n")[2]
     answer = post(listeners["go-raw"], "/", body)

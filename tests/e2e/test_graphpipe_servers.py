@@ -15,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from e2e.clients import ARRAYS, FORMS, Array, Client, client
 from e2e.running import Infergate, started_infergate
-from peers.support.graphpipe import started_graphpipe_server, told_by_graphpipe
+from peers.support.graphpipe import graphpipe_report, started_graphpipe_server
 from peers.support.installed import Installed
 
 CONFIG = """
@@ -58,105 +58,118 @@ def gateway(graphpipe: Installed, graphpipe_new: Installed) -> Iterator[Infergat
 
 
 @pytest.fixture(params=FORMS)
-def asked(request: pytest.FixtureRequest, gateway: Infergate) -> Iterator[Client]:
+def triton_client(request: pytest.FixtureRequest, gateway: Infergate) -> Iterator[Client]:
     with client(request.param, gateway.http, gateway.grpc) as made:
         yield made
 
 
-def identity(asked: Client, model: str, array: Array, datatype: str) -> Array:
-    return asked.infer(model, [asked.input("x", array, datatype)]).as_numpy("y")  # type: ignore[no-any-return]
+def identity(triton_client: Client, model: str, array: Array, datatype: str) -> Array:
+    return triton_client.infer(model, [triton_client.input("x", array, datatype)]).as_numpy("y")  # type: ignore[no-any-return]
 
 
 # graphpipe-py on a newer flatbuffers gives a vector of errors that cannot be read beside outputs.
 @pytest.mark.parametrize("model", ["identity", "new"])
 @pytest.mark.parametrize("datatype", [kind for kind in ARRAYS if kind not in LACKING])
-def test_each_datatype(asked: Client, model: str, datatype: str) -> None:
+def test_each_datatype(triton_client: Client, model: str, datatype: str) -> None:
     array = ARRAYS[datatype]
-    assert identity(asked, model, array, datatype).tolist() == array.tolist()
+    assert identity(triton_client, model, array, datatype).tolist() == array.tolist()
 
 
 @pytest.mark.parametrize("datatype", LACKING)
-def test_a_datatype_that_graphpipe_lacks(asked: Client, datatype: str) -> None:
+def test_a_datatype_that_graphpipe_does_not_support(triton_client: Client, datatype: str) -> None:
     """The server is sent, and answers with, what the route says stands for it. Its metadata tells
     that of no output, so the client gets it as it came."""
     array = ARRAYS[datatype]
-    told = identity(asked, "identity", array, datatype)
-    np.testing.assert_array_equal(told, array.astype(told.dtype))
+    result = identity(triton_client, "identity", array, datatype)
+    np.testing.assert_array_equal(result, array.astype(result.dtype))
     with pytest.raises(
         InferenceServerException, match=f"'x' is {datatype}, .*its route may cast it"
     ):
-        identity(asked, "new", array, datatype)
+        identity(triton_client, "new", array, datatype)
 
 
-def test_nan_with_a_payload(asked: Client) -> None:
+def test_nan_with_a_payload(triton_client: Client) -> None:
     array = np.array([0x7FC00001, 0xFFA00001, 0x80000000], np.uint32).view(np.float32)
-    assert identity(asked, "identity", array, "FP32").tobytes() == array.tobytes()
+    assert identity(triton_client, "identity", array, "FP32").tobytes() == array.tobytes()
 
 
-def test_scalar_and_no_elements(asked: Client) -> None:
-    assert identity(asked, "identity", np.array(2.5, np.float32), "FP32").tolist() == 2.5
-    assert identity(asked, "identity", np.zeros((0, 3), np.float32), "FP32").shape == (0, 3)
+def test_scalar_and_no_elements(triton_client: Client) -> None:
+    assert identity(triton_client, "identity", np.array(2.5, np.float32), "FP32").tolist() == 2.5
+    assert identity(triton_client, "identity", np.zeros((0, 3), np.float32), "FP32").shape == (0, 3)
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # tritonclient's
-def test_big(asked: Client) -> None:
+def test_big(triton_client: Client) -> None:
     array = np.arange(5_000_000, dtype=np.float32)
-    assert (identity(asked, "identity", array, "FP32") == array).all()
+    assert (identity(triton_client, "identity", array, "FP32") == array).all()
 
 
-def test_strings_of_any_bytes(asked: Client) -> None:
+def test_strings_of_any_bytes(triton_client: Client) -> None:
     array = np.array([b"a\0b", b"\xff\xfe", b""], np.object_)
-    assert identity(asked, "identity", array, "BYTES").tolist() == array.tolist()
+    assert identity(triton_client, "identity", array, "BYTES").tolist() == array.tolist()
 
 
-def test_many_inputs_and_outputs(asked: Client) -> None:
+def test_many_inputs_and_outputs(triton_client: Client) -> None:
     """In any order, though the library tells its metadata's the wrong way round."""
-    inputs = [asked.input("b", ONES, "FP32"), asked.input("a", 3 * ONES, "FP32")]
-    both = asked.infer("sum", inputs)
-    one = asked.infer("sum", inputs, outputs=[asked.output("difference")])
+    inputs = [triton_client.input("b", ONES, "FP32"), triton_client.input("a", 3 * ONES, "FP32")]
+    both = triton_client.infer("sum", inputs)
+    one = triton_client.infer("sum", inputs, outputs=[triton_client.output("difference")])
     for answer in (both, one):
         np.testing.assert_array_equal(answer.as_numpy("difference"), 2 * ONES)
     np.testing.assert_array_equal(both.as_numpy("sum"), 4 * ONES)
     assert one.as_numpy("sum") is None
 
 
-def test_other_names(asked: Client) -> None:
-    inputs = [asked.input("second", ONES, "FP32"), asked.input("first", 3 * ONES, "FP32")]
-    answer = asked.infer("renamed", inputs, outputs=[asked.output("s")])
+def test_other_names(triton_client: Client) -> None:
+    inputs = [
+        triton_client.input("second", ONES, "FP32"),
+        triton_client.input("first", 3 * ONES, "FP32"),
+    ]
+    answer = triton_client.infer("renamed", inputs, outputs=[triton_client.output("s")])
     np.testing.assert_array_equal(answer.as_numpy("s"), 4 * ONES)
 
 
-def test_metadata(asked: Client) -> None:
-    told = asked.get_model_metadata("sum", **({} if asked.http else {"as_json": True}))
-    assert {each["name"] for each in told["inputs"]} == {"a", "b"}
-    assert {each["name"] for each in told["outputs"]} == {"sum", "difference"}
-    assert {each["datatype"] for each in told["inputs"] + told["outputs"]} == {"FP32"}
-    assert asked.is_model_ready("sum")
+def test_metadata(triton_client: Client) -> None:
+    metadata = triton_client.get_model_metadata(
+        "sum", **({} if triton_client.http else {"as_json": True})
+    )
+    assert {each["name"] for each in metadata["inputs"]} == {"a", "b"}
+    assert {each["name"] for each in metadata["outputs"]} == {"sum", "difference"}
+    assert {each["datatype"] for each in metadata["inputs"] + metadata["outputs"]} == {"FP32"}
+    assert triton_client.is_model_ready("sum")
 
 
-def test_a_declared_model(asked: Client) -> None:
+def test_a_declared_model(triton_client: Client) -> None:
     words, counts = np.array([b"one", b"\0two"], np.object_), np.array([1, 2])
-    inputs = [asked.input("words", words, "BYTES"), asked.input("n", counts, "INT64")]
-    answer = asked.infer("mute", inputs)
+    inputs = [
+        triton_client.input("words", words, "BYTES"),
+        triton_client.input("n", counts, "INT64"),
+    ]
+    answer = triton_client.infer("mute", inputs)
     assert answer.as_numpy("same").tolist() == words.tolist()
     assert answer.as_numpy("too").tolist() == counts.tolist()
-    told = asked.get_model_metadata("mute", **({} if asked.http else {"as_json": True}))
-    assert [each["name"] for each in told["inputs"]] == ["words", "n"]
-    assert asked.is_model_ready("mute")
+    metadata = triton_client.get_model_metadata(
+        "mute", **({} if triton_client.http else {"as_json": True})
+    )
+    assert [each["name"] for each in metadata["inputs"]] == ["words", "n"]
+    assert triton_client.is_model_ready("mute")
 
 
-def test_a_server_that_tells_nothing(asked: Client) -> None:
+def test_a_server_that_tells_nothing(triton_client: Client) -> None:
     with pytest.raises(InferenceServerException, match="declare it under 'models'"):
-        identity(asked, "untold", ONES, "FP32")
+        identity(triton_client, "untold", ONES, "FP32")
 
 
-def test_a_server_that_ends_the_connection_instead_of_an_error(asked: Client) -> None:
+def test_a_server_that_ends_the_connection_instead_of_an_error(triton_client: Client) -> None:
     """It takes no shapes that do not fit; and it goes on."""
-    inputs = [asked.input("a", ONES, "FP32"), asked.input("b", np.ones(7, np.float32), "FP32")]
+    inputs = [
+        triton_client.input("a", ONES, "FP32"),
+        triton_client.input("b", np.ones(7, np.float32), "FP32"),
+    ]
     with pytest.raises(InferenceServerException, match="backend 'sum'") as caught:
-        asked.infer("sum", inputs)
+        triton_client.infer("sum", inputs)
     assert caught.value.status() in {"502", "StatusCode.UNAVAILABLE", "StatusCode.INTERNAL"}
-    assert identity(asked, "identity", ONES, "FP32").tolist() == ONES.tolist()
+    assert identity(triton_client, "identity", ONES, "FP32").tolist() == ONES.tolist()
 
 
 def test_requests_at_a_time(gateway: Infergate) -> None:
@@ -176,6 +189,6 @@ def test_requests_at_a_time(gateway: Infergate) -> None:
 def test_its_own_client_reaches_it_through_us(gateway: Infergate) -> None:
     models = (*(f"id_{kind}" for kind in ARRAYS), "id_photo", "id_words")
     address = f"http://{gateway.http}/graphpipe/"
-    told = told_by_graphpipe(dict.fromkeys(models, f"{address}new"))
+    result = graphpipe_report(dict.fromkeys(models, f"{address}new"))
     for scenario in ("float32", "odd_floats", "photo", "strings", "scalar", "no_elements", "big"):
-        assert "ok" in told[scenario], (scenario, told[scenario])
+        assert "ok" in result[scenario], (scenario, result[scenario])

@@ -180,7 +180,7 @@ def test_an_unknown_method_is_unimplemented(channel: grpc.Channel) -> None:
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def asked(channel: grpc.Channel, path: str, request: str, answer: str) -> Any:
+def rpc(channel: grpc.Channel, path: str, request: str, answer: str) -> Any:
     return channel.unary_unary(
         path,
         request_serializer=lambda message: message.SerializeToString(),
@@ -191,7 +191,7 @@ def asked(channel: grpc.Channel, path: str, request: str, answer: str) -> Any:
 def test_health_tells_the_readiness_of_all_backends(
     channel: grpc.Channel, echo: tuple[Echo, str]
 ) -> None:
-    answer = asked(
+    answer = rpc(
         channel,
         "/grpc.health.v1.Health/Check",
         "grpc.health.v1.HealthCheckRequest",

@@ -45,7 +45,7 @@ everywhere = pytest.mark.parametrize("where", EVERYWHERE)
 
 
 @dataclass(frozen=True)
-class Told:
+class Reported:
     """How an inference ended. ``raw`` has the bytes of each output, empty for classes."""
 
     code: str
@@ -62,34 +62,36 @@ class Old:
     http: str
     channel: grpc.Channel
 
-    def infer(self, model: str, header: str, *raw: bytes, version: int = -1) -> Told:
+    def infer(self, model: str, header: str, *raw: bytes, version: int = -1) -> Reported:
         if self.carrier == "grpc":
             message = old_message(model, version=version, header=header, raw=raw)
-            told = OLD.InferResponse.FromString(call(self.channel, message, OLD_INFER).message)
-            status = told.request_status
-            return Told(code_name(status), status.msg, told.meta_data, list(told.raw_output))
+            result = OLD.InferResponse.FromString(call(self.channel, message, OLD_INFER).message)
+            status = result.request_status
+            return Reported(
+                code_name(status), status.msg, result.meta_data, list(result.raw_output)
+            )
         path = f"/api/infer/{model}" + (f"/{version}" if version >= 0 else "") + "?format=binary"
         answer = post(self.http, path, b"".join(raw), {"NV-InferRequest": header})
         status = text_format.Parse(answer.headers["nv-status"], OLD.RequestStatus())
-        told = text_format.Parse(answer.headers["nv-inferresponse"], OLD.InferResponseHeader())
+        result = text_format.Parse(answer.headers["nv-inferresponse"], OLD.InferResponseHeader())
         if answer.status != 200:
-            return Told(code_name(status), status.msg, told, [])
+            return Reported(code_name(status), status.msg, result, [])
         rest, outputs = answer.body, []
-        for output in told.output:
+        for output in result.output:
             size = output.raw.batch_byte_size
             outputs.append(rest[:size])
             rest = rest[size:]
-        assert OLD.InferResponseHeader.FromString(rest) == told
-        return Told(code_name(status), status.msg, told, outputs)
+        assert OLD.InferResponseHeader.FromString(rest) == result
+        return Reported(code_name(status), status.msg, result, outputs)
 
     def status(self, model: str = "") -> tuple[Any, Any]:
         """RequestStatus and ServerStatus."""
         if self.carrier == "grpc":
-            asked = OLD.StatusRequest(model_name=model).SerializeToString()
-            told = OLD.StatusResponse.FromString(
-                call(self.channel, asked, f"/{SERVICE}/Status").message
+            request = OLD.StatusRequest(model_name=model).SerializeToString()
+            response = OLD.StatusResponse.FromString(
+                call(self.channel, request, f"/{SERVICE}/Status").message
             )
-            return told.request_status, told.server_status
+            return response.request_status, response.server_status
         with Client(self.http) as client:
             path = f"/api/status/{model}" if model else "/api/status"
             client.send(f"GET {path}?format=binary HTTP/1.1\r\nHost: x\r\n\r\n".encode())
@@ -130,10 +132,10 @@ BOTH = 'output { name: "OUTPUT0" }', 'output { name: "OUTPUT1" }'
 def test_simple(old: Old, where: str, batch: int) -> None:
     a = np.arange(16 * batch, dtype="<i4")
     b = np.full_like(a, 3)
-    told = old.infer(f"{where}simple", f"id: 9 {asks(batch, *BOTH)}", a.tobytes(), b.tobytes())
-    assert told.code == "SUCCESS", told
-    assert told.raw == [(a + b).tobytes(), (a - b).tobytes()]
-    header = told.header
+    response = old.infer(f"{where}simple", f"id: 9 {asks(batch, *BOTH)}", a.tobytes(), b.tobytes())
+    assert response.code == "SUCCESS", response
+    assert response.raw == [(a + b).tobytes(), (a - b).tobytes()]
+    header = response.header
     assert (header.model_name, header.model_version) == (f"{where}simple", 1)
     assert (header.batch_size, header.id) == (batch, 9)
     assert [(each.name, list(each.raw.dims)) for each in header.output] == [
@@ -145,10 +147,10 @@ def test_simple(old: Old, where: str, batch: int) -> None:
 @everywhere
 def test_some_outputs_and_none(old: Old, where: str) -> None:
     a = np.arange(16, dtype="<i4").tobytes()
-    told = old.infer(f"{where}simple", asks(1, BOTH[1]), a, a)
-    assert (told.code, told.raw) == ("SUCCESS", [bytes(64)])
-    told = old.infer(f"{where}simple", asks(1), a, a)
-    assert (told.code, told.raw, len(told.header.output)) == ("SUCCESS", [], 0)
+    response = old.infer(f"{where}simple", asks(1, BOTH[1]), a, a)
+    assert (response.code, response.raw) == ("SUCCESS", [bytes(64)])
+    response = old.infer(f"{where}simple", asks(1), a, a)
+    assert (response.code, response.raw, len(response.header.output)) == ("SUCCESS", [], 0)
 
 
 @everywhere
@@ -156,12 +158,12 @@ def test_strings(old: Old, where: str) -> None:
     numbers = range(32)
     elements = b"".join(len(s).to_bytes(4, "little") + s for s in (b"%d" % n for n in numbers))
     header = asks(2, *BOTH, size=len(elements))
-    told = old.infer(f"{where}simple_string", header, elements, elements)
-    assert told.code == "SUCCESS", told
+    response = old.infer(f"{where}simple_string", header, elements, elements)
+    assert response.code == "SUCCESS", response
     sums = [b"%d" % (2 * n) for n in numbers]
-    assert told.raw[0] == b"".join(len(s).to_bytes(4, "little") + s for s in sums)
-    assert told.raw[1] == b"\1\0\0\0000" * 32
-    assert list(told.header.output[0].raw.dims) == [16]
+    assert response.raw[0] == b"".join(len(s).to_bytes(4, "little") + s for s in sums)
+    assert response.raw[1] == b"\1\0\0\0000" * 32
+    assert list(response.header.output[0].raw.dims) == [16]
 
 
 @over_triton
@@ -171,9 +173,9 @@ def test_arbitrary_strings(old: Old, where: str) -> None:
         f'batch_size: 1 input {{ name: "INPUT0" dims: 3 batch_byte_size: {len(elements)} }} '
         'output { name: "OUTPUT0" }'
     )
-    told = old.infer(f"{where}simple_identity", header, elements)
-    assert (told.code, told.raw) == ("SUCCESS", [elements])
-    assert list(told.header.output[0].raw.dims) == [3]
+    response = old.infer(f"{where}simple_identity", header, elements)
+    assert (response.code, response.raw) == ("SUCCESS", [elements])
+    assert list(response.header.output[0].raw.dims) == [3]
 
 
 @over_triton
@@ -181,8 +183,8 @@ def test_arbitrary_strings(old: Old, where: str) -> None:
 def test_each_datatype(old: Old, where: str, datatype: str) -> None:
     data = ARRAYS[datatype].tobytes()
     header = 'batch_size: 1 input { name: "INPUT0" dims: 3 } output { name: "OUTPUT0" }'
-    told = old.infer(f"{where}id_{datatype}", header, data)
-    assert (told.code, told.raw) == ("SUCCESS", [data])
+    response = old.infer(f"{where}id_{datatype}", header, data)
+    assert (response.code, response.raw) == ("SUCCESS", [data])
     empty = old.infer(f"{where}id_{datatype}", header.replace("3", "0"), b"")
     assert (empty.code, empty.raw) == ("SUCCESS", [b""])
     assert list(empty.header.output[0].raw.dims) == [0]
@@ -191,19 +193,19 @@ def test_each_datatype(old: Old, where: str, datatype: str) -> None:
 @over_triton
 def test_a_datatype_that_the_api_has_not(old: Old, where: str) -> None:
     header = 'batch_size: 1 input { name: "INPUT0" dims: 3 } output { name: "OUTPUT0" }'
-    told = old.infer(f"{where}id_BF16", header, ARRAYS["BF16"].tobytes())
-    assert told.code == "UNSUPPORTED"
-    assert "'OUTPUT0': datatype 'BF16'" in told.words
+    response = old.infer(f"{where}id_BF16", header, ARRAYS["BF16"].tobytes())
+    assert response.code == "UNSUPPORTED"
+    assert "'OUTPUT0': datatype 'BF16'" in response.words
 
 
 @over_triton
 def test_classes_are_tritons(old: Old, where: str) -> None:
     scores = np.array([0, 9, 1, 8, 2, 7, 3, 6, 4, 5], "<f4")
-    asked = 'output { name: "OUTPUT0" cls { count: 2 } }'
-    header = f'batch_size: 1 input {{ name: "INPUT0" dims: 10 }} {asked}'
-    told = old.infer(f"{where}classify", header, scores.tobytes())
-    assert (told.code, told.raw) == ("SUCCESS", [b""])
-    (row,) = told.header.output[0].batch_classes
+    request = 'output { name: "OUTPUT0" cls { count: 2 } }'
+    header = f'batch_size: 1 input {{ name: "INPUT0" dims: 10 }} {request}'
+    response = old.infer(f"{where}classify", header, scores.tobytes())
+    assert (response.code, response.raw) == ("SUCCESS", [b""])
+    (row,) = response.header.output[0].batch_classes
     assert [(each.idx, each.value, each.label) for each in row.cls] == [
         (1, 9.0, LABELS[1]),
         (3, 8.0, LABELS[3]),
@@ -215,9 +217,9 @@ def test_classes_of_a_batch_beside_values(old: Old, where: str) -> None:
     a = np.arange(32, dtype="<i4").reshape(2, 16)
     a[1] = a[1, ::-1]
     classes = 'output { name: "OUTPUT0" cls { count: 2 } }'
-    told = old.infer(f"{where}simple", asks(2, classes, BOTH[1]), a.tobytes(), bytes(128))
-    assert (told.code, told.raw) == ("SUCCESS", [b"", a.tobytes()])
-    rows = told.header.output[0].batch_classes
+    response = old.infer(f"{where}simple", asks(2, classes, BOTH[1]), a.tobytes(), bytes(128))
+    assert (response.code, response.raw) == ("SUCCESS", [b"", a.tobytes()])
+    rows = response.header.output[0].batch_classes
     assert [[(each.idx, each.value) for each in row.cls] for row in rows] == [
         [(15, 15.0), (14, 14.0)],
         [(0, 31.0), (1, 30.0)],
@@ -227,10 +229,10 @@ def test_classes_of_a_batch_beside_values(old: Old, where: str) -> None:
 @everywhere
 def test_the_status_of_a_model(old: Old, where: str) -> None:
     """With the largest batch, which V2 metadata does not tell and Triton's configuration does."""
-    status, told = old.status(f"{where}simple")
+    status, response = old.status(f"{where}simple")
     assert code_name(status) == "SUCCESS"
-    assert list(told.model_status) == [f"{where}simple"]
-    model = told.model_status[f"{where}simple"]
+    assert list(response.model_status) == [f"{where}simple"]
+    model = response.model_status[f"{where}simple"]
     assert (model.config.name, model.config.max_batch_size) == (f"{where}simple", 8)
     for tensors, kind in ((model.config.input, "INPUT"), (model.config.output, "OUTPUT")):
         assert [(each.name, each.data_type, list(each.dims)) for each in tensors] == [
@@ -242,78 +244,78 @@ def test_the_status_of_a_model(old: Old, where: str) -> None:
 @everywhere
 def test_the_status_tells_which_models_have_sequences(old: Old, where: str) -> None:
     for model, expected in (("accumulate", True), ("simple", False)):
-        _, told = old.status(f"{where}{model}")
-        config = told.model_status[f"{where}{model}"].config
+        _, status = old.status(f"{where}{model}")
+        config = status.model_status[f"{where}{model}"].config
         assert config.HasField("sequence_batching") == expected
 
 
 @over_triton
 def test_the_status_of_other_models(old: Old, where: str) -> None:
-    _, told = old.status(f"{where}versions")
-    model = told.model_status[f"{where}versions"]
+    _, status = old.status(f"{where}versions")
+    model = status.model_status[f"{where}versions"]
     assert {number: each.ready_state for number, each in model.version_status.items()} == {
         1: 1,
         3: 1,
     }
     assert model.config.max_batch_size == 0
-    _, told = old.status(f"{where}id_BF16")
-    assert told.model_status[f"{where}id_BF16"].config.input[0].data_type == 0
+    _, status = old.status(f"{where}id_BF16")
+    assert status.model_status[f"{where}id_BF16"].config.input[0].data_type == 0
 
 
 def test_the_status_of_all(old: Old) -> None:
     """Of what the backends list, under the names that clients use."""
-    status, told = old.status()
+    status, response = old.status()
     assert code_name(status) == "SUCCESS"
-    assert told.ready_state == 2
-    assert {"simple", "simple_string", "identity"} <= set(told.model_status)
-    assert {"rest.simple", "grpc.simple"} <= set(told.model_status)
+    assert response.ready_state == 2
+    assert {"simple", "simple_string", "identity"} <= set(response.model_status)
+    assert {"rest.simple", "grpc.simple"} <= set(response.model_status)
 
 
 @over_triton
 def test_versions(old: Old, where: str) -> None:
     header = 'batch_size: 1 input { name: "INPUT0" dims: 1 } output { name: "VERSION" }'
     for version, real in ((-1, 3), (1, 1), (3, 3)):
-        told = old.infer(f"{where}versions", header, bytes(4), version=version)
-        assert (told.code, told.raw) == ("SUCCESS", [real.to_bytes(4, "little")])
-        assert told.header.model_version == real
-    told = old.infer(f"{where}versions", header, bytes(4), version=2)
-    assert told.code == "UNAVAILABLE"
+        response = old.infer(f"{where}versions", header, bytes(4), version=version)
+        assert (response.code, response.raw) == ("SUCCESS", [real.to_bytes(4, "little")])
+        assert response.header.model_version == real
+    response = old.infer(f"{where}versions", header, bytes(4), version=2)
+    assert response.code == "UNAVAILABLE"
 
 
 @everywhere
 def test_an_unknown_model(old: Old, where: str) -> None:
-    told = old.infer(f"{where}nosuch", asks(1, *BOTH), bytes(64), bytes(64))
+    response = old.infer(f"{where}nosuch", asks(1, *BOTH), bytes(64), bytes(64))
     words = f"Inference request for unknown model '{where}nosuch'"
-    assert (told.code, told.words) == ("UNAVAILABLE", words)
+    assert (response.code, response.words) == ("UNAVAILABLE", words)
     status, _ = old.status(f"{where}nosuch")
     words = f"no status available for unknown model '{where}nosuch'"
     assert (code_name(status), status.msg) == ("INVALID_ARG", words)
 
 
 @everywhere
-def test_what_is_wrong_is_told_in_the_old_words(old: Old, where: str) -> None:
+def test_errors_use_the_legacy_texts(old: Old, where: str) -> None:
     model = f"{where}simple"
-    told = old.infer(model, asks(9, *BOTH), bytes(576), bytes(576))
+    response = old.infer(model, asks(9, *BOTH), bytes(576), bytes(576))
     words = f"inference request batch-size must be <= 8 for '{model}'"
-    assert (told.code, told.words) == ("INVALID_ARG", words)
-    told = old.infer(model, asks(1, *BOTH, dims=4), bytes(16), bytes(16))
+    assert (response.code, response.words) == ("INVALID_ARG", words)
+    response = old.infer(model, asks(1, *BOTH, dims=4), bytes(16), bytes(16))
     words = f"unexpected shape for input 'INPUT0' for model '{model}'. Expected [16], got [4]"
-    assert (told.code, told.words) == ("INVALID_ARG", words)
+    assert (response.code, response.words) == ("INVALID_ARG", words)
 
 
 @over_triton
-def test_what_the_server_says_is_told(old: Old, where: str) -> None:
+def test_the_servers_error_is_passed_on(old: Old, where: str) -> None:
     header = (
         'id: 3 batch_size: 1 input {{ name: "INPUT0" dims: 1 batch_byte_size: {} }} '
         'output {{ name: "OUTPUT0" }}'
     )
     for kind, code in ((b"it broke", "INTERNAL"), (b"UNAVAILABLE", "UNAVAILABLE")):
         element = len(kind).to_bytes(4, "little") + kind
-        told = old.infer(f"{where}fail", header.format(len(element)), element)
-        assert told.code == code
-        assert told.words
-        assert told.header.id == 3
-        assert told.raw == []
+        response = old.infer(f"{where}fail", header.format(len(element)), element)
+        assert response.code == code
+        assert response.words
+        assert response.header.id == 3
+        assert response.raw == []
 
 
 def test_sequences_of_our_own(old: Old) -> None:
@@ -323,8 +325,8 @@ def test_sequences_of_our_own(old: Old) -> None:
             f"batch_size: 1 correlation_id: 18446744073709551615 flags: {flags} "
             'input { name: "INPUT" } output { name: "OUTPUT" }'
         )
-        told = old.infer("accumulate", header, number.to_bytes(4, "little"))
-        totals.append(int.from_bytes(told.raw[0], "little"))
+        response = old.infer("accumulate", header, number.to_bytes(4, "little"))
+        totals.append(int.from_bytes(response.raw[0], "little"))
     assert totals == [5, 11, 18]
 
 
@@ -345,9 +347,9 @@ def test_a_stream_in_the_order_of_its_requests(rpc: grpc.Channel, where: str) ->
         ),
     ]
     answers = rpc.stream_stream(f"/{SERVICE}/StreamInfer")(iter(messages), timeout=SECONDS)
-    told = [OLD.InferResponse.FromString(each) for each in answers]
-    assert [each.meta_data.id for each in told] == [1, 2, 3, 4, 5]
-    assert [code_name(each.request_status) for each in told] == [
+    response = [OLD.InferResponse.FromString(each) for each in answers]
+    assert [each.meta_data.id for each in response] == [1, 2, 3, 4, 5]
+    assert [code_name(each.request_status) for each in response] == [
         "SUCCESS", "INVALID_ARG", "SUCCESS", "SUCCESS", "SUCCESS",
     ]  # fmt: skip
-    assert told[4].raw_output[1] == bytes(64)
+    assert response[4].raw_output[1] == bytes(64)

@@ -53,14 +53,14 @@ both_backends = pytest.mark.parametrize("backend", BACKENDS)
 
 
 @dataclass(frozen=True)
-class Site:
+class Harness:
     server: LegacyServer
     gateway: Infergate
 
     def calls(self, *parts: str) -> int:
         """How often the server was asked for something that holds one of ``parts``."""
-        asked = [str(told.get("target") or told.get("rpc")) for told in self.server.asked()]
-        return sum(any(part in each for part in parts) for each in asked)
+        requests = [str(case.get("target") or case.get("rpc")) for case in self.server.requests()]
+        return sum(any(part in each for part in parts) for each in requests)
 
     def inferences(self) -> int:
         return self.calls("/api/infer/", "/Infer")
@@ -70,12 +70,12 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
+def harness() -> Iterator[Harness]:
     with (
         started_legacy("--level", "1.15", "--hazard", "long_names") as server,
         started_infergate(config(server)) as gateway,
     ):
-        yield Site(server, gateway)
+        yield Harness(server, gateway)
 
 
 def config(server: LegacyServer) -> str:
@@ -83,9 +83,9 @@ def config(server: LegacyServer) -> str:
 
 
 @pytest.fixture(scope="module")
-def clients(site: Site) -> Iterator[dict[str, Client]]:
+def clients(harness: Harness) -> Iterator[dict[str, Client]]:
     with ExitStack() as stack:
-        yield {form: stack.enter_context(client_of(form, site.gateway)) for form in FORMS}
+        yield {form: stack.enter_context(client_of(form, harness.gateway)) for form in FORMS}
 
 
 def client_of(form: str, gateway: Infergate) -> AbstractContextManager[Client]:
@@ -93,7 +93,7 @@ def client_of(form: str, gateway: Infergate) -> AbstractContextManager[Client]:
 
 
 @pytest.fixture(params=FORMS[:2])
-def asked(request: pytest.FixtureRequest, clients: dict[str, Client]) -> Client:
+def triton_client(request: pytest.FixtureRequest, clients: dict[str, Client]) -> Client:
     return clients[request.param]
 
 
@@ -108,11 +108,11 @@ def pair(batch: int = 1, datatype: str = "INT32") -> tuple[Any, Any]:
     return left, np.ones_like(left)
 
 
-def simple(asked: Client, batch: int = 1) -> list[Any]:
-    return [asked.input(f"INPUT{i}", each, "INT32") for i, each in enumerate(pair(batch))]
+def simple(triton_client: Client, batch: int = 1) -> list[Any]:
+    return [triton_client.input(f"INPUT{i}", each, "INT32") for i, each in enumerate(pair(batch))]
 
 
-def told(answer: Any, name: str) -> Any:
+def case(answer: Any, name: str) -> Any:
     response = answer.get_response()
     return response[name] if isinstance(response, dict) else getattr(response, name)
 
@@ -133,31 +133,31 @@ def test_simple(any_form: Client, backend: str, batch: int) -> None:
     answer = any_form.infer(f"{backend}.simple", simple(any_form, batch), request_id="the id")
     np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), a + b)
     np.testing.assert_array_equal(answer.as_numpy("OUTPUT1"), a - b)
-    assert told(answer, "model_name") == f"{backend}.simple"
-    assert told(answer, "model_version") == "1"
-    assert told(answer, "id") == "the id"
-    assert [each["name"] if any_form.http else each.name for each in told(answer, "outputs")] == [
+    assert case(answer, "model_name") == f"{backend}.simple"
+    assert case(answer, "model_version") == "1"
+    assert case(answer, "id") == "the id"
+    assert [each["name"] if any_form.http else each.name for each in case(answer, "outputs")] == [
         "OUTPUT0",
         "OUTPUT1",
     ]
 
 
 @both_backends
-def test_inputs_in_any_order(asked: Client, backend: str) -> None:
+def test_inputs_in_any_order(triton_client: Client, backend: str) -> None:
     a, b = pair()
-    answer = asked.infer(f"{backend}.simple", simple(asked)[::-1])
+    answer = triton_client.infer(f"{backend}.simple", simple(triton_client)[::-1])
     np.testing.assert_array_equal(answer.as_numpy("OUTPUT1"), a - b)
 
 
 @both_backends
 @pytest.mark.parametrize("names", [["OUTPUT1"], ["OUTPUT0"], ["OUTPUT1", "OUTPUT0"]])
-def test_requested_outputs_in_the_order_asked(
-    asked: Client, backend: str, names: list[str]
+def test_requested_outputs_keep_their_order(
+    triton_client: Client, backend: str, names: list[str]
 ) -> None:
-    outputs = [asked.output(name) for name in names]
-    answer = asked.infer(f"{backend}.simple", simple(asked), outputs=outputs)
-    given = told(answer, "outputs")
-    assert [each["name"] if asked.http else each.name for each in given] == names
+    outputs = [triton_client.output(name) for name in names]
+    answer = triton_client.infer(f"{backend}.simple", simple(triton_client), outputs=outputs)
+    given = case(answer, "outputs")
+    assert [each["name"] if triton_client.http else each.name for each in given] == names
     a, b = pair()
     for name, expected in (("OUTPUT0", a + b), ("OUTPUT1", a - b)):
         if name in names:
@@ -165,20 +165,22 @@ def test_requested_outputs_in_the_order_asked(
 
 
 @both_backends
-def test_a_model_without_batches_and_its_versions(asked: Client, backend: str) -> None:
+def test_a_model_without_batches_and_its_versions(triton_client: Client, backend: str) -> None:
     a, b = np.array([1, 2.5, -3, 4], np.float32), np.array([2, 2.5, -3, 4], np.float32)
-    inputs = [asked.input(f"INPUT{i}", each, "FP32") for i, each in enumerate((a, b))]
+    inputs = [triton_client.input(f"INPUT{i}", each, "FP32") for i, each in enumerate((a, b))]
     for version, real in (("", "3"), ("1", "1"), ("3", "3")):
-        answer = asked.infer(f"{backend}.simple_nobatch", inputs, model_version=version)
+        answer = triton_client.infer(f"{backend}.simple_nobatch", inputs, model_version=version)
         np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), a + b)
         assert answer.as_numpy("OUTPUT0").shape == (4,)
-        assert told(answer, "model_version") == real
+        assert case(answer, "model_version") == real
 
 
 @both_backends
-def test_strings_of_any_bytes(asked: Client, backend: str) -> None:
+def test_strings_of_any_bytes(triton_client: Client, backend: str) -> None:
     array = np.array([[b"a\0b", b"", b"\xff\xfe"], [b"\x80", "é".encode(), b'"\\\n']], np.object_)
-    answer = asked.infer(f"{backend}.identity_string", [asked.input("INPUT0", array, "BYTES")])
+    answer = triton_client.infer(
+        f"{backend}.identity_string", [triton_client.input("INPUT0", array, "BYTES")]
+    )
     assert answer.as_numpy("OUTPUT0").tolist() == array.tolist()
 
 
@@ -193,11 +195,11 @@ def test_strings_as_json(clients: dict[str, Client], backend: str) -> None:
 
 
 @both_backends
-def test_strings_that_spell_numbers(asked: Client, backend: str) -> None:
+def test_strings_that_spell_numbers(triton_client: Client, backend: str) -> None:
     """The test server gives each INPUT back as the OUTPUT of its number."""
     a = np.array([[str(i).encode() for i in range(16)]] * 2, np.object_)
-    inputs = [asked.input(f"INPUT{i}", a, "BYTES") for i in range(2)]
-    answer = asked.infer(f"{backend}.simple_string", inputs)
+    inputs = [triton_client.input(f"INPUT{i}", a, "BYTES") for i in range(2)]
+    answer = triton_client.infer(f"{backend}.simple_string", inputs)
     assert answer.as_numpy("OUTPUT1").tolist() == a.tolist()
 
 
@@ -223,21 +225,25 @@ _IN_ORDER = (
 
 
 @both_backends
-def test_no_elements(asked: Client, backend: str) -> None:
+def test_no_elements(triton_client: Client, backend: str) -> None:
     for model, datatype, shape in (
         ("identity_fp32", "FP32", (2, 0, 3)),
         ("identity_string", "BYTES", (1, 0)),
         ("identity_nobatch", "INT32", (0,)),
     ):
         array = np.zeros(shape, ARRAYS[datatype].dtype)
-        answer = asked.infer(f"{backend}.{model}", [asked.input("INPUT0", array, datatype)])
+        answer = triton_client.infer(
+            f"{backend}.{model}", [triton_client.input("INPUT0", array, datatype)]
+        )
         assert answer.as_numpy("OUTPUT0").shape == shape
 
 
 @both_backends
-def test_a_large_tensor(asked: Client, backend: str) -> None:
+def test_a_large_tensor(triton_client: Client, backend: str) -> None:
     array = np.random.default_rng(1).random((8, 50_000, 3), np.float32)
-    answer = asked.infer(f"{backend}.identity_fp32", [asked.input("INPUT0", array, "FP32")])
+    answer = triton_client.infer(
+        f"{backend}.identity_fp32", [triton_client.input("INPUT0", array, "FP32")]
+    )
     np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), array)
 
 
@@ -247,8 +253,8 @@ SCORES = np.array([[0.1, 0.7, 0.05, 0.15], [4, 3, 2, 1e9]], np.float32)
 
 
 def classes(answer: Any) -> Any:
-    told = answer.as_numpy("OUTPUT0")
-    return [[x if isinstance(x, str) else x.decode() for x in row] for row in told]
+    case = answer.as_numpy("OUTPUT0")
+    return [[x if isinstance(x, str) else x.decode() for x in row] for row in case]
 
 
 @both_backends
@@ -263,19 +269,21 @@ def test_classes(any_form: Client, backend: str) -> None:
 
 
 @both_backends
-def test_classes_without_labels_and_more_than_there_are(asked: Client, backend: str) -> None:
-    tensor = asked.input("INPUT0", np.array([[3, 9, 1, 7]], np.int32), "INT32")
-    outputs = [asked.output("OUTPUT0", classes=99)]
-    answer = asked.infer(f"{backend}.classify_nolabel", [tensor], outputs=outputs)
+def test_classes_without_labels_and_more_than_there_are(
+    triton_client: Client, backend: str
+) -> None:
+    tensor = triton_client.input("INPUT0", np.array([[3, 9, 1, 7]], np.int32), "INT32")
+    outputs = [triton_client.output("OUTPUT0", classes=99)]
+    answer = triton_client.infer(f"{backend}.classify_nolabel", [tensor], outputs=outputs)
     assert classes(answer) == [["9:1", "7:3", "3:0", "1:2"]]
 
 
 @both_backends
-def test_classes_beside_values(asked: Client, backend: str) -> None:
+def test_classes_beside_values(triton_client: Client, backend: str) -> None:
     a = np.array([1, 2, 3, 4], np.float32)
-    inputs = [asked.input(f"INPUT{i}", a, "FP32") for i in range(2)]
-    outputs = [asked.output("OUTPUT0", classes=1), asked.output("OUTPUT1")]
-    answer = asked.infer(f"{backend}.simple_nobatch", inputs, outputs=outputs)
+    inputs = [triton_client.input(f"INPUT{i}", a, "FP32") for i in range(2)]
+    outputs = [triton_client.output("OUTPUT0", classes=1), triton_client.output("OUTPUT1")]
+    answer = triton_client.infer(f"{backend}.simple_nobatch", inputs, outputs=outputs)
     np.testing.assert_array_equal(answer.as_numpy("OUTPUT1"), np.zeros(4))
     top = answer.as_numpy("OUTPUT0")
     assert top.shape == (1,)
@@ -283,11 +291,13 @@ def test_classes_beside_values(asked: Client, backend: str) -> None:
 
 
 @both_backends
-def test_classes_of_strings(asked: Client, backend: str) -> None:
-    tensor = asked.input("INPUT0", np.array([[b"a"]], np.object_), "BYTES")
+def test_classes_of_strings(triton_client: Client, backend: str) -> None:
+    tensor = triton_client.input("INPUT0", np.array([[b"a"]], np.object_), "BYTES")
     with fails(BAD, "class result not available for output 'OUTPUT0'"):
-        asked.infer(
-            f"{backend}.identity_string", [tensor], outputs=[asked.output("OUTPUT0", classes=1)]
+        triton_client.infer(
+            f"{backend}.identity_string",
+            [tensor],
+            outputs=[triton_client.output("OUTPUT0", classes=1)],
         )
 
 
@@ -314,21 +324,25 @@ def test_sequences(any_form: Client, backend: str) -> None:
 
 
 @both_backends
-def test_sequences_that_do_not_begin_are_the_servers_to_refuse(asked: Client, backend: str) -> None:
-    tensor = asked.input("INPUT", ONE, "INT32")
+def test_sequences_that_do_not_begin_are_the_servers_to_refuse(
+    triton_client: Client, backend: str
+) -> None:
+    tensor = triton_client.input("INPUT", ONE, "INT32")
     with fails(BAD, "must specify a non-zero correlation ID"):
-        asked.infer(f"{backend}.sequence", [tensor])
+        triton_client.infer(f"{backend}.sequence", [tensor])
     with fails(BAD, "must specify the START flag"):
-        asked.infer(f"{backend}.sequence", [tensor], sequence_id=4040404)
+        triton_client.infer(f"{backend}.sequence", [tensor], sequence_id=4040404)
 
 
 @both_backends
-def test_a_sequence_named_by_text(asked: Client, site: Site, backend: str) -> None:
-    before = site.inferences()
-    tensor = asked.input("INPUT", ONE, "INT32")
+def test_a_sequence_named_by_text(triton_client: Client, harness: Harness, backend: str) -> None:
+    before = harness.inferences()
+    tensor = triton_client.input("INPUT", ONE, "INT32")
     with fails(BAD, "parameter 'sequence_id' is 'mine': the backend only supports numbers"):
-        asked.infer(f"{backend}.sequence", [tensor], sequence_id="mine", sequence_start=True)
-    assert site.inferences() == before
+        triton_client.infer(
+            f"{backend}.sequence", [tensor], sequence_id="mine", sequence_start=True
+        )
+    assert harness.inferences() == before
 
 
 # ---- what the server tells of itself ---------------------------------------------------------
@@ -354,18 +368,20 @@ def test_model_metadata(any_form: Client, backend: str) -> None:
 
 
 @both_backends
-def test_metadata_of_what_is_not_there(asked: Client, backend: str) -> None:
+def test_metadata_of_what_is_not_there(triton_client: Client, backend: str) -> None:
     with fails(MISSING, "unknown model 'nosuch'"):
-        asked.get_model_metadata(f"{backend}.nosuch")
+        triton_client.get_model_metadata(f"{backend}.nosuch")
     with fails(MISSING, "no version 9"):
-        asked.get_model_metadata(f"{backend}.simple", "9")
+        triton_client.get_model_metadata(f"{backend}.simple", "9")
 
 
 @both_backends
 @pytest.mark.parametrize("name", ["simple/", "simple/1"])
-def test_names_that_are_no_models_in_the_old_words(site: Site, backend: str, name: str) -> None:
+def test_names_that_are_no_models_in_the_old_words(
+    harness: Harness, backend: str, name: str
+) -> None:
     """All after /api/status/ is the name."""
-    connection = HTTPConnection(site.gateway.http)
+    connection = HTTPConnection(harness.gateway.http)
     with closing(connection):
         connection.request("GET", f"/api/status/{backend}.{name}")
         answer = connection.getresponse()
@@ -400,11 +416,11 @@ def test_a_server_that_is_not_ready() -> None:
         started_infergate(config(server)) as gateway,
     ):
         for form in FORMS[:2]:
-            with client_of(form, gateway) as asked:
-                assert asked.is_server_live()
-                assert not asked.is_server_ready()
+            with client_of(form, gateway) as triton_client:
+                assert triton_client.is_server_live()
+                assert not triton_client.is_server_ready()
                 for backend in BACKENDS:  # not ready, and yet they answer
-                    answer = asked.infer(f"{backend}.simple", simple(asked))
+                    answer = triton_client.infer(f"{backend}.simple", simple(triton_client))
                     np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), sum(pair()))
 
 
@@ -435,31 +451,33 @@ def test_unknown_models_and_versions(any_form: Client, backend: str) -> None:
 
 
 @both_backends
-def test_a_model_that_is_not_ready(any_form: Client, site: Site, backend: str) -> None:
+def test_a_model_that_is_not_ready(any_form: Client, harness: Harness, backend: str) -> None:
     """Which is said before its tensors are looked at."""
-    before = site.inferences()
+    before = harness.inferences()
     for name in ("WRONG0", "nosuch"):
         with fails(AWAY, "Request for unknown model: 'broken' has no available versions"):
             any_form.infer(f"{backend}.broken", [any_form.input(name, pair()[0], "INT32")])
-    assert site.inferences() == before
+    assert harness.inferences() == before
 
 
 @both_backends
-def test_a_version_that_is_no_number(asked: Client, site: Site, backend: str) -> None:
-    before = site.inferences()
+def test_a_version_that_is_no_number(triton_client: Client, harness: Harness, backend: str) -> None:
+    before = harness.inferences()
     with fails(BAD | MISSING, "version '?new'?"):
-        asked.infer(f"{backend}.simple", simple(asked), model_version="new")
-    assert site.inferences() == before
+        triton_client.infer(f"{backend}.simple", simple(triton_client), model_version="new")
+    assert harness.inferences() == before
 
 
 @both_backends
-def test_what_contradicts_the_metadata_is_not_sent(asked: Client, site: Site, backend: str) -> None:
+def test_what_contradicts_the_metadata_is_not_sent(
+    triton_client: Client, harness: Harness, backend: str
+) -> None:
     a, b = pair()
-    before = site.inferences()
+    before = harness.inferences()
 
     def infer(*inputs: tuple[str, Any, str], outputs: Any = None) -> None:
-        given = [asked.input(name, array, datatype) for name, array, datatype in inputs]
-        asked.infer(f"{backend}.simple", given, outputs=outputs)
+        given = [triton_client.input(name, array, datatype) for name, array, datatype in inputs]
+        triton_client.infer(f"{backend}.simple", given, outputs=outputs)
 
     good = ("INPUT1", b, "INT32")
     with fails(BAD, "tensor 'INPUT0' is FP32, model 'simple' expects INT32"):
@@ -471,10 +489,10 @@ def test_what_contradicts_the_metadata_is_not_sent(asked: Client, site: Site, ba
     with fails(BAD, "unexpected inference input 'OTHER' for model 'simple'"):
         infer(("OTHER", a, "INT32"), good)
     with fails(BAD, "unexpected inference output 'OTHER' for model 'simple'"):
-        infer(("INPUT0", a, "INT32"), good, outputs=[asked.output("OTHER")])
+        infer(("INPUT0", a, "INT32"), good, outputs=[triton_client.output("OTHER")])
     with fails(BAD, r"tensor 'INPUT0': shape \[\] has no batch"):
         infer(("INPUT0", np.array(1, np.int32), "INT32"), good)
-    assert site.inferences() == before
+    assert harness.inferences() == before
 
 
 @both_backends
@@ -499,139 +517,143 @@ def test_what_the_server_refuses(any_form: Client, backend: str) -> None:
 
 
 @both_backends
-def test_a_failing_model(asked: Client, backend: str) -> None:
+def test_a_failing_model(triton_client: Client, backend: str) -> None:
     with fails(BROKEN, r"payload error for 'failing_0_0_cpu': \(7\) deliberate failure"):
-        asked.infer(f"{backend}.failing", [asked.input("INPUT0", ONE, "INT32")])
+        triton_client.infer(f"{backend}.failing", [triton_client.input("INPUT0", ONE, "INT32")])
 
 
 @both_backends
-def test_a_header_that_the_server_would_not_take(asked: Client, site: Site, backend: str) -> None:
+def test_a_header_that_the_server_would_not_take(
+    triton_client: Client, harness: Harness, backend: str
+) -> None:
     """Refused before it is sent over HTTP; gRPC has no such limit."""
     array = np.ones((1, 2, 3), np.float32)
-    inputs = [asked.input(f"INPUT{name}", array, "FP32") for name in LONG_NAMES]
-    before = site.inferences()
+    inputs = [triton_client.input(f"INPUT{name}", array, "FP32") for name in LONG_NAMES]
+    before = harness.inferences()
     if backend == "grpc":
-        answer = asked.infer("grpc.identity_long", inputs)
+        answer = triton_client.infer("grpc.identity_long", inputs)
         for name in LONG_NAMES:
             np.testing.assert_array_equal(answer.as_numpy(f"OUTPUT{name}"), array)
         return
     with fails(LARGE, r"take 10\d\d\d bytes of the header NV-InferRequest.* accept 8190"):
-        asked.infer("http.identity_long", inputs)
-    assert site.inferences() == before
-    asked.infer("http.simple", simple(asked))
+        triton_client.infer("http.identity_long", inputs)
+    assert harness.inferences() == before
+    triton_client.infer("http.simple", simple(triton_client))
 
 
 @both_backends
-def test_a_model_that_takes_too_long(asked: Client, site: Site, backend: str) -> None:
+def test_a_model_that_takes_too_long(triton_client: Client, harness: Harness, backend: str) -> None:
     """The client is told once, and the server asked once."""
-    tensor = asked.input("INPUT0", ONE, "INT32")
-    asked.get_model_metadata(f"{backend}-hurried")
-    before = site.inferences()
+    tensor = triton_client.input("INPUT0", ONE, "INT32")
+    triton_client.get_model_metadata(f"{backend}-hurried")
+    before = harness.inferences()
     with fails(LATE, f"backend '{backend}'"):
-        asked.infer(f"{backend}-hurried", [tensor])
-    assert site.inferences() == before + 1
-    answer = asked.infer(f"{backend}.slow", [tensor])
+        triton_client.infer(f"{backend}-hurried", [tensor])
+    assert harness.inferences() == before + 1
+    answer = triton_client.infer(f"{backend}.slow", [tensor])
     assert answer.as_numpy("OUTPUT0").tolist() == [[1]]
 
 
 @both_backends
 def test_a_clients_own_deadline(clients: dict[str, Client], backend: str) -> None:
-    asked = clients["grpc"]
-    tensor = asked.input("INPUT0", ONE, "INT32")
+    triton_client = clients["grpc"]
+    tensor = triton_client.input("INPUT0", ONE, "INT32")
     with fails(LATE, "."):
-        asked.infer(f"{backend}.slow", [tensor], client_timeout=0.1)
+        triton_client.infer(f"{backend}.slow", [tensor], client_timeout=0.1)
 
 
 # ---- metadata, asked for and remembered ------------------------------------------------------
 
 
 @both_backends
-def test_many_ask_and_the_server_is_asked_once(site: Site, backend: str) -> None:
+def test_concurrent_callers_share_one_request(harness: Harness, backend: str) -> None:
     together = threading.Barrier(8)
-    inferences, descriptions = site.inferences(), site.descriptions()
+    inferences, descriptions = harness.inferences(), harness.descriptions()
 
     def ask(number: int) -> None:
-        with client_of(FORMS[number % 2], site.gateway) as asked:
+        with client_of(FORMS[number % 2], harness.gateway) as triton_client:
             given = zip("AB", pair(), strict=True)
-            inputs = [asked.input(name, array, "INT32") for name, array in given]
+            inputs = [triton_client.input(name, array, "INT32") for name, array in given]
             together.wait()
             for _ in range(5):
-                asked.infer(f"{backend}.ensemble_simple", inputs)
+                triton_client.infer(f"{backend}.ensemble_simple", inputs)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(ask, range(8)))
-    assert site.inferences() == inferences + 40
-    assert site.descriptions() == descriptions + 1
+    assert harness.inferences() == inferences + 40
+    assert harness.descriptions() == descriptions + 1
 
 
 @both_backends
-def test_unknown_models_are_not_remembered(
-    site: Site, clients: dict[str, Client], backend: str
+def test_unknown_models_are_not_cached(
+    harness: Harness, clients: dict[str, Client], backend: str
 ) -> None:
-    counts = [site.descriptions()]
+    counts = [harness.descriptions()]
     for _ in range(3):
         with fails(MISSING, "unknown model"):
             clients["http"].infer(f"{backend}.nosuch", simple(clients["http"]))
-        counts.append(site.descriptions())
+        counts.append(harness.descriptions())
     assert all(after > before for before, after in pairwise(counts))
 
 
 @pytest.fixture(scope="module")
-def changing() -> Iterator[Site]:
+def changing() -> Iterator[Harness]:
     with (
         started_legacy("--hazard", "explicit", "--hazard", "changes") as server,
         started_infergate(config(server)) as gateway,
     ):
-        yield Site(server, gateway)
+        yield Harness(server, gateway)
 
 
-def load(site: Site, model: str) -> None:
+def load(harness: Harness, model: str) -> None:
     """Loaded again it takes FP32, and one more element."""
-    assert post(site.server.http, f"/api/modelcontrol/load/{model}", b"").status == 200
+    assert post(harness.server.http, f"/api/modelcontrol/load/{model}", b"").status == 200
 
 
-def test_a_model_that_was_replaced(changing: Site) -> None:
+def test_a_model_that_was_replaced(changing: Harness) -> None:
     """A request that fits the new one is served, and one that does not is refused in its words."""
     longer = np.arange(17, dtype=np.float32).reshape(1, 17)
-    with client_of("http", changing.gateway) as asked:
-        new = [asked.input(f"INPUT{i}", longer, "FP32") for i in range(2)]
+    with client_of("http", changing.gateway) as triton_client:
+        new = [triton_client.input(f"INPUT{i}", longer, "FP32") for i in range(2)]
 
-        def served(backend: str) -> bool:
+        def server(backend: str) -> bool:
             """What is a second old is asked for again."""
             try:
-                answer = asked.infer(f"{backend}.simple", new)
+                answer = triton_client.infer(f"{backend}.simple", new)
             except InferenceServerException as error:
-                refusals.add(error.message())
+                rejected.add(error.message())
                 return False
             np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), longer * 2)
             return True
 
-        refusals: set[str] = set()
+        rejected: set[str] = set()
         for backend in BACKENDS:
             with fails(MISSING, "unknown model"):
-                asked.infer(f"{backend}.simple", simple(asked))
+                triton_client.infer(f"{backend}.simple", simple(triton_client))
         load(changing, "simple")
         for backend in BACKENDS:
-            asked.infer(f"{backend}.simple", simple(asked))
+            triton_client.infer(f"{backend}.simple", simple(triton_client))
         load(changing, "simple")
-        until(lambda: all(served(backend) for backend in BACKENDS), "the new model is known")
-        assert refusals <= {"tensor 'INPUT0' is FP32, model 'simple' expects INT32"}
+        until(lambda: all(server(backend) for backend in BACKENDS), "the new model is known")
+        assert rejected <= {"tensor 'INPUT0' is FP32, model 'simple' expects INT32"}
         known = changing.descriptions()
         for backend in BACKENDS:
             with fails(BAD, "tensor 'INPUT0' is INT32, model 'simple' expects FP32"):
-                asked.infer(f"{backend}.simple", simple(asked))
-            assert served(backend)
+                triton_client.infer(f"{backend}.simple", simple(triton_client))
+            assert server(backend)
         assert changing.descriptions() <= known + len(BACKENDS)  # asked once a second at most
 
 
-def test_a_model_that_was_replaced_by_one_of_another_shape(changing: Site) -> None:
+def test_a_model_that_was_replaced_by_one_of_another_shape(changing: Harness) -> None:
     """Which only the server can tell: the gateway doubts what it knows."""
-    with client_of("grpc", changing.gateway) as asked:
+    with client_of("grpc", changing.gateway) as triton_client:
 
         def infer(backend: str, size: int) -> Any:
             array = np.ones((1, size), np.float32)
-            tensor = asked.input("INPUT0", array, "FP32")
-            return asked.infer(f"{backend}.reshape_scalar", [tensor]).as_numpy("OUTPUT0").shape
+            tensor = triton_client.input("INPUT0", array, "FP32")
+            return (
+                triton_client.infer(f"{backend}.reshape_scalar", [tensor]).as_numpy("OUTPUT0").shape
+            )
 
         load(changing, "reshape_scalar")
         for backend in BACKENDS:

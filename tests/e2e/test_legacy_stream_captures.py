@@ -56,6 +56,6 @@ def test_there_are_streams() -> None:
 @pytest.mark.parametrize("captured", STREAMS, ids=str)
 def test_a_stream_is_answered_as_it_was(gateway: Infergate, captured: Call) -> None:
     with channel(gateway.grpc) as made:
-        asked = made.stream_stream(f"/{SERVICE}/StreamInfer")
-        answers = list(asked(iter(captured.requests), timeout=SECONDS))
+        stream = made.stream_stream(f"/{SERVICE}/StreamInfer")
+        answers = list(stream(iter(captured.requests), timeout=SECONDS))
     assert [*map(read, answers)] == [*map(read, captured.responses)]

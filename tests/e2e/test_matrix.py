@@ -32,8 +32,8 @@ def test_the_page_is_what_is_found_and_nothing_is_wrong(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["matrix", "--page"]) == 0
-    told = capsys.readouterr().out
-    assert told == PAGE.read_text(), "make fidelity writes it anew; read what changed"
+    result = capsys.readouterr().out
+    assert result == PAGE.read_text(), "make fidelity writes it anew; read what changed"
 
 
 def test_the_page_has_every_pair_and_case() -> None:
@@ -89,13 +89,13 @@ async def _results() -> list[run.ClientResult]:
 def test_the_command_fails_where_a_model_is_misread(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    infer, asked = EchoModel.infer, Counter[str]()
+    infer, counts = EchoModel.infer, Counter[str]()
 
     def other(self: EchoModel, request: InferRequest) -> InferResponse:
         answer = infer(self, request)
-        asked[request.model] += 1
+        counts[request.model] += 1
         # The first answer, the embedded backend's, is the one that others are compared with.
-        if asked[request.model] == 1:
+        if counts[request.model] == 1:
             return answer
         return replace(answer, outputs=flipped(answer.outputs))
 
@@ -104,7 +104,7 @@ def test_the_command_fails_where_a_model_is_misread(
         run, "CLIENT_KINDS", [each for each in CLIENT_KINDS if each.name == GRAPHPIPE]
     )
     assert main(["matrix"]) == 1
-    told = capsys.readouterr().out
-    assert all(name in told for name in (*BACKENDS, GRAPHPIPE))
-    assert "! wrong (pairs)" in told
-    assert "different values in 'OUT0'" in told
+    result = capsys.readouterr().out
+    assert all(name in result for name in (*BACKENDS, GRAPHPIPE))
+    assert "! wrong (pairs)" in result
+    assert "different values in 'OUT0'" in result

@@ -52,9 +52,9 @@ def clients_of(gateway: Infergate) -> Iterator[dict[str, Client]]:
         }
 
 
-def plain(asked: Client, answer: Any) -> Any:
+def plain(triton_client: Client, answer: Any) -> Any:
     """``answer`` as JSON would have it; over gRPC numbers of 64 bits are text there."""
-    if asked.http:
+    if triton_client.http:
         return answer
     return MessageToDict(answer, preserving_proto_field_name=True)
 
@@ -81,46 +81,46 @@ def gateway(triton: Triton) -> Iterator[Infergate]:
 
 
 @pytest.fixture(scope="module")
-def served(gateway: Infergate) -> Iterator[dict[str, Client]]:
+def client_map(gateway: Infergate) -> Iterator[dict[str, Client]]:
     with clients_of(gateway) as clients:
         yield clients
 
 
 @pytest.fixture(params=FORMS)
-def asked(request: pytest.FixtureRequest, served: dict[str, Client]) -> Client:
-    return served[request.param]
+def triton_client(request: pytest.FixtureRequest, client_map: dict[str, Client]) -> Client:
+    return client_map[request.param]
 
 
 both = pytest.mark.parametrize("backend", ["rest", "grpc"])
 
 
 @both
-def test_tritons_configuration(asked: Client, backend: str) -> None:
-    answer = plain(asked, asked.get_model_config(f"{backend}.simple"))
-    told = answer if asked.http else answer["config"]
-    assert (told["name"], told["max_batch_size"]) == (f"{backend}.simple", 8)
-    assert told["input"][0]["data_type"] == "TYPE_INT32"
-    assert [int(each) for each in told["input"][0]["dims"]] == [16]
-    assert told["backend"] == "python"
-    assert told["instance_group"][0]["kind"] == "KIND_CPU"
+def test_tritons_configuration(triton_client: Client, backend: str) -> None:
+    answer = plain(triton_client, triton_client.get_model_config(f"{backend}.simple"))
+    response = answer if triton_client.http else answer["config"]
+    assert (response["name"], response["max_batch_size"]) == (f"{backend}.simple", 8)
+    assert response["input"][0]["data_type"] == "TYPE_INT32"
+    assert [int(each) for each in response["input"][0]["dims"]] == [16]
+    assert response["backend"] == "python"
+    assert response["instance_group"][0]["kind"] == "KIND_CPU"
 
 
-def test_a_configuration_made_of_metadata(asked: Client) -> None:
+def test_a_configuration_made_of_metadata(triton_client: Client) -> None:
     for model in ("plain.simple", "inside.simple"):
-        answer = plain(asked, asked.get_model_config(model))
-        told = answer if asked.http else answer["config"]
-        assert told["name"] == model
-        assert told["input"][0]["data_type"] == "TYPE_INT32"
-        dims = [int(each) for each in told["input"][0]["dims"]]
+        answer = plain(triton_client, triton_client.get_model_config(model))
+        response = answer if triton_client.http else answer["config"]
+        assert response["name"] == model
+        assert response["input"][0]["data_type"] == "TYPE_INT32"
+        dims = [int(each) for each in response["input"][0]["dims"]]
         # a server that is not known to tell a batch has it in its shapes
         assert dims == ([16] if model == "inside.simple" else [-1, 16])
 
 
 @pytest.mark.parametrize("backend", ["rest", "grpc", "inside"])
-def test_what_clients_branch_on(asked: Client, backend: str) -> None:
+def test_what_clients_branch_on(triton_client: Client, backend: str) -> None:
     def settings(model: str) -> Any:
-        answer = plain(asked, asked.get_model_config(f"{backend}.{model}"))
-        return answer if asked.http else answer["config"]
+        answer = plain(triton_client, triton_client.get_model_config(f"{backend}.{model}"))
+        return answer if triton_client.http else answer["config"]
 
     several = "repeat" if backend == "inside" else "repeat_int32"
     assert settings(several)["model_transaction_policy"]["decoupled"] is True
@@ -128,14 +128,14 @@ def test_what_clients_branch_on(asked: Client, backend: str) -> None:
     assert "sequence_batching" not in settings("simple")
 
 
-def infer(asked: Client, model: str, value: int = 1, **more: Any) -> Any:
+def infer(triton_client: Client, model: str, value: int = 1, **more: Any) -> Any:
     array = np.array([[value] * 16], np.int32)
-    tensors = [asked.input(f"INPUT{number}", array, "INT32") for number in range(2)]
-    return asked.infer(model, tensors, **more)
+    tensors = [triton_client.input(f"INPUT{number}", array, "INT32") for number in range(2)]
+    return triton_client.infer(model, tensors, **more)
 
 
-def counted(asked: Client, *model: str) -> dict[str, int]:
-    answer = plain(asked, asked.get_inference_statistics(*model))
+def counted(triton_client: Client, *model: str) -> dict[str, int]:
+    answer = plain(triton_client, triton_client.get_inference_statistics(*model))
     return {
         each["name"]: int(each.get("inference_stats", {}).get("success", {}).get("count", 0))
         for each in answer.get("model_stats", [])
@@ -143,13 +143,13 @@ def counted(asked: Client, *model: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("backend", ["rest", "grpc", "plain", "inside"])
-def test_statistics_grow_by_what_was_asked(asked: Client, backend: str) -> None:
+def test_statistics_grow_by_the_requests_sent(triton_client: Client, backend: str) -> None:
     model = f"{backend}.simple"
-    infer(asked, model)
-    before = counted(asked, model)
+    infer(triton_client, model)
+    before = counted(triton_client, model)
     assert set(before) == {model}
-    infer(asked, model)
-    assert counted(asked, model)[model] == before[model] + 1
+    infer(triton_client, model)
+    assert counted(triton_client, model)[model] == before[model] + 1
 
 
 def legacy_status(gateway: Infergate, carrier: str, model: str) -> Any:
@@ -169,40 +169,40 @@ def legacy_status(gateway: Infergate, carrier: str, model: str) -> Any:
 @pytest.mark.parametrize("carrier", ["http", "grpc"])
 @pytest.mark.parametrize("backend", ["rest", "grpc", "plain", "inside"])
 def test_a_legacy_status_tells_what_was_counted(
-    served: dict[str, Client], gateway: Infergate, backend: str, carrier: str
+    client_map: dict[str, Client], gateway: Infergate, backend: str, carrier: str
 ) -> None:
     model = f"{backend}.simple"
-    infer(served["http"], model)
+    infer(client_map["http"], model)
     before = legacy_status(gateway, carrier, model)
     for _ in range(3):
-        infer(served["http"], model)
-    lonely = served["http"].input("INPUT0", np.ones((1, 16), np.int32), "INT32")
+        infer(client_map["http"], model)
+    lonely = client_map["http"].input("INPUT0", np.ones((1, 16), np.int32), "INT32")
     with pytest.raises(InferenceServerException):
-        served["http"].infer(model, [lonely])
+        client_map["http"].infer(model, [lonely])
     after = legacy_status(gateway, carrier, model)
     assert after.ready_state == 1
     assert after.model_inference_count == before.model_inference_count + 3
     assert after.model_execution_count == before.model_execution_count + 3
     assert after.last_inference_timestamp_milliseconds > time.time() * 1000 - 60_000
-    (was,), (told,) = before.infer_stats.values(), after.infer_stats.values()
+    (was,), (response,) = before.infer_stats.values(), after.infer_stats.values()
     for name in ("success", "compute"):
-        assert getattr(told, name).count == getattr(was, name).count + 3
+        assert getattr(response, name).count == getattr(was, name).count + 3
         if (backend, name) != ("inside", "compute"):  # there is no backend to wait for
-            assert getattr(told, name).total_time_ns > getattr(was, name).total_time_ns
-    assert told.compute.total_time_ns <= told.success.total_time_ns
+            assert getattr(response, name).total_time_ns > getattr(was, name).total_time_ns
+    assert response.compute.total_time_ns <= response.success.total_time_ns
     if backend in ("rest", "grpc"):  # what the gateway does not know
-        assert told.queue.count == was.queue.count + 3
+        assert response.queue.count == was.queue.count + 3
     else:
-        assert told.failed.count == was.failed.count + 1
+        assert response.failed.count == was.failed.count + 1
 
 
-def test_statistics_of_all_models(asked: Client) -> None:
+def test_statistics_of_all_models(triton_client: Client) -> None:
     """Under the names that clients have for them, behind routes that rewrite."""
     models = [f"{backend}.simple" for backend in ("rest", "grpc", "plain", "inside")]
     for model in models:
-        infer(asked, model)
-    told = counted(asked)
-    assert all(told[model] >= 1 for model in models)
+        infer(triton_client, model)
+    result = counted(triton_client)
+    assert all(result[model] >= 1 for model in models)
 
 
 @pytest.fixture(scope="module")
@@ -221,10 +221,10 @@ routes:
         yield clients
 
 
-def listed(asked: Client) -> dict[str, tuple[str, str, str]]:
+def listed(triton_client: Client) -> dict[str, tuple[str, str, str]]:
     """Version, state and reason of each model of the index."""
-    answer = plain(asked, asked.get_model_repository_index())
-    entries = answer if asked.http else answer["models"]
+    answer = plain(triton_client, triton_client.get_model_repository_index())
+    entries = answer if triton_client.http else answer["models"]
     return {
         each["name"]: tuple(each.get(key, "") for key in ("version", "state", "reason"))
         for each in entries
@@ -236,69 +236,69 @@ def listed(asked: Client) -> dict[str, tuple[str, str, str]]:
 def test_the_index_tells_of_routed_models(
     named: dict[str, Client], form: str, backend: str
 ) -> None:
-    asked, model = named[form], f"mine-{backend}"
+    triton_client, model = named[form], f"mine-{backend}"
     gone = ("", "UNAVAILABLE", "not in the repository of backend 'grpc'")
-    asked.load_model(model)
-    before = listed(asked)
+    triton_client.load_model(model)
+    before = listed(triton_client)
     assert set(before) == {"mine-rest", "mine-grpc", "gone"}
     assert (before[model], before["gone"]) == (("1", "READY", ""), gone)
     try:
-        asked.unload_model(model)
+        triton_client.unload_model(model)
         unloaded = ("1", "UNAVAILABLE", "unloaded")  # UNLOADING comes before it
-        until(lambda: listed(asked)[model] == unloaded, f"{model} to be {unloaded}")
+        until(lambda: listed(triton_client)[model] == unloaded, f"{model} to be {unloaded}")
     finally:
-        asked.load_model(model)
-    assert listed(asked)[model] == ("1", "READY", "")
+        triton_client.load_model(model)
+    assert listed(triton_client)[model] == ("1", "READY", "")
 
 
 @pytest.mark.parametrize("form", FORMS)
 @both
-def test_a_configuration_is_loaded_as_it_was_told(
+def test_a_given_configuration_is_loaded_unchanged(
     named: dict[str, Client], form: str, backend: str
 ) -> None:
-    asked, model = named[form], f"mine-{backend}"
-    answer = plain(asked, asked.get_model_config(model))
-    settings = answer if asked.http else answer["config"]
+    triton_client, model = named[form], f"mine-{backend}"
+    answer = plain(triton_client, triton_client.get_model_config(model))
+    settings = answer if triton_client.http else answer["config"]
     assert (settings["name"], settings["input"][0]["name"]) == (model, "A")
     try:
-        asked.load_model(model, config=json.dumps({**settings, "max_batch_size": 4}))
-        changed = plain(asked, asked.get_model_config(model))
-        told = changed if asked.http else changed["config"]
-        assert (told["name"], told["max_batch_size"]) == (model, 4)
-        assert told["input"][0]["name"] == "A"
+        triton_client.load_model(model, config=json.dumps({**settings, "max_batch_size": 4}))
+        changed = plain(triton_client, triton_client.get_model_config(model))
+        result = changed if triton_client.http else changed["config"]
+        assert (result["name"], result["max_batch_size"]) == (model, 4)
+        assert result["input"][0]["name"] == "A"
     finally:
-        asked.unload_model(model)  # Triton holds on to what it was given for as long
-        asked.load_model(model)
+        triton_client.unload_model(model)  # Triton holds on to what it was given for as long
+        triton_client.load_model(model)
 
 
 @both
 def test_a_model_is_unloaded_and_loaded_with_another_configuration(
-    asked: Client, backend: str
+    triton_client: Client, backend: str
 ) -> None:
     model = f"{backend}.simple_int8"
-    answer = plain(asked, asked.get_model_config(model))
-    settings = answer if asked.http else answer["config"]
+    answer = plain(triton_client, triton_client.get_model_config(model))
+    settings = answer if triton_client.http else answer["config"]
     try:
-        asked.unload_model(model)
-        assert not ready(asked, model)
+        triton_client.unload_model(model)
+        assert not ready(triton_client, model)
         settings = {**settings, "max_batch_size": 4}
-        asked.load_model(model, config=json.dumps(settings))
-        assert ready(asked, model)
-        changed = plain(asked, asked.get_model_config(model))
-        assert (changed if asked.http else changed["config"])["max_batch_size"] == 4
+        triton_client.load_model(model, config=json.dumps(settings))
+        assert ready(triton_client, model)
+        changed = plain(triton_client, triton_client.get_model_config(model))
+        assert (changed if triton_client.http else changed["config"])["max_batch_size"] == 4
     finally:
-        asked.unload_model(model)  # Triton holds on to what it was given for as long
-        asked.load_model(model)
-    again = plain(asked, asked.get_model_config(model))
-    assert (again if asked.http else again["config"])["max_batch_size"] == 8
+        triton_client.unload_model(model)  # Triton holds on to what it was given for as long
+        triton_client.load_model(model)
+    again = plain(triton_client, triton_client.get_model_config(model))
+    assert (again if triton_client.http else again["config"])["max_batch_size"] == 8
 
 
-def ready(asked: Client, model: str) -> bool:
-    return bool(asked.is_model_ready(model))
+def ready(triton_client: Client, model: str) -> bool:
+    return bool(triton_client.is_model_ready(model))
 
 
 @both
-def test_files_travel_with_a_model(asked: Client, backend: str, triton: Triton) -> None:
+def test_files_travel_with_a_model(triton_client: Client, backend: str, triton: Triton) -> None:
     code = b"""
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -307,7 +307,7 @@ class TritonPythonModel:
         tensor = pb_utils.Tensor("OUT", np.array([7], np.int32))
         return [pb_utils.InferenceResponse([tensor]) for _ in requests]
 """
-    name = f"sent_{backend}_{asked.form.replace('.', '_')}"
+    name = f"sent_{backend}_{triton_client.form.replace('.', '_')}"
     settings = {
         "name": name,
         "backend": "python",
@@ -317,19 +317,21 @@ class TritonPythonModel:
     }
     model = f"{backend}.{name}"
     try:
-        asked.load_model(model, config=json.dumps(settings), files={"file:1/model.py": code})
-        tensor = asked.input("IN", np.array([0], np.int32), "INT32")
-        assert asked.infer(model, [tensor]).as_numpy("OUT").tolist() == [7]
+        triton_client.load_model(
+            model, config=json.dumps(settings), files={"file:1/model.py": code}
+        )
+        tensor = triton_client.input("IN", np.array([0], np.int32), "INT32")
+        assert triton_client.infer(model, [tensor]).as_numpy("OUT").tolist() == [7]
     finally:
-        asked.unload_model(model)
+        triton_client.unload_model(model)
 
 
 @both
-def test_a_model_that_triton_does_not_have(asked: Client, backend: str) -> None:
+def test_a_model_that_triton_does_not_have(triton_client: Client, backend: str) -> None:
     fails(
         {"404", "StatusCode.NOT_FOUND"},
         "failed to load 'nosuch', failed to poll",
-        lambda: asked.load_model(f"{backend}.nosuch"),
+        lambda: triton_client.load_model(f"{backend}.nosuch"),
     )
 
 
@@ -338,67 +340,69 @@ HARMFUL = ("simple\0-mine", "x\\..", "x%2f..%2fsimple", "simple?x", "s" * 2000)
 
 
 @both
-def test_a_name_or_a_header_harms_no_model_and_no_connection(asked: Client, backend: str) -> None:
+def test_a_name_or_a_header_harms_no_model_and_no_connection(
+    triton_client: Client, backend: str
+) -> None:
     """A server may cut names at NUL, and closes connections over long names and headers."""
     for name in HARMFUL:
-        fails(WRONG, "the model name ", lambda n=name: asked.unload_model(f"{backend}.{n}"))  # type: ignore[misc]
-        fails(WRONG, "the model name ", lambda n=name: infer(asked, f"{backend}.{n}"))  # type: ignore[misc]
+        fails(WRONG, "the model name ", lambda n=name: triton_client.unload_model(f"{backend}.{n}"))  # type: ignore[misc]
+        fails(WRONG, "the model name ", lambda n=name: infer(triton_client, f"{backend}.{n}"))  # type: ignore[misc]
     for header in ("baggage", "tracestate", "traceparent", "x-request-id"):
-        answer = infer(asked, f"{backend}.simple", headers={header: "k=" + "v" * 9000})
+        answer = infer(triton_client, f"{backend}.simple", headers={header: "k=" + "v" * 9000})
         assert answer.as_numpy("OUTPUT0")[0, 0] == 2
-    assert ready(asked, f"{backend}.simple")
+    assert ready(triton_client, f"{backend}.simple")
 
 
-def test_models_inside_are_neither_loaded_nor_unloaded(asked: Client) -> None:
-    fails(REFUSED, "inside infergate", lambda: asked.load_model("inside.simple"))
-    fails(REFUSED, "inside infergate", lambda: asked.unload_model("inside.simple"))
+def test_models_inside_are_neither_loaded_nor_unloaded(triton_client: Client) -> None:
+    fails(REFUSED, "inside infergate", lambda: triton_client.load_model("inside.simple"))
+    fails(REFUSED, "inside infergate", lambda: triton_client.unload_model("inside.simple"))
 
 
-def test_log_settings(asked: Client, triton: Triton) -> None:
+def test_log_settings(triton_client: Client, triton: Triton) -> None:
     def value(answer: Any, name: str) -> Any:
-        if asked.http:
+        if triton_client.http:
             return answer[name]
         setting = answer.settings[name]
         return getattr(setting, setting.WhichOneof("parameter_choice"))
 
-    before = asked.get_log_settings()
+    before = triton_client.get_log_settings()
     level = value(before, "log_verbose_level")
     try:
-        answer = asked.update_log_settings({"log_verbose_level": level + 1})
+        answer = triton_client.update_log_settings({"log_verbose_level": level + 1})
         assert value(answer, "log_verbose_level") == level + 1
-        assert value(asked.get_log_settings(), "log_verbose_level") == level + 1
+        assert value(triton_client.get_log_settings(), "log_verbose_level") == level + 1
     finally:
-        asked.update_log_settings({"log_verbose_level": level})
-    assert value(asked.get_log_settings(), "log_error") is True
+        triton_client.update_log_settings({"log_verbose_level": level})
+    assert value(triton_client.get_log_settings(), "log_error") is True
 
 
 @pytest.mark.parametrize("model", ["", "rest.simple", "grpc.simple"])
-def test_trace_settings(asked: Client, model: str) -> None:
+def test_trace_settings(triton_client: Client, model: str) -> None:
     def values(answer: Any, name: str) -> Any:
-        told = answer[name] if asked.http else list(answer.settings[name].value)
-        return [told] if isinstance(told, str) else told
+        response = answer[name] if triton_client.http else list(answer.settings[name].value)
+        return [response] if isinstance(response, str) else response
 
-    rate = values(asked.get_trace_settings(model), "trace_rate")
+    rate = values(triton_client.get_trace_settings(model), "trace_rate")
     try:
         settings = {"trace_rate": "77"}
-        assert values(asked.update_trace_settings(model, settings), "trace_rate") == ["77"]
-        assert values(asked.get_trace_settings(model), "trace_rate") == ["77"]
-        assert values(asked.get_trace_settings(model), "trace_level") == ["OFF"]
+        assert values(triton_client.update_trace_settings(model, settings), "trace_rate") == ["77"]
+        assert values(triton_client.get_trace_settings(model), "trace_rate") == ["77"]
+        assert values(triton_client.get_trace_settings(model), "trace_level") == ["OFF"]
     finally:
-        asked.update_trace_settings(model, {"trace_rate": None if model else rate[0]})
-    assert values(asked.get_trace_settings(model), "trace_rate") == rate
+        triton_client.update_trace_settings(model, {"trace_rate": None if model else rate[0]})
+    assert values(triton_client.get_trace_settings(model), "trace_rate") == rate
 
 
-def test_trace_settings_of_models_elsewhere(asked: Client) -> None:
-    fails(REFUSED, "no trace settings", lambda: asked.get_trace_settings("inside.simple"))
+def test_trace_settings_of_models_elsewhere(triton_client: Client) -> None:
+    fails(REFUSED, "no trace settings", lambda: triton_client.get_trace_settings("inside.simple"))
 
 
-def test_unknown_models(asked: Client) -> None:
+def test_unknown_models(triton_client: Client) -> None:
     for act in (
-        lambda: asked.load_model("nosuch"),
-        lambda: asked.get_model_config("nosuch"),
-        lambda: asked.get_inference_statistics("nosuch"),
-        lambda: asked.get_trace_settings("nosuch"),
+        lambda: triton_client.load_model("nosuch"),
+        lambda: triton_client.get_model_config("nosuch"),
+        lambda: triton_client.get_inference_statistics("nosuch"),
+        lambda: triton_client.get_trace_settings("nosuch"),
     ):
         fails(UNKNOWN, "no route for model 'nosuch'", act)
 
@@ -432,34 +436,35 @@ def old(two_servers: tuple[LegacyServer, LegacyServer]) -> Iterator[dict[str, Cl
 def test_a_legacy_model_is_loaded_on_every_endpoint(
     old: dict[str, Client], two_servers: tuple[LegacyServer, LegacyServer], form: str, backend: str
 ) -> None:
-    asked = old[form]
+    triton_client = old[form]
     model = f"{backend}.simple"
 
     def changes() -> list[int]:
-        told = [
-            [str(each.get("target") or each.get("rpc")) for each in s.asked()] for s in two_servers
+        response = [
+            [str(each.get("target") or each.get("rpc")) for each in s.requests()]
+            for s in two_servers
         ]
-        return [sum("odel" in t and "ontrol" in t for t in each) for each in told]
+        return [sum("odel" in t and "ontrol" in t for t in each) for each in response]
 
     before = changes()
     for name in HARMFUL:
-        fails(WRONG, "the model name ", lambda n=name: asked.unload_model(f"{backend}.{n}"))  # type: ignore[misc]
+        fails(WRONG, "the model name ", lambda n=name: triton_client.unload_model(f"{backend}.{n}"))  # type: ignore[misc]
     assert changes() == before
-    asked.load_model(model)
+    triton_client.load_model(model)
     assert changes() == [count + 1 for count in before]
-    answer = plain(asked, asked.get_model_config(model))
-    settings = answer if asked.http else answer["config"]
+    answer = plain(triton_client, triton_client.get_model_config(model))
+    settings = answer if triton_client.http else answer["config"]
     assert (settings["max_batch_size"], settings["input"][0]["name"]) == (8, "INPUT0")
     assert settings["instance_group"]  # the status tells more than metadata would
-    assert infer(asked, model).as_numpy("OUTPUT0")[0, 0] == 2
-    asked.unload_model(model)
+    assert infer(triton_client, model).as_numpy("OUTPUT0")[0, 0] == 2
+    triton_client.unload_model(model)
     assert changes() == [count + 2 for count in before]
     fails(
         {"500", "StatusCode.INTERNAL"},
         "2 of 2 endpoints of backend .* failed: failed to load 'nosuch'",
-        lambda: asked.load_model(f"{backend}.nosuch"),
+        lambda: triton_client.load_model(f"{backend}.nosuch"),
     )
-    fails(REFUSED, "accepts no parameters", lambda: asked.load_model(model, config="{}"))
+    fails(REFUSED, "accepts no parameters", lambda: triton_client.load_model(model, config="{}"))
 
 
 # ---- off
@@ -474,21 +479,25 @@ def off() -> Iterator[dict[str, Client]]:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_off(off: dict[str, Client], form: str) -> None:
-    asked = off[form]
-    fails(POLLING, "not allowed if polling", lambda: asked.load_model("simple"))
-    fails(POLLING, "not allowed if polling", lambda: asked.unload_model("simple"))
-    fails(REFUSED, "settings: true", asked.get_log_settings)
-    fails(REFUSED, "settings: true", lambda: asked.update_trace_settings("", {"trace_rate": "1"}))
-    answer = asked.get_model_repository_index()
-    listed = answer if asked.http else plain(asked, answer)["models"]
+    triton_client = off[form]
+    fails(POLLING, "not allowed if polling", lambda: triton_client.load_model("simple"))
+    fails(POLLING, "not allowed if polling", lambda: triton_client.unload_model("simple"))
+    fails(REFUSED, "settings: true", triton_client.get_log_settings)
+    fails(
+        REFUSED,
+        "settings: true",
+        lambda: triton_client.update_trace_settings("", {"trace_rate": "1"}),
+    )
+    answer = triton_client.get_model_repository_index()
+    listed = answer if triton_client.http else plain(triton_client, answer)["models"]
     assert {"simple", "digits"} <= {each["name"] for each in listed}
-    told = asked.get_server_metadata()
-    extensions = set(told["extensions"] if asked.http else told.extensions)
+    metadata = triton_client.get_server_metadata()
+    extensions = set(metadata["extensions"] if triton_client.http else metadata.extensions)
     assert {"model_configuration", "statistics"} <= extensions
     assert not {"model_repository", "trace", "logging"} & extensions
-    infer(asked, "simple")
-    assert counted(asked)["simple"] >= 1
-    assert counted(asked)["identity"] >= 0
+    infer(triton_client, "simple")
+    assert counted(triton_client)["simple"] >= 1
+    assert counted(triton_client)["identity"] >= 0
 
 
 # ---- MLServer and KServe
@@ -509,32 +518,36 @@ def others(mlserver: MLServer, kserve: KServe) -> Iterator[Infergate]:
 @pytest.mark.parametrize("form", FORMS[:2])
 @pytest.mark.parametrize("backend", ["ml-rest", "ml-grpc"])
 def test_mlserver(others: Infergate, form: str, backend: str) -> None:
-    with client(form, others.http, others.grpc) as asked:
+    with client(form, others.http, others.grpc) as triton_client:
         model = f"{backend}.simple"
-        asked.unload_model(model)
+        triton_client.unload_model(model)
         with pytest.raises(InferenceServerException):
-            infer(asked, model)
-        asked.load_model(model)
-        assert infer(asked, model).as_numpy("OUTPUT0")[0, 0] == 2
-        assert counted(asked, model)[model] >= 1
-        answer = plain(asked, asked.get_model_config(model))
-        assert (answer if asked.http else answer["config"])["name"] == model
-        fails(REFUSED, "accepts no parameters", lambda: asked.load_model(model, config="{}"))
+            infer(triton_client, model)
+        triton_client.load_model(model)
+        assert infer(triton_client, model).as_numpy("OUTPUT0")[0, 0] == 2
+        assert counted(triton_client, model)[model] >= 1
+        answer = plain(triton_client, triton_client.get_model_config(model))
+        assert (answer if triton_client.http else answer["config"])["name"] == model
+        fails(
+            REFUSED, "accepts no parameters", lambda: triton_client.load_model(model, config="{}")
+        )
 
 
 @pytest.mark.parametrize("form", FORMS[:2])
 @pytest.mark.parametrize("backend", ["k-rest", "k-grpc"])
-def test_kserve_is_asked_in_its_own_words(others: Infergate, form: str, backend: str) -> None:
+def test_kserve_gets_its_own_form_of_the_request(
+    others: Infergate, form: str, backend: str
+) -> None:
     """Asked by Triton's message it would look for a model without a name. KServe 0.21 fails to
     answer over gRPC when it has loaded a model (it looks into a result that is None)."""
-    with client(form, others.http, others.grpc) as asked:
+    with client(form, others.http, others.grpc) as triton_client:
         if backend == "k-rest":
-            asked.load_model(f"{backend}.simple")
+            triton_client.load_model(f"{backend}.simple")
         else:
             with pytest.raises(InferenceServerException, match="Internal server error"):
-                asked.load_model(f"{backend}.simple")
+                triton_client.load_model(f"{backend}.simple")
         with pytest.raises(InferenceServerException, match=r"ModelNotReady|not ready"):
-            asked.load_model(f"{backend}.nosuch")
+            triton_client.load_model(f"{backend}.nosuch")
 
 
 def test_a_client_of_kserve_is_answered_in_its_words(others: Infergate) -> None:

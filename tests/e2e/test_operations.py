@@ -79,7 +79,7 @@ def lines(gateway: Infergate, wanted: int, mark: str) -> list[dict[str, object]]
         time.sleep(0.02)
 
 
-def test_what_is_told_besides_requests_is_json_too(gateway: Infergate) -> None:
+def test_other_log_lines_are_json_too(gateway: Infergate) -> None:
     os.kill(gateway.pid, signal.SIGHUP)
     (line,) = lines(gateway, 1, "SIGHUP")
     assert (line["event"], line["level"], line["logger"]) == ("config_taken", "INFO", "infergate")
@@ -133,8 +133,8 @@ def test_neither_secrets_nor_data_are_in_the_log(gateway: Infergate) -> None:
 
 
 def test_an_error_gives_the_requests_id_back(gateway: Infergate) -> None:
-    asked = ask(gateway.http, "/v2/models/none/infer", b"{}", {"x-request-id": "given-1"})
-    assert asked["x-request-id"] == "given-1"
+    response = ask(gateway.http, "/v2/models/none/infer", b"{}", {"x-request-id": "given-1"})
+    assert response["x-request-id"] == "given-1"
     own = ask(gateway.http, "/v2/models/none/infer", b"{}", {})["x-request-id"]
     (line,) = lines(gateway, 1, f'"{own}"')
     assert (line["outcome"], line["event"]) == ("not_found", "request")
@@ -321,10 +321,12 @@ def test_sigterm_lets_a_request_finish_and_exits_cleanly(triton: Triton, tmp_pat
     with started_by_hand(tmp_path, config) as (process, data, admin):
 
         def ask() -> None:
-            with client("http", data, "") as asked:
-                one = asked.input("INPUT0", np.array([1], np.int32), "INT32")
-                seconds = asked.input("SECONDS", np.array([1.0], np.float32), "FP32")
-                results.append(asked.infer("slow", [one, seconds]).as_numpy("OUTPUT0").tolist())
+            with client("http", data, "") as triton_client:
+                one = triton_client.input("INPUT0", np.array([1], np.int32), "INT32")
+                seconds = triton_client.input("SECONDS", np.array([1.0], np.float32), "FP32")
+                results.append(
+                    triton_client.infer("slow", [one, seconds]).as_numpy("OUTPUT0").tolist()
+                )
 
         thread = threading.Thread(target=ask)
         thread.start()

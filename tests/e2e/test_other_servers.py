@@ -46,34 +46,36 @@ def gateway(mlserver: MLServer, kserve: KServe) -> Iterator[Infergate]:
 
 
 @pytest.fixture(params=FORMS)
-def asked(request: pytest.FixtureRequest, gateway: Infergate) -> Iterator[Client]:
+def triton_client(request: pytest.FixtureRequest, gateway: Infergate) -> Iterator[Client]:
     with client(request.param, gateway.http, gateway.grpc) as made:
         yield made
 
 
-def forms(asked: Client) -> tuple[bool, ...]:
-    return (True, False) if asked.http else (True,)
+def forms(triton_client: Client) -> tuple[bool, ...]:
+    return (True, False) if triton_client.http else (True,)
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_sum_and_difference(asked: Client, server: str) -> None:
+def test_sum_and_difference(triton_client: Client, server: str) -> None:
     a, b = np.arange(32, dtype=np.int32).reshape(2, 16), np.ones((2, 16), np.int32)
-    for binary in forms(asked):
+    for binary in forms(triton_client):
         inputs = [
-            asked.input("INPUT0", a, "INT32", binary=binary),
-            asked.input("INPUT1", b, "INT32", binary=binary),
+            triton_client.input("INPUT0", a, "INT32", binary=binary),
+            triton_client.input("INPUT1", b, "INT32", binary=binary),
         ]
-        answer = asked.infer(f"{server}.simple", inputs, request_id="mine")
+        answer = triton_client.infer(f"{server}.simple", inputs, request_id="mine")
         np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), a + b)
         np.testing.assert_array_equal(answer.as_numpy("OUTPUT1"), a - b)
-        told = answer.get_response()
-        assert (told["id"] if asked.http else told.id) == "mine"
-        assert (told["model_name"] if asked.http else told.model_name) == f"{server}.simple"
+        response = answer.get_response()
+        assert (response["id"] if triton_client.http else response.id) == "mine"
+        assert (
+            response["model_name"] if triton_client.http else response.model_name
+        ) == f"{server}.simple"
 
 
 # What the servers themselves lack: BF16 is in neither's list of datatypes, MLServer's gRPC and
 # KServe's JSON have no FP16.
-LACKS = {
+UNSUPPORTED_DATATYPES = {
     "mlserver.rest": {"BF16"},
     "mlserver.grpc": {"BF16"},
     "kserve.rest": {"BF16"},
@@ -83,79 +85,79 @@ LACKS = {
 
 @pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize("datatype", ARRAYS)
-def test_each_datatype(asked: Client, server: str, datatype: str) -> None:
+def test_each_datatype(triton_client: Client, server: str, datatype: str) -> None:
     array = ARRAYS[datatype]
-    tensor = asked.input("INPUT0", array, datatype)
-    if datatype in LACKS[server]:
+    tensor = triton_client.input("INPUT0", array, datatype)
+    if datatype in UNSUPPORTED_DATATYPES[server]:
         with pytest.raises(InferenceServerException):
-            asked.infer(f"{server}.identity", [tensor])
+            triton_client.infer(f"{server}.identity", [tensor])
         return
-    result = asked.infer(f"{server}.identity", [tensor]).as_numpy("OUTPUT0")
+    result = triton_client.infer(f"{server}.identity", [tensor]).as_numpy("OUTPUT0")
     assert result.dtype == array.dtype
     assert result.tolist() == array.tolist()
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_classes_are_computed_by_the_gateway(asked: Client, server: str) -> None:
+def test_classes_are_computed_by_the_gateway(triton_client: Client, server: str) -> None:
     """Neither server knows of them."""
     a = np.arange(32, dtype=np.int32).reshape(2, 16) * 7 % 31
-    for binary in forms(asked):
-        inputs = [asked.input(f"INPUT{i}", a, "INT32", binary=binary) for i in range(2)]
+    for binary in forms(triton_client):
+        inputs = [triton_client.input(f"INPUT{i}", a, "INT32", binary=binary) for i in range(2)]
         outputs = [
-            asked.output("OUTPUT0", binary=binary, classes=2),
-            asked.output("OUTPUT1", binary=binary),
+            triton_client.output("OUTPUT0", binary=binary, classes=2),
+            triton_client.output("OUTPUT1", binary=binary),
         ]
-        answer = asked.infer(f"{server}.simple", inputs, outputs=outputs)
-        told = [
+        answer = triton_client.infer(f"{server}.simple", inputs, outputs=outputs)
+        response = [
             [x if isinstance(x, str) else x.decode() for x in row]
             for row in answer.as_numpy("OUTPUT0")
         ]
         best = np.argsort(-a, axis=1)[:, :2]
-        assert told == [
-            [f"{2 * row[i]}:{i}:{'abcdefghijklmnop'[i]}" for i in places]
-            for row, places in zip(a, best, strict=True)
+        assert response == [
+            [f"{2 * row[i]}:{i}:{'abcdefghijklmnop'[i]}" for i in positions]
+            for row, positions in zip(a, best, strict=True)
         ]
         np.testing.assert_array_equal(answer.as_numpy("OUTPUT1"), a - a)
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_metadata_readiness_and_versions(asked: Client, server: str) -> None:
-    extra: dict[str, Any] = {} if asked.http else {"as_json": True}
-    told = asked.get_model_metadata(f"{server}.simple", **extra)
-    assert told["name"] == f"{server}.simple"
-    assert {t["name"] for t in told["inputs"]} == {"INPUT0", "INPUT1"}
-    assert asked.is_model_ready(f"{server}.simple")
-    if asked.http:
-        assert not asked.is_model_ready(f"{server}.no-such-model")
+def test_metadata_readiness_and_versions(triton_client: Client, server: str) -> None:
+    extra: dict[str, Any] = {} if triton_client.http else {"as_json": True}
+    metadata = triton_client.get_model_metadata(f"{server}.simple", **extra)
+    assert metadata["name"] == f"{server}.simple"
+    assert {t["name"] for t in metadata["inputs"]} == {"INPUT0", "INPUT1"}
+    assert triton_client.is_model_ready(f"{server}.simple")
+    if triton_client.http:
+        assert not triton_client.is_model_ready(f"{server}.no-such-model")
     else:  # KServe answers NOT_FOUND, MLServer INTERNAL, where Triton says false
         with pytest.raises(InferenceServerException, match=r"NOT_FOUND|ModelNotFound"):
-            asked.is_model_ready(f"{server}.no-such-model")
-    tensor = asked.input("INPUT0", np.ones(2, np.float32), "FP32")
+            triton_client.is_model_ready(f"{server}.no-such-model")
+    tensor = triton_client.input("INPUT0", np.ones(2, np.float32), "FP32")
     if server.startswith("kserve"):  # KServe has no versions; asking for one is no reason to fail
-        asked.infer(f"{server}.identity", [tensor], model_version="1")
+        triton_client.infer(f"{server}.identity", [tensor], model_version="1")
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_errors(asked: Client, server: str) -> None:
-    tensor = asked.input("INPUT0", np.ones(2, np.float32), "FP32")
+def test_errors(triton_client: Client, server: str) -> None:
+    tensor = triton_client.input("INPUT0", np.ones(2, np.float32), "FP32")
     with pytest.raises(InferenceServerException) as unknown:
-        asked.infer(f"{server}.no-such-model", [tensor])
+        triton_client.infer(f"{server}.no-such-model", [tensor])
     assert unknown.value.status() in {"404", "StatusCode.NOT_FOUND"}
     with pytest.raises(InferenceServerException) as failed:
-        asked.infer(f"{server}.fail", [tensor])
+        triton_client.infer(f"{server}.fail", [tensor])
     assert failed.value.status() in {"500", "StatusCode.INTERNAL"}
     assert "Traceback" not in str(failed.value)
 
 
-def test_readiness_of_the_gateway_is_that_of_all_servers(asked: Client) -> None:
-    assert asked.is_server_ready()
+def test_readiness_of_the_gateway_is_that_of_all_servers(triton_client: Client) -> None:
+    assert triton_client.is_server_ready()
 
 
 MARKED = {"content_type": "base64"}
 
 
 @pytest.mark.parametrize(
-    ("server", "datatype", "given", "told"),
+    ("server", "datatype", "given", "expected"),
     [
         *((each, "FP32", [1.5, None, "Infinity", "-Infinity"], None) for each in SERVERS),
         *((each, "BYTES", "plain", ["plain"]) for each in SERVERS),
@@ -167,24 +169,24 @@ MARKED = {"content_type": "base64"}
     ],
 )
 def test_what_servers_spell_in_different_ways(
-    gateway: Infergate, server: str, datatype: str, given: Any, told: list[str] | None
+    gateway: Infergate, server: str, datatype: str, given: Any, expected: list[str] | None
 ) -> None:
     """MLServer reads null, others words; none of these reads base64 by its mark as it stands."""
     parameters = MARKED if isinstance(given, list) and datatype == "BYTES" else {}
     shape = [len(given) if isinstance(given, list) else 1]
     tensor = {"name": "INPUT0", "datatype": datatype, "shape": shape, "data": given}
-    asked = urllib.request.Request(
+    request = urllib.request.Request(
         f"http://{gateway.http}/v2/models/{server}.identity/infer",
         json.dumps({"inputs": [tensor | {"parameters": parameters}]}).encode(),
     )
-    with urllib.request.urlopen(asked) as answer:
+    with urllib.request.urlopen(request) as answer:
         (output,) = json.load(answer)["outputs"]
-    if told is None:
+    if expected is None:
         nan, *others = (float("nan" if x is None else x) for x in output["data"][1:])
         assert math.isnan(nan)
         assert others == [math.inf, -math.inf]
     else:
-        assert output["data"] == told
+        assert output["data"] == expected
         assert ((output.get("parameters") or {}).get("content_type") == "base64") is (
-            "/w==" in told
+            "/w==" in expected
         )

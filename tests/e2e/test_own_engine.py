@@ -75,11 +75,11 @@ def test_32_mib_each_way_through_two_gateways(gateway: Infergate) -> None:
 
 
 def test_a_stream(gateway: Infergate) -> None:
-    told = pb.ModelInferRequest(model_name="again.identity")
+    result = pb.ModelInferRequest(model_name="again.identity")
     for name in ("INPUT0", "INPUT1"):
-        told.inputs.add(name=name, datatype="UINT8", shape=[1])
-        told.raw_input_contents.append(b"\7")
-    message = told.SerializeToString()
+        result.inputs.add(name=name, datatype="UINT8", shape=[1])
+        result.raw_input_contents.append(b"\7")
+    message = result.SerializeToString()
     with channel(gateway.grpc) as made:
         stream = made.stream_stream(INFER.replace("ModelInfer", "ModelStreamInfer"))
         answers = list(stream(iter([message] * 20), timeout=30))
@@ -129,12 +129,12 @@ def test_curl(gateway: Infergate, tmp_path: object) -> None:
     if tool is None:
         pytest.skip("curl is not installed")
     url = f"http://{gateway.grpc}{INFER.replace('ModelInfer', 'ServerLive')}"
-    asked = [tool, "-sS", "--http2-prior-knowledge", "-i", "--data-binary", "@-", url]
+    requests = [tool, "-sS", "--http2-prior-knowledge", "-i", "--data-binary", "@-", url]
     kinds = [("application/grpc", "200", "0"), ("text/html", "415", "2")]
     for kind, status, code in kinds:
         headers = ["-H", f"content-type: {kind}", "-H", "te: trailers"]
         done = subprocess.run(
-            [*asked, *headers], input=bytes(5), check=False, capture_output=True, timeout=30
+            [*requests, *headers], input=bytes(5), check=False, capture_output=True, timeout=30
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith(f"HTTP/2 {status}".encode())

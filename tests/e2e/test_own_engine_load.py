@@ -31,7 +31,7 @@ from faults.watch import (
     alive,
     complaints,
     descriptors,
-    growing_at_most,
+    limited_growth,
     resident,
     until,
 )
@@ -72,16 +72,16 @@ def test_thousands_of_streams_on_a_connection(gateway: Infergate, rpc: RpcBacken
     with channel(gateway.grpc) as made:
         assert call(made, message()).code is grpc.StatusCode.OK
         before = descriptors(gateway.pid), gauge(gateway, "infergate_tasks")
-        with growing_at_most(gateway.pid, 200 * MIB):
+        with limited_growth(gateway.pid, 200 * MIB):
             go = threading.Event()
             opened = [
                 made.stream_stream(STREAM)(_said(go), timeout=5 * SECONDS) for _ in range(STREAMS)
             ]
             for each in opened:
                 next(each)
-            asked = made.unary_unary(INFER)
+            request = made.unary_unary(INFER)
             pending = [
-                asked.future(infer_message("depot"), timeout=5 * SECONDS) for _ in range(UNARY)
+                request.future(infer_message("depot"), timeout=5 * SECONDS) for _ in range(UNARY)
             ]
             until(
                 lambda: gauge(gateway, "infergate_in_flight_requests") >= UNARY, "all are under way"
@@ -113,13 +113,13 @@ def _said(go: threading.Event) -> Iterator[bytes]:
 def test_a_thousand_connections(gateway: Infergate) -> None:
     """One call each, some after the other and some at once, of which some leave without a word."""
     hello = h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0)
-    asked = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.asking(INFER))
-    asked += h2.frame(h2.DATA, h2.END_STREAM, 1, h2.message(message()))
+    request = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.request_headers(INFER))
+    request += h2.frame(h2.DATA, h2.END_STREAM, 1, h2.message(message()))
     before = descriptors(gateway.pid)
 
     def one(number: int) -> bool:
         with Client(gateway.grpc) as client:
-            client.send(hello + asked)
+            client.send(hello + request)
             if number % 3 == 0:
                 client.reset()
                 return True
@@ -128,7 +128,7 @@ def test_a_thousand_connections(gateway: Infergate) -> None:
                 for each in h2.frames(client.exactly)
             )
 
-    with growing_at_most(gateway.pid, 64 * MIB), ThreadPoolExecutor(20) as threads:
+    with limited_growth(gateway.pid, 64 * MIB), ThreadPoolExecutor(20) as threads:
         assert all(threads.map(one, range(1000)))
     until(lambda: descriptors(gateway.pid) <= before, "all are closed")
     until(lambda: gauge(gateway, "infergate_in_flight_requests") == 0, "nothing is under way")
@@ -140,17 +140,17 @@ def test_a_thousand_connections(gateway: Infergate) -> None:
 class Callers:
     """Threads that call one after the other until the block is left; ``ended`` counts how."""
 
-    def __init__(self, address: str, asked: bytes) -> None:
+    def __init__(self, address: str, request: bytes) -> None:
         self.ended: Counter[str] = Counter()
         self._address = address
-        self._asked = asked
+        self._request = request
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._run) for _ in range(6)]
 
     def _run(self) -> None:
         with channel(self._address) as made:
             while not self._stop.is_set():
-                status = call(made, self._asked)
+                status = call(made, self._request)
                 self.ended[status.code.name] += 1
                 if status.code is not grpc.StatusCode.OK:
                     time.sleep(0.01)
@@ -168,7 +168,7 @@ class Callers:
 
 
 @contextlib.contextmanager
-def served(port: int) -> Iterator[RpcBackend]:
+def serve(port: int) -> Iterator[RpcBackend]:
     """A backend on ``port``, which is stopped without grace."""
     backend = RpcBackend()
     with ThreadPoolExecutor(8) as threads:
@@ -186,7 +186,7 @@ def test_a_backend_that_comes_and_goes() -> None:
     with started_infergate(config, engine="own") as gateway:
         with Callers(gateway.grpc, infer_message("depot")) as callers:
             for count in range(1, 6):
-                with served(port):
+                with serve(port):
                     until(lambda: callers.ended["OK"] >= 50 * count, "calls go well again")  # noqa: B023
         # CANCELLED is what grpcio's server says of what it had begun, INTERNAL: it said nothing.
         assert callers.ended.keys() <= {"OK", "UNAVAILABLE", "CANCELLED", "INTERNAL"}

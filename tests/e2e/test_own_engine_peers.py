@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2 as pb
 from e2e.running import Infergate, started_infergate
 from faults.rpc import INFER, RpcBackend, call, channel, good_answer, infer_message
 from faults.watch import SECONDS, alive, complaints
-from peers.support.grpclib import started_grpclib, told_by_grpclib
+from peers.support.grpclib import grpclib_report, started_grpclib
 from peers.support.installed import Installed
 
 STREAM = INFER.replace("ModelInfer", "ModelStreamInfer")
@@ -45,11 +45,11 @@ readiness: lenient
 
 
 def identity(size: int = 4, model: str = "identity") -> bytes:
-    told = pb.ModelInferRequest(model_name=model)
+    grpclib_result = pb.ModelInferRequest(model_name=model)
     for name in ("INPUT0", "INPUT1"):
-        told.inputs.add(name=name, datatype="UINT8", shape=[size])
-        told.raw_input_contents.append(bytes(size))
-    return bytes(told.SerializeToString())
+        grpclib_result.inputs.add(name=name, datatype="UINT8", shape=[size])
+        grpclib_result.raw_input_contents.append(bytes(size))
+    return bytes(grpclib_result.SerializeToString())
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_nghttp(gateway: Infergate, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def told(gateway: Infergate, rpc: RpcBackend, grpclib: Installed) -> object:
+def grpclib_result(gateway: Infergate, rpc: RpcBackend, grpclib: Installed) -> object:
     quick = rpc.answer
     rpc.answer = lambda message, context: (
         rpc.wait(message, context) if b"slow" in message else quick(message, context)
@@ -97,26 +97,26 @@ def told(gateway: Infergate, rpc: RpcBackend, grpclib: Installed) -> object:
         "unknown": identity(model="né"),
         "slow": infer_message("depot-slow"),
     }
-    return told_by_grpclib(grpclib, gateway.grpc, said)
+    return grpclib_report(grpclib, gateway.grpc, said)
 
 
-def test_grpclib_as_a_client(told: dict[str, object]) -> None:
-    good = pb.ModelInferResponse.FromString(bytes.fromhex(str(told["good"])))
+def test_grpclib_as_a_client(grpclib_result: dict[str, object]) -> None:
+    good = pb.ModelInferResponse.FromString(bytes.fromhex(str(grpclib_result["good"])))
     assert good.raw_output_contents[0] == bytes(4)
-    assert told["many"] == [told["good"]]
-    assert told["given up"] == told["good"]
-    assert isinstance(told["large"], int)
-    assert told["large"] > 6_000_000
-    assert told["late"][0] == "DEADLINE_EXCEEDED"  # type: ignore[index]
-    assert told["unknown model"][0] == "NOT_FOUND"  # type: ignore[index]
-    assert "né" in told["unknown model"][1]  # type: ignore[index]
-    assert told["unknown method"][0] == "UNIMPLEMENTED"  # type: ignore[index]
-    assert told["no message"][0] == "INVALID_ARGUMENT"  # type: ignore[index]
-    sizes = told["stream"]
+    assert grpclib_result["many"] == [grpclib_result["good"]]
+    assert grpclib_result["given up"] == grpclib_result["good"]
+    assert isinstance(grpclib_result["large"], int)
+    assert grpclib_result["large"] > 6_000_000
+    assert grpclib_result["late"][0] == "DEADLINE_EXCEEDED"  # type: ignore[index]
+    assert grpclib_result["unknown model"][0] == "NOT_FOUND"  # type: ignore[index]
+    assert "né" in grpclib_result["unknown model"][1]  # type: ignore[index]
+    assert grpclib_result["unknown method"][0] == "UNIMPLEMENTED"  # type: ignore[index]
+    assert grpclib_result["no message"][0] == "INVALID_ARGUMENT"  # type: ignore[index]
+    sizes = grpclib_result["stream"]
     assert isinstance(sizes, list)
     assert len(sizes) == 20
     assert len(set(sizes)) == 1
-    assert told["in turn"] == sizes
+    assert grpclib_result["in turn"] == sizes
 
 
 def test_grpclib_as_a_server(grpclib: Installed) -> None:
@@ -126,9 +126,9 @@ def test_grpclib_as_a_server(grpclib: Installed) -> None:
         channel(running.grpc) as made,
     ):
         assert call(made, infer_message("depot")).code is grpc.StatusCode.OK
-        asked = made.unary_unary(INFER)
-        pending = [asked.future(infer_message("depot"), timeout=SECONDS) for _ in range(300)]
-        assert len({each.result() for each in pending}) == 1
+        method = made.unary_unary(INFER)
+        pending = [method.future(infer_message("depot"), timeout=SECONDS) for _ in range(300)]
+        assert len({each.grpclib_result() for each in pending}) == 1
         failed = call(made, infer_message("depot-fail"))
         assert failed.code is grpc.StatusCode.INVALID_ARGUMENT
         assert failed.details == "näh %41"
@@ -176,7 +176,7 @@ def through_envoy(_through_envoy: str, rpc: RpcBackend) -> Iterator[str]:
 def test_envoy_unary(through_envoy: str, rpc: RpcBackend) -> None:
     quick = rpc.answer
     with channel(through_envoy) as made:
-        asked = made.unary_unary(INFER)
+        method = made.unary_unary(INFER)
         zipped = call(made, identity(300_000), compression=grpc.Compression.Gzip)
         assert zipped.code is grpc.StatusCode.OK
         assert len(call(made, identity(8_000_000)).message) > 16_000_000
@@ -199,7 +199,7 @@ def test_envoy_unary(through_envoy: str, rpc: RpcBackend) -> None:
         assert rpc.cancelled.wait(SECONDS), "the deadline travels"
         rpc.entered.clear()
         rpc.cancelled.clear()
-        given_up = asked.future(infer_message("depot"), timeout=SECONDS)
+        given_up = method.future(infer_message("depot"), timeout=SECONDS)
         assert rpc.entered.wait(SECONDS)
         given_up.cancel()
         assert rpc.cancelled.wait(SECONDS), "cancelling travels"
@@ -214,9 +214,9 @@ def test_600_calls_at_once_through_a_plain_envoy(rpc: RpcBackend, tmp_path: Path
     with started_infergate(BUILTIN.format(rpc=rpc.address), engine="own") as running:
         for _ in range(4):
             with envoy(running.http, running.grpc, tmp_path) as proxy, channel(proxy.grpc) as made:
-                asked = made.unary_unary(INFER)
+                method = made.unary_unary(INFER)
                 messages = [identity(), infer_message("depot"), identity(100_000)] * 200
-                pending = [asked.future(each, timeout=SECONDS) for each in messages]
+                pending = [method.future(each, timeout=SECONDS) for each in messages]
                 assert Counter(each.code() for each in pending) == {grpc.StatusCode.OK: 600}
                 streams = [
                     made.stream_stream(STREAM)(iter([identity()]), timeout=SECONDS)

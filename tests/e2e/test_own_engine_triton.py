@@ -14,7 +14,7 @@ from tritonclient.grpc import aio
 from tritonclient.utils import InferenceServerException
 
 from e2e.running import Infergate, started_infergate
-from faults.watch import SECONDS, alive, complaints, growing_at_most, until
+from faults.watch import SECONDS, alive, complaints, limited_growth, until
 from peers.support.triton import Triton
 
 MIB = 1 << 20
@@ -65,29 +65,29 @@ def test_ways_to_ask(gateway: Infergate, compression: str | None, size: int) -> 
         got.put(result if error is None else error)
 
     with tc.InferenceServerClient(gateway.grpc) as client:
-        told = client.infer("id_UINT8", identity(size), compression_algorithm=compression)
-        assert (told.as_numpy("OUTPUT0") == numbers(size)).all()
+        response = client.infer("id_UINT8", identity(size), compression_algorithm=compression)
+        assert (response.as_numpy("OUTPUT0") == numbers(size)).all()
         for _ in range(10):
             client.async_infer("id_UINT8", identity(size), hand, compression_algorithm=compression)
         client.start_stream(hand, compression_algorithm=compression)
         for _ in range(10):
             client.async_stream_infer("id_UINT8", identity(size))
         for _ in range(20):
-            told = got.get(timeout=SECONDS)
-            assert not isinstance(told, Exception), told
-            assert (told.as_numpy("OUTPUT0") == numbers(size)).all()
+            response = got.get(timeout=SECONDS)
+            assert not isinstance(response, Exception), response
+            assert (response.as_numpy("OUTPUT0") == numbers(size)).all()
         client.stop_stream()
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 async def test_the_asyncio_client(gateway: Infergate, compression: str | None) -> None:
     async with aio.InferenceServerClient(gateway.grpc) as client:
-        asked = [
+        pending = [
             client.infer("id_UINT8", identity(1000 + each), compression_algorithm=compression)
             for each in range(50)
         ]
-        told = await asyncio.gather(*asked)
-        assert [len(each.as_numpy("OUTPUT0")) for each in told] == list(range(1000, 1050))
+        response = await asyncio.gather(*pending)
+        assert [len(each.as_numpy("OUTPUT0")) for each in response] == list(range(1000, 1050))
 
         async def requests() -> Any:
             for each in range(10):
@@ -138,6 +138,6 @@ def test_cancelling(gateway: Infergate) -> None:
 
 def test_a_big_message_and_what_it_takes(gateway: Infergate) -> None:
     size = 64 * MIB
-    with tc.InferenceServerClient(gateway.grpc) as client, growing_at_most(gateway.pid, 3 * size):
-        told = client.infer("id_UINT8", identity(size), client_timeout=100)
-        assert told.as_numpy("OUTPUT0").nbytes == size
+    with tc.InferenceServerClient(gateway.grpc) as client, limited_growth(gateway.pid, 3 * size):
+        response = client.infer("id_UINT8", identity(size), client_timeout=100)
+        assert response.as_numpy("OUTPUT0").nbytes == size

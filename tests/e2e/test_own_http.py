@@ -55,11 +55,11 @@ def body(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("binary", [True, False])
 def test_tritonclient(gateway: Infergate, compression: str | None, size: int, binary: bool) -> None:
     size = size if binary else min(size, 30_000)
-    told = np.arange(size, dtype=np.uint8)
+    result = np.arange(size, dtype=np.uint8)
     tensors = []
     for name in ("INPUT0", "INPUT1"):
         tensors.append(triton.InferInput(name, [size], "UINT8"))
-        tensors[-1].set_data_from_numpy(told, binary_data=binary)
+        tensors[-1].set_data_from_numpy(result, binary_data=binary)
     with triton.InferenceServerClient(gateway.http) as client:
         for _ in range(2):
             answer = client.infer(
@@ -68,7 +68,7 @@ def test_tritonclient(gateway: Infergate, compression: str | None, size: int, bi
                 request_compression_algorithm=compression,
                 response_compression_algorithm=compression,
             )
-            assert (answer.as_numpy("OUTPUT0") == told).all()
+            assert (answer.as_numpy("OUTPUT0") == result).all()
 
 
 @pytest.mark.parametrize(

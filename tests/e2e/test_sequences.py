@@ -89,7 +89,7 @@ def test_a_sequence_reaches_one_endpoint(
     with clients(form, gateways) as made:
         for step in range(1, 5):
             for number in numbers:
-                told = added(
+                result = added(
                     made[step % 2],
                     model,
                     step * number,
@@ -97,7 +97,7 @@ def test_a_sequence_reaches_one_endpoint(
                     sequence_start=step == 1,
                     sequence_end=step == 4,
                 )
-                assert told == number * step * (step + 1) // 2
+                assert result == number * step * (step + 1) // 2
         with pytest.raises(InferenceServerException, match="START"):
             added(made[0], model, 1, sequence_id=numbers[0])
 
@@ -110,7 +110,7 @@ def first_of(form: str, route: str) -> int:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_streams_too(gateways: tuple[Infergate, Infergate], protocol: str) -> None:
     numbers = range(3001, 3008)
-    told: dict[int, list[int]] = {number: [] for number in numbers}
+    fields: dict[int, list[int]] = {number: [] for number in numbers}
     with clients("grpc", gateways) as (made, _):
         wrong: list[Any] = []
 
@@ -119,7 +119,7 @@ def test_streams_too(gateways: tuple[Infergate, Infergate], protocol: str) -> No
                 wrong.append(error)
             else:
                 number = int(result.get_response().id)
-                told[number].append(int(result.as_numpy("OUTPUT")[0]))
+                fields[number].append(int(result.as_numpy("OUTPUT")[0]))
 
         made.start_stream(take)
         for step in range(1, 5):
@@ -135,7 +135,7 @@ def test_streams_too(gateways: tuple[Infergate, Infergate], protocol: str) -> No
                 )
         made.stop_stream()
     assert not wrong
-    assert told == {number: [1, 3, 6, 10] for number in numbers}
+    assert fields == {number: [1, 3, 6, 10] for number in numbers}
 
 
 @pytest.mark.parametrize("form", ["http", "grpc"])
@@ -150,17 +150,17 @@ def test_a_protocol_without_sequences_refuses_them(
     assert caught.value.status() in {"501", "StatusCode.UNIMPLEMENTED"}
 
 
-def test_legacy_clients_are_told_so_too(gateways: tuple[Infergate, Infergate]) -> None:
+def test_legacy_clients_get_the_same_error(gateways: tuple[Infergate, Infergate]) -> None:
     header = (
         'batch_size: 1 flags: 1 correlation_id: 5 input { name: "INPUT" } output { name: "OUTPUT" }'
     )
-    asked = urllib.request.Request(
+    request = urllib.request.Request(
         f"http://{gateways[0].http}/api/infer/none",
         b"\1\0\0\0",
         {"NV-InferRequest": header, "Content-Type": "application/octet-stream"},
     )
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(asked)
+        urllib.request.urlopen(request)
     caught.value.close()
     assert caught.value.code == 400
     assert "code: UNSUPPORTED" in caught.value.headers["NV-Status"]
@@ -183,11 +183,11 @@ def test_an_endpoint_that_is_away_takes_its_sequences_with_it() -> None:
             away = {}
             for number in numbers:
                 try:
-                    told = added(made, "accumulate", number, sequence_id=number)
+                    result = added(made, "accumulate", number, sequence_id=number)
                 except InferenceServerException as error:
                     away[number] = error
                 else:
-                    assert told == 2 * number
+                    assert result == 2 * number
         assert 0 < len(away) < len(numbers)
         for number, error in away.items():
             assert error.status() == "502"
@@ -213,7 +213,7 @@ def test_real_triton_behind_both_protocols(triton: Triton) -> None:
             with client(form, gateway.http, gateway.grpc) as made:
                 for model, number in (("rest", 71), ("grpc", 72)):
                     for step in range(1, 5):
-                        told = added(
+                        result = added(
                             made,
                             model,
                             step,
@@ -221,6 +221,6 @@ def test_real_triton_behind_both_protocols(triton: Triton) -> None:
                             sequence_start=step == 1,
                             sequence_end=step == 4,
                         )
-                        assert told == step * (step + 1) // 2
+                        assert result == step * (step + 1) // 2
                     with pytest.raises(InferenceServerException, match="START"):
                         added(made, model, 1, sequence_id=number)

@@ -144,9 +144,9 @@ def check_stream(one: Client, region: Shared, model: str) -> None:
             result = following()
             assert (region.get(np.int32, [1, 16], 2 * SIZE) == A + mine).all()
             assert (result.as_numpy("OUTPUT1") == A - mine).all()
-            told = result.get_response()
-            assert told.id == str(number)
-            assert [len(entry) for entry in told.raw_output_contents] == [0, SIZE]
+            response = result.get_response()
+            assert response.id == str(number)
+            assert [len(entry) for entry in response.raw_output_contents] == [0, SIZE]
         ask("unknown", name="nosuch")
         with pytest.raises(InferenceServerException, match="Unable to find shared memory region"):
             following()
@@ -161,14 +161,14 @@ def check_repeated(one: Client, region: Shared, model: str, *more: Any) -> None:
     """A decoupled model: each of its answers is written to the same place."""
     numbers = np.array([7, 8, 9], np.int32)
     region.put(numbers)
-    asked = tc.InferInput("IN", [3], "INT32")
-    asked.set_shared_memory(region.name, numbers.nbytes)
+    infer_input = tc.InferInput("IN", [3], "INT32")
+    infer_input.set_shared_memory(region.name, numbers.nbytes)
     delay = one.input("DELAY", np.full(3, 100, np.uint32), "UINT32")
     output = one.output("OUT")
     output.set_shared_memory(region.name, 4, offset=SIZE)
     with streaming(one) as following:
         outputs = [output, one.output("IDX")]
-        one.async_stream_infer(model, [asked, delay, *more], outputs=outputs)
+        one.async_stream_infer(model, [infer_input, delay, *more], outputs=outputs)
         for index, number in enumerate(numbers):
             assert following().as_numpy("IDX").tolist() == [index]
             assert region.get(np.int32, [1], SIZE).tolist() == [number]
@@ -181,10 +181,10 @@ def check(one: Client, region: Shared, model: str) -> None:
     assert (answer.as_numpy("OUTPUT1") == A - B).all()
     output = answer.get_output("OUTPUT0")
     assert (list(output["shape"]) if one.http else list(output.shape)) == [1, 16]
-    told = answer.get_response()
-    assert (told["id"] if one.http else told.id) == "7"
+    response = answer.get_response()
+    assert (response["id"] if one.http else response.id) == "7"
     if not one.http:
-        assert [len(entry) for entry in told.raw_output_contents] == [0, SIZE]
+        assert [len(entry) for entry in response.raw_output_contents] == [0, SIZE]
 
 
 # ---- read and written here
@@ -234,11 +234,11 @@ def test_strings(to_demo: Client) -> None:
         assert [bytes(each) for each in found.flat] == [str(w).encode() for w in words.flat]
 
 
-def test_registrations_are_told_and_forgotten(to_demo: Client) -> None:
+def test_registrations_are_listed_and_removed(to_demo: Client) -> None:
     with shared() as region:
         to_demo.register_system_shared_memory(region.name, region.key, 32, offset=8)
-        told = to_demo.get_system_shared_memory_status(region.name)
-        row = told[0] if to_demo.http else told.regions[region.name]
+        status = to_demo.get_system_shared_memory_status(region.name)
+        row = status[0] if to_demo.http else status.regions[region.name]
         if to_demo.http:
             assert row == {"name": region.name, "key": region.key, "offset": 8, "byte_size": 32}
         else:
@@ -270,11 +270,11 @@ def test_all_are_forgotten(to_demo: Client) -> None:
 
 
 def listed(one: Client) -> list[str]:
-    told = one.get_system_shared_memory_status()
-    return [each["name"] for each in told] if one.http else list(told.regions)
+    status = one.get_system_shared_memory_status()
+    return [each["name"] for each in status] if one.http else list(status.regions)
 
 
-def test_a_region_that_was_cut_off_is_told_and_harms_nobody(to_demo: Client) -> None:
+def test_a_truncated_region_is_reported_and_harms_no_other_request(to_demo: Client) -> None:
     """With a mapping, the first byte behind the end would have ended the process."""
     with registered(to_demo) as region:
         region.put(A, B)
@@ -332,18 +332,18 @@ def test_what_many_clients_do_at_once(gateway: Infergate) -> None:
     assert not [each for each in held if "infergate_test" in each]
 
 
-def post(gateway: Infergate, path: str, told: Any) -> tuple[int, str]:
-    body = told if isinstance(told, bytes) else json.dumps(told).encode()
-    asked = urllib.request.Request(f"http://{gateway.http}{path}", body, method="POST")
+def post(gateway: Infergate, path: str, fields: Any) -> tuple[int, str]:
+    body = fields if isinstance(fields, bytes) else json.dumps(fields).encode()
+    infer_input = urllib.request.Request(f"http://{gateway.http}{path}", body, method="POST")
     try:
-        with urllib.request.urlopen(asked) as answer:
+        with urllib.request.urlopen(infer_input) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, json.loads(error.read())["error"]
 
 
 @pytest.mark.parametrize(
-    ("told", "names"),
+    ("fields", "names"),
     [
         ({"key": "/nothing_of_this_name", "byte_size": 1}, "Unable to open"),
         ({"key": "", "byte_size": 1}, "Unable to open"),
@@ -373,31 +373,31 @@ def post(gateway: Infergate, path: str, told: Any) -> tuple[int, str]:
     ],
     ids=str,
 )
-def test_what_cannot_be_registered(gateway: Infergate, told: Any, names: str) -> None:
+def test_what_cannot_be_registered(gateway: Infergate, fields: Any, names: str) -> None:
     with shared() as region:
-        if isinstance(told, dict) and told.get("key") == "KEY":
-            told = {**told, "key": region.key}
-        status, said = post(gateway, "/v2/systemsharedmemory/region/wrong/register", told)
+        if isinstance(fields, dict) and fields.get("key") == "KEY":
+            fields = {**fields, "key": region.key}
+        status, said = post(gateway, "/v2/systemsharedmemory/region/wrong/register", fields)
     assert status == 400
     assert names in said
 
 
 def test_names_and_numbers_of_regions_are_bounded(gateway: Infergate, http: Client) -> None:
     with shared() as region:
-        told = {"key": region.key, "byte_size": 1}
-        assert post(gateway, "/v2/systemsharedmemory/register", told)[0] == 400
+        fields = {"key": region.key, "byte_size": 1}
+        assert post(gateway, "/v2/systemsharedmemory/register", fields)[0] == 400
         long = f"/v2/systemsharedmemory/region/{'x' * 257}/register"
-        assert post(gateway, long, told)[0] == 400
+        assert post(gateway, long, fields)[0] == 400
         for number in range(8):
             path = f"/v2/systemsharedmemory/region/r{number}/register"
-            assert post(gateway, path, told)[0] == 200
-        assert post(gateway, "/v2/systemsharedmemory/region/x/register", told)[0] == 413
+            assert post(gateway, path, fields)[0] == 200
+        assert post(gateway, "/v2/systemsharedmemory/region/x/register", fields)[0] == 413
         assert sorted(listed(http)) == [f"r{number}" for number in range(8)]
         assert post(gateway, "/v2/systemsharedmemory/unregister", b"")[0] == 200
         assert listed(http) == []
 
 
-PLACES: list[tuple[dict[str, Any], str]] = [
+BAD_REGIONS: list[tuple[dict[str, Any], str]] = [
     ({"shared_memory_byte_size": 60}, "needs 64 bytes"),
     ({"shared_memory_byte_size": 68}, "needs 64 bytes"),
     ({}, "needs 64 bytes"),
@@ -415,52 +415,54 @@ PLACES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "names"), PLACES, ids=str)
+@pytest.mark.parametrize(("wrong", "names"), BAD_REGIONS, ids=str)
 def test_where_no_input_is(
     gateway: Infergate, http: Client, wrong: dict[str, Any], names: str
 ) -> None:
     with registered(http) as region:
         parameters = {"shared_memory_region": region.name, **wrong}
         tensor = {"datatype": "INT32", "shape": [1, 16], "parameters": parameters}
-        told = {"inputs": [{"name": f"INPUT{i}", **tensor} for i in range(2)]}
-        status, said = post(gateway, "/v2/models/simple/infer", told)
+        fields = {"inputs": [{"name": f"INPUT{i}", **tensor} for i in range(2)]}
+        status, said = post(gateway, "/v2/models/simple/infer", fields)
         assert status == (404 if "other" in names else 413 if "limit" in names else 400)
         assert names in said
         region.put(A, B)
         check(http, region, "simple")
 
 
-def test_data_beside_a_place_and_classes_in_a_place(gateway: Infergate, http: Client) -> None:
+def test_inline_data_with_a_region_and_classes_in_a_region(
+    gateway: Infergate, http: Client
+) -> None:
     with registered(http) as region:
-        place = {"shared_memory_region": region.name, "shared_memory_byte_size": 64}
-        tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1, 16], "parameters": place}
+        where = {"shared_memory_region": region.name, "shared_memory_byte_size": 64}
+        tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1, 16], "parameters": where}
         both = {**tensor, "data": [0] * 16}
         status, said = post(gateway, "/v2/models/identity/infer", {"inputs": [both]})
         assert (status, "INPUT0" in said) == (400, True)
-        output = {"name": "OUTPUT0", "parameters": {**place, "classification": 1}}
-        asked = {"inputs": [tensor], "outputs": [output]}
-        status, said = post(gateway, "/v2/models/identity/infer", asked)
+        output = {"name": "OUTPUT0", "parameters": {**where, "classification": 1}}
+        infer_input = {"inputs": [tensor], "outputs": [output]}
+        status, said = post(gateway, "/v2/models/identity/infer", infer_input)
         assert (status, "OUTPUT0" in said) == (400, True)
 
 
 def test_strings_that_lie_about_their_lengths(gateway: Infergate, http: Client) -> None:
     with registered(http) as region:
         region.put(np.array([2**32 - 1, 0], np.uint32))
-        place = {"shared_memory_region": region.name, "shared_memory_byte_size": 8}
-        tensor = {"name": "INPUT0", "datatype": "BYTES", "shape": [1], "parameters": place}
+        where = {"shared_memory_region": region.name, "shared_memory_byte_size": 8}
+        tensor = {"name": "INPUT0", "datatype": "BYTES", "shape": [1], "parameters": where}
         status, said = post(gateway, "/v2/models/identity/infer", {"inputs": [tensor]})
         assert (status, "past the end" in said) == (400, True)
 
 
 def test_a_request_reads_no_more_than_a_body_may_hold(gateway: Infergate, http: Client) -> None:
     with registered(http, 3 * 2**20) as region:
-        place = {"shared_memory_region": region.name, "shared_memory_byte_size": 3 * 2**20}
-        tensor = {"datatype": "UINT8", "shape": [3 * 2**20], "parameters": place}
+        where = {"shared_memory_region": region.name, "shared_memory_byte_size": 3 * 2**20}
+        tensor = {"datatype": "UINT8", "shape": [3 * 2**20], "parameters": where}
         two = {"inputs": [{"name": f"INPUT{i}", **tensor} for i in range(2)]}
         assert post(gateway, "/v2/models/identity/infer", two)[0] == 413
         one = {
             "inputs": [{"name": "INPUT0", **tensor}],
-            "outputs": [{"name": "OUTPUT0", "parameters": place}],
+            "outputs": [{"name": "OUTPUT0", "parameters": where}],
         }
         assert post(gateway, "/v2/models/identity/infer", one)[0] == 200  # by another thread
 
@@ -470,14 +472,14 @@ def test_memory_on_a_gpu_needs_a_backend_that_reads_it(to_demo: Client) -> None:
     with pytest.raises(InferenceServerException, match="GPUs not supported") as refused:
         to_demo.register_cuda_shared_memory("gpu", handle, 0, 64)
     assert refused.value.status() in ("501", "StatusCode.UNIMPLEMENTED")
-    told = to_demo.get_cuda_shared_memory_status()
-    assert not (told if to_demo.http else told.regions)
+    status = to_demo.get_cuda_shared_memory_status()
+    assert not (status if to_demo.http else status.regions)
     to_demo.unregister_cuda_shared_memory("gpu")
 
 
-def test_the_extension_is_told_only_where_it_is_on(to_demo: Client) -> None:
-    told = to_demo.get_server_metadata()
-    extensions = told["extensions"] if to_demo.http else told.extensions
+def test_the_extension_is_listed_only_when_enabled(to_demo: Client) -> None:
+    metadata = to_demo.get_server_metadata()
+    extensions = metadata["extensions"] if to_demo.http else metadata.extensions
     assert "system_shared_memory" in extensions
     assert "cuda_shared_memory" not in extensions
 
@@ -522,9 +524,9 @@ def ways(gateway: Infergate, one: Client) -> set[str]:
     until = time.monotonic() + 10
     while time.monotonic() < until:  # a thread writes it
         lines = [line for line in gateway.log.read_text().splitlines() if spoken in line]
-        told = [json.loads(line) for line in lines if '"model":"forwarded.simple"' in line]
-        if told:
-            return {line["way"] for line in told if line["outcome"] == "ok"}
+        document = [json.loads(line) for line in lines if '"model":"forwarded.simple"' in line]
+        if document:
+            return {line["way"] for line in document if line["outcome"] == "ok"}
         time.sleep(0.01)
     raise AssertionError(gateway.log.read_text())
 
@@ -602,5 +604,5 @@ def test_off_is_the_default(triton: Triton) -> None:
                         placed(one, region, model)
                     assert refused.value.status() in ("501", "StatusCode.UNIMPLEMENTED")
                 metadata = one.get_server_metadata()
-                told = metadata["extensions"] if one.http else metadata.extensions
-                assert "system_shared_memory" not in told
+                response = metadata["extensions"] if one.http else metadata.extensions
+                assert "system_shared_memory" not in response

@@ -25,7 +25,7 @@ from tritonclient.utils import InferenceServerException
 
 from e2e.running import Infergate, started_infergate
 from faults.rpc import call, channel
-from faults.watch import SECONDS, complaints, counted, growing_at_most, until
+from faults.watch import SECONDS, complaints, counted, limited_growth, until
 from peers.support.mlserver import MLServer
 from peers.support.triton import Triton
 
@@ -126,8 +126,8 @@ class Streaming:
     @functools.cache  # noqa: B019 - a handful of objects
     def waits(self) -> bool:
         """Whether the model is Triton's, which has an input more."""
-        told = self.client.get_model_metadata("repeat")
-        return any(each.name == "WAIT" for each in told.inputs)
+        metadata = self.client.get_model_metadata("repeat")
+        return any(each.name == "WAIT" for each in metadata.inputs)
 
 
 @contextmanager
@@ -155,8 +155,12 @@ def test_a_decoupled_model_answers_one_by_one(gateway: Infergate) -> None:
         stream.repeat(4, delay=150, request_id="mine")
         for index in range(4):
             result = stream.next()
-            told = result.get_response()
-            assert (told.model_name, told.model_version, told.id) == ("repeat", "1", "mine")
+            response = result.get_response()
+            assert (response.model_name, response.model_version, response.id) == (
+                "repeat",
+                "1",
+                "mine",
+            )
             assert result.as_numpy("OUT").tolist() == [index]
             assert result.as_numpy("IDX").tolist() == [index]
             assert not final(result)
@@ -172,8 +176,8 @@ def test_the_empty_final_response_comes_where_it_is_wanted(gateway: Infergate, c
         assert [final(stream.next()) for _ in range(count)] == [False] * count
         last = stream.next()
         assert final(last)
-        told = last.get_response()
-        assert (told.id, told.model_name, len(told.outputs)) == ("a", "repeat", 0)
+        response = last.get_response()
+        assert (response.id, response.model_name, len(response.outputs)) == ("a", "repeat", 0)
         stream.repeat(1)
         assert not final(stream.next())
 
@@ -213,7 +217,7 @@ def test_sequences_in_a_stream(gateway: Infergate) -> None:
             assert [int(each.as_numpy("OUTPUT")[0]) for each in results] == [1, 3, 6, 10, 15]
 
 
-def test_errors_are_told_in_the_stream(gateway: Infergate) -> None:
+def test_errors_are_sent_in_the_stream(gateway: Infergate) -> None:
     with streaming(gateway) as stream:
         stream.repeat(1, model="triton.nosuch" if stream.waits() else "nosuch")
         with pytest.raises(InferenceServerException, match="nosuch"):
@@ -388,16 +392,16 @@ def test_mlservers_answers_go_on_in_its_form(mlserver: MLServer) -> None:
 
 
 @contextmanager
-def telling() -> Iterator[str]:
+def metadata_of() -> Iterator[str]:
     """The address of a server that gives each request two answers and metadata before and after
     them."""
 
     def serve(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        asked = pb.ModelInferRequest.FromString(next(messages))
-        context.send_initial_metadata((("x-first", asked.id), ("y-first", "no")))
+        request = pb.ModelInferRequest.FromString(next(messages))
+        context.send_initial_metadata((("x-first", request.id), ("y-first", "no")))
         for _ in range(2):
-            yield pb.ModelInferResponse(model_name="m", id=asked.id).SerializeToString()
-        context.set_trailing_metadata((("x-last", asked.id), ("y-last", "no")))
+            yield pb.ModelInferResponse(model_name="m", id=request.id).SerializeToString()
+        context.set_trailing_metadata((("x-last", request.id), ("y-last", "no")))
 
     with ThreadPoolExecutor(2) as threads:
         server = grpc.server(threads, options=[("grpc.so_reuseport", 0)])
@@ -413,7 +417,7 @@ def telling() -> Iterator[str]:
 
 
 def test_headers_of_the_backend_go_back_at_the_end_of_the_stream() -> None:
-    with telling() as address:
+    with metadata_of() as address:
         text = (
             f'backends:\n  b: {{protocol: v2-grpc, endpoints: ["grpc://{address}"], '
             "return_headers: [x-*]}\nroutes:\n  - {model: m, backend: b}\n"
@@ -423,16 +427,16 @@ def test_headers_of_the_backend_go_back_at_the_end_of_the_stream() -> None:
                 pb.ModelInferRequest(model_name="m", id=each).SerializeToString()
                 for each in ("one", "two")
             ]
-            asked = made.stream_stream(METHOD)(iter(messages), timeout=SECONDS)
-            assert len(list(asked)) == 4
-            told = dict(asked.trailing_metadata())
-    assert told in ({"x-first": each, "x-last": each} for each in ("one", "two"))
+            stream = made.stream_stream(METHOD)(iter(messages), timeout=SECONDS)
+            assert len(list(stream)) == 4
+            metadata = dict(stream.trailing_metadata())
+    assert metadata in ({"x-first": each, "x-last": each} for each in ("one", "two"))
 
 
 def test_the_same_as_triton_itself(before_triton: Infergate, triton: Triton) -> None:
     """Message for message, but for the model's name where it is routed by another."""
 
-    def asked(address: str, flag: bool) -> list[Any]:
+    def stream(address: str, flag: bool) -> list[Any]:
         message = pb.ModelInferRequest.FromString(
             repeat_message(3, wait=True, id="i", model_name="repeat_int32")
         )
@@ -447,7 +451,7 @@ def test_the_same_as_triton_itself(before_triton: Infergate, triton: Triton) -> 
         return read
 
     for flag in (False, True):
-        assert asked(before_triton.grpc, flag) == asked(triton.grpc, flag)
+        assert stream(before_triton.grpc, flag) == stream(triton.grpc, flag)
 
 
 def test_a_client_that_leaves_cancels_there(before_triton: Infergate) -> None:
@@ -474,7 +478,7 @@ def test_a_client_that_leaves_cancels_there(before_triton: Infergate) -> None:
     )
 
 
-def test_each_request_is_told_with_its_answers(inside: Infergate) -> None:
+def test_each_request_is_logged_with_its_response_count(inside: Infergate) -> None:
     with streaming(inside, headers={"x-request-id": "told"}) as stream:
         stream.repeat(3)
         for _ in range(3):
@@ -488,12 +492,12 @@ def test_each_request_is_told_with_its_answers(inside: Infergate) -> None:
         return [line for line in read if line.get("request_id") == "told"]
 
     until(lambda: len(lines()) == 2, "both are logged")
-    told = {(line["operation"], line["model"], line["outcome"]): line for line in lines()}
-    good = told["stream_infer", "repeat", "ok"]
+    fields = {(line["operation"], line["model"], line["outcome"]): line for line in lines()}
+    good = fields["stream_infer", "repeat", "ok"]
     assert good["messages"] == 3
     assert good["bytes_in"]
     assert good["bytes_out"]
-    assert told["stream_infer", "nosuch", "not_found"]["messages"] == 1
+    assert fields["stream_infer", "nosuch", "not_found"]["messages"] == 1
     until(lambda: "infergate_in_flight_requests 0.0" in inside.metrics(), "nothing is served")
 
 
@@ -501,13 +505,13 @@ def test_a_slow_reader_costs_bounded_memory(inside: Infergate) -> None:
     """20,000 answers of 60 KB are there to be had; the reader takes a few."""
     count, padding = 20_000, "p" * 60_000
     held: queue.Queue[bytes | None] = queue.Queue()
-    with channel(inside.grpc) as made, growing_at_most(inside.pid, 64 << 20):
+    with channel(inside.grpc) as made, limited_growth(inside.pid, 64 << 20):
         held.put(repeat_message(count, id=padding))
-        asked = made.stream_stream(METHOD)(iter(held.get, None))
-        for answer in itertools.islice(asked, 5):
+        stream = made.stream_stream(METHOD)(iter(held.get, None))
+        for answer in itertools.islice(stream, 5):
             assert len(answer) > len(padding)
         time.sleep(2)  # time in which it could run ahead
-        asked.cancel()
+        stream.cancel()
         held.put(None)
     until(lambda: "infergate_in_flight_requests 0.0" in inside.metrics(), "nothing is served")
 
@@ -515,8 +519,8 @@ def test_a_slow_reader_costs_bounded_memory(inside: Infergate) -> None:
 @pytest.mark.parametrize("message", [b"", b"\xff", b"\x0a\x05simpl", b"\x0a\x06simple\x2a\x01"])
 def test_a_message_that_is_none_costs_itself_alone(inside: Infergate, message: bytes) -> None:
     with channel(inside.grpc) as made:
-        asked = made.stream_stream(METHOD)
-        answers = list(asked(iter([message, repeat_message(1, id="good")]), timeout=SECONDS))
+        stream = made.stream_stream(METHOD)
+        answers = list(stream(iter([message, repeat_message(1, id="good")]), timeout=SECONDS))
     read = [pb.ModelStreamInferResponse.FromString(answer) for answer in answers]
     assert [bool(each.error_message) for each in read] == [True, False]
     assert read[1].infer_response.id == "good"

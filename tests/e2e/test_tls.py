@@ -55,14 +55,14 @@ routes:
 
 
 def listeners(pair: Pair, authority: Authority | None = None) -> str:
-    asked = ""
+    inputs = ""
     if authority is not None:
-        asked = (
+        inputs = (
             f", client_certificates: required, client_ca: {authority.file}, "
             'allowed_names: ["*.gateways.example"]'
         )
-    told = f"{{{{certificate: {pair.certificate}, key: {pair.key}{asked}}}}}"
-    return LISTENERS.format(tls=told)
+    output = f"{{{{certificate: {pair.certificate}, key: {pair.key}{inputs}}}}}"
+    return LISTENERS.format(tls=output)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def at(address: str) -> str:
     return address.replace("127.0.0.1", "localhost")
 
 
-def asked(module: object, rows: int) -> list[object]:
+def inputs(module: object, rows: int) -> list[object]:
     made = []
     for name in ("INPUT0", "INPUT1"):
         tensor = module.InferInput(name, [rows, 16], "INT32")  # type: ignore[attr-defined]
@@ -118,8 +118,8 @@ def test_tritonclient_over_http(chain: Chain, rows: int) -> None:
     large = tritonclient.http.InferInput("INPUT0", [rows, 16], "FP32")
     large.set_data_from_numpy(np.ones((rows, 16), np.float32))
     assert client.infer("identity", [large]).as_numpy("OUTPUT0").shape == (rows, 16)
-    told = client.infer("simple", asked(tritonclient.http, 1))  # REST to gRPC
-    assert told.as_numpy("OUTPUT0").tolist() == [[2] * 16]
+    output = client.infer("simple", inputs(tritonclient.http, 1))  # REST to gRPC
+    assert output.as_numpy("OUTPUT0").tolist() == [[2] * 16]
     client.close()
 
 
@@ -127,12 +127,12 @@ def test_tritonclient_over_grpc(chain: Chain) -> None:
     client = tritonclient.grpc.InferenceServerClient(
         at(chain.front.grpc), ssl=True, root_certificates=str(chain.authority.file)
     )
-    told = client.infer("simple", asked(tritonclient.grpc, 1))
-    assert told.as_numpy("OUTPUT0").tolist() == [[2] * 16]
+    output = client.infer("simple", inputs(tritonclient.grpc, 1))
+    assert output.as_numpy("OUTPUT0").tolist() == [[2] * 16]
     large = tritonclient.grpc.InferInput("INPUT0", [100_000, 16], "FP32")
     large.set_data_from_numpy(np.ones((100_000, 16), np.float32))
-    told = client.infer("identity", [large])  # gRPC to REST
-    assert told.as_numpy("OUTPUT0").shape == (100_000, 16)
+    output = client.infer("identity", [large])  # gRPC to REST
+    assert output.as_numpy("OUTPUT0").shape == (100_000, 16)
     client.close()
 
 
@@ -171,16 +171,18 @@ def run(*argv: str) -> str:
 
 def test_curl(chain: Chain) -> None:
     url = f"https://{at(chain.front.http)}/v2/models/identity"
-    told = run("curl", "-sS", "--cacert", str(chain.authority.file), url)
-    assert json.loads(told)["name"] == "identity"
+    output = run("curl", "-sS", "--cacert", str(chain.authority.file), url)
+    assert json.loads(output)["name"] == "identity"
 
 
 @pytest.mark.parametrize("version", ["-tls1_2", "-tls1_3"])
 def test_openssl(chain: Chain, version: str) -> None:
     where, trusted = at(chain.front.grpc), str(chain.authority.file)
-    told = run("openssl", "s_client", "-connect", where, "-CAfile", trusted, "-alpn", "h2", version)
-    assert "Verify return code: 0 (ok)" in told
-    assert "ALPN protocol: h2" in told
+    output = run(
+        "openssl", "s_client", "-connect", where, "-CAfile", trusted, "-alpn", "h2", version
+    )
+    assert "Verify return code: 0 (ok)" in output
+    assert "ALPN protocol: h2" in output
 
 
 def test_a_certificate_is_replaced(chain: Chain) -> None:

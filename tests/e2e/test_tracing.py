@@ -128,9 +128,9 @@ def test_a_collector_gets_the_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     request = spans["infer *"]
     assert request.parent_span_id.hex() == PARENT
     assert request.kind == Span.SPAN_KIND_SERVER
-    told = {each.key: each.value.string_value for each in request.attributes}
-    assert told["infergate.model"] == "identity"
-    assert told["infergate.outcome"] == "ok"
+    fields = {each.key: each.value.string_value for each in request.attributes}
+    assert fields["infergate.model"] == "identity"
+    assert fields["infergate.outcome"] == "ok"
     for name in ("parse", "route", "render"):
         step = spans[name]
         assert step.parent_span_id == request.span_id
@@ -169,10 +169,10 @@ def test_every_worker_tells_of_its_requests(monkeypatch: pytest.MonkeyPatch) -> 
                 infer(running.http)
             # One that does not answer a scrape in time is told as it was, or not at all.
             deadline = time.monotonic() + 200
-            while 'infergate_limits{limit="in_flight"} 2048.0' not in (told := scrape(running)):
+            while 'infergate_limits{limit="in_flight"} 2048.0' not in (result := scrape(running)):
                 assert time.monotonic() < deadline, "of two workers, not of three"
                 time.sleep(0.05)
-    assert any(f'# {{trace_id="{TRACE}"}}' in line for line in told)
+    assert any(f'# {{trace_id="{TRACE}"}}' in line for line in result)
     assert sum(span.name == "infer *" for span in collector.spans) == 8
 
 
@@ -192,11 +192,11 @@ def test_a_collector_that_hangs_does_not_hold_the_end(monkeypatch: pytest.Monkey
 
 
 def scrape(running: Infergate) -> list[str]:
-    asked = urllib.request.Request(
+    request = urllib.request.Request(
         f"http://{running.admin}/metrics",
         headers={"accept": "application/openmetrics-text;version=1.0.0"},
     )
-    with urllib.request.urlopen(asked) as answer:
+    with urllib.request.urlopen(request) as answer:
         return str(answer.read().decode()).splitlines()
 
 

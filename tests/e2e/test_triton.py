@@ -63,137 +63,147 @@ def config(triton: Triton) -> str:
 
 
 @pytest.fixture(params=FORMS)
-def asked(request: pytest.FixtureRequest, gateway: Infergate) -> Iterator[Client]:
+def triton_client(request: pytest.FixtureRequest, gateway: Infergate) -> Iterator[Client]:
     with client(request.param, gateway.http, gateway.grpc) as made:
         yield made
 
 
-def forms(asked: Client) -> tuple[bool, ...]:
+def forms(triton_client: Client) -> tuple[bool, ...]:
     """Whether tensors travel in binary: HTTP has both, gRPC just one."""
-    return (True, False) if asked.http else (True,)
+    return (True, False) if triton_client.http else (True,)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("datatype", ARRAYS)
-def test_each_datatype_comes_back_bit_for_bit(asked: Client, backend: str, datatype: str) -> None:
+def test_each_datatype_comes_back_bit_for_bit(
+    triton_client: Client, backend: str, datatype: str
+) -> None:
     array = ARRAYS[datatype]
-    for binary in forms(asked):
+    for binary in forms(triton_client):
         if not binary and datatype in {"FP16", "BF16"}:
             continue  # tritonclient itself refuses to write these as JSON
-        tensor = asked.input("INPUT0", array, datatype, binary=binary)
-        output = asked.output("OUTPUT0", binary=binary)
-        answer = asked.infer(f"{backend}.id_{datatype}", [tensor], outputs=[output])
+        tensor = triton_client.input("INPUT0", array, datatype, binary=binary)
+        output = triton_client.output("OUTPUT0", binary=binary)
+        answer = triton_client.infer(f"{backend}.id_{datatype}", [tensor], outputs=[output])
         result = answer.as_numpy("OUTPUT0")
         assert result.dtype == array.dtype
         if datatype == "BYTES" and not binary:  # tritonclient leaves JSON strings as str
             result = np.array([text.encode() for text in result], np.object_)
         assert result.tolist() == array.tolist()
         described = answer.get_output("OUTPUT0")
-        assert (described["datatype"] if asked.http else described.datatype) == datatype
+        assert (described["datatype"] if triton_client.http else described.datatype) == datatype
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("datatype", ["FP16", "BF16"])
-def test_what_triton_has_in_binary_only_is_told_in_json(
+def test_binary_only_outputs_are_converted_to_json(
     gateway: Infergate, backend: str, datatype: str
 ) -> None:
     one = {"FP16": b"\x00\x3c", "BF16": b"\x80\x3f"}[datatype]
     tensor = {"name": "INPUT0", "datatype": datatype, "shape": [1]}
     text = json.dumps({"inputs": [tensor | {"parameters": {"binary_data_size": 2}}]}).encode()
-    asked = urllib.request.Request(
+    request = urllib.request.Request(
         f"http://{gateway.http}/v2/models/{backend}.id_{datatype}/infer",
         text + one,
         {"Inference-Header-Content-Length": str(len(text))},
     )
     for _ in range(2):
-        with urllib.request.urlopen(asked) as answer:
+        with urllib.request.urlopen(request) as answer:
             (output,) = json.load(answer)["outputs"]
         assert output == tensor | {"name": "OUTPUT0", "data": [1.0]}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_arbitrary_bytes_in_binary(asked: Client, backend: str) -> None:
+def test_arbitrary_bytes_in_binary(triton_client: Client, backend: str) -> None:
     array = np.array([b"\xff\x00\xfe", b"", b"\x80"], np.object_)
-    answer = asked.infer(f"{backend}.id_BYTES", [asked.input("INPUT0", array, "BYTES")])
+    answer = triton_client.infer(
+        f"{backend}.id_BYTES", [triton_client.input("INPUT0", array, "BYTES")]
+    )
     assert answer.as_numpy("OUTPUT0").tolist() == array.tolist()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("datatype", ["FP32", "INT64", "BYTES", "BOOL"])
-def test_empty_tensors(asked: Client, backend: str, datatype: str) -> None:
+def test_empty_tensors(triton_client: Client, backend: str, datatype: str) -> None:
     array = ARRAYS[datatype][:0]
-    for binary in forms(asked):
-        tensor = asked.input("INPUT0", array, datatype, binary=binary)
-        outputs = [asked.output("OUTPUT0", binary=binary)]
-        answer = asked.infer(f"{backend}.id_{datatype}", [tensor], outputs=outputs)
+    for binary in forms(triton_client):
+        tensor = triton_client.input("INPUT0", array, datatype, binary=binary)
+        outputs = [triton_client.output("OUTPUT0", binary=binary)]
+        answer = triton_client.infer(f"{backend}.id_{datatype}", [tensor], outputs=outputs)
         result = answer.as_numpy("OUTPUT0")
         assert result.shape == (0,)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_several_inputs_and_outputs_with_an_id(asked: Client, backend: str) -> None:
+def test_several_inputs_and_outputs_with_an_id(triton_client: Client, backend: str) -> None:
     a, b = np.arange(32, dtype=np.int32).reshape(2, 16), np.ones((2, 16), np.int32)
-    inputs = [asked.input("INPUT0", a, "INT32"), asked.input("INPUT1", b, "INT32")]
-    answer = asked.infer(f"{backend}.simple", inputs, request_id="the id")
+    inputs = [triton_client.input("INPUT0", a, "INT32"), triton_client.input("INPUT1", b, "INT32")]
+    answer = triton_client.infer(f"{backend}.simple", inputs, request_id="the id")
     np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), a + b)
     np.testing.assert_array_equal(answer.as_numpy("OUTPUT1"), a - b)
-    told = answer.get_response()
-    read = told.get if asked.http else lambda name: getattr(told, name)
+    response = answer.get_response()
+    read = response.get if triton_client.http else lambda name: getattr(response, name)
     assert read("model_name") == f"{backend}.simple"
     assert read("model_version") == "1"
     assert read("id") == "the id"
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_only_requested_outputs_are_answered(asked: Client, backend: str) -> None:
+def test_only_requested_outputs_are_answered(triton_client: Client, backend: str) -> None:
     a = np.ones((1, 16), np.int32)
-    inputs = [asked.input("INPUT0", a, "INT32"), asked.input("INPUT1", a, "INT32")]
-    answer = asked.infer(f"{backend}.simple", inputs, outputs=[asked.output("OUTPUT1")])
+    inputs = [triton_client.input("INPUT0", a, "INT32"), triton_client.input("INPUT1", a, "INT32")]
+    answer = triton_client.infer(
+        f"{backend}.simple", inputs, outputs=[triton_client.output("OUTPUT1")]
+    )
     assert answer.as_numpy("OUTPUT0") is None
     np.testing.assert_array_equal(answer.as_numpy("OUTPUT1"), a - a)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_strings_that_spell_numbers(asked: Client, backend: str) -> None:
+def test_strings_that_spell_numbers(triton_client: Client, backend: str) -> None:
     a = np.array([[str(i).encode() for i in range(16)]], np.object_)
-    inputs = [asked.input(f"INPUT{i}", a, "BYTES") for i in range(2)]
-    answer = asked.infer(f"{backend}.simple_string", inputs)
+    inputs = [triton_client.input(f"INPUT{i}", a, "BYTES") for i in range(2)]
+    answer = triton_client.infer(f"{backend}.simple_string", inputs)
     assert [int(x) for x in answer.as_numpy("OUTPUT0")[0]] == [2 * i for i in range(16)]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_classification_is_the_servers(asked: Client, backend: str) -> None:
+def test_classification_is_the_servers(triton_client: Client, backend: str) -> None:
     scores = np.array([0, 9, 1, 8, 2, 7, 3, 6, 4, 5], np.float32)
-    tensor = asked.input("INPUT0", scores, "FP32")
-    for binary in forms(asked):
-        outputs = [asked.output("OUTPUT0", binary=binary, classes=2)]
-        answer = asked.infer(f"{backend}.classify", [tensor], outputs=outputs)
+    tensor = triton_client.input("INPUT0", scores, "FP32")
+    for binary in forms(triton_client):
+        outputs = [triton_client.output("OUTPUT0", binary=binary, classes=2)]
+        answer = triton_client.infer(f"{backend}.classify", [tensor], outputs=outputs)
         top = [str(x if isinstance(x, str) else x.decode()) for x in answer.as_numpy("OUTPUT0")]
         assert top == [f"9.000000:1:{LABELS[1]}", f"8.000000:3:{LABELS[3]}"]
 
 
 def classes(answer: Any, name: str) -> Any:
     """Class strings, whichever form of tensor they came in."""
-    told = answer.as_numpy(name)
-    return np.vectorize(lambda x: x if isinstance(x, str) else x.decode(), otypes=[object])(told)
+    response = answer.as_numpy(name)
+    return np.vectorize(lambda x: x if isinstance(x, str) else x.decode(), otypes=[object])(
+        response
+    )
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_computed_classes_are_those_that_triton_gives(asked: Client, backend: str) -> None:
+def test_computed_classes_are_those_that_triton_gives(triton_client: Client, backend: str) -> None:
     """A server that is declared ``generic`` is asked for values, and the gateway ranks them."""
     scores = np.array([0.5, 9, -1, 8.25, 2, 7, 1e9, 6, 4, 5], np.float32)
     rows = np.arange(32, dtype=np.int32).reshape(2, 16) * 7 % 31
-    for binary in forms(asked):
-        asks = [asked.output("OUTPUT0", binary=binary, classes=3)]
-        one = [asked.input("INPUT0", scores, "FP32")]
-        native = classes(asked.infer(f"{backend}.classify", one, outputs=asks), "OUTPUT0")
-        computed = classes(asked.infer(f"plain-{backend}.classify", one, outputs=asks), "OUTPUT0")
+    for binary in forms(triton_client):
+        asks = [triton_client.output("OUTPUT0", binary=binary, classes=3)]
+        one = [triton_client.input("INPUT0", scores, "FP32")]
+        native = classes(triton_client.infer(f"{backend}.classify", one, outputs=asks), "OUTPUT0")
+        computed = classes(
+            triton_client.infer(f"plain-{backend}.classify", one, outputs=asks), "OUTPUT0"
+        )
         assert computed.tolist() == native.tolist()
         assert computed.shape == (3,)
-        asks.append(asked.output("OUTPUT1", binary=binary))
-        two = [asked.input(f"INPUT{i}", rows, "INT32") for i in range(2)]
-        native_answer = asked.infer(f"{backend}.simple", two, outputs=asks)
-        answer = asked.infer(f"plain-{backend}.simple", two, outputs=asks)
+        asks.append(triton_client.output("OUTPUT1", binary=binary))
+        two = [triton_client.input(f"INPUT{i}", rows, "INT32") for i in range(2)]
+        native_answer = triton_client.infer(f"{backend}.simple", two, outputs=asks)
+        answer = triton_client.infer(f"plain-{backend}.simple", two, outputs=asks)
         native, computed = (classes(each, "OUTPUT0") for each in (native_answer, answer))
         assert computed.shape == native.shape == (2, 3)
         values = [[each.split(":")[:2] for each in row] for row in computed]
@@ -256,29 +266,31 @@ def call() -> RequestContext:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_metadata(asked: Client, backend: str) -> None:
-    extra: dict[str, Any] = {} if asked.http else {"as_json": True}
-    told = asked.get_model_metadata(f"{backend}.simple", **extra)
-    assert told["name"] == f"{backend}.simple"
-    assert told["versions"] == ["1"]
-    assert [t["name"] for t in told["inputs"]] == ["INPUT0", "INPUT1"]
-    assert told["inputs"][0]["datatype"] == "INT32"
-    assert [int(d) for d in told["inputs"][0]["shape"]] == [-1, 16]
+def test_metadata(triton_client: Client, backend: str) -> None:
+    extra: dict[str, Any] = {} if triton_client.http else {"as_json": True}
+    metadata = triton_client.get_model_metadata(f"{backend}.simple", **extra)
+    assert metadata["name"] == f"{backend}.simple"
+    assert metadata["versions"] == ["1"]
+    assert [t["name"] for t in metadata["inputs"]] == ["INPUT0", "INPUT1"]
+    assert metadata["inputs"][0]["datatype"] == "INT32"
+    assert [int(d) for d in metadata["inputs"][0]["shape"]] == [-1, 16]
 
 
-def test_server_metadata_and_health(asked: Client) -> None:
-    told = asked.get_server_metadata(**({} if asked.http else {"as_json": True}))
-    assert told["name"] == "infergate"
-    assert asked.is_server_live()
-    assert asked.is_server_ready()
+def test_server_metadata_and_health(triton_client: Client) -> None:
+    metadata = triton_client.get_server_metadata(
+        **({} if triton_client.http else {"as_json": True})
+    )
+    assert metadata["name"] == "infergate"
+    assert triton_client.is_server_live()
+    assert triton_client.is_server_ready()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_model_readiness(asked: Client, backend: str) -> None:
-    assert asked.is_model_ready(f"{backend}.simple")
-    assert asked.is_model_ready(f"{backend}.versions", "1")
-    assert not asked.is_model_ready(f"{backend}.versions", "2")
-    assert not asked.is_model_ready(f"{backend}.no-such-model")
+def test_model_readiness(triton_client: Client, backend: str) -> None:
+    assert triton_client.is_model_ready(f"{backend}.simple")
+    assert triton_client.is_model_ready(f"{backend}.versions", "1")
+    assert not triton_client.is_model_ready(f"{backend}.versions", "2")
+    assert not triton_client.is_model_ready(f"{backend}.no-such-model")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -291,60 +303,60 @@ def test_model_readiness(asked: Client, backend: str) -> None:
     ],
 )
 def test_unknown_models_and_versions(
-    asked: Client, backend: str, model: str, version: str, words: str
+    triton_client: Client, backend: str, model: str, version: str, words: str
 ) -> None:
-    tensor = asked.input("INPUT0", ARRAYS["FP32"], "FP32")
+    tensor = triton_client.input("INPUT0", ARRAYS["FP32"], "FP32")
     with pytest.raises(InferenceServerException, match=words) as caught:
-        asked.infer(f"{backend}.{model}", [tensor], model_version=version)
+        triton_client.infer(f"{backend}.{model}", [tensor], model_version=version)
     assert caught.value.status() in {"404", "StatusCode.NOT_FOUND"}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_servers_own_complaints_are_told(asked: Client, backend: str) -> None:
-    tensor = asked.input("INPUT0", np.ones((1, 16), np.int32), "INT32")
+def test_the_servers_own_log_lines_are_kept(triton_client: Client, backend: str) -> None:
+    tensor = triton_client.input("INPUT0", np.ones((1, 16), np.int32), "INT32")
     with pytest.raises(InferenceServerException, match="expected 2 inputs but got 1") as caught:
-        asked.infer(f"{backend}.simple", [tensor])
+        triton_client.infer(f"{backend}.simple", [tensor])
     assert caught.value.status() in {"400", "StatusCode.INVALID_ARGUMENT"}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_failing_model(asked: Client, backend: str) -> None:
-    tensor = asked.input("INPUT0", np.array([b"it broke"], np.object_), "BYTES")
+def test_a_failing_model(triton_client: Client, backend: str) -> None:
+    tensor = triton_client.input("INPUT0", np.array([b"it broke"], np.object_), "BYTES")
     with pytest.raises(InferenceServerException) as caught:
-        asked.infer(f"{backend}.fail", [tensor])
+        triton_client.infer(f"{backend}.fail", [tensor])
     assert caught.value.status() in {"500", "StatusCode.INTERNAL"}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_parameters_of_every_kind_travel(asked: Client, backend: str) -> None:
-    tensor = asked.input("INPUT0", ARRAYS["FP32"], "FP32")
+def test_parameters_of_every_kind_travel(triton_client: Client, backend: str) -> None:
+    tensor = triton_client.input("INPUT0", ARRAYS["FP32"], "FP32")
     parameters = {"a": 1, "b": True, "c": "text", "d": 0.5}
-    answer = asked.infer(f"{backend}.id_FP32", [tensor], parameters=parameters, priority=1)
+    answer = triton_client.infer(f"{backend}.id_FP32", [tensor], parameters=parameters, priority=1)
     assert answer.as_numpy("OUTPUT0").tolist() == ARRAYS["FP32"].tolist()
 
 
-def test_tensors_are_renamed(asked: Client) -> None:
+def test_tensors_are_renamed(triton_client: Client) -> None:
     a = np.ones((1, 16), np.int32)
-    inputs = [asked.input("A", a, "INT32"), asked.input("B", a, "INT32")]
-    answer = asked.infer("renamed", inputs, outputs=[asked.output("SUM")])
+    inputs = [triton_client.input("A", a, "INT32"), triton_client.input("B", a, "INT32")]
+    answer = triton_client.infer("renamed", inputs, outputs=[triton_client.output("SUM")])
     np.testing.assert_array_equal(answer.as_numpy("SUM"), a + a)
 
 
-def test_a_version_is_rewritten(asked: Client) -> None:
-    with_version = asked.get_model_metadata(
-        "versions-new", "2", **({} if asked.http else {"as_json": True})
+def test_a_version_is_rewritten(triton_client: Client) -> None:
+    with_version = triton_client.get_model_metadata(
+        "versions-new", "2", **({} if triton_client.http else {"as_json": True})
     )
     assert (with_version["name"], with_version["versions"]) == ("versions-new", ["2"])
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # aiohttp to its user
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_large_tensor(asked: Client, backend: str) -> None:
+def test_a_large_tensor(triton_client: Client, backend: str) -> None:
     image = np.random.default_rng(1).random((1, 3, 224, 224), np.float32)
-    for binary in forms(asked):
-        tensor = asked.input("INPUT0", image, "FP32", binary=binary)
-        outputs = [asked.output("OUTPUT0", binary=binary)]
-        answer = asked.infer(f"{backend}.id_image", [tensor], outputs=outputs)
+    for binary in forms(triton_client):
+        tensor = triton_client.input("INPUT0", image, "FP32", binary=binary)
+        outputs = [triton_client.output("OUTPUT0", binary=binary)]
+        answer = triton_client.infer(f"{backend}.id_image", [tensor], outputs=outputs)
         np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), image)
 
 
@@ -352,10 +364,10 @@ def test_a_large_tensor(asked: Client, backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_http_compression_both_ways(gateway: Infergate, backend: str, algorithm: str) -> None:
     image = np.ones((1, 3, 224, 224), np.float32)
-    with client("http", gateway.http, gateway.grpc) as asked:
-        answer = asked.infer(
+    with client("http", gateway.http, gateway.grpc) as triton_client:
+        answer = triton_client.infer(
             f"{backend}.id_image",
-            [asked.input("INPUT0", image, "FP32")],
+            [triton_client.input("INPUT0", image, "FP32")],
             request_compression_algorithm=algorithm,
             response_compression_algorithm=algorithm,
         )

@@ -92,7 +92,7 @@ async def test_several_are_as_one() -> None:
         assert requests(running) == COUNT
         await statistics_are_of_all(running, clients)
         await the_console_tells_of_all(running, clients)
-        await another_is_told_that_the_port_is_taken(running, 1)
+        await another_process_reports_the_taken_port(running, 1)
         await all_or_none_take_a_configuration(running, clients)
         await a_listener_gives_way_to_one_that_overlaps_it(running)
         await all_drain(running)
@@ -104,8 +104,8 @@ async def statistics_are_of_all(running: Infergate, clients: list[Client]) -> No
         await each.send(b"GET /v2/models/identity/stats HTTP/1.1\r\nHost: x\r\n\r\n")
         head = await each._reader.readuntil(b"\r\n\r\n")
         length = int(re.findall(rb"(?i)content-length: (\d+)", head)[0])
-        told = json.loads(await each._reader.readexactly(length))
-        counts.add(told["model_stats"][0]["inference_count"])
+        document = json.loads(await each._reader.readexactly(length))
+        counts.add(document["model_stats"][0]["inference_count"])
     assert counts == {COUNT}
 
 
@@ -114,44 +114,44 @@ async def the_console_tells_of_all(running: Infergate, clients: list[Client]) ->
         assert await each.ask(request("/v2/models/identity/versions/x/infer")) == 404
     state, plan = await asyncio.to_thread(console, running, "state", "plan")
     assert state["workers"] == {"wanted": 2, "serving": 2, "told": 2}
-    asked = [each for each in state["flows"] if each["operation"] == "infer"]
-    assert sum(each["outcomes"].get("ok", 0) for each in asked) == COUNT
+    flows = [each for each in state["flows"] if each["operation"] == "infer"]
+    assert sum(each["outcomes"].get("ok", 0) for each in flows) == COUNT
     assert {(w["way"], w["count"]) for w in state["ways"]} == {("translate", 2 * COUNT)}
     assert len(state["failures"]) == COUNT
     assert {each["worker"] for each in state["failures"]} == {0, 1}
     addresses = {each["name"]: each["address"] for each in plan["listeners"]}
     assert (addresses["http"], addresses["admin"]) == (running.http, running.admin)
     tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [7]}
-    asked = {"protocol": "v2-grpc", "model": "identity", "inputs": [tensor]}
-    told = await asyncio.to_thread(tried, running, asked)
-    assert (told["outcome"], told["answer"]["start"]) == ("ok", "gRPC status 0")
-    told = await asyncio.to_thread(tried, running, asked | {"protocol": "none"})
-    assert told == {"error": "unknown protocol 'none'", "kind": "bad_request"}
+    flows = {"protocol": "v2-grpc", "model": "identity", "inputs": [tensor]}
+    response = await asyncio.to_thread(tried, running, flows)
+    assert (response["outcome"], response["answer"]["start"]) == ("ok", "gRPC status 0")
+    response = await asyncio.to_thread(tried, running, flows | {"protocol": "none"})
+    assert response == {"error": "unknown protocol 'none'", "kind": "bad_request"}
 
 
-def tried(running: Infergate, asked: dict[str, Any]) -> Any:
+def tried(running: Infergate, flows: dict[str, Any]) -> Any:
     by = http.client.HTTPConnection(running.admin, timeout=30)
-    by.request("POST", "/console/try", json.dumps(asked), {"x-infergate-console": "1"})
-    told = json.loads(by.getresponse().read())
+    by.request("POST", "/console/try", json.dumps(flows), {"x-infergate-console": "1"})
+    document = json.loads(by.getresponse().read())
     by.close()
-    return told
+    return document
 
 
 def console(running: Infergate, *pages: str) -> list[Any]:
-    asked = http.client.HTTPConnection(running.admin, timeout=30)
-    told = []
+    flows = http.client.HTTPConnection(running.admin, timeout=30)
+    received = []
     for page in pages:
-        asked.request("GET", f"/console/{page}")
-        told.append(json.loads(asked.getresponse().read()))
-    asked.close()
-    return told
+        flows.request("GET", f"/console/{page}")
+        received.append(json.loads(flows.getresponse().read()))
+    flows.close()
+    return received
 
 
 async def a_listener_gives_way_to_one_that_overlaps_it(running: Infergate) -> None:
     host, _, port = running.grpc.rpartition(":")
     for address in (f"0.0.0.0:{port}", running.grpc):
         written(running, "other", grpc=address)
-        assert "error" not in (told := reloaded(running)), told
+        assert "error" not in (result := reloaded(running)), result
         for _ in range(COUNT):  # both accept
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
@@ -159,7 +159,7 @@ async def a_listener_gives_way_to_one_that_overlaps_it(running: Infergate) -> No
             writer.close()
 
 
-async def another_is_told_that_the_port_is_taken(running: Infergate, its_workers: int) -> None:
+async def another_process_reports_the_taken_port(running: Infergate, its_workers: int) -> None:
     file = running.log.parent / "routes.yaml"
     done = await asyncio.to_thread(
         subprocess.run,
@@ -172,7 +172,7 @@ async def another_is_told_that_the_port_is_taken(running: Infergate, its_workers
 
 async def all_or_none_take_a_configuration(running: Infergate, clients: list[Client]) -> None:
     written(running, "renamed")
-    assert "error" not in (told := reloaded(running)), told
+    assert "error" not in (result := reloaded(running)), result
     renamed = request("/v2/models/renamed/infer")
     assert [await each.ask(renamed) for each in clients] == [200] * COUNT
     assert [await each.ask(INFER) for each in clients] == [404] * COUNT
@@ -253,4 +253,4 @@ async def test_the_library_of_grpc_shares_the_port_too() -> None:
         clients = await spread(running, 4)
         for each in clients:
             each.close()
-        await another_is_told_that_the_port_is_taken(running, 2)
+        await another_process_reports_the_taken_port(running, 2)

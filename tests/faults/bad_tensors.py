@@ -93,25 +93,25 @@ def in_json(case: str, names: str, *inputs: Any) -> None:
     BAD[case, JSON] = Bad(names, document(*inputs))
 
 
-def binary(told: bytes, blob: bytes) -> tuple[bytes, dict[str, str]]:
-    return told + blob, {"Inference-Header-Content-Length": str(len(told))}
+def binary(data: bytes, blob: bytes) -> tuple[bytes, dict[str, str]]:
+    return data + blob, {"Inference-Header-Content-Length": str(len(data))}
 
 
-def sized(size: int, **told: Any) -> dict[str, Any]:
+def sized(size: int, **data: Any) -> dict[str, Any]:
     """An input whose data is ``size`` bytes of binary data."""
-    return tensor(**{"data": None, "parameters": {"binary_data_size": size}, **told})
+    return tensor(**{"data": None, "parameters": {"binary_data_size": size}, **data})
 
 
 def in_binary(case: str, names: str, blob: bytes, *inputs: Any) -> None:
     BAD[case, BINARY] = Bad(names, *binary(document(*inputs), blob))
 
 
-def in_raw(case: str, names: str, told: Any) -> None:
-    BAD[case, RAW] = Bad(names, told.SerializeToString())
+def in_raw(case: str, names: str, data: Any) -> None:
+    BAD[case, RAW] = Bad(names, data.SerializeToString())
 
 
-def in_typed(case: str, names: str, told: Any) -> None:
-    BAD[case, TYPED] = Bad(names, told.SerializeToString())
+def in_typed(case: str, names: str, data: Any) -> None:
+    BAD[case, TYPED] = Bad(names, data.SerializeToString())
 
 
 def ints(shape: Sequence[int], data: bytes, name: str = "INPUT0") -> Tensor:
@@ -134,17 +134,17 @@ _INPUT_TENSORS: Final = 60
 _TYPE, _DATA, _STRINGS = 4, 12, 16
 
 
-def followed(body: bytearray, place: int) -> int:
+def followed(body: bytearray, position: int) -> int:
     """Where the offset at ``place`` leads."""
-    return place + int(struct.unpack_from("<I", body, place)[0])
+    return position + int(struct.unpack_from("<I", body, position)[0])
 
 
 def tensor_table(body: bytearray, index: int = 0) -> int:
     return followed(body, followed(body, _INPUT_TENSORS) + 4 + 4 * index)
 
 
-def put(body: bytearray, place: int, number: int) -> bytearray:
-    struct.pack_into("<I", body, place, number)
+def put(body: bytearray, position: int, number: int) -> bytearray:
+    struct.pack_into("<I", body, position, number)
     return body
 
 
@@ -363,9 +363,9 @@ _LINES = ("a line feed in a header's text", "a line folded into a header")
 cannot(_LINES, V2_GRPC + GRAPHPIPE + (OLD_GRPC,), "no header tells of tensors")
 cannot(_LINES[:1], V2_REST, "the only header that tells of tensors is a number")
 old_http(_LINES[0], r"'INPUT0\n'", given([1], r"INPUT0\n"), FOUR)
-_told = document(sized(4))
-_folded = {"Inference-Header-Content-Length": f"{len(_told)}\r\n 1"}
-BAD[_LINES[1], BINARY] = Bad("not valid HTTP", _told + FOUR, _folded, ends=True)
+_with_data = document(sized(4))
+_folded = {"Inference-Header-Content-Length": f"{len(_with_data)}\r\n 1"}
+BAD[_LINES[1], BINARY] = Bad("not valid HTTP", _with_data + FOUR, _folded, ends=True)
 cannot(_LINES[1:], [JSON], "no header tells of tensors")
 old_http(_LINES[1], "not valid HTTP", given([1]).replace(" dims", "\r\n dims"), FOUR, ends=True)
 

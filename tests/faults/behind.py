@@ -73,7 +73,7 @@ RELAYED = re.compile("it broke|busy|full|no such|SHAPE|HTTP 5|http2 header with 
 
 
 @dataclass(frozen=True)
-class Site:
+class Harness:
     gateway: Infergate
     rest: Backend
     rpc: Backend
@@ -82,10 +82,10 @@ class Site:
 
     def ask_rest(self, model: str, body: bytes | None = None, binary: int = 0) -> Answer:
         """With so many bytes of ``binary`` data behind a ``body`` that tells of them."""
-        asked = document(tensor()) if body is None else body
-        headers = {"Inference-Header-Content-Length": str(len(asked))} if binary else {}
+        request = document(tensor()) if body is None else body
+        headers = {"Inference-Header-Content-Length": str(len(request))} if binary else {}
         path = f"/v2/models/{model}/infer"
-        return post(self.gateway.http, path, asked + bytes(binary), headers)
+        return post(self.gateway.http, path, request + bytes(binary), headers)
 
     def ask_grpc(self, model: str) -> Status:
         return call(self.channel, infer_message(model))
@@ -109,16 +109,16 @@ class Site:
         self.good("rest.fwd")
 
     def others(self) -> None:
-        asked = document(tensor(), tensor(name="INPUT1"))
-        assert self.ask_rest("identity", asked).status == 200
+        request = document(tensor(), tensor(name="INPUT1"))
+        assert self.ask_rest("identity", request).status == 200
 
     def fails(self, model: str, backend: str, kind: str) -> None:
         """``model`` fails so through both frontends."""
         http_status, grpc_code = EXPECTED[kind]
         before = counted(self.gateway, backend=backend, outcome=kind)
-        told = self.ask_rest(model)
-        assert told.status == http_status, told
-        self._words(told.error, backend)
+        response = self.ask_rest(model)
+        assert response.status == http_status, response
+        self._words(response.error, backend)
         status = self.ask_grpc(model)
         assert status.code is grpc.StatusCode[grpc_code], status
         self._words(status.details, backend)
@@ -159,7 +159,7 @@ def black_hole() -> Iterator[str]:
 
 
 @contextmanager
-def started_site() -> Iterator[Site]:
+def started_harness() -> Iterator[Harness]:
     with (
         socket.socket() as unused,
         black_hole() as hole,
@@ -170,34 +170,34 @@ def started_site() -> Iterator[Site]:
         nobody = f"127.0.0.1:{unused.getsockname()[1]}"
         config = CONFIG.format(rest=rest.address, grpc=rpc.address, nobody=nobody, hole=hole)
         with started_infergate(config) as gateway, channel(gateway.grpc) as made:
-            site = Site(gateway, rest, rpc, made, nobody)
+            harness = Harness(gateway, rest, rpc, made, nobody)
             for model in ("rest.fwd", "rest.tr", "grpc.fwd", "grpc.tr"):
-                site.good(model)
-            yield site
+                harness.good(model)
+            yield harness
             well(gateway)
 
 
-def fails_over_http(site: Site, model: str, kind: str, script: Script) -> None:
+def fails_over_http(harness: Harness, model: str, kind: str, script: Script) -> None:
     """``script`` for a backend over HTTP ends so; and then it serves again."""
-    site.rest.use(script)
+    harness.rest.use(script)
     began = time.monotonic()
-    site.fails(model, "shop", kind)
+    harness.fails(model, "shop", kind)
     if kind == "timeout":
         assert time.monotonic() - began >= 2 * TIMEOUT
-    site.rest.use(good_http)
-    site.good(model)
+    harness.rest.use(good_http)
+    harness.good(model)
 
 
-def fails_over_grpc(site: Site, model: str, kind: str, script: Script) -> None:
+def fails_over_grpc(harness: Harness, model: str, kind: str, script: Script) -> None:
     """The same over gRPC."""
-    site.rpc.use(script)
+    harness.rpc.use(script)
     began = time.monotonic()
-    site.fails(model, "depot", kind)
+    harness.fails(model, "depot", kind)
     if kind == "timeout":
         assert time.monotonic() - began >= 2 * TIMEOUT
-    site.rpc.use(good_rpc)
-    until(lambda: site.ask_rest(model).status == 200, "it is connected again")
-    site.good(model)
+    harness.rpc.use(good_rpc)
+    until(lambda: harness.ask_rest(model).status == 200, "it is connected again")
+    harness.good(model)
 
 
 Faults = Mapping[str, tuple[str, Script]]
@@ -209,8 +209,8 @@ def over_http(faults: Faults) -> Callable[..., None]:
 
     @pytest.mark.parametrize("model", ["rest.fwd", "rest.tr"])
     @pytest.mark.parametrize("fault", faults)
-    def test_over_http(site: Site, model: str, fault: str) -> None:
-        fails_over_http(site, model, *faults[fault])
+    def test_over_http(harness: Harness, model: str, fault: str) -> None:
+        fails_over_http(harness, model, *faults[fault])
 
     return test_over_http
 
@@ -222,9 +222,9 @@ def over_grpc(faults: Faults, own: Mapping[str, str] | None = None) -> Callable[
 
     @pytest.mark.parametrize("model", ["grpc.fwd", "grpc.tr"])
     @pytest.mark.parametrize("fault", faults)
-    def test_over_grpc(site: Site, model: str, fault: str) -> None:
+    def test_over_grpc(harness: Harness, model: str, fault: str) -> None:
         kind, script = faults[fault]
-        fails_over_grpc(site, model, better.get(fault, kind), script)
+        fails_over_grpc(harness, model, better.get(fault, kind), script)
 
     return test_over_grpc
 

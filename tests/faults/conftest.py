@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from e2e.running import ENGINE
-from faults.behind import Site, started_site
+from faults.behind import Harness, started_harness
 from faults.tight import Tight, good, started_tight
 from faults.watch import done, unharmed
 
@@ -63,14 +63,14 @@ def own(request: pytest.FixtureRequest) -> Iterator[Tight]:
 
 
 @pytest.fixture(scope="session")
-def behind() -> Iterator[Site]:
+def behind() -> Iterator[Harness]:
     """A gateway before backends that do what a script says."""
-    with started_site() as site:
-        yield site
+    with started_harness() as harness:
+        yield harness
 
 
 @pytest.fixture
-def site(behind: Site) -> Iterator[Site]:
+def harness(behind: Harness) -> Iterator[Harness]:
     """Whatever its backends do, clients of others are served meanwhile; afterwards it has what it
     had, of which one is a connection to each of them."""
     behind.restored()

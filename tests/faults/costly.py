@@ -36,10 +36,10 @@ def rest(model: str) -> str:
 
 def binary(data: bytes, elements: int, datatype: str = "BYTES") -> tuple[bytes, dict[str, str]]:
     """A tensor in the binary extension: body and headers."""
-    told = {"name": "INPUT0", "datatype": datatype, "shape": [elements],
+    fields = {"name": "INPUT0", "datatype": datatype, "shape": [elements],
             "parameters": {"binary_data_size": len(data)}}  # fmt: skip
     parameters = {"binary_data_output": datatype != "BYTES"}
-    head = json.dumps({"parameters": parameters, "inputs": [told]}).encode()
+    head = json.dumps({"parameters": parameters, "inputs": [fields]}).encode()
     return head + data, {"Inference-Header-Content-Length": str(len(head))}
 
 
@@ -107,13 +107,13 @@ def old_header(body: str, data: bytes = b"", model: str = "texts") -> Worst:
 
 
 def old_strings(model: str, data: bytes, elements: int) -> bytes:
-    told = OLD.InferRequest(model_name=model, model_version=-1)
-    told.meta_data.batch_size = 1
-    given = told.meta_data.input.add(name="INPUT0", dims=[elements])
+    result = OLD.InferRequest(model_name=model, model_version=-1)
+    result.meta_data.batch_size = 1
+    given = result.meta_data.input.add(name="INPUT0", dims=[elements])
     given.batch_byte_size = len(data)
-    told.meta_data.output.add(name="OUTPUT0")
-    told.raw_input.append(data)
-    return bytes(told.SerializeToString())
+    result.meta_data.output.add(name="OUTPUT0")
+    result.raw_input.append(data)
+    return bytes(result.SerializeToString())
 
 
 def _old_text(elements: int, size: int) -> str:

@@ -29,12 +29,12 @@ from faults.rpc import INFER, Status, call, channel
 from peers.support.process import Launch, free_ports, started
 from searching import examples
 
-MOST_SECONDS = 0.05
+MAX_SECONDS = 0.05
 """CPU of one callback, on a machine that needs ``UNIT`` for ``timed.calibrated``."""
 UNIT = 0.0025
 TRIES = 5
 """A message is too dear where it is each time: what else the machine does costs time as well."""
-MOST_WAITED = 1.0
+MAX_WAIT = 1.0
 """Seconds: a good client's p99."""
 ATTACKS = examples(3)
 """How often each attacker sends a message."""
@@ -81,8 +81,8 @@ class Timed(Infergate):
     def costliest(self) -> Cost:
         """The costliest callback since this was last asked."""
         with Client(self.costs) as client:
-            told = json.loads(client.rest())
-        return Cost(told["seconds"] * UNIT / max(told["unit"], UNIT), told["what"])
+            document = json.loads(client.rest())
+        return Cost(document["seconds"] * UNIT / max(document["unit"], UNIT), document["what"])
 
 
 class Cost(NamedTuple):
@@ -119,17 +119,17 @@ def started_timed() -> Iterator[Timed]:
         yield Timed(http, rpc, admin, running.pid, running.log, raw, costs)
 
 
-def held_to(gateway: Timed, send: Callable[[], object], most: float = MOST_SECONDS) -> None:
+def held_to(gateway: Timed, send: Callable[[], object], max_seconds: float = MAX_SECONDS) -> None:
     """No callback of the event loop takes longer for what ``send`` sends."""
     found: list[Cost] = []
     for _ in range(TRIES):
         gateway.costliest()
         send()
         found.append(gateway.costliest())
-        if found[-1].seconds <= most:
+        if found[-1].seconds <= max_seconds:
             return
-    least = min(found)
-    raise AssertionError(f"{1000 * least.seconds:.0f} ms of CPU in {least.what}")
+    shortest = min(found)
+    raise AssertionError(f"{1000 * shortest.seconds:.0f} ms of CPU in {shortest.what}")
 
 
 def beside(gateway: Timed, worst: Worst, attackers: int) -> None:
@@ -148,7 +148,7 @@ def beside(gateway: Timed, worst: Worst, attackers: int) -> None:
         for each in attacks:
             each.result()
         waited.append(sorted(times)[int(0.99 * len(times))])
-        if waited[-1] < MOST_WAITED:
+        if waited[-1] < MAX_WAIT:
             return
     raise AssertionError(f"a good client waited for {min(waited):.1f} s")
 
@@ -174,8 +174,8 @@ def posted(path: str, body: bytes, headers: Mapping[str, str] | None = None) -> 
 
 def zipped(path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Worst:
     """The same with the body compressed."""
-    told = {"Content-Encoding": "gzip", **(headers or {})}
-    return posted(path, gzip.compress(body, 9), told)
+    response = {"Content-Encoding": "gzip", **(headers or {})}
+    return posted(path, gzip.compress(body, 9), response)
 
 
 def called(message: bytes, method: str = INFER, *, gzip: bool = False) -> Worst:
@@ -204,8 +204,8 @@ def framed(message: bytes) -> Worst:
 def good(gateway: Timed) -> float:
     """Seconds that a client of small requests waits, on a connection that it has."""
     began = time.monotonic()
-    asked = json.dumps(
+    body = json.dumps(
         {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]}
     ).encode()
-    assert post(gateway.http, "/v2/models/identity/infer", asked).status == 200
+    assert post(gateway.http, "/v2/models/identity/infer", body).status == 200
     return time.monotonic() - began

@@ -23,7 +23,7 @@ MODEL = ModelMetadata(
 )
 
 
-def asking(elements: int) -> tuple[InferRequest, bytes]:
+def request_message(elements: int) -> tuple[InferRequest, bytes]:
     """An inference of so many bytes, and its frame."""
     tensor = Tensor("INPUT0", Datatype.UINT8, (elements,), bytes(elements))
     request = InferRequest("identity", inputs=(tensor,))
@@ -31,8 +31,8 @@ def asking(elements: int) -> tuple[InferRequest, bytes]:
     return request, struct.pack("<I", len(body)) + body
 
 
-REQUEST, GOOD = asking(3)
-LONG, LONG_FRAME = asking(6 * MIB)
+REQUEST, GOOD = request_message(3)
+LONG, LONG_FRAME = request_message(6 * MIB)
 
 
 def answer(client: Client, request: InferRequest = REQUEST) -> Response:

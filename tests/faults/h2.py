@@ -47,7 +47,7 @@ def fields(*pairs: tuple[str, str]) -> bytes:
 
 
 @functools.cache  # floods are made of the same one
-def asking(method: str, *more: tuple[str, str]) -> bytes:
+def request_headers(method: str, *more: tuple[str, str]) -> bytes:
     """The header block of a gRPC call."""
     return fields(
         (":method", "POST"), (":scheme", "http"), (":path", method), (":authority", "x"),

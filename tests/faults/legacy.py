@@ -34,7 +34,7 @@ PROTOCOLS = ("v2-rest", "v2-grpc", "trtis-http", "trtis-grpc")
 
 
 @dataclass(frozen=True)
-class Told:
+class Reported:
     """How an inference ended, by the ``code`` of its protocol: an HTTP status, a gRPC code or a
     RequestStatusCode."""
 
@@ -50,7 +50,7 @@ class Four:
     http: str
     channel: grpc.Channel
 
-    def ask(self, protocol: str, model: str) -> Told:
+    def ask(self, protocol: str, model: str) -> Reported:
         match protocol:
             case "v2-rest":
                 inputs = (
@@ -59,44 +59,44 @@ class Four:
                 )
                 answer = post(self.http, f"/v2/models/{model}/infer", document(*inputs))
                 words = answer.error if answer.status != 200 else ""
-                return Told(answer.status, words, answer.body)
+                return Reported(answer.status, words, answer.body)
             case "v2-grpc":
                 message = pb.ModelInferRequest(model_name=model)
                 for i in range(2):
                     message.inputs.add(name=f"INPUT{i}", datatype="INT32", shape=[1, 16])
                     message.raw_input_contents.append(NUMBERS[64 * i :][:64])
                 status = call(self.channel, message.SerializeToString(), INFER)
-                return Told(status.code.name, status.details, status.message)
+                return Reported(status.code.name, status.details, status.message)
             case "trtis-http":
-                return told_over_http(old_post(self.http, model, SIMPLE, NUMBERS))
+                return http_rejection(old_post(self.http, model, SIMPLE, NUMBERS))
             case _:
-                return told_over_grpc(call(self.channel, old_message(model), OLD_INFER))
+                return grpc_rejection(call(self.channel, old_message(model), OLD_INFER))
 
 
 def old_post(address: str, model: str, header: str, body: bytes) -> Answer:
     return post(address, f"/api/infer/{model}", body, {"NV-InferRequest": header})
 
 
-def told_over_http(answer: Answer) -> Told:
+def http_rejection(answer: Answer) -> Reported:
     """Legacy answers are 200 where NV-Status says SUCCESS, else 400."""
     status = text_format.Parse(answer.headers["nv-status"], OLD.RequestStatus())
     code = code_name(status)
     assert answer.status == (200 if code == "SUCCESS" else 400)
-    return Told(code, status.msg, answer.body)
+    return Reported(code, status.msg, answer.body)
 
 
 def old_message(model: str, *, version: int = -1, header: str = SIMPLE, raw: Any = None) -> bytes:
-    told = OLD.InferRequest(model_name=model, model_version=version)
-    text_format.Parse(header, told.meta_data)
-    told.raw_input.extend([NUMBERS[:64], NUMBERS[64:]] if raw is None else raw)
-    return bytes(told.SerializeToString())
+    result = OLD.InferRequest(model_name=model, model_version=version)
+    text_format.Parse(header, result.meta_data)
+    result.raw_input.extend([NUMBERS[:64], NUMBERS[64:]] if raw is None else raw)
+    return bytes(result.SerializeToString())
 
 
-def told_over_grpc(status: Status) -> Told:
+def grpc_rejection(status: Status) -> Reported:
     """A legacy call is OK as gRPC sees it."""
     assert status.code is grpc.StatusCode.OK, status
     response = OLD.InferResponse.FromString(status.message)
-    return Told(
+    return Reported(
         code_name(response.request_status),
         response.request_status.msg,
         b"".join(response.raw_output),
@@ -115,14 +115,14 @@ Act = Callable[[Connection], None]
 
 def status(model: str = "m", version: int = 1) -> Any:
     """The ServerStatus of a model like ``simple``."""
-    told = OLD.ServerStatus(id="old", version="1.9.0", ready_state=2)
-    config = told.model_status[model].config
+    response = OLD.ServerStatus(id="old", version="1.9.0", ready_state=2)
+    config = response.model_status[model].config
     config.name, config.max_batch_size = model, 8
     for i in range(2):
         config.input.add(name=f"INPUT{i}", data_type="TYPE_INT32", dims=[16])
         config.output.add(name=f"OUTPUT{i}", data_type="TYPE_INT32", dims=[16])
-    told.model_status[model].version_status[version].ready_state = 1
-    return told
+    response.model_status[model].version_status[version].ready_state = 1
+    return response
 
 
 def values(name: str, dims: list[int], size: int = 64) -> dict[str, Any]:
@@ -152,9 +152,12 @@ def answer(
     more: Mapping[str, str] | None = None,
 ) -> bytes:
     """An HTTP answer; a ``header`` or ``status`` that is text is told as it stands."""
-    told = {"NV-InferResponse": header, "NV-Status": request_status() if status is None else status}
+    response = {
+        "NV-InferResponse": header,
+        "NV-Status": request_status() if status is None else status,
+    }
     lines = [f"HTTP/1.1 {line}"]
-    for name, value in told.items():
+    for name, value in response.items():
         if value is not None and value != "":
             text = value if isinstance(value, str) else short_debug_string(value).decode()
             lines.append(f"{name}: {text}")
@@ -174,7 +177,7 @@ def described(request: bytes) -> bytes:
     return answer(status(model).SerializeToString())
 
 
-def old_http(infer: Act, told: bytes = b"") -> Script:
+def old_http(infer: Act, expected: bytes = b"") -> Script:
     """A server that does ``infer`` to each inference, which it notes, and answers the rest with
     ``told``; where that is empty with the status of any model."""
 
@@ -185,7 +188,7 @@ def old_http(infer: Act, told: bytes = b"") -> Script:
                 backend.requests.append(request)
                 infer(connection)
             else:
-                connection.write(told or described(request))
+                connection.write(expected or described(request))
 
     return script
 
@@ -219,22 +222,22 @@ class OldRpc:
 
 
 def good_message(**changes: Any) -> bytes:
-    told = OLD.InferResponse(
+    response = OLD.InferResponse(
         request_status=request_status(), meta_data=inferred(), raw_output=[SUM, DIFFERENCE]
     )
     for name, value in changes.items():
-        told.ClearField(name)
+        response.ClearField(name)
         if isinstance(value, list):
-            getattr(told, name).extend(value)
+            getattr(response, name).extend(value)
         elif value is not None:
-            getattr(told, name).CopyFrom(value)
-    return bytes(told.SerializeToString())
+            getattr(response, name).CopyFrom(value)
+    return bytes(response.SerializeToString())
 
 
-def good_status(asked: bytes) -> bytes:
-    model = OLD.StatusRequest.FromString(asked).model_name
-    told = OLD.StatusResponse(request_status=request_status(), server_status=status(model))
-    return bytes(told.SerializeToString())
+def good_status(request: bytes) -> bytes:
+    model = OLD.StatusRequest.FromString(request).model_name
+    response = OLD.StatusResponse(request_status=request_status(), server_status=status(model))
+    return bytes(response.SerializeToString())
 
 
 class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -250,13 +253,13 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
 @contextmanager
 def old_rpc() -> Iterator[OldRpc]:
     """A gRPC server on a free port."""
-    told = OldRpc()
+    result = OldRpc()
     with ThreadPoolExecutor(16) as threads:
         server = grpc.server(threads, options=[("grpc.so_reuseport", 0)])
-        server.add_generic_rpc_handlers((_Methods(told),))
-        told.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        server.add_generic_rpc_handlers((_Methods(result),))
+        result.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         server.start()
         try:
-            yield told
+            yield result
         finally:
             server.stop(0).wait(SECONDS)

@@ -34,7 +34,7 @@ DESCRIBED = (
 )
 
 
-def asking(model: str) -> InferRequest:
+def request_message(model: str) -> InferRequest:
     return InferRequest(model, inputs=(tensor_from_array("INPUT0", Datatype.FP32, VALUES),))
 
 
@@ -57,7 +57,11 @@ def described(model: str) -> ModelMetadata:
 def built(protocol: str, model: str = "identity", prefix: str = "") -> Any:
     """An inference of ``model``; ``prefix`` stands before its name where that is its path."""
     profile = PROFILES.get(protocol, GENERIC)
-    wire = plugins()[protocol].create({}).build_request(asking(model), profile, described(model))
+    wire = (
+        plugins()[protocol]
+        .create({})
+        .build_request(request_message(model), profile, described(model))
+    )
     if prefix:
         wire.path = f"{prefix}{model}"
     return wire
@@ -100,18 +104,18 @@ class Connection:
         writer.write(f"{wire.method} {wire.path}{query} HTTP/1.1\r\n{lines}\r\n".encode() + body)
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         first, *pairs = head.rstrip().split("\r\n")
-        told = {name.lower(): value for name, value in (pair.split(": ", 1) for pair in pairs)}
-        if "chunked" in told.get("transfer-encoding", ""):
+        headers = {name.lower(): value for name, value in (pair.split(": ", 1) for pair in pairs)}
+        if "chunked" in headers.get("transfer-encoding", ""):
             parts = []
             while size := int(await reader.readuntil(b"\r\n"), 16):
                 parts.append((await reader.readexactly(size + 2))[:-2])
             await reader.readexactly(2)
             answer = b"".join(parts)
         else:
-            answer = await reader.readexactly(int(told["content-length"]))
-        if told.get("connection") == "close":
+            answer = await reader.readexactly(int(headers["content-length"]))
+        if headers.get("connection") == "close":
             await self.close()
-        return HttpResponse(int(first.split()[1]), told, [answer])
+        return HttpResponse(int(first.split()[1]), headers, [answer])
 
     async def frame(self, wire: HttpRequest) -> HttpResponse:
         reader, writer = await self._connected()
@@ -155,7 +159,7 @@ class Load:
             for model in models:
                 answered = await ask(built(protocol, model, prefix))
                 answer = codec.parse_response(
-                    answered, asking(model), DEFAULT_LIMITS, described(model)
+                    answered, request_message(model), DEFAULT_LIMITS, described(model)
                 )
                 assert isinstance(answer, InferResponse)
                 assert np.array_equal(answer.outputs[0].numpy(), VALUES), (protocol, model)
@@ -169,7 +173,7 @@ class Load:
                 call = channel.stream_stream(STREAM)()
                 await call.write(streamed(model, 20, 5))
                 await call.done_writing()
-                assert await told(call) == list(range(20))
+                assert await stream_values(call) == list(range(20))
                 self.count("v2-grpc stream")
 
     async def events(self, address: str, models: Sequence[str]) -> None:
@@ -234,12 +238,12 @@ def streamed(model: str, count: int, delay: int) -> bytes:
     )
 
 
-async def told(call: Any, most: int | None = None) -> list[int]:
-    """What the answers of a stream tell, up to ``most`` of them."""
+async def stream_values(call: Any, limit: int | None = None) -> list[int]:
+    """What the answers of a stream tell, up to ``limit`` of them."""
     codec: Any = plugins()["v2-grpc"].create({})
     found: list[int] = []
     with contextlib.suppress(StopAsyncIteration):
-        while most is None or len(found) < most:
+        while limit is None or len(found) < limit:
             message = await call.read()
             if message is grpc.aio.EOF:
                 break

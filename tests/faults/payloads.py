@@ -49,9 +49,9 @@ RPC: dict[str, Wrong] = {}
 # ---- JSON ------------------------------------------------------------------------------------
 
 
-def tensor(**told: Any) -> dict[str, Any]:
+def tensor(**fields: Any) -> dict[str, Any]:
     """INPUT0, INT32, one element of 7; None takes a member away."""
-    whole = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [7], **told}
+    whole = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [7], **fields}
     return {key: value for key, value in whole.items() if value is not None}
 
 
@@ -64,11 +64,11 @@ def in_json(case: str, names: str, body: bytes, **more: Any) -> None:
 
 
 def in_binary(
-    case: str, names: str, told: bytes, blob: bytes, head: str | None = "", **more: Any
+    case: str, names: str, expected: bytes, blob: bytes, head: str | None = "", **more: Any
 ) -> None:
     """``head`` empty: the right length."""
-    head = str(len(told)) if head == "" else head
-    REST[f"{case}, binary"] = Wrong(names, told + blob, head, **more)
+    head = str(len(expected)) if head == "" else head
+    REST[f"{case}, binary"] = Wrong(names, expected + blob, head, **more)
 
 
 def in_raw(case: str, names: str, message: Any, **more: Any) -> None:
@@ -81,17 +81,17 @@ def in_typed(case: str, names: str, message: Any, **more: Any) -> None:
 
 def message(*tensors: tuple[str, str, Sequence[int]], raw: Sequence[bytes] = ()) -> Any:
     """Names, datatypes and shapes; the model's name is put before it later."""
-    told = pb.ModelInferRequest(raw_input_contents=raw)
+    result = pb.ModelInferRequest(raw_input_contents=raw)
     for name, datatype, shape in tensors:
-        told.inputs.add(name=name, datatype=datatype, shape=shape)
-    return told
+        result.inputs.add(name=name, datatype=datatype, shape=shape)
+    return result
 
 
 def typed(name: str, datatype: str, shape: Sequence[int], **contents: Any) -> Any:
-    told = message((name, datatype, shape))
+    result = message((name, datatype, shape))
     for key, values in contents.items():
-        getattr(told.inputs[0].contents, key).extend(values)
-    return told
+        getattr(result.inputs[0].contents, key).extend(values)
+    return result
 
 
 def packed(datatype: str, elements: Sequence[Any]) -> bytes:
@@ -273,8 +273,10 @@ for _case, _blob in {
     "a string after the last": b"\x03\0\0\0abc\0\0\0\0",
     "no string at all": b"",
 }.items():
-    _told = tensor(datatype="BYTES", data=None, parameters={"binary_data_size": len(_blob)})
-    in_binary(_case, "INPUT0", document(_told), _blob)
+    _with_parameters = tensor(
+        datatype="BYTES", data=None, parameters={"binary_data_size": len(_blob)}
+    )
+    in_binary(_case, "INPUT0", document(_with_parameters), _blob)
     in_raw(_case, "INPUT0", message(("INPUT0", "BYTES", [1]), raw=[_blob]))
 
 # ---- protobuf contents -----------------------------------------------------------------------

@@ -32,9 +32,9 @@ class Answer:
     @property
     def error(self) -> str:
         """What the error object says."""
-        told = json.loads(self.body)["error"]
-        assert isinstance(told, str)
-        return told
+        error = json.loads(self.body)["error"]
+        assert isinstance(error, str)
+        return error
 
 
 class Client:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from faults.watch import MIB, SECONDS, descriptors, done, growing_at_most, sample
+from faults.watch import MIB, SECONDS, descriptors, done, limited_growth, sample
 from infergate.backends.base import Backend
 from infergate.backends.builtin import BuiltinBackend
 from infergate.config.schema import Config
@@ -147,14 +147,14 @@ class Load:
     @asynccontextmanager
     async def beside_others(self) -> AsyncIterator[None]:
         """Another client asks all the time, and is served."""
-        asking = asyncio.ensure_future(self._others())
+        pending = asyncio.ensure_future(self._others())
         try:
             yield
         finally:
             self._over.set()
-            await asking
+            await pending
 
-    async def keep_asking(self) -> None:
+    async def keep_requesting(self) -> None:
         while not self._stop:
             began = time.monotonic()
             try:
@@ -169,12 +169,12 @@ class Load:
     async def callers(self, count: int) -> AsyncIterator[None]:
         """So many ask all the time."""
         self._stop = False
-        asking = [asyncio.ensure_future(self.keep_asking()) for _ in range(count)]
+        pending = [asyncio.ensure_future(self.keep_requesting()) for _ in range(count)]
         try:
             yield
         finally:
             self._stop = True
-            await asyncio.gather(*asking)
+            await asyncio.gather(*pending)
 
     async def more(self, count: int) -> None:
         """Wait until so many more have been answered."""
@@ -185,14 +185,14 @@ class Load:
         remote: Any = self.backend
         return list(remote.endpoint_stats())
 
-    async def figure(self, name: str, place: int, **labels: str) -> float:
+    async def figure(self, name: str, position: int, **labels: str) -> float:
         """A metric of an endpoint, as a scrape reads it."""
         admin = self.gateway.listeners["admin"].address
         reader, writer = await asyncio.open_connection(admin.host, admin.port)
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         text = (await reader.read()).decode()
         writer.close()
-        url = self.figures()[place].endpoint
+        url = self.figures()[position].endpoint
         assert f'{name}{{backend="b",endpoint="{url}"' in text, text
         return sample(text, name, endpoint=url, **labels)
 
@@ -241,7 +241,7 @@ async def as_before(engine: str, grows: int = 64 * MIB) -> AsyncIterator[None]:
     it never takes more than ``grows`` bytes of memory."""
     held = descriptors(os.getpid()) + (GRPC_KEEPS if engine == "compat" else 0)
     tasks = len(asyncio.all_tasks())
-    with done.watching(), growing_at_most(os.getpid(), grows):
+    with done.watching(), limited_growth(os.getpid(), grows):
         yield
     await until(lambda: len(asyncio.all_tasks()) <= tasks, "no task is left")
     if engine == "compat":
@@ -263,14 +263,14 @@ class Names:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **addresses: list[str]) -> None:
         self.addresses = addresses
-        self.asked = 0
+        self.requests = 0
         real = socket.getaddrinfo
 
         def getaddrinfo(host: Any, port: Any, *args: Any, **more: Any) -> Any:
             name = host.decode() if isinstance(host, bytes) else host
             if name not in self.addresses:
                 return real(host, port, *args, **more)
-            self.asked += 1
+            self.requests += 1
             found = self.addresses[name]
             if not found:
                 raise socket.gaierror(socket.EAI_NONAME, "no such name")

@@ -45,9 +45,9 @@ class Status:
 
 def call(channel: grpc.Channel, message: bytes, method: str = INFER, **more: Any) -> Status:
     """One unary call with bytes."""
-    asked = channel.unary_unary(method)
+    wanted = channel.unary_unary(method)
     try:
-        answer = asked(message, **{"timeout": SECONDS, **more})
+        answer = wanted(message, **{"timeout": SECONDS, **more})
     except grpc.RpcError as error:
         return Status(error.code(), error.details() or "")
     return Status(grpc.StatusCode.OK, "", answer)

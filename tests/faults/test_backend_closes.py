@@ -9,7 +9,7 @@ from faults.behind import (
     HEAD,
     MESSAGE,
     Faults,
-    Site,
+    Harness,
     over_grpc,
     over_http,
     says,
@@ -47,7 +47,7 @@ test_over_http = over_http(HTTP)
 test_over_grpc = over_grpc(RPC, OWN)
 
 
-def test_a_connection_that_grew_stale_is_not_used(site: Site) -> None:
+def test_a_connection_that_grew_stale_is_not_used(harness: Harness) -> None:
     def once(connection: Connection, backend: Backend) -> None:
         connection.request()
         connection.write(http_answer(GOOD_BODY))
@@ -55,10 +55,10 @@ def test_a_connection_that_grew_stale_is_not_used(site: Site) -> None:
         connection.gone()  # the gateway has noticed
         backend.requests.append("gone")
 
-    site.rest.use(once)
+    harness.rest.use(once)
     for _ in range(3):
-        before = site.rest.requests.count("gone")
-        with site.serves("rest.fwd"):
-            assert site.ask_rest("rest.fwd").status == 200
-        until(lambda n=before: site.rest.requests.count("gone") > n, "the gateway lets go")  # type: ignore[misc]
-    site.rest.use(good_http)
+        before = harness.rest.requests.count("gone")
+        with harness.serves("rest.fwd"):
+            assert harness.ask_rest("rest.fwd").status == 200
+        until(lambda n=before: harness.rest.requests.count("gone") > n, "the gateway lets go")  # type: ignore[misc]
+    harness.rest.use(good_http)

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from faults import h2
-from faults.behind import MESSAGE, Site, ends, good_rpc
+from faults.behind import MESSAGE, Harness, ends, good_rpc
 from faults.payloads import document, tensor
 from faults.peer import GOOD_BODY, Backend, Connection, Script, good_http, http_answer
 from faults.rpc import call, infer_message
@@ -52,21 +52,21 @@ def closes(answer: bytes) -> Script:
 @pytest.mark.parametrize("answer", [REFUSAL, http_answer(GOOD_BODY)], ids=["refusal", "good"])
 @pytest.mark.parametrize("does", [reads_later, closes])
 def test_over_http(
-    site: Site, model: str, size: int, answer: bytes, does: Callable[[bytes], Script]
+    harness: Harness, model: str, size: int, answer: bytes, does: Callable[[bytes], Script]
 ) -> None:
-    site.rest.use(does(answer))
+    harness.rest.use(does(answer))
     is_refused = answer is REFUSAL
     outcome = "bad_request" if is_refused else "ok"
-    before = counted(site.gateway, backend="shop", outcome=outcome)
+    before = counted(harness.gateway, backend="shop", outcome=outcome)
     for _ in range(2):  # no connection that is owed some of a request is used again
-        told = site.ask_rest(model, LONG if size else None, size)
-        assert told.status == (400 if is_refused else 200), told
-        assert not is_refused or "it broke" in told.error
+        result = harness.ask_rest(model, LONG if size else None, size)
+        assert result.status == (400 if is_refused else 200), result
+        assert not is_refused or "it broke" in result.error
         if does is closes:  # until its end has come, a connection is as good as any other
-            until(lambda: not site.rest.open, "the gateway has let go of it")
-    assert counted(site.gateway, backend="shop", outcome=outcome) == before + 2
-    site.rest.use(good_http)
-    site.good(model)
+            until(lambda: not harness.rest.open, "the gateway has let go of it")
+    assert counted(harness.gateway, backend="shop", outcome=outcome) == before + 2
+    harness.rest.use(good_http)
+    harness.good(model)
 
 
 def _begun(server: h2.Server) -> int:
@@ -76,7 +76,7 @@ def _begun(server: h2.Server) -> int:
 @pytest.mark.parametrize("model", ["grpc.fwd", "grpc.tr"])
 @pytest.mark.parametrize("size", [4, 4 * MIB])
 @pytest.mark.parametrize("code", [3, 0])
-def test_over_grpc(site: Site, model: str, size: int, code: int) -> None:
+def test_over_grpc(harness: Harness, model: str, size: int, code: int) -> None:
     def script(connection: Connection, backend: Backend) -> None:
         server = h2.Server(connection)
         while True:
@@ -85,14 +85,16 @@ def test_over_grpc(site: Site, model: str, size: int, code: int) -> None:
             end = ends(("grpc-status", str(code)), ("grpc-message", "it broke"))
             server.send(said + end(stream))
 
-    site.rpc.use(script)
+    harness.rpc.use(script)
     outcome = "bad_request" if code else "ok"
-    before = counted(site.gateway, backend="depot", outcome=outcome)
+    before = counted(harness.gateway, backend="depot", outcome=outcome)
     message = infer_message(model, count=size // 4)
     for _ in range(2):
-        told = call(site.channel, message)
-        assert told.code is (grpc.StatusCode.INVALID_ARGUMENT if code else grpc.StatusCode.OK), told
-    assert counted(site.gateway, backend="depot", outcome=outcome) == before + 2
-    site.rpc.use(good_rpc)
-    until(lambda: site.ask_rest(model).status == 200, "it is connected again")
-    site.good(model)
+        result = call(harness.channel, message)
+        assert result.code is (grpc.StatusCode.INVALID_ARGUMENT if code else grpc.StatusCode.OK), (
+            result
+        )
+    assert counted(harness.gateway, backend="depot", outcome=outcome) == before + 2
+    harness.rpc.use(good_rpc)
+    until(lambda: harness.ask_rest(model).status == 200, "it is connected again")
+    harness.good(model)

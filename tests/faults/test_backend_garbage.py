@@ -9,7 +9,7 @@ from faults.behind import (
     HEAD,
     MESSAGE,
     Faults,
-    Site,
+    Harness,
     answers,
     ends,
     over_grpc,
@@ -86,12 +86,12 @@ test_over_http = over_http(HTTP)
 test_over_grpc = over_grpc(RPC, OWN)
 
 
-def test_bytes_after_the_answer_end_the_connection(site: Site) -> None:
+def test_bytes_after_the_answer_end_the_connection(harness: Harness) -> None:
     """The answer is whole; what follows must never be read as the next one."""
     evil = http_answer(b'{"error":"it broke"}')
-    site.rest.use(says(http_answer(GOOD_BODY) + evil, then=Connection.gone))
+    harness.rest.use(says(http_answer(GOOD_BODY) + evil, then=Connection.gone))
     for _ in range(3):
-        before = site.rest.connections
-        site.good("rest.fwd")
-        assert site.rest.connections == before + 2
-    site.rest.use(good_http)
+        before = harness.rest.connections
+        harness.good("rest.fwd")
+        assert harness.rest.connections == before + 2
+    harness.rest.use(good_http)

@@ -7,57 +7,57 @@ import pytest
 
 from e2e.running import ENGINE
 from faults import h2
-from faults.behind import END, MESSAGE, Site, answers, ends, sends, some
+from faults.behind import END, MESSAGE, Harness, answers, ends, sends, some
 from faults.peer import GOOD_BODY, good_http, http_answer
 from faults.rpc import INFER, infer_message
 
 
-def test_interim_answers_are_passed_over(site: Site) -> None:
+def test_interim_answers_are_passed_over(harness: Harness) -> None:
     interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
-    site.rest.use(answers(interim + http_answer(GOOD_BODY)))
-    site.good("rest.fwd")
-    site.rest.use(good_http)
+    harness.rest.use(answers(interim + http_answer(GOOD_BODY)))
+    harness.good("rest.fwd")
+    harness.rest.use(good_http)
 
 
-def test_headers_of_the_connection_stay_there(site: Site) -> None:
+def test_headers_of_the_connection_stay_there(harness: Harness) -> None:
     own = (
         "Connection: keep-alive, X-Secret\r\nKeep-Alive: timeout=5\r\nX-Secret: 1\r\n"
         "Set-Cookie: a=b\r\nServer: shop\r\nProxy-Authenticate: Basic\r\nTrailer: X-End\r\n"
         "Upgrade: h2c\r\nX-Own: 1\r\nEndpoint-Load-Metrics: cpu=1\r\n"
     )
-    site.rest.use(answers(http_answer(GOOD_BODY, headers=own)))
+    harness.rest.use(answers(http_answer(GOOD_BODY, headers=own)))
     for model in ("rest.fwd", "rest.tr"):
-        with site.serves(model):
-            told = site.ask_rest(model)
-        assert told.status == 200
-        assert set(told.headers) <= {
+        with harness.serves(model):
+            result = harness.ask_rest(model)
+        assert result.status == 200
+        assert set(result.headers) <= {
             "server", "date", "content-type", "content-length", "endpoint-load-metrics",
         }  # fmt: skip
-        assert told.headers["server"] == "infergate"
-        assert told.headers["endpoint-load-metrics"] == "cpu=1"  # by the default rule
-    site.rest.use(good_http)
+        assert result.headers["server"] == "infergate"
+        assert result.headers["endpoint-load-metrics"] == "cpu=1"  # by the default rule
+    harness.rest.use(good_http)
 
 
 @pytest.mark.skipif(ENGINE == "compat", reason="grpcio takes them for the answer")
-def test_interim_headers_over_grpc_are_passed_over(site: Site) -> None:
+def test_interim_headers_over_grpc_are_passed_over(harness: Harness) -> None:
     interim = h2.fields((":status", "103"), ("link", "</x>"))
     begin = lambda stream: h2.headers(stream, interim)  # noqa: E731
-    site.rpc.use(sends(begin, begin, h2.headers, some(MESSAGE), END))
-    site.good("grpc.fwd")
-    site.good("grpc.tr")
+    harness.rpc.use(sends(begin, begin, h2.headers, some(MESSAGE), END))
+    harness.good("grpc.fwd")
+    harness.good("grpc.tr")
 
 
-def test_metadata_of_the_connection_stays_there(site: Site) -> None:
+def test_metadata_of_the_connection_stays_there(harness: Harness) -> None:
     """Trailers and headers of the backend's go back by rule alone."""
     own = h2.fields(
         (":status", "200"), ("content-type", "application/grpc"), ("server", "depot"),
         ("set-cookie", "a=b"), ("x-own", "1"), ("endpoint-load-metrics", "cpu=1"),
     )  # fmt: skip
     end = ends(("grpc-status", "0"), ("x-end", "1"))
-    site.rpc.use(sends(lambda stream: h2.headers(stream, own), some(MESSAGE), end))
+    harness.rpc.use(sends(lambda stream: h2.headers(stream, own), some(MESSAGE), end))
     for model in ("grpc.fwd", "grpc.tr"):
-        with site.serves(model):
-            told, called = site.channel.unary_unary(INFER).with_call(infer_message(model))
-        assert told
+        with harness.serves(model):
+            response, called = harness.channel.unary_unary(INFER).with_call(infer_message(model))
+        assert response
         metadata = {**dict(called.initial_metadata()), **dict(called.trailing_metadata())}
         assert not {"server", "set-cookie", "x-own", "x-end"} & set(metadata)

@@ -8,7 +8,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from faults import h2
-from faults.behind import END, REQUESTS, Site, answers, good_rpc, sends, some
+from faults.behind import END, REQUESTS, Harness, answers, good_rpc, sends, some
 from faults.payloads import document, tensor
 from faults.peer import GOOD_BODY, Script, good_http, http_answer
 from faults.rpc import call, good_answer, infer_message
@@ -16,9 +16,9 @@ from faults.watch import rises, until
 
 
 def _changed(**members: object) -> bytes:
-    told = json.loads(GOOD_BODY)
-    told["outputs"][0].update(members)
-    return http_answer(json.dumps(told).encode())
+    response = json.loads(GOOD_BODY)
+    response["outputs"][0].update(members)
+    return http_answer(json.dumps(response).encode())
 
 
 WRONG_OUTPUTS: dict[str, bytes] = {
@@ -33,36 +33,36 @@ WRONG_OUTPUTS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG_OUTPUTS)
-def test_outputs_that_do_not_fit(site: Site, wrong: str) -> None:
-    site.rest.use(answers(WRONG_OUTPUTS[wrong]))
-    site.fails("rest.tr", "shop", "backend_garbage")
-    site.rest.use(good_http)
-    site.good("rest.tr")
+def test_outputs_that_do_not_fit(harness: Harness, wrong: str) -> None:
+    harness.rest.use(answers(WRONG_OUTPUTS[wrong]))
+    harness.fails("rest.tr", "shop", "backend_garbage")
+    harness.rest.use(good_http)
+    harness.good("rest.tr")
 
 
-def test_a_forwarded_answer_is_the_backends_word(site: Site) -> None:
+def test_a_forwarded_answer_is_the_backends_word(harness: Harness) -> None:
     """Its tensors are not read, as if there were no gateway."""
-    site.rest.use(answers(WRONG_OUTPUTS["too few elements"]))
-    with site.serves("rest.fwd"):
-        told = json.loads(site.ask_rest("rest.fwd").body)
-    assert (told["model_name"], told["outputs"][0]["shape"]) == ("rest.fwd", [2])
-    site.rest.use(good_http)
+    harness.rest.use(answers(WRONG_OUTPUTS["too few elements"]))
+    with harness.serves("rest.fwd"):
+        response = json.loads(harness.ask_rest("rest.fwd").body)
+    assert (response["model_name"], response["outputs"][0]["shape"]) == ("rest.fwd", [2])
+    harness.rest.use(good_http)
 
 
-def test_an_output_that_was_asked_for_is_missing(site: Site) -> None:
-    with rises(site.gateway, REQUESTS, route="rest.tr", outcome="backend_garbage"):
-        told = site.ask_rest("rest.tr", document(tensor(), outputs=[{"name": "OTHER"}]))
-    assert told.status == 502
-    assert "OTHER" in told.error
+def test_a_requested_output_is_missing(harness: Harness) -> None:
+    with rises(harness.gateway, REQUESTS, route="rest.tr", outcome="backend_garbage"):
+        result = harness.ask_rest("rest.tr", document(tensor(), outputs=[{"name": "OTHER"}]))
+    assert result.status == 502
+    assert "OTHER" in result.error
 
 
 def _answer(*outputs: tuple[str, list[int], bytes | None]) -> Script:
-    told = pb.ModelInferResponse(model_name="m")
+    result = pb.ModelInferResponse(model_name="m")
     for datatype, shape, raw in outputs:
-        told.outputs.add(name=f"O{len(told.outputs)}", datatype=datatype, shape=shape)
+        result.outputs.add(name=f"O{len(result.outputs)}", datatype=datatype, shape=shape)
         if raw is not None:
-            told.raw_output_contents.append(raw)
-    return sends(h2.headers, some(h2.message(told.SerializeToString())), END)
+            result.raw_output_contents.append(raw)
+    return sends(h2.headers, some(h2.message(result.SerializeToString())), END)
 
 
 @pytest.mark.parametrize(
@@ -78,43 +78,43 @@ def _answer(*outputs: tuple[str, list[int], bytes | None]) -> Script:
     ],
     ids=["short", "long", "too few", "none", "datatype", "negative", "string"],
 )
-def test_grpc_outputs_that_do_not_fit(site: Site, script: Script) -> None:
-    site.rpc.use(script)
-    site.fails("grpc.tr", "depot", "backend_garbage")
-    site.rpc.use(good_rpc)
-    until(lambda: site.ask_rest("grpc.tr").status == 200, "it is connected again")
+def test_grpc_outputs_that_do_not_fit(harness: Harness, script: Script) -> None:
+    harness.rpc.use(script)
+    harness.fails("grpc.tr", "depot", "backend_garbage")
+    harness.rpc.use(good_rpc)
+    until(lambda: harness.ask_rest("grpc.tr").status == 200, "it is connected again")
 
 
 @pytest.mark.parametrize("model", ["rest.fwd", "rest.tr"])
-def test_another_models_name(site: Site, model: str) -> None:
+def test_another_models_name(harness: Harness, model: str) -> None:
     """The client hears the name that it asked for."""
-    told = json.loads(GOOD_BODY) | {"model_name": "another"}
-    site.rest.use(answers(http_answer(json.dumps(told).encode())))
-    with site.serves(model):
-        answer = site.ask_rest(model)
+    response = json.loads(GOOD_BODY) | {"model_name": "another"}
+    harness.rest.use(answers(http_answer(json.dumps(response).encode())))
+    with harness.serves(model):
+        answer = harness.ask_rest(model)
     assert answer.status == 200
     assert json.loads(answer.body)["model_name"] == model
-    site.rest.use(good_http)
+    harness.rest.use(good_http)
 
 
 @pytest.mark.parametrize("model", ["grpc.fwd", "grpc.tr"])
-def test_another_models_name_over_grpc(site: Site, model: str) -> None:
+def test_another_models_name_over_grpc(harness: Harness, model: str) -> None:
     named = pb.ModelInferResponse.FromString(good_answer())
     named.model_name = "another"
-    site.rpc.use(sends(h2.headers, some(h2.message(named.SerializeToString())), END))
-    with site.serves(model):
-        answer = call(site.channel, infer_message(model))
+    harness.rpc.use(sends(h2.headers, some(h2.message(named.SerializeToString())), END))
+    with harness.serves(model):
+        answer = call(harness.channel, infer_message(model))
     assert pb.ModelInferResponse.FromString(answer.message).model_name == model
 
 
-def test_more_outputs_than_were_asked_for(site: Site) -> None:
+def test_more_outputs_than_requested(harness: Harness) -> None:
     """They go on, as without a gateway. (A legacy server numbers its outputs: that is refused.)"""
-    told = json.loads(GOOD_BODY)
-    told["outputs"].append({**told["outputs"][0], "name": "MORE"})
-    site.rest.use(answers(http_answer(json.dumps(told).encode())))
-    asked = document(tensor(), outputs=[{"name": "OUTPUT0"}])
-    with site.serves("rest.tr"):
-        answer = site.ask_rest("rest.tr", asked)
+    response = json.loads(GOOD_BODY)
+    response["outputs"].append({**response["outputs"][0], "name": "MORE"})
+    harness.rest.use(answers(http_answer(json.dumps(response).encode())))
+    request = document(tensor(), outputs=[{"name": "OUTPUT0"}])
+    with harness.serves("rest.tr"):
+        answer = harness.ask_rest("rest.tr", request)
     assert answer.status == 200, answer
     assert [each["name"] for each in json.loads(answer.body)["outputs"]] == ["OUTPUT0", "MORE"]
-    site.rest.use(good_http)
+    harness.rest.use(good_http)

@@ -82,7 +82,7 @@ NO_HTTP = "400"
 
 
 @dataclass(frozen=True)
-class Told:
+class Reported:
     """How a request ended, as CODES has it, and the words."""
 
     code: str
@@ -90,7 +90,7 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Site:
+class Harness:
     gateway: Infergate
     frames: str
     rest: Backend
@@ -106,8 +106,8 @@ class Site:
         """What each frontend opens once is open now."""
         for frontend in FRONTENDS:
             with ExitStack() as stack:
-                told = self.connected(frontend, stack).ask(GOOD[frontend])
-                assert told == Told(CODES[frontend][""])
+                result = self.connected(frontend, stack).ask(GOOD[frontend])
+                assert result == Reported(CODES[frontend][""])
         self.others()
 
     def connected(self, frontend: str, stack: ExitStack) -> Talk:
@@ -127,79 +127,79 @@ class Talk:
     frontend: str
     peer: Client | grpc.Channel
 
-    def ask(self, asked: Bad) -> Told:
+    def ask(self, bad: Bad) -> Reported:
         """``asked`` and its answer, whose form is checked."""
         match self.frontend:
             case "v2-rest json" | "v2-rest binary":
-                return self._rest(asked)
+                return self._rest(bad)
             case "v2-grpc raw" | "v2-grpc typed":
-                head = pb.ModelInferRequest(model_name=asked.model).SerializeToString()
-                status = call(self.peer, head + asked.body)
-                return Told(status.code.name, status.details)
+                head = pb.ModelInferRequest(model_name=bad.model).SerializeToString()
+                status = call(self.peer, head + bad.body)
+                return Reported(status.code.name, status.details)
             case "graphpipe http":
-                return self._graphpipe(asked)
+                return self._graphpipe(bad)
             case "graphpipe tcp":
-                return self._framed(asked)
+                return self._framed(bad)
             case "trtis-http":
-                return self._old_http(asked)
-        status = call(self.peer, asked.body, OLD_INFER)
+                return self._old_http(bad)
+        status = call(self.peer, bad.body, OLD_INFER)
         if status.code is not grpc.StatusCode.OK:
-            return Told(status.code.name, status.details)
-        told = OLD.InferResponse.FromString(status.message)
-        code = code_name(told.request_status)
-        assert bool(told.raw_output) == (code == "SUCCESS")
-        return Told(code, told.request_status.msg)
+            return Reported(status.code.name, status.details)
+        response = OLD.InferResponse.FromString(status.message)
+        code = code_name(response.request_status)
+        assert bool(response.raw_output) == (code == "SUCCESS")
+        return Reported(code, response.request_status.msg)
 
-    def _posted(self, path: str, asked: Bad) -> Answer:
+    def _posted(self, path: str, bad: Bad) -> Answer:
         assert isinstance(self.peer, Client)
-        given = {"Host": "x", "Content-Length": str(len(asked.body)), **asked.headers}
+        given = {"Host": "x", "Content-Length": str(len(bad.body)), **bad.headers}
         lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
-        self.peer.send(f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + asked.body)
+        self.peer.send(f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + bad.body)
         return self.peer.answer()
 
-    def _rest(self, asked: Bad) -> Told:
-        answer = self._posted(f"/v2/models/{asked.model}/infer", asked)
+    def _rest(self, bad: Bad) -> Reported:
+        answer = self._posted(f"/v2/models/{bad.model}/infer", bad)
         assert answer.headers["content-type"] == "application/json"
-        told = json.loads(answer.body)
+        document = json.loads(answer.body)
         if answer.status == 200:
-            assert told["outputs"]
-            return Told("200")
-        assert set(told) == {"error"}
-        return Told(str(answer.status), told["error"])
+            assert document["outputs"]
+            return Reported("200")
+        assert set(document) == {"error"}
+        return Reported(str(answer.status), document["error"])
 
-    def _graphpipe(self, asked: Bad) -> Told:
-        answer = self._posted(f"/graphpipe/{asked.model}", asked)
+    def _graphpipe(self, bad: Bad) -> Reported:
+        answer = self._posted(f"/graphpipe/{bad.model}", bad)
         if answer.status == 200:
             assert InferResponse.GetRootAs(answer.body).OutputTensorsLength() == 1
-            return Told("200")
+            return Reported("200")
         assert answer.headers["content-type"] == "text/plain; charset=utf-8"
         assert answer.body.endswith(b"\n")
-        return Told(str(answer.status), answer.body.decode())
+        return Reported(str(answer.status), answer.body.decode())
 
-    def _framed(self, asked: Bad) -> Told:
+    def _framed(self, bad: Bad) -> Reported:
         assert isinstance(self.peer, Client)
-        self.peer.send(struct.pack("<I", len(asked.body)) + asked.body)
+        self.peer.send(struct.pack("<I", len(bad.body)) + bad.body)
         (length,) = struct.unpack("<I", self.peer.exactly(4))
-        told = InferResponse.GetRootAs(self.peer.exactly(length))
-        if told.ErrorsLength() == 0:
-            assert told.OutputTensorsLength() == 1
-            return Told("answered")
-        assert (told.ErrorsLength(), told.OutputTensorsLength()) == (1, 0)
-        return Told(str(told.Errors(0).Code()), told.Errors(0).Message().decode())
+        result = InferResponse.GetRootAs(self.peer.exactly(length))
+        if result.ErrorsLength() == 0:
+            assert result.OutputTensorsLength() == 1
+            return Reported("answered")
+        assert (result.ErrorsLength(), result.OutputTensorsLength()) == (1, 0)
+        return Reported(str(result.Errors(0).Code()), result.Errors(0).Message().decode())
 
-    def _old_http(self, asked: Bad) -> Told:
-        answer = self._posted(f"/api/infer/{asked.model}", asked)
+    def _old_http(self, bad: Bad) -> Reported:
+        answer = self._posted(f"/api/infer/{bad.model}", bad)
         if "nv-status" not in answer.headers:
-            return Told(str(answer.status), answer.body.decode())
-        told = text_format.Parse(answer.headers["nv-status"], OLD.RequestStatus())
-        code = code_name(told)
+            return Reported(str(answer.status), answer.body.decode())
+        status = text_format.Parse(answer.headers["nv-status"], OLD.RequestStatus())
+        code = code_name(status)
         assert answer.status == (200 if code == "SUCCESS" else 400)
         assert bool(answer.body) == (code == "SUCCESS")
-        return Told(code, told.msg)
+        return Reported(code, status.msg)
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
+def harness() -> Iterator[Harness]:
     (port,) = free_ports(1)
     listeners = f"""{LISTENERS}  graphpipe:
     - {{{{address: "tcp://127.0.0.1:{port}", model: m, framing: size-prefixed}}}}
@@ -209,12 +209,12 @@ def site() -> Iterator[Site]:
         started_infergate(CONFIG.format(rest=rest.address), listeners) as gateway,
         channel(gateway.grpc) as made,
     ):
-        site = Site(gateway, f"127.0.0.1:{port}", rest, made)
-        site.warm()
-        with unharmed(gateway, site.others):
-            yield site
+        harness = Harness(gateway, f"127.0.0.1:{port}", rest, made)
+        harness.warm()
+        with unharmed(gateway, harness.others):
+            yield harness
         wrong = sum(counted(gateway, outcome=each) for each in ("bad_request", "too_large"))
-        assert wrong == len(site.refused), "each is counted, once"
+        assert wrong == len(harness.refused), "each is counted, once"
         well(gateway)
 
 
@@ -225,50 +225,50 @@ def test_no_case_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(("case", "frontend"), list(BAD))
-def test_a_bad_tensor(site: Site, case: str, frontend: str) -> None:
+def test_a_bad_tensor(harness: Harness, case: str, frontend: str) -> None:
     bad = BAD[case, frontend]
     codes = CODES[frontend]
     code = codes[LARGE if bad.large else BROKEN]
     if bad.bare or bad.ends:
         code = BARE[frontend] if bad.bare else NO_HTTP
-    before = len(site.rest.requests)
+    before = len(harness.rest.requests)
     with ExitStack() as stack:
-        talk = site.connected(frontend, stack)
-        told = talk.ask(bad)
-        assert told.code == code, told
-        assert re.search(bad.names, told.words), told
-        site.refused.append(case)
-        assert len(site.rest.requests) == before
+        talk = harness.connected(frontend, stack)
+        result = talk.ask(bad)
+        assert result.code == code, result
+        assert re.search(bad.names, result.words), result
+        harness.refused.append(case)
+        assert len(harness.rest.requests) == before
         if bad.ends:
             assert isinstance(talk.peer, Client)
             assert talk.peer.rest() == b""
-            talk = site.connected(frontend, stack)
-        assert talk.ask(GOOD[frontend]) == Told(codes[""])
-        assert len(site.rest.requests) == before + 1
+            talk = harness.connected(frontend, stack)
+        assert talk.ask(GOOD[frontend]) == Reported(codes[""])
+        assert len(harness.rest.requests) == before + 1
 
 
 @pytest.mark.parametrize("frontend", [each for each in FRONTENDS if each != FRAMES])
-def test_unknown_models_in_bulk_make_no_series(site: Site, frontend: str) -> None:
+def test_unknown_models_in_bulk_make_no_series(harness: Harness, frontend: str) -> None:
     """A raw socket names no model: its listener does."""
-    before = len(site.rest.requests)
+    before = len(harness.rest.requests)
     with ExitStack() as stack:
-        talk = site.connected(frontend, stack)
+        talk = harness.connected(frontend, stack)
 
         def ask(number: int) -> None:
             good = GOOD[frontend]
             name = f"unknown-{frontend[-4:].strip()}-{number}"
             body = good.body
             if frontend == OLD_GRPC:
-                asked = OLD.InferRequest.FromString(body)
-                asked.model_name = name
-                body = asked.SerializeToString()
-            told = talk.ask(Bad("", body, good.headers, model=name))
-            assert told.code == CODES[frontend][UNKNOWN], told
-            assert name in told.words
+                bad = OLD.InferRequest.FromString(body)
+                bad.model_name = name
+                body = bad.SerializeToString()
+            headers = talk.ask(Bad("", body, good.headers, model=name))
+            assert headers.code == CODES[frontend][UNKNOWN], headers
+            assert name in headers.words
 
         ask(0)
-        series = len(site.gateway.metrics().splitlines())
+        series = len(harness.gateway.metrics().splitlines())
         for number in range(1, 100):
             ask(number)
-        assert len(site.gateway.metrics().splitlines()) == series
-    assert len(site.rest.requests) == before
+        assert len(harness.gateway.metrics().splitlines()) == series
+    assert len(harness.rest.requests) == before

@@ -101,9 +101,9 @@ async def test_requests_that_break_connections_eject_nobody(engine: str) -> None
         async with load.callers(2):
             await load.more(20)
         assert not load.failed
-        told = load.figures()
-        assert [each.ejections for each in told] == [0, 0]
-        assert sum(each.failed for each in told) == 40
+        result = load.figures()
+        assert [each.ejections for each in result] == [0, 0]
+        assert sum(each.failed for each in result) == 40
         assert await load.figure("infergate_endpoint_ejections_total", 0) == 0
 
 
@@ -145,9 +145,9 @@ async def test_a_model_that_nobody_has_served_ejects_nobody() -> None:
             async with burst(two[0]), burst(two[1]):
                 for _ in range(times):
                     context = RequestContext("test", record=RequestRecord(operation="model_ready"))
-                    asking = ours.perform(operation, context) if operation else load.ask()
+                    request = ours.perform(operation, context) if operation else load.ask()
                     with pytest.raises(GatewayError, match="the disk is full"):
-                        await asking
+                        await request
             return sum(each.ejections for each in load.figures())
 
         assert await declined(40) == 0
@@ -155,7 +155,7 @@ async def test_a_model_that_nobody_has_served_ejects_nobody() -> None:
         assert await declined(40, ModelReadyRequest("simple")) == 0
         assert await declined(20) == 1
         ejections = [
-            await load.figure("infergate_endpoint_ejections_total", place) for place in (0, 1)
+            await load.figure("infergate_endpoint_ejections_total", position) for position in (0, 1)
         ]
         assert sorted(ejections) == [0, 1]
 
@@ -179,7 +179,7 @@ async def test_headers_of_traces_break_no_connection(name: str) -> None:
 
 
 @pytest.mark.parametrize("carrier", ["http", "grpc"])
-async def test_what_this_machine_lacks_ejects_nobody(
+async def test_local_resource_shortage_ejects_no_endpoint(
     carrier: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def exhausted(*_: object) -> None:

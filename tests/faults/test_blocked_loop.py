@@ -52,12 +52,12 @@ def at_http(address: str, begin: bytes, rest: bytes) -> Iterator[None]:
         assert client.answer().status == 200
 
 
-def after_a_request(address: str, asked: bytes = LIVE) -> Iterator[None]:
+def after_a_request(address: str, request: bytes = LIVE) -> Iterator[None]:
     with Client(address) as client:
-        client.send(asked)
+        client.send(request)
         assert client.answer().status == 200
         yield
-        client.send(asked)
+        client.send(request)
         yield
         assert client.answer().status == 200
 
@@ -72,7 +72,7 @@ def in_a_frame(address: str, cut: int) -> Iterator[None]:
 
 
 def in_a_call(address: str, cut: int) -> Iterator[None]:
-    whole = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.asking(INFER)) + h2.frame(
+    whole = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.request_headers(INFER)) + h2.frame(
         h2.DATA, h2.END_STREAM, 1, h2.message(message())
     )
     with Client(address) as client:
@@ -136,10 +136,10 @@ def test_who_came_meanwhile_is_served(gateway: Tight) -> None:
             with stopped(gateway.pid):
                 for each in there:
                     next(each)
-                asked = made.unary_unary(INFER).future(message(), timeout=60)
+                request = made.unary_unary(INFER).future(message(), timeout=60)
             for each in there:
                 assert next(each, "served") == "served"
-            assert asked.result()
+            assert request.result()
     assert metric(gateway, "infergate_requests_total", outcome="timeout") == late
     for ask in (good, good_call, good_frame):
         ask(gateway)
@@ -179,7 +179,7 @@ def in_this_process(name: str) -> Iterator[tuple[Tight, str]]:
             "limits": SHORT,
         }
     )
-    told: Future[tuple[Tight, str]] = Future()
+    result: Future[tuple[Tight, str]] = Future()
     loop, over = (load_engine(name).make_loop or asyncio.new_event_loop)(), asyncio.Event()
 
     async def serve() -> None:
@@ -189,7 +189,7 @@ def in_this_process(name: str) -> Iterator[tuple[Tight, str]]:
         at = {key: str(each.address) for key, each in running.listeners.items()}
         raw = at.pop("graphpipe[0]")
         port = blocking.sockets[0].getsockname()[1]
-        told.set_result((Tight(**at, pid=os.getpid(), log=Path(), raw=raw), f"127.0.0.1:{port}"))
+        result.set_result((Tight(**at, pid=os.getpid(), log=Path(), raw=raw), f"127.0.0.1:{port}"))
         await over.wait()
         blocking.close()
         await running.stop(0)
@@ -197,7 +197,7 @@ def in_this_process(name: str) -> Iterator[tuple[Tight, str]]:
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
     try:
-        yield told.result(SECONDS)
+        yield result.result(SECONDS)
     finally:
         loop.call_soon_threadsafe(over.set)
         thread.join()

@@ -13,7 +13,7 @@ from e2e.running import ENGINE
 from faults.peer import post
 from faults.rpc import call, channel
 from faults.tight import BODY, PATH, Tight, message
-from faults.watch import MIB, counted, growing_at_most, refused_by
+from faults.watch import MIB, counted, limited_growth, refused_by
 
 
 @pytest.mark.parametrize(("encoding", "window"), [("gzip", 31), ("deflate", 15), ("deflate", -15)])
@@ -21,7 +21,7 @@ def test_over_http(gateway: Tight, encoding: str, window: int) -> None:
     deflater = zlib.compressobj(9, zlib.DEFLATED, window)
     bomb = b"".join(deflater.compress(bytes(MIB)) for _ in range(64)) + deflater.flush()
     assert len(bomb) < MIB
-    with refused_by(gateway, "body"), growing_at_most(gateway.pid, 32 * MIB):
+    with refused_by(gateway, "body"), limited_growth(gateway.pid, 32 * MIB):
         answer = post(gateway.http, PATH, bomb, {"Content-Encoding": encoding})
     assert answer.status == 413
     assert str(BODY) in answer.error
@@ -29,7 +29,7 @@ def test_over_http(gateway: Tight, encoding: str, window: int) -> None:
 
 def test_of_very_many_members(gateway: Tight) -> None:
     before = counted(gateway, outcome="bad_request")
-    with growing_at_most(gateway.pid, 32 * MIB):
+    with limited_growth(gateway.pid, 32 * MIB):
         bomb = gzip.compress(b"") * 50_000
         answer = post(gateway.http, PATH, bomb, {"Content-Encoding": "gzip"})
     assert answer.status == 400
@@ -38,7 +38,7 @@ def test_of_very_many_members(gateway: Tight) -> None:
 
 def test_over_grpc(gateway: Tight) -> None:
     before = counted(gateway, outcome="too_large")
-    with channel(gateway.grpc) as made, growing_at_most(gateway.pid, 40 * MIB):
+    with channel(gateway.grpc) as made, limited_growth(gateway.pid, 40 * MIB):
         status = call(made, message(60 * MIB), compression=grpc.Compression.Gzip)
         assert status.code is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "larger than max" in status.details

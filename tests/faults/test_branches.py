@@ -40,7 +40,7 @@ readiness: lenient
 
 
 @dataclass(frozen=True)
-class Site:
+class Harness:
     gateway: Infergate
     channel: grpc.Channel
     steady: Backend
@@ -50,18 +50,18 @@ class Site:
     def ask(self, model: str, headers: dict[str, str] | None = None) -> None:
         """Through both frontends."""
         path = f"/v2/models/{model}/infer"
-        told = post(self.gateway.http, path, document(tensor()), headers)
-        assert told.status == 200, told
+        response = post(self.gateway.http, path, document(tensor()), headers)
+        assert response.status == 200, response
         metadata = tuple((headers or {}).items())
         status = call(self.channel, infer_message(model), metadata=metadata)
         assert status.code is grpc.StatusCode.OK, status
 
-    def asked(self) -> tuple[int, int]:
+    def request_counts(self) -> tuple[int, int]:
         return len(self.steady.requests), len(self.canary.requests)
 
     def others(self) -> None:
-        asked = document(tensor(), tensor(name="INPUT1"))
-        assert post(self.gateway.http, "/v2/models/identity/infer", asked).status == 200
+        request = document(tensor(), tensor(name="INPUT1"))
+        assert post(self.gateway.http, "/v2/models/identity/infer", request).status == 200
 
     def mirrored(self, outcome: str) -> float:
         """How many copies ended so."""
@@ -70,7 +70,7 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
+def harness() -> Iterator[Harness]:
     with (
         socket.socket() as unused,
         scripted(good_http) as steady,
@@ -85,84 +85,84 @@ def site() -> Iterator[Site]:
             nobody=f"127.0.0.1:{unused.getsockname()[1]}",
         )
         with started_infergate(config) as gateway, channel(gateway.grpc) as made:
-            site = Site(gateway, made, steady, canary, mirror)
-            site.ask("chosen", {"x-canary": "yes"})
-            site.ask("chosen")
-            with unharmed(gateway, site.others, opens=len(("to the mirror", "more to steady"))):
-                yield site
+            harness = Harness(gateway, made, steady, canary, mirror)
+            harness.ask("chosen", {"x-canary": "yes"})
+            harness.ask("chosen")
+            with unharmed(gateway, harness.others, opens=len(("to the mirror", "more to steady"))):
+                yield harness
             well(gateway)
 
 
-def test_a_header_or_metadata_chooses(site: Site) -> None:
-    steady, canary = site.asked()
-    chosen = counted(site.gateway, route="chosen", backend="canary", outcome="ok")
-    site.ask("chosen", {"x-canary": "yes"})
-    assert site.asked() == (steady, canary + 2)
-    assert counted(site.gateway, route="chosen", backend="canary", outcome="ok") == chosen + 2
-    site.ask("chosen", {"x-canary": "no"})
-    site.ask("chosen")
-    assert site.asked() == (steady + 4, canary + 2)
+def test_a_header_or_metadata_chooses(harness: Harness) -> None:
+    steady, canary = harness.request_counts()
+    chosen = counted(harness.gateway, route="chosen", backend="canary", outcome="ok")
+    harness.ask("chosen", {"x-canary": "yes"})
+    assert harness.request_counts() == (steady, canary + 2)
+    assert counted(harness.gateway, route="chosen", backend="canary", outcome="ok") == chosen + 2
+    harness.ask("chosen", {"x-canary": "no"})
+    harness.ask("chosen")
+    assert harness.request_counts() == (steady + 4, canary + 2)
 
 
-def test_a_share_of_users_sees_the_canary_over_every_protocol(site: Site) -> None:
+def test_a_share_of_users_sees_the_canary_over_every_protocol(harness: Harness) -> None:
     seen = set()
     for user in range(12):
-        steady, canary = site.asked()
-        site.ask("shared", {"x-user": str(user)})
-        site.ask("shared", {"x-user": str(user)})
-        more = (site.asked()[0] - steady, site.asked()[1] - canary)
+        steady, canary = harness.request_counts()
+        harness.ask("shared", {"x-user": str(user)})
+        harness.ask("shared", {"x-user": str(user)})
+        more = (harness.request_counts()[0] - steady, harness.request_counts()[1] - canary)
         assert more in ((4, 0), (0, 4))
         seen.add(more)
     assert len(seen) == 2
-    both = (counted(site.gateway, route="shared", backend=name) for name in ("steady", "canary"))
+    both = (counted(harness.gateway, route="shared", backend=name) for name in ("steady", "canary"))
     assert sum(both) == 48
 
 
-def test_a_backend_that_is_away_has_a_fallback(site: Site) -> None:
+def test_a_backend_that_is_away_has_a_fallback(harness: Harness) -> None:
     for _ in range(3):
-        site.ask("away")
-    assert metric(site.gateway, "infergate_fallbacks_total", route="away") == 6
-    assert counted(site.gateway, route="away", backend="steady", outcome="ok") == 6
-    told = post(site.gateway.http, "/v2/models/alone/infer", document(tensor()))
-    assert told.status == 502
+        harness.ask("away")
+    assert metric(harness.gateway, "infergate_fallbacks_total", route="away") == 6
+    assert counted(harness.gateway, route="away", backend="steady", outcome="ok") == 6
+    response = post(harness.gateway.http, "/v2/models/alone/infer", document(tensor()))
+    assert response.status == 502
 
 
-def test_a_mirror_that_hangs_slows_nobody_and_holds_little(site: Site) -> None:
+def test_a_mirror_that_hangs_slows_nobody_and_holds_little(harness: Harness) -> None:
     def hangs(connection: Connection, backend: Backend) -> None:
         connection.request()
         backend.requests.append("copy")
         connection.gone()
 
-    site.mirror.use(hangs)
-    with descriptors_come_back(site.gateway.pid):
+    harness.mirror.use(hangs)
+    with descriptors_come_back(harness.gateway.pid):
         for _ in range(20):
-            site.ask("copied")
-        until(lambda: len(site.mirror.requests) == 3, "three copies hang")
-        assert site.mirrored("dropped") == 37
-        assert counted(site.gateway, route="copied", backend="steady", outcome="ok") == 40
-        site.mirror.use(good_http)  # those that hang are cut
+            harness.ask("copied")
+        until(lambda: len(harness.mirror.requests) == 3, "three copies hang")
+        assert harness.mirrored("dropped") == 37
+        assert counted(harness.gateway, route="copied", backend="steady", outcome="ok") == 40
+        harness.mirror.use(good_http)  # those that hang are cut
         until(
-            lambda: site.mirrored("failed") == 3,
+            lambda: harness.mirrored("failed") == 3,
             "they have failed, and nobody was told",
         )
-        site.ask("copied")
+        harness.ask("copied")
     until(
-        lambda: site.mirrored("ok") == 2,
+        lambda: harness.mirrored("ok") == 2,
         "it is sent copies again",
     )
 
 
-def test_a_mirror_that_talks_nonsense_is_not_heard(site: Site) -> None:
+def test_a_mirror_that_talks_nonsense_is_not_heard(harness: Harness) -> None:
     def nonsense(connection: Connection, backend: Backend) -> None:
         while True:
             connection.request()
             connection.write(http_answer(b"<html>"))
 
-    site.mirror.use(nonsense)
-    before = site.mirrored("failed")
-    site.ask("copied")
+    harness.mirror.use(nonsense)
+    before = harness.mirrored("failed")
+    harness.ask("copied")
     until(
-        lambda: site.mirrored("failed") == before + 2,
+        lambda: harness.mirrored("failed") == before + 2,
         "nonsense is a failure",
     )
-    site.mirror.use(good_http)
+    harness.mirror.use(good_http)

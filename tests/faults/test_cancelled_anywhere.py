@@ -28,7 +28,7 @@ from infergate.runtime.worker_group import WorkerGroup
 from infergate.transport.grpc.multiplexing import multiplex
 from infergate.transport.server.admission import Admission
 
-MOST = 60
+MAX_STEPS = 60
 """Nothing waits so often."""
 ROUTES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -50,7 +50,7 @@ SLOW = 0.01
 
 
 @types.coroutine
-def left_at(doing: Coroutine[Any, Any, Any], place: int) -> Generator[Any, Any, bool]:
+def left_at(doing: Coroutine[Any, Any, Any], position: int) -> Generator[Any, Any, bool]:
     """Do it, and cancel the task that does when it waits for the ``place``-th time. Whether it came
     so far."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
@@ -61,9 +61,9 @@ def left_at(doing: Coroutine[Any, Any, Any], place: int) -> Generator[Any, Any, 
         try:
             waited_for = resume()
         except StopIteration:
-            return waits >= place
+            return waits >= position
         waits += 1
-        if waits == place:
+        if waits == position:
             loop.call_soon(task.cancel)
         try:
             sent = yield waited_for
@@ -74,7 +74,7 @@ def left_at(doing: Coroutine[Any, Any, Any], place: int) -> Generator[Any, Any, 
 
 
 @dataclass
-class Site:
+class Harness:
     running: RunningGateway
     metrics: Metrics
     frontend: str
@@ -130,15 +130,15 @@ class Site:
 
 
 @asynccontextmanager
-async def started_site(
+async def started_harness(
     servers: list[Replica], frontend: str, carrier: str, engine: str, profile: str | None
-) -> AsyncIterator[Site]:
+) -> AsyncIterator[Harness]:
     protocol = {"http": "v2-rest", "grpc": "v2-grpc"}[carrier]
 
     def backend(*urls: str, **more: Any) -> dict[str, Any]:
         never = {"health": {"checks": "never"}, "outliers": {"consecutive_errors": 0}}
-        told = {"protocol": protocol, "endpoints": urls, "profile": profile, **never, **more}
-        return {key: value for key, value in told.items() if value is not None}
+        fields = {"protocol": protocol, "endpoints": urls, "profile": profile, **never, **more}
+        return {key: value for key, value in fields.items() if value is not None}
 
     with socket.socket() as unused:
         unused.bind((LOCAL, 0))  # never listens
@@ -169,7 +169,7 @@ async def started_site(
             running = assemble(config, group=WorkerGroup(metrics))
             await running.start()
             try:
-                yield Site(running, metrics, frontend)
+                yield Harness(running, metrics, frontend)
             finally:
                 await running.stop(1)
 
@@ -182,25 +182,25 @@ async def two() -> AsyncIterator[list[Replica]]:
         yield servers
 
 
-async def is_left_everywhere(site: Site, route: str) -> int:
+async def is_left_everywhere(harness: Harness, route: str) -> int:
     """At how many places."""
-    assert await site.ask(route) == "ok"
-    await until(lambda: site.under_way() == 0, "all is over")
+    assert await harness.ask(route) == "ok"
+    await until(lambda: harness.under_way() == 0, "all is over")
     tasks = len(asyncio.all_tasks())
-    each_counts = 2 if route == "stream" and site.frontend == "grpc" else 1
-    for place in range(1, MOST):
-        before = site.counted()
-        another = asyncio.create_task(site.ask(route))
-        leaving = asyncio.create_task(left_at(site.ask(route), place))
+    each_counts = 2 if route == "stream" and harness.frontend == "grpc" else 1
+    for position in range(1, MAX_STEPS):
+        before = harness.counted()
+        another = asyncio.create_task(harness.ask(route))
+        leaving = asyncio.create_task(left_at(harness.ask(route), position))
         outcome = (await asyncio.gather(leaving, return_exceptions=True))[0]
         assert isinstance(outcome, bool | asyncio.CancelledError), outcome
         assert await another == "ok", "others are served"
         await until(lambda: len(asyncio.all_tasks()) <= tasks, "no task is left")
-        await until(lambda: site.under_way() == 0, "nothing is under way")
-        ended = site.counted() - before
+        await until(lambda: harness.under_way() == 0, "nothing is under way")
+        ended = harness.counted() - before
         assert each_counts < ended <= 2 * each_counts, "each is counted, once"
         if outcome is False:
-            return place - 1
+            return position - 1
     raise AssertionError("it waits without end")
 
 
@@ -210,9 +210,9 @@ async def is_left_everywhere(site: Site, route: str) -> int:
 )
 async def test_every_way(frontend: str, carrier: str, engine: str) -> None:
     async with two() as servers:
-        async with started_site(servers, frontend, carrier, engine, "infergate") as site:
+        async with started_harness(servers, frontend, carrier, engine, "infergate") as harness:
             for route in ROUTES:
-                assert await is_left_everywhere(site, route) >= 1, route
+                assert await is_left_everywhere(harness, route) >= 1, route
             assert all(each.connections() <= 8 for each in servers)
         if engine == "own":  # grpcio closes when it likes
             await until(lambda: all(each.connections() == 0 for each in servers), "all are closed")
@@ -222,17 +222,17 @@ async def test_every_way(frontend: str, carrier: str, engine: str) -> None:
 async def test_the_first_request(frontend: str, carrier: str) -> None:
     """Which connects, and asks what kind of server it is. Who asks beside it finds out as well."""
     async with two() as servers:
-        for place in range(1, MOST):
-            async with started_site(servers, frontend, carrier, "own", None) as site:
+        for position in range(1, MAX_STEPS):
+            async with started_harness(servers, frontend, carrier, "own", None) as harness:
                 tasks = len(asyncio.all_tasks())
-                leaving = asyncio.create_task(left_at(site.ask("translated"), place))
-                another = asyncio.create_task(site.ask("translated"))
+                leaving = asyncio.create_task(left_at(harness.ask("translated"), position))
+                another = asyncio.create_task(harness.ask("translated"))
                 outcome = (await asyncio.gather(leaving, return_exceptions=True))[0]
                 assert isinstance(outcome, bool | asyncio.CancelledError), outcome
                 assert await another == "ok", "others are served"
                 await until(lambda n=tasks: len(asyncio.all_tasks()) <= n, "no task is left")  # type: ignore[misc]
-                await until(lambda each=site: each.under_way() == 0, "nothing is under way")  # type: ignore[misc]
-                assert 1 <= site.counted() <= 2, "each that had begun is counted, once"
+                await until(lambda each=harness: each.under_way() == 0, "nothing is under way")  # type: ignore[misc]
+                assert 1 <= harness.counted() <= 2, "each that had begun is counted, once"
             await until(lambda: all(each.connections() == 0 for each in servers), "all are closed")
             if outcome is False:
                 return

@@ -7,7 +7,7 @@ import pytest
 from e2e.running import ENGINE
 from faults.peer import Client
 from faults.tight import BODY, CHUNKED, GOOD, Tight, head
-from faults.watch import MIB, counted, growing_at_most, refused_by, rises
+from faults.watch import MIB, counted, limited_growth, refused_by, rises
 
 REQUESTS = "infergate_requests_total"
 BEGUN = head("Transfer-Encoding: chunked", length=None)
@@ -34,7 +34,7 @@ def test_an_extension_that_never_ends(gateway: Tight) -> None:
     """It is no body, so it buys no time. Our own engine bounds it."""
     status, outcome = {"own": (400, "bad_request"), "compat": (408, "timeout")}[ENGINE]
     before = counted(gateway, outcome=outcome)
-    with growing_at_most(gateway.pid, 16 * MIB), Client(gateway.http) as client:
+    with limited_growth(gateway.pid, 16 * MIB), Client(gateway.http) as client:
         client.send(BEGUN + b"1;" + b"x" * (4 * MIB))
         assert client.answer().status == status
     assert counted(gateway, outcome=outcome) == before + 1
@@ -54,8 +54,8 @@ MANY = [300_000, pytest.param(2_000_000, marks=pytest.mark.peers)]
 @pytest.mark.parametrize("count", MANY)
 def test_very_many_of_one_byte_cost_no_memory(gateway: Tight, count: int) -> None:
     some = b"1\r\n \r\n" * 100_000
-    little, served = growing_at_most(gateway.pid, 24 * MIB), rises(gateway, REQUESTS, outcome="ok")
-    with served, little, Client(gateway.http) as client:
+    little, handled = limited_growth(gateway.pid, 24 * MIB), rises(gateway, REQUESTS, outcome="ok")
+    with handled, little, Client(gateway.http) as client:
         client.send(BEGUN)
         for _ in range(count // 100_000):
             client.send(some)
@@ -65,7 +65,7 @@ def test_very_many_of_one_byte_cost_no_memory(gateway: Tight, count: int) -> Non
 
 def test_more_than_a_body_may_have_is_refused_on_the_way(gateway: Tight) -> None:
     chunk = b"%x\r\n%b\r\n" % (MIB, bytes(MIB))
-    limited, little = refused_by(gateway, "body"), growing_at_most(gateway.pid, 24 * MIB)
+    limited, little = refused_by(gateway, "body"), limited_growth(gateway.pid, 24 * MIB)
     with limited, little, Client(gateway.http) as client:
         client.send(BEGUN)
         for _ in range(9):

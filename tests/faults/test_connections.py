@@ -45,11 +45,11 @@ def gateway(request: pytest.FixtureRequest) -> Iterator[Infergate]:
 
 
 @contextmanager
-def few_files(gateway: Infergate, spare: int) -> Iterator[None]:
+def descriptor_limit(gateway: Infergate, spare: int) -> Iterator[None]:
     """The process may open ``spare`` more than it has."""
     before = resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE)
-    most = descriptors(gateway.pid) + spare
-    resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE, (most, before[1]))
+    limit = descriptors(gateway.pid) + spare
+    resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE, (limit, before[1]))
     try:
         yield
     finally:
@@ -62,7 +62,7 @@ def busy(gateway: Infergate) -> float:
     return (int(fields[11]) + int(fields[12])) / 100
 
 
-def is_served(client: Client) -> bool:
+def is_accepted(client: Client) -> bool:
     client.send(GET)
     return client.answer().status == 200
 
@@ -70,12 +70,12 @@ def is_served(client: Client) -> bool:
 def test_descriptors_are_used_up(gateway: Infergate) -> None:
     """Another client is one that is let in already, and so is who reads the metrics."""
     with Client(gateway.http) as first:  # libuv keeps one in reserve, from the first client on
-        assert is_served(first)
+        assert is_accepted(first)
     with Client(gateway.http) as early, Client(gateway.admin) as scraping:
-        assert is_served(early)
+        assert is_accepted(early)
         before = open_descriptors(scraping)
-        with unharmed(gateway, lambda: is_served(early)):
-            with few_files(gateway, SPARE), ExitStack() as stack:
+        with unharmed(gateway, lambda: is_accepted(early)):
+            with descriptor_limit(gateway, SPARE), ExitStack() as stack:
                 host, _, port = gateway.http.rpartition(":")
                 for _ in range(60):
                     stack.enter_context(socket.create_connection((host, int(port))))
@@ -85,7 +85,7 @@ def test_descriptors_are_used_up(gateway: Infergate) -> None:
                 spent, took = busy(gateway) - spent, time.monotonic() - began
                 assert spent < took / 2, "nothing spins"
             with Client(gateway.http) as late:
-                assert is_served(late)
+                assert is_accepted(late)
     assert alive(gateway)
     assert complaints(gateway) == ""
     assert gateway.log.read_bytes().count(b"no more files") < 5
@@ -109,8 +109,8 @@ def test_too_many_connections(engine: str, http: int, calls: int) -> None:
     config = CONFIG + "limits: {connections: 3}\n"
     with started_infergate(config, engine=engine) as gateway, ExitStack() as stack:
         clients = [stack.enter_context(Client(gateway.http)) for _ in range(http)]
-        assert all(map(is_served, clients))
-        with unharmed(gateway, lambda: is_served(clients[0])):
+        assert all(map(is_accepted, clients))
+        with unharmed(gateway, lambda: is_accepted(clients[0])):
             with ExitStack() as beside:
                 for _ in range(calls):
                     held = beside.enter_context(Client(gateway.grpc))
@@ -118,17 +118,17 @@ def test_too_many_connections(engine: str, http: int, calls: int) -> None:
                     assert held.exactly(9), "settings"
                 with rises(gateway, REFUSED, listener="http", reason="connections"):
                     turned_away(gateway.http)
-                told = engine == "own"
-                with rises(gateway, REFUSED, by=told, listener="grpc", reason="connections"):
+                has_log = engine == "own"
+                with rises(gateway, REFUSED, by=has_log, listener="grpc", reason="connections"):
                     turned_away(gateway.grpc)
-                assert is_served(clients[1]), "who is let in is served, and the admin tells"
+                assert is_accepted(clients[1]), "who is let in is served, and the admin tells"
                 assert metric(gateway, OPEN, listener="http") == http
             until(lambda: metric(gateway, OPEN, listener="grpc") == 0, "there is room again")
             until(lambda: is_greeted(gateway.grpc), "over gRPC, too")
             until(lambda: metric(gateway, OPEN, listener="grpc") == 0, "it has gone again")
             if engine == "own":  # the same room
                 with Client(gateway.http) as again:
-                    assert is_served(again)
+                    assert is_accepted(again)
         assert complaints(gateway) == ""
 
 

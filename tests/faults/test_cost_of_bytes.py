@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from faults.costly import INLINE, MANY, METADATA, WORST, flatbuffer
 from faults.costs import (
-    MOST_SECONDS,
+    MAX_SECONDS,
     TRIES,
     UNIT,
     Timed,
@@ -88,10 +88,10 @@ DEAREST = (
 )
 def test_others_hardly_notice(timed: Timed, name: str) -> None:
     """Four connections send it. Memory is looked at as well."""
-    served = counted(timed, outcome="ok")
+    handled = counted(timed, outcome="ok")
     with _watched(timed, ATTACKERS * _allowed(WORST[name])):
         beside(timed, WORST[name], ATTACKERS)
-    assert counted(timed, outcome="ok") > served
+    assert counted(timed, outcome="ok") > handled
 
 
 # ---- the search --------------------------------------------------------------------------------
@@ -114,8 +114,8 @@ def _old_rpc(message: bytes) -> Any:
 
 
 def _old_http(header: bytes) -> Any:
-    told = header[:HEADERS].decode()
-    return HttpRequest("POST", "/api/infer/texts", headers={"nv-inferrequest": told})
+    text = header[:HEADERS].decode()
+    return HttpRequest("POST", "/api/infer/texts", headers={"nv-inferrequest": text})
 
 
 def _graphpipe(data: bytes) -> Any:
@@ -248,10 +248,10 @@ def test_nothing_dearer_is_found(timed: Timed, protocol: str) -> None:
         found = _seconds(codec, make, data)
         target(found)
         tries = 1
-        while (most := SEARCH_MARGIN * _bound()) < found and tries < TRIES:
+        while (limit := SEARCH_MARGIN * _bound()) < found and tries < TRIES:
             found = min(found, _seconds(codec, make, data))
             tries += 1
-        assert found <= most, f"{1000 * found:.0f} ms: {begin!r} {each!r} {size} {end!r}"
+        assert found <= limit, f"{1000 * found:.0f} ms: {begin!r} {each!r} {size} {end!r}"
 
     with unharmed(timed, lambda: good(timed)):
         search()
@@ -259,4 +259,4 @@ def test_nothing_dearer_is_found(timed: Timed, protocol: str) -> None:
 
 
 def _bound() -> float:
-    return MOST_SECONDS * max(1.0, calibrated() / UNIT)
+    return MAX_SECONDS * max(1.0, calibrated() / UNIT)

@@ -18,7 +18,7 @@ from faults.watch import (
     SECONDS,
     children,
     counted,
-    growing_at_most,
+    limited_growth,
     refused_by,
     unharmed,
     until,
@@ -26,9 +26,9 @@ from faults.watch import (
 
 
 def _dear(elements: int) -> bytes:
-    told = {"name": "INPUT0", "datatype": "FP32", "shape": [elements], "data": []}
+    fields = {"name": "INPUT0", "datatype": "FP32", "shape": [elements], "data": []}
     data = "[" + "0," * (elements - 1) + "NaN]"
-    return json.dumps({"inputs": [told]}).replace("[]", data).encode()
+    return json.dumps({"inputs": [fields]}).replace("[]", data).encode()
 
 
 DEAR = _dear(3 * MIB // 2)
@@ -36,7 +36,7 @@ DEAR = _dear(3 * MIB // 2)
 
 
 def test_it_keeps_nobody_waiting(gateway: Tight) -> None:
-    served = counted(gateway, outcome="ok")
+    handled = counted(gateway, outcome="ok")
     with Client(gateway.http) as client:
         client.send(head(length=len(DEAR)) + DEAR)
         for _ in range(3):
@@ -47,7 +47,7 @@ def test_it_keeps_nobody_waiting(gateway: Tight) -> None:
         client.socket.settimeout(SECONDS)
         answer = client.answer()
     assert answer.status == 200
-    assert counted(gateway, outcome="ok") >= served + 4
+    assert counted(gateway, outcome="ok") >= handled + 4
     assert answer.body.rstrip(b"]}").endswith(b",NaN")
 
 
@@ -86,7 +86,7 @@ def _received(client: Client) -> bytes:
 
 def test_deep_json_and_many_brackets(gateway: Tight) -> None:
     before = counted(gateway, outcome="bad_request") + counted(gateway, outcome="too_large")
-    with growing_at_most(gateway.pid, 64 * MIB):
+    with limited_growth(gateway.pid, 64 * MIB):
         for whole in (b"[" * (4 * MIB), b"[]" * MIB, b'{"a":' * MIB, b"[[],[]," * MIB):
             answer = post(gateway.http, PATH, whole)
             assert answer.status in {400, 413}
@@ -104,11 +104,11 @@ def test_more_json_than_may_be() -> None:
 
 
 def _binary_and_json(gateway: Infergate) -> None:
-    told = [
+    response = [
         {"name": name, "datatype": "UINT8", "shape": [9000],
          "parameters": {"binary_data_size": 9000}} for name in ("INPUT0", "INPUT1")
     ]  # fmt: skip
-    document = json.dumps({"inputs": told}).encode()
+    document = json.dumps({"inputs": response}).encode()
     size = {"Inference-Header-Content-Length": str(len(document))}
     assert post(gateway.http, PATH, document + bytes(18_000), size).status == 200
     with refused_by(gateway, "json"):

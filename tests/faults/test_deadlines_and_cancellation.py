@@ -57,32 +57,32 @@ def silent_http(connection: Connection, backend: Backend) -> None:
 
 
 @dataclass(frozen=True)
-class Site:
+class Harness:
     gateway: Infergate
     rest: Backend
     channel: grpc.Channel
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[tuple[Site, RpcBackend]]:
+def running() -> Iterator[tuple[Harness, RpcBackend]]:
     with scripted(silent_http) as rest, rpc_backend() as rpc:
         config = CONFIG.format(grpc=rpc.address, rest=rest.address)
         with started_infergate(config) as gateway, channel(gateway.grpc) as made:
-            site = Site(gateway, rest, made)
+            harness = Harness(gateway, rest, made)
             for model in ("short", "long", "plain"):
                 assert call(made, infer_message(model), timeout=LONG).code is grpc.StatusCode.OK
-            with unharmed(gateway, lambda: others(site), opens=len(("to the shop",))):
-                yield site, rpc
+            with unharmed(gateway, lambda: others(harness), opens=len(("to the shop",))):
+                yield harness, rpc
             well(gateway)
 
 
 @pytest.fixture
-def site(running: tuple[Site, RpcBackend]) -> Site:
+def harness(running: tuple[Harness, RpcBackend]) -> Harness:
     return running[0]
 
 
 @pytest.fixture
-def rpc(running: tuple[Site, RpcBackend]) -> Iterator[RpcBackend]:
+def rpc(running: tuple[Harness, RpcBackend]) -> Iterator[RpcBackend]:
     """As if just started."""
     backend = running[1]
     good = RpcBackend.answer
@@ -95,11 +95,11 @@ def rpc(running: tuple[Site, RpcBackend]) -> Iterator[RpcBackend]:
     backend.answer = good
 
 
-def others(site: Site) -> None:
-    served(site.gateway)
+def others(harness: Harness) -> None:
+    counting(harness.gateway)
 
 
-def served(gateway: Infergate) -> None:
+def counting(gateway: Infergate) -> None:
     body = document(tensor(), tensor(name="INPUT1"))
     assert post(gateway.http, "/v2/models/identity/infer", body).status == 200
 
@@ -114,47 +114,48 @@ def given_up(gateway: Infergate) -> float:
 
 @pytest.mark.parametrize("model", ["long", "long-tr"])
 def test_a_clients_shorter_deadline_travels_and_ends_the_call(
-    site: Site, rpc: RpcBackend, model: str
+    harness: Harness, rpc: RpcBackend, model: str
 ) -> None:
     rpc.answer = rpc.wait
-    before = counted(site.gateway, route=model, outcome="ok")
-    gone = given_up(site.gateway)
-    status = call(site.channel, infer_message(model), timeout=1.0)
+    before = counted(harness.gateway, route=model, outcome="ok")
+    gone = given_up(harness.gateway)
+    status = call(harness.channel, infer_message(model), timeout=1.0)
     assert status.code is grpc.StatusCode.DEADLINE_EXCEEDED
     assert rpc.cancelled.wait(SECONDS)
     (remaining,) = rpc.remaining
     assert remaining is not None
     assert 0 < remaining <= 1.0 * ROUNDED
-    assert counted(site.gateway, route=model, outcome="ok") == before
-    until(lambda: given_up(site.gateway) == gone + 1, "counted")
-    others(site)
+    assert counted(harness.gateway, route=model, outcome="ok") == before
+    until(lambda: given_up(harness.gateway) == gone + 1, "counted")
+    others(harness)
 
 
 @pytest.mark.parametrize(
-    ("model", "least", "most"), [("long", 40, 50), ("long-tr", 40, 50), ("plain", 20, 40)]
+    ("model", "min_seconds", "max_seconds"),
+    [("long", 40, 50), ("long-tr", 40, 50), ("plain", 20, 40)],
 )
 def test_a_routes_timeout_stands_for_the_backends(
-    site: Site, rpc: RpcBackend, model: str, least: float, most: float
+    harness: Harness, rpc: RpcBackend, model: str, min_seconds: float, max_seconds: float
 ) -> None:
     """``plain`` has none of its own; nobody else sets a shorter one."""
-    before = counted(site.gateway, route=model, outcome="ok")
-    assert call(site.channel, infer_message(model), timeout=LONG).code is grpc.StatusCode.OK
-    assert post(site.gateway.http, f"/v2/models/{model}/infer", document(tensor())).status == 200
-    assert counted(site.gateway, route=model, outcome="ok") == before + 2
+    before = counted(harness.gateway, route=model, outcome="ok")
+    assert call(harness.channel, infer_message(model), timeout=LONG).code is grpc.StatusCode.OK
+    assert post(harness.gateway.http, f"/v2/models/{model}/infer", document(tensor())).status == 200
+    assert counted(harness.gateway, route=model, outcome="ok") == before + 2
     assert len(rpc.remaining) == 2
     for remaining in rpc.remaining:
         assert remaining is not None
-        assert least < remaining <= most * ROUNDED
+        assert min_seconds < remaining <= max_seconds * ROUNDED
 
 
 @pytest.mark.parametrize("model", ["short", "short-tr"])
 def test_a_routes_timeout_wins_over_a_longer_deadline(
-    site: Site, rpc: RpcBackend, model: str
+    harness: Harness, rpc: RpcBackend, model: str
 ) -> None:
     rpc.answer = rpc.wait
-    before = counted(site.gateway, route=model, outcome="timeout")
+    before = counted(harness.gateway, route=model, outcome="timeout")
     began = time.monotonic()
-    status = call(site.channel, infer_message(model), timeout=LONG)
+    status = call(harness.channel, infer_message(model), timeout=LONG)
     assert status.code is grpc.StatusCode.DEADLINE_EXCEEDED
     assert "backend 'depot'" in status.details
     assert time.monotonic() - began >= 0.5
@@ -162,11 +163,11 @@ def test_a_routes_timeout_wins_over_a_longer_deadline(
     (remaining,) = rpc.remaining
     assert remaining is not None
     assert 0 < remaining <= 0.5 * ROUNDED
-    answer = post(site.gateway.http, f"/v2/models/{model}/infer", document(tensor()))
+    answer = post(harness.gateway.http, f"/v2/models/{model}/infer", document(tensor()))
     assert answer.status == 504
     assert "backend 'depot'" in answer.error
-    assert counted(site.gateway, route=model, outcome="timeout") == before + 2
-    others(site)
+    assert counted(harness.gateway, route=model, outcome="timeout") == before + 2
+    others(harness)
 
 
 # ---- clients that leave ----------------------------------------------------------------------
@@ -180,62 +181,66 @@ def http_request(model: str, *more: dict[str, Any]) -> bytes:
 
 @pytest.mark.parametrize("model", ["long", "long-tr"])
 def test_an_http_client_that_leaves_cancels_the_grpc_call(
-    site: Site, rpc: RpcBackend, model: str
+    harness: Harness, rpc: RpcBackend, model: str
 ) -> None:
     rpc.answer = rpc.wait
-    before = counted(site.gateway, route=model, outcome="cancelled")
-    with Client(site.gateway.http) as client:
+    before = counted(harness.gateway, route=model, outcome="cancelled")
+    with Client(harness.gateway.http) as client:
         client.send(http_request(model))
         assert rpc.entered.wait(SECONDS)
-        others(site)
+        others(harness)
         assert not rpc.cancelled.is_set()
     assert rpc.cancelled.wait(SECONDS)
-    until(lambda: counted(site.gateway, route=model, outcome="cancelled") == before + 1, "counted")
+    until(
+        lambda: counted(harness.gateway, route=model, outcome="cancelled") == before + 1, "counted"
+    )
 
 
 @pytest.mark.parametrize("model", ["long", "long-tr"])
 def test_a_grpc_client_that_cancels_cancels_the_grpc_call(
-    site: Site, rpc: RpcBackend, model: str
+    harness: Harness, rpc: RpcBackend, model: str
 ) -> None:
     rpc.answer = rpc.wait
-    before = counted(site.gateway, route=model, outcome="cancelled")
-    pending = site.channel.unary_unary(INFER).future(infer_message(model), timeout=LONG)
+    before = counted(harness.gateway, route=model, outcome="cancelled")
+    pending = harness.channel.unary_unary(INFER).future(infer_message(model), timeout=LONG)
     assert rpc.entered.wait(SECONDS)
-    others(site)
+    others(harness)
     assert not rpc.cancelled.is_set()
     pending.cancel()
     assert rpc.cancelled.wait(SECONDS)
-    until(lambda: counted(site.gateway, route=model, outcome="cancelled") == before + 1, "counted")
+    until(
+        lambda: counted(harness.gateway, route=model, outcome="cancelled") == before + 1, "counted"
+    )
 
 
 @pytest.mark.parametrize("model", ["rest", "rest-tr"])
 @pytest.mark.parametrize("frontend", ["http", "grpc"])
 def test_a_client_that_leaves_closes_the_connection_to_an_http_backend(
-    site: Site, model: str, frontend: str
+    harness: Harness, model: str, frontend: str
 ) -> None:
-    site.rest.requests.clear()
-    before = counted(site.gateway, route=model, outcome="cancelled")
+    harness.rest.requests.clear()
+    before = counted(harness.gateway, route=model, outcome="cancelled")
     if frontend == "http":
-        client = Client(site.gateway.http)
+        client = Client(harness.gateway.http)
         client.send(http_request(model))
         leave = client.socket.close
     else:
-        pending = site.channel.unary_unary(INFER).future(infer_message(model), timeout=LONG)
+        pending = harness.channel.unary_unary(INFER).future(infer_message(model), timeout=LONG)
         leave = pending.cancel
-    until(lambda: site.rest.requests == ["asked"], "it is asked")
-    others(site)
+    until(lambda: harness.rest.requests == ["asked"], "it is asked")
+    others(harness)
     leave()
-    until(lambda: site.rest.requests == ["asked", "gone"], "it is given up")
-    until(lambda: at_rest(site.gateway), "none in flight")
-    assert counted(site.gateway, route=model, outcome="cancelled") == before + 1
+    until(lambda: harness.rest.requests == ["asked", "gone"], "it is given up")
+    until(lambda: at_rest(harness.gateway), "none in flight")
+    assert counted(harness.gateway, route=model, outcome="cancelled") == before + 1
 
 
-def test_a_hundred_are_served_beside_one_that_waits(site: Site, rpc: RpcBackend) -> None:
+def test_a_hundred_are_served_beside_one_that_waits(harness: Harness, rpc: RpcBackend) -> None:
     """On the same route: the slow one is answered only after all others are."""
-    site.rest.use(good_http)
+    harness.rest.use(good_http)
     quick = rpc.answer
     rpc.answer = rpc.wait
-    slow = site.channel.unary_unary(INFER).future(infer_message("long"), timeout=LONG)
+    slow = harness.channel.unary_unary(INFER).future(infer_message("long"), timeout=LONG)
     assert rpc.entered.wait(SECONDS)
     rpc.answer = quick
 
@@ -243,17 +248,17 @@ def test_a_hundred_are_served_beside_one_that_waits(site: Site, rpc: RpcBackend)
         model = ("long", "long-tr", "rest", "rest-tr")[number % 4]
         if number % 8 < 4:
             path = f"/v2/models/{model}/infer"
-            return post(site.gateway.http, path, document(tensor())).status == 200
-        return call(site.channel, infer_message(model)).code is grpc.StatusCode.OK
+            return post(harness.gateway.http, path, document(tensor())).status == 200
+        return call(harness.channel, infer_message(model)).code is grpc.StatusCode.OK
 
-    before = counted(site.gateway, outcome="ok", backend="depot")
+    before = counted(harness.gateway, outcome="ok", backend="depot")
     with ThreadPoolExecutor(10) as clients:
         assert all(clients.map(ask, range(100)))
-    assert counted(site.gateway, outcome="ok", backend="depot") == before + 50
+    assert counted(harness.gateway, outcome="ok", backend="depot") == before + 50
     assert not slow.done()
     rpc.release.set()
     assert slow.result(SECONDS)
-    site.rest.use(silent_http)
+    harness.rest.use(silent_http)
 
 
 # ---- a real Triton ---------------------------------------------------------------------------
@@ -274,26 +279,26 @@ def before_triton(triton: Triton) -> Iterator[Infergate]:
     with started_infergate(TRITON.format(grpc=triton.grpc)) as gateway:
         with channel(gateway.grpc) as made:
             assert call(made, slow_message("grpc.slow", 0)).code is grpc.StatusCode.OK
-        with unharmed(gateway, lambda: served(gateway)):
+        with unharmed(gateway, lambda: counting(gateway)):
             yield gateway
         well(gateway)
 
 
 def slow_message(model: str, seconds: float) -> bytes:
-    told = pb.ModelInferRequest(model_name=model)
-    told.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
-    told.inputs.add(name="SECONDS", datatype="FP32", shape=[1])
-    told.raw_input_contents.extend([b"\x07\0\0\0", np.float32(seconds).tobytes()])
-    return bytes(told.SerializeToString())
+    result = pb.ModelInferRequest(model_name=model)
+    result.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
+    result.inputs.add(name="SECONDS", datatype="FP32", shape=[1])
+    result.raw_input_contents.extend([b"\x07\0\0\0", np.float32(seconds).tobytes()])
+    return bytes(result.SerializeToString())
 
 
 def cancelled(triton: Triton) -> int:
     """How many requests of ``slow`` Triton has seen cancelled."""
     with channel(triton.grpc) as made:
         status: Status = call(made, slow_message("slow", 0))
-    told = pb.ModelInferResponse.FromString(status.message)
-    names = [output.name for output in told.outputs]
-    return int.from_bytes(told.raw_output_contents[names.index("CANCELLED")], "little")
+    response = pb.ModelInferResponse.FromString(status.message)
+    names = [output.name for output in response.outputs]
+    return int.from_bytes(response.raw_output_contents[names.index("CANCELLED")], "little")
 
 
 def works(triton: Triton, direct: grpc.Channel) -> grpc.Future:
@@ -302,8 +307,8 @@ def works(triton: Triton, direct: grpc.Channel) -> grpc.Future:
 
     def queued() -> bool:
         with urllib.request.urlopen(f"http://{triton.metrics}/metrics") as answer:
-            told = answer.read().decode()
-        return 'nv_inference_pending_request_count{model="slow",version="1"} 1' in told
+            response = answer.read().decode()
+        return 'nv_inference_pending_request_count{model="slow",version="1"} 1' in response
 
     while True:
         probe = direct.unary_unary(INFER).future(slow_message("slow", 0), timeout=LONG)

@@ -19,7 +19,7 @@ import pytest
 
 from e2e.running import LISTENERS, Infergate, started_infergate
 from faults.frames import GOOD, error_in
-from faults.load import STREAM, Connection, streamed, told
+from faults.load import STREAM, Connection, stream_values, streamed
 from faults.peer import Client
 from faults.watch import (
     MIB,
@@ -27,7 +27,7 @@ from faults.watch import (
     complaints,
     descriptors,
     done,
-    growing_at_most,
+    limited_growth,
     sample,
     until,
 )
@@ -47,7 +47,7 @@ Status = SCHEMA.message_class("grpc.health.v1.HealthCheckResponse")
 
 
 @dataclass
-class Site:
+class Harness:
     gateway: Infergate
     frames: str
 
@@ -61,22 +61,22 @@ class Site:
 
 
 @contextmanager
-def started_site(engine: str, delay: str, timeout: str) -> Iterator[Site]:
+def started_harness(engine: str, delay: str, timeout: str) -> Iterator[Harness]:
     (frames,) = free_ports(1)
     raw = f'{{{{address: "127.0.0.1:{frames}", model: identity, framing: size-prefixed}}}}'
     listeners = f"{LISTENERS}  graphpipe: [{raw}]\n"
     config = CONFIG.format(delay=delay, timeout=timeout)
     with started_infergate(config, listeners, engine) as gateway:
-        yield Site(gateway, f"127.0.0.1:{frames}")
+        yield Harness(gateway, f"127.0.0.1:{frames}")
 
 
-async def statuses(site: Site, channel: grpc.aio.Channel) -> list[int]:
+async def statuses(harness: Harness, channel: grpc.aio.Channel) -> list[int]:
     """What each protocol says of readiness."""
     found = []
     for address, path in (
-        (site.gateway.http, "/v2/health/ready"),
-        (site.gateway.http, "/api/health/ready"),
-        (site.gateway.admin, "/readyz"),
+        (harness.gateway.http, "/v2/health/ready"),
+        (harness.gateway.http, "/api/health/ready"),
+        (harness.gateway.admin, "/readyz"),
     ):
         connection = Connection(address)
         answer = await connection.ask(HttpRequest("GET", path))
@@ -100,30 +100,30 @@ def scraped(scraping: Client, name: str) -> float:
 @pytest.mark.parametrize("engine", ["own", "compat"])
 async def test_every_message_of_fifty_streams_arrives(engine: str) -> None:
     with (
-        started_site(engine, "300ms", "20s") as site,
-        Client(site.frames) as raw,
-        Client(site.gateway.admin) as scraping,
+        started_harness(engine, "300ms", "20s") as harness,
+        Client(harness.frames) as raw,
+        Client(harness.gateway.admin) as scraping,
         done.watching(),
     ):
         assert scraped(scraping, "infergate_open_streams") == 0
-        held = descriptors(site.gateway.pid)
-        with growing_at_most(site.gateway.pid, 64 * MIB):
+        held = descriptors(harness.gateway.pid)
+        with limited_growth(harness.gateway.pid, 64 * MIB):
             async with asyncio.timeout(60):
-                await drained(site, raw, scraping)
+                await drained(harness, raw, scraping)
             until(lambda: scraped(scraping, "infergate_open_streams") == 0, "all streams ended")
             assert scraped(scraping, "infergate_draining") == 1
-            until(lambda: descriptors(site.gateway.pid) <= held, "their descriptors are closed")
+            until(lambda: descriptors(harness.gateway.pid) <= held, "their descriptors are closed")
         raw.send(GOOD[6:])
         assert error_in(raw) == ""
         assert raw.rest() == b""
-        site.ended()
+        harness.ended()
 
 
-async def drained(site: Site, raw: Client, scraping: Client) -> None:
+async def drained(harness: Harness, raw: Client, scraping: Client) -> None:
     """All that was asked over HTTP and gRPC is answered; what ``raw`` asks for is not there yet."""
-    async with grpc.aio.insecure_channel(site.gateway.grpc) as channel:
-        assert await statuses(site, channel) == [200, 200, 200, 1, 1]
-        idle, kept = Connection(site.gateway.http), Connection(site.gateway.http)
+    async with grpc.aio.insecure_channel(harness.gateway.grpc) as channel:
+        assert await statuses(harness, channel) == [200, 200, 200, 1, 1]
+        idle, kept = Connection(harness.gateway.http), Connection(harness.gateway.http)
         live = HttpRequest("GET", "/v2/health/live")
         for each in (idle, kept):
             assert (await each.ask(live)).status == 200
@@ -131,46 +131,46 @@ async def drained(site: Site, raw: Client, scraping: Client) -> None:
         for call in calls:  # two requests each, the second of which may still be unread
             await call.write(streamed("repeat", 40, 25))
             await call.write(streamed("repeat", 2, 1))
-        await asyncio.gather(*(told(call, 1) for call in calls))
+        await asyncio.gather(*(stream_values(call, 1) for call in calls))
         assert scraped(scraping, "infergate_open_streams") == STREAMS
         body = json.dumps({"IN": list(range(40)), "DELAY": [25] * 40}).encode()
         events = asyncio.create_task(
             kept.ask(HttpRequest("POST", "/v2/models/repeat/generate_stream", body=[body]))
         )
         raw.send(GOOD[:6])
-        site.terminate()
-        await asyncio.to_thread(until, lambda: logged(site.gateway, "draining"), "it begins")
-        refused = await statuses(site, channel)
+        harness.terminate()
+        await asyncio.to_thread(until, lambda: logged(harness.gateway, "draining"), "it begins")
+        refused = await statuses(harness, channel)
         assert refused == [400, 400, 503, 2, 0], "not ready, but served while it waits"
         # Then the idle connection is closed, and nobody new is let in.
         assert await idle.ended()
         await idle.close()
         with pytest.raises(ConnectionRefusedError):
-            await Connection(site.gateway.http).ask(live)
-        every = await asyncio.gather(*(told(call) for call in calls))
+            await Connection(harness.gateway.http).ask(live)
+        every = await asyncio.gather(*(stream_values(call) for call in calls))
         assert [sorted(each) for each in every] == [sorted([*range(40), 0, 1])[1:] for _ in calls]
         for call in calls:
             assert await call.code() is grpc.StatusCode.OK
-        told_by_http = bytes(join_parts((await events).body)).count(b"data: ")
-        assert told_by_http == 40
+        sent_over_http = bytes(join_parts((await events).body)).count(b"data: ")
+        assert sent_over_http == 40
         await kept.close()
 
 
 @pytest.mark.parametrize("engine", ["own", "compat"])
 async def test_a_second_signal_ends_at_once(engine: str) -> None:
-    with started_site(engine, "0s", "60s") as site:
-        async with asyncio.timeout(60), grpc.aio.insecure_channel(site.gateway.grpc) as channel:
+    with started_harness(engine, "0s", "60s") as harness:
+        async with asyncio.timeout(60), grpc.aio.insecure_channel(harness.gateway.grpc) as channel:
             call = channel.stream_stream(STREAM)()
             await call.write(streamed("repeat", 2, 30_000))
             await call.write(streamed("repeat", 1, 0))
-            assert await told(call, 1) == [0]
-            site.terminate()
-            await asyncio.to_thread(until, lambda: logged(site.gateway, "draining"), "it begins")
-            assert alive(site.gateway)
+            assert await stream_values(call, 1) == [0]
+            harness.terminate()
+            await asyncio.to_thread(until, lambda: logged(harness.gateway, "draining"), "it begins")
+            assert alive(harness.gateway)
             began = time.monotonic()
-            site.terminate()
+            harness.terminate()
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await told(call)
+                await stream_values(call)
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-        site.ended()
+        harness.ended()
         assert time.monotonic() - began < 10

@@ -37,14 +37,14 @@ async def test_one_of_three_is_killed_and_comes_back(carrier: str, engine: str) 
                 assert broken <= 6 + FIVE, "those under way, one for each who asks"
                 assert set(load.failed) <= {"BACKEND_GARBAGE", "CANCELLED", "NO_BACKEND"}
                 await load.more(60)
-                asked = load.figures()[0]
-                assert (asked.down, asked.available) == (1, 0)
+                requests = load.figures()[0]
+                assert (requests.down, requests.available) == (1, 0)
                 await load.more(60)
-                assert load.figures()[0].failed == asked.failed, "nobody is sent there"
+                assert load.figures()[0].failed == requests.failed, "nobody is sent there"
                 assert await load.figure("infergate_endpoint_addresses", 0, state="down") == 1
                 await three[0].start()
                 await until(lambda: load.figures()[0].available == 1, "it is up again")
-                await until(lambda: load.figures()[0].ok > asked.ok + 10, "it is asked again")
+                await until(lambda: load.figures()[0].ok > requests.ok + 10, "it is asked again")
                 await load.more(60)
             assert sum(load.failed.values()) == broken
             assert await load.figure("infergate_endpoint_checks_total", 0) > 3
@@ -87,15 +87,15 @@ async def test_one_that_flaps_breaks_only_what_is_under_way(carrier: str, engine
                 await load.more(20)
             failed = sum(load.failed.values())
             assert failed <= 4 * (4 + FIVE)
-            told = await load.figure("infergate_endpoint_requests_total", 1, outcome="failed")
-            assert told >= failed
-            for place in (0, 2):
-                assert await load.figure("infergate_endpoint_ejections_total", place) == 0
+            response = await load.figure("infergate_endpoint_requests_total", 1, outcome="failed")
+            assert response >= failed
+            for position in (0, 2):
+                assert await load.figure("infergate_endpoint_ejections_total", position) == 0
         await until(lambda: all(each.connections() == 0 for each in three), "nothing stays open")
 
 
 @ways
-async def test_the_slow_one_of_three_is_asked_less(carrier: str, engine: str) -> None:
+async def test_the_slow_endpoint_of_three_gets_fewer_requests(carrier: str, engine: str) -> None:
     async with replicas(LOCAL, LOCAL, LOCAL) as three:
         three[2].backend.seconds = 0.5
         urls = [each.url(carrier) for each in three]
@@ -111,7 +111,9 @@ async def test_the_slow_one_of_three_is_asked_less(carrier: str, engine: str) ->
 
 
 @ways
-async def test_all_down_is_told_at_once_and_over_at_once(carrier: str, engine: str) -> None:
+async def test_all_endpoints_down_is_reported_and_cleared_at_once(
+    carrier: str, engine: str
+) -> None:
     async with replicas(LOCAL, LOCAL) as two:
         urls = [each.url(carrier) for each in two]
         async with gateway(carrier, engine, urls) as load:
@@ -120,9 +122,9 @@ async def test_all_down_is_told_at_once_and_over_at_once(carrier: str, engine: s
             for each in two:
                 await each.kill()
             await until(lambda: all(each.down for each in load.figures()), "all are down")
-            for place in (0, 1):
-                told = await load.figure("infergate_endpoint_addresses", place, state="down")
-                assert told == 1
+            for position in (0, 1):
+                response = await load.figure("infergate_endpoint_addresses", position, state="down")
+                assert response == 1
             held = descriptors(os.getpid())
             for _ in range(10):
                 began = time.monotonic()
@@ -166,11 +168,11 @@ async def test_pods_come_and_go(carrier: str, engine: str, monkeypatch: pytest.M
         async with gateway(
             carrier, engine, [url], dns_refresh="20ms", balance={"slow_start": "0s"}
         ) as load:
-            served = [each.backend for each in pods]
+            handled = [each.backend for each in pods]
             counts = [0, 0, 0]
-            for place, backend in enumerate(served):
+            for position, backend in enumerate(handled):
                 backend.seconds = 0.0
-                _count(backend, counts, place)
+                _count(backend, counts, position)
             async with load.callers(4):
                 await until(lambda: min(counts[:2]) > 10, "both are asked")
                 assert counts[2] == 0
@@ -191,12 +193,12 @@ async def test_pods_come_and_go(carrier: str, engine: str, monkeypatch: pytest.M
             assert load.figures()[0].ok == load.ok, "those of pods that left are counted"
 
 
-def _count(backend: object, counts: list[int], place: int) -> None:
+def _count(backend: object, counts: list[int], position: int) -> None:
     perform = backend.perform  # type: ignore[attr-defined]
 
     async def counted(operation: object, call: object) -> object:
         if type(operation).__name__ == "InferRequest":
-            counts[place] += 1
+            counts[position] += 1
         return await perform(operation, call)
 
     backend.perform = counted  # type: ignore[attr-defined]
@@ -217,8 +219,8 @@ async def test_a_pod_that_leaves_finishes_what_it_has(
             slow = asyncio.ensure_future(load.ask())
             await until(lambda: load.figures()[0].active == 1, "it is under way")
             names.addresses[PODS] = [hosts[1]]
-            before = names.asked  # the next one is told of it, and taken in before the one after
-            await until(lambda: names.asked >= before + 2, "the name was looked up")
+            before = names.requests  # the next one is told of it, and taken in before the one after
+            await until(lambda: names.requests >= before + 2, "the name was looked up")
             await load.ask()
             assert pods[1].connections() >= 1
             assert not slow.done()

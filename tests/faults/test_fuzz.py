@@ -39,28 +39,28 @@ _METHODS = ("ModelInfer", "ModelMetadata", "ModelReady", "RepositoryIndex", "Ser
 
 
 @dataclass(frozen=True)
-class Site:
+class Harness:
     gateway: Infergate
     channel: grpc.Channel
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
+def harness() -> Iterator[Harness]:
     with started_infergate(CONFIG) as gateway, channel(gateway.grpc) as made:
         assert call(made, MESSAGES[0]).code is grpc.StatusCode.OK
         with unharmed(gateway, lambda: http_answer(gateway, *GOOD[0]) == 200):
-            yield Site(gateway, made)
+            yield Harness(gateway, made)
         well(gateway)
         assert call(made, MESSAGES[0]).code is grpc.StatusCode.OK
 
 
 @pytest.fixture(autouse=True)
-def all_counted(site: Site) -> Iterator[None]:
+def all_counted(harness: Harness) -> Iterator[None]:
     """Somebody's mistakes are counted as such, and none as ours."""
-    before = counted(site.gateway, outcome="bad_request")
+    before = counted(harness.gateway, outcome="bad_request")
     yield
-    assert counted(site.gateway, outcome="bad_request") > before
-    assert counted(site.gateway, outcome="internal") == 0
+    assert counted(harness.gateway, outcome="bad_request") > before
+    assert counted(harness.gateway, outcome="internal") == 0
 
 
 def _inputs(datatype: str, shape: list[int], data: object) -> list[dict[str, object]]:
@@ -100,21 +100,21 @@ GOOD: list[tuple[str, bytes, dict[str, str]]] = [
 
 
 def _message(datatype: str, shape: list[int], raw: bytes) -> bytes:
-    told = pb.ModelInferRequest(model_name="identity", id="i", model_version="1")
-    told.parameters["p"].double_param = 0.5
+    result = pb.ModelInferRequest(model_name="identity", id="i", model_version="1")
+    result.parameters["p"].double_param = 0.5
     for name in ("INPUT0", "INPUT1"):
-        told.inputs.add(name=name, datatype=datatype, shape=shape)
-        told.raw_input_contents.append(raw)
-    told.outputs.add(name="OUTPUT0").parameters["classification"].int64_param = 2
-    return bytes(told.SerializeToString())
+        result.inputs.add(name=name, datatype=datatype, shape=shape)
+        result.raw_input_contents.append(raw)
+    result.outputs.add(name="OUTPUT0").parameters["classification"].int64_param = 2
+    return bytes(result.SerializeToString())
 
 
 def _typed() -> bytes:
-    told = pb.ModelInferRequest(model_name="simple")
+    result = pb.ModelInferRequest(model_name="simple")
     for name in ("INPUT0", "INPUT1"):
-        made = told.inputs.add(name=name, datatype="INT32", shape=[1, 16])
+        made = result.inputs.add(name=name, datatype="INT32", shape=[1, 16])
         made.contents.int_contents.extend(range(-8, 8))
-    return bytes(told.SerializeToString())
+    return bytes(result.SerializeToString())
 
 
 MESSAGES = [
@@ -159,12 +159,12 @@ def fine(status: int) -> bool:
 
 @FUZZ
 @given(st.data())
-def test_http_bodies(site: Site, data: st.DataObject) -> None:
+def test_http_bodies(harness: Harness, data: st.DataObject) -> None:
     path, body, headers = data.draw(st.sampled_from(GOOD))
     changed = data.draw(spoilt([body]))
     if "Inference-Header-Content-Length" in headers and data.draw(st.booleans()):
         headers = {"Inference-Header-Content-Length": str(data.draw(st.integers(0, 300)))}
-    assert fine(http_answer(site.gateway, path, changed, headers))
+    assert fine(http_answer(harness.gateway, path, changed, headers))
 
 
 @FUZZ
@@ -179,22 +179,24 @@ def test_http_bodies(site: Site, data: st.DataObject) -> None:
     max_leaves=25,
 ))  # fmt: skip
 @example({"inputs": [{"name": "INPUT0", "datatype": "INT8", "shape": [], "data": 1}]})
-def test_http_documents(site: Site, document: object) -> None:
+def test_http_documents(harness: Harness, document: object) -> None:
     body = json.dumps(document).encode()
-    assert fine(http_answer(site.gateway, _PATH, body, {}))
+    assert fine(http_answer(harness.gateway, _PATH, body, {}))
 
 
-_WIRES = [
-    _post(path, body, "Connection: close", *(f"{name}: {told}" for name, told in headers.items()))
+_FRAMINGS = [
+    _post(
+        path, body, "Connection: close", *(f"{name}: {result}" for name, result in headers.items())
+    )
     for path, body, headers in GOOD
 ]
 
 
 @FUZZ
-@given(wire=spoilt(_WIRES))
-def test_http_bytes(site: Site, wire: bytes) -> None:
+@given(wire=spoilt(_FRAMINGS))
+def test_http_bytes(harness: Harness, wire: bytes) -> None:
     """The whole request, its head too. One that is not complete we leave after a while."""
-    with Client(site.gateway.http) as client:
+    with Client(harness.gateway.http) as client:
         client.send(wire)
         client.socket.settimeout(0.1)
         try:
@@ -208,8 +210,8 @@ def test_http_bytes(site: Site, wire: bytes) -> None:
 
 @FUZZ
 @given(message=spoilt(MESSAGES), method=st.sampled_from(_METHODS))
-def test_grpc_messages(site: Site, message: bytes, method: str) -> None:
-    status = call(site.channel, message, f"/inference.GRPCInferenceService/{method}")
+def test_grpc_messages(harness: Harness, message: bytes, method: str) -> None:
+    status = call(harness.channel, message, f"/inference.GRPCInferenceService/{method}")
     assert status.code in {
         grpc.StatusCode.OK,
         grpc.StatusCode.INVALID_ARGUMENT,
@@ -222,21 +224,21 @@ def test_grpc_messages(site: Site, message: bytes, method: str) -> None:
 @st.composite
 def infer_requests(draw: st.DrawFn) -> bytes:
     """A protobuf message in order, that is seldom a request in order."""
-    told = pb.ModelInferRequest(model_name="identity")
-    told.raw_input_contents.extend(draw(st.lists(st.binary(max_size=24), max_size=3)))
+    result = pb.ModelInferRequest(model_name="identity")
+    result.raw_input_contents.extend(draw(st.lists(st.binary(max_size=24), max_size=3)))
     names = st.sampled_from(["INPUT0", "INPUT1"]) | st.text(max_size=3)
     for name in draw(st.lists(names, max_size=3)):
         datatypes = st.sampled_from(["FP32", "INT8", "BYTES", "BF16"]) | st.text(max_size=4)
         dimensions = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 3)
-        made = told.inputs.add(name=name, datatype=draw(datatypes))
+        made = result.inputs.add(name=name, datatype=draw(datatypes))
         made.shape.extend(draw(st.lists(dimensions, max_size=4)))
         elements = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=4)
         made.contents.int_contents.extend(draw(elements))
-    return bytes(told.SerializeToString())
+    return bytes(result.SerializeToString())
 
 
 @FUZZ
 @given(infer_requests())
-def test_grpc_fields(site: Site, message: bytes) -> None:
-    status = call(site.channel, message, INFER)
+def test_grpc_fields(harness: Harness, message: bytes) -> None:
+    status = call(harness.channel, message, INFER)
     assert status.code in {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT}, status

@@ -32,14 +32,14 @@ def hello(client: Client) -> None:
     client.send(h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0))
 
 
-def told(gateway: Tight, reason: str) -> contextlib.AbstractContextManager[None]:
+def counted_rejection(gateway: Tight, reason: str) -> contextlib.AbstractContextManager[None]:
     """The connection's end is counted, where the engine is our own."""
     if ENGINE == "compat":
         return contextlib.nullcontext()
     return rises(gateway, REFUSED, listener="grpc", reason=reason)
 
 
-def served(gateway: Tight) -> contextlib.AbstractContextManager[None]:
+def counting(gateway: Tight) -> contextlib.AbstractContextManager[None]:
     """grpcio may refuse it, and tells nobody."""
     if ENGINE == "compat":
         return lets_go(gateway, "grpc")
@@ -47,7 +47,7 @@ def served(gateway: Tight) -> contextlib.AbstractContextManager[None]:
 
 
 _HELLO = h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0)
-_WIRES = {
+_PREFIXES = {
     "HTTP/1": b"POST /v2/models/identity/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",
     "TLS": HELLO,
     "zeros": bytes(1000),
@@ -55,15 +55,15 @@ _WIRES = {
     "data": h2.PREFACE + h2.frame(h2.DATA, 0, 1, b"before any headers"),
     "frame of 16 MiB": h2.PREFACE + b"\xff\xff\xff\x04\0\0\0\0\0",
     "HPACK": _HELLO + h2.frame(h2.HEADERS, 5, 1, b"\xff" * 20),
-    "even stream": _HELLO + h2.frame(h2.HEADERS, 5, 2, h2.asking(INFER)),
+    "even stream": _HELLO + h2.frame(h2.HEADERS, 5, 2, h2.request_headers(INFER)),
 }
 
 
-@pytest.mark.parametrize("wire", _WIRES)
+@pytest.mark.parametrize("wire", _PREFIXES)
 def test_what_is_not_grpc_ends_the_connection(gateway: Tight, wire: str) -> None:
     reason = "tls" if wire == "TLS" else "protocol"
-    with told(gateway, reason), Client(gateway.grpc) as client:
-        client.send(_WIRES[wire])
+    with counted_rejection(gateway, reason), Client(gateway.grpc) as client:
+        client.send(_PREFIXES[wire])
         client.socket.shutdown(1)
         client.rest()
 
@@ -73,10 +73,10 @@ def test_what_is_not_grpc_ends_the_connection(gateway: Tight, wire: str) -> None
 )
 def test_a_bad_timeout(gateway: Tight, value: str) -> None:
     """Answered, well or not, and soon: what cannot be read sets no deadline."""
-    asked = h2.asking(LIVE, ("grpc-timeout", value))
-    with served(gateway), Client(gateway.grpc) as client:
+    request = h2.request_headers(LIVE, ("grpc-timeout", value))
+    with counting(gateway), Client(gateway.grpc) as client:
         hello(client)
-        client.send(h2.frame(h2.HEADERS, h2.END_HEADERS, 1, asked))
+        client.send(h2.frame(h2.HEADERS, h2.END_HEADERS, 1, request))
         client.send(h2.frame(h2.DATA, h2.END_STREAM, 1, h2.message(b"")))
         for frame in h2.frames(client.exactly):
             if frame.kind == h2.RST_STREAM or (frame.stream == 1 and frame.flags & h2.END_STREAM):
@@ -88,7 +88,7 @@ def test_headers_that_are_not_grpc(gateway: Tight, header: tuple[str, str]) -> N
     before = counted(gateway, outcome="bad_request")
     with Client(gateway.grpc) as client:
         hello(client)
-        client.send(h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.asking(INFER, header)))
+        client.send(h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.request_headers(INFER, header)))
         client.send(h2.frame(h2.DATA, h2.END_STREAM, 1, h2.message(message())))
         client.socket.shutdown(1)
         client.rest()
@@ -96,7 +96,7 @@ def test_headers_that_are_not_grpc(gateway: Tight, header: tuple[str, str]) -> N
         assert counted(gateway, outcome="bad_request") == before + 1
 
 
-_STREAM = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.asking(INFER))
+_STREAM = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.request_headers(INFER))
 
 
 @pytest.mark.parametrize("stage", ["headers", "half a message", "whole"])

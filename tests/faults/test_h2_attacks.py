@@ -34,12 +34,12 @@ def gateway(own: Tight) -> Iterator[Tight]:
 
 
 def settings(*pairs: tuple[int, int]) -> bytes:
-    told = b"".join(key.to_bytes(2) + value.to_bytes(4) for key, value in pairs)
-    return h2.frame(h2.SETTINGS, 0, 0, told)
+    response = b"".join(key.to_bytes(2) + value.to_bytes(4) for key, value in pairs)
+    return h2.frame(h2.SETTINGS, 0, 0, response)
 
 
 def opened(number: int, method: str = INFER, flags: int = h2.END_HEADERS) -> bytes:
-    return h2.frame(h2.HEADERS, flags, number, h2.asking(method))
+    return h2.frame(h2.HEADERS, flags, number, h2.request_headers(method))
 
 
 def many(count: int, *pieces: bytes) -> bytes:
@@ -68,7 +68,7 @@ ATTACKS: dict[str, tuple[bytes, int]] = {
     "reset by windows that overflow": (streams(5000, window(0, 2**31 - 1)), CALM),
     "reset by priorities cut short": (streams(5000, h2.frame(PRIORITY, 0, 0, bytes(4))), CALM),
     "reset by headers for trailers": (
-        streams(5000, h2.frame(h2.HEADERS, 4, 0, h2.asking(INFER))), CALM,
+        streams(5000, h2.frame(h2.HEADERS, 4, 0, h2.request_headers(INFER))), CALM,
     ),
     "DATA after its own reset": (
         opened(1)
@@ -155,13 +155,15 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "window overflows": (opened(1) + window(1, 2**31 - 1), NO_CALL),
     "headers twice": (opened(1) + opened(1), NO_CALL),
     "fields": (
-        h2.frame(h2.HEADERS, 4, 1, h2.asking(INFER, *(("n", str(n)) for n in range(60)))),
+        h2.frame(h2.HEADERS, 4, 1, h2.request_headers(INFER, *(("n", str(n)) for n in range(60)))),
         TOO_LARGE,
     ),
     "metadata": (
-        h2.frame(h2.HEADERS, 4, 1, h2.asking(INFER, ("n", "x" * 2 * HEADERS))), TOO_LARGE,
+        h2.frame(h2.HEADERS, 4, 1, h2.request_headers(INFER, ("n", "x" * 2 * HEADERS))), TOO_LARGE,
     ),
-    "length": (h2.frame(h2.HEADERS, 5, 1, h2.asking(INFER, ("content-length", "3"))), NO_CALL),
+    "length": (
+        h2.frame(h2.HEADERS, 5, 1, h2.request_headers(INFER, ("content-length", "3"))), NO_CALL,
+    ),
     "cut": (opened(1) + h2.frame(h2.DATA, 1, 1, b"\0\0\0\0\x09abc"), BAD),
     "4 GiB announced": (opened(1) + h2.frame(h2.DATA, 0, 1, b"\0\xff\xff\xff\xff"), TOO_LARGE),
 }  # fmt: skip
@@ -172,8 +174,8 @@ BROKEN: dict[str, tuple[bytes, str]] = {
 def test_attacks_that_end_a_stream(gateway: Tight, fault: str) -> None:
     """The connection goes on."""
     said, outcome = BROKEN[fault]
-    told = rises(gateway, REQUESTS, by=bool(outcome), protocol="v2-grpc", outcome=outcome)
-    with told, Client(gateway.grpc) as client:
+    response = rises(gateway, REQUESTS, by=bool(outcome), protocol="v2-grpc", outcome=outcome)
+    with response, Client(gateway.grpc) as client:
         client.send(_HELLO + said)
         ended = ends(client)
         assert next(ended) == 1
@@ -280,10 +282,10 @@ def test_clients_that_vanish_without_a_word(gateway: Tight) -> None:
             client.send(_HELLO + b"".join(opened(number, STREAM) for number in range(1, 100, 2)))
         good(gateway)
         until(lambda: descriptors(gateway.pid) <= before, "they are all let go")
-        assert len(told_on_a_stream(gateway)) == 3
+        assert len(stream_attacks(gateway)) == 3
 
 
-def told_on_a_stream(gateway: Tight) -> list[bytes]:
+def stream_attacks(gateway: Tight) -> list[bytes]:
     with channel(gateway.grpc) as made:
         return list(made.stream_stream(STREAM)(iter([message()] * 3), timeout=SECONDS))
 
@@ -291,8 +293,8 @@ def told_on_a_stream(gateway: Tight) -> list[bytes]:
 def test_a_reader_of_one_byte(gateway: Tight) -> None:
     """It is served as slowly as it reads, nobody else is, and each byte is worth one frame."""
     whole = h2.message(message(200))
-    served = rises(gateway, REQUESTS, protocol="v2-grpc", outcome="ok")
-    with served, Client(gateway.grpc) as client:
+    handled = rises(gateway, REQUESTS, protocol="v2-grpc", outcome="ok")
+    with handled, Client(gateway.grpc) as client:
         client.send(h2.PREFACE + settings((4, 1)) + opened(1))
         client.send(h2.frame(h2.DATA, h2.END_STREAM, 1, whole))
         got = 0

@@ -26,33 +26,34 @@ def gateway(tight: Tight) -> Iterator[Tight]:
         yield tight
 
 
-_STREAM = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.asking(INFER))
+_STREAM = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.request_headers(INFER))
 _FLOODS = {
     "rapid reset": b"".join(
-        h2.frame(h2.HEADERS, h2.END_HEADERS, 2 * i + 1, h2.asking(INFER))
+        h2.frame(h2.HEADERS, h2.END_HEADERS, 2 * i + 1, h2.request_headers(INFER))
         + h2.frame(h2.RST_STREAM, 0, 2 * i + 1, b"\0\0\0\x08")
         for i in range(3000)
     ),
-    "CONTINUATION": h2.frame(h2.HEADERS, 0, 1, h2.asking(INFER))
+    "CONTINUATION": h2.frame(h2.HEADERS, 0, 1, h2.request_headers(INFER))
     + h2.frame(h2.CONTINUATION, 0, 1, h2.fields(("a", "b" * 100))) * 20_000,
     "PING": h2.frame(h2.PING, 0, 0, bytes(8)) * 50_000,
     "SETTINGS": h2.frame(h2.SETTINGS, 0, 0) * 50_000,
     "WINDOW_UPDATE": _STREAM + h2.frame(h2.WINDOW_UPDATE, 0, 1, b"\x7f\xff\xff\xff") * 1000,
     "empty DATA": _STREAM + h2.frame(h2.DATA, 0, 1) * 50_000,
     "streams without end": b"".join(
-        h2.frame(h2.HEADERS, h2.END_HEADERS, 2 * i + 1, h2.asking(INFER)) for i in range(3000)
+        h2.frame(h2.HEADERS, h2.END_HEADERS, 2 * i + 1, h2.request_headers(INFER))
+        for i in range(3000)
     ),
 }
 
 
-_FEW = {"WINDOW_UPDATE", "streams without end"}
+_SHORT = {"WINDOW_UPDATE", "streams without end"}
 """They end a stream, or are refused for nothing."""
 
 
 @pytest.mark.parametrize("flood", _FLOODS)
 def test_floods(gateway: Tight, flood: str) -> None:
     """Beyond what is put up with the connection ends, and is counted."""
-    is_counted = ENGINE == "own" and flood not in _FEW
+    is_counted = ENGINE == "own" and flood not in _SHORT
     cut_off = rises(gateway, REFUSED, listener="grpc") if is_counted else lets_go(gateway, "grpc")
     with cut_off, Client(gateway.grpc) as client:
         client.send(h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0))

@@ -44,14 +44,14 @@ def test_one_to_the_admin_listener(gateway: Tight) -> None:
 # ---- gRPC, whose library tells nobody
 
 
-def told(gateway: Tight, name: str, **labels: str) -> AbstractContextManager[None]:
+def counted_close(gateway: Tight, name: str, **labels: str) -> AbstractContextManager[None]:
     return rises(gateway, name, **labels) if ENGINE == "own" else lets_go(gateway, "grpc")
 
 
 @pytest.mark.parametrize("greeting", [b"", h2.PREFACE[:9], h2.PREFACE], ids=["no", "half", "bare"])
 def test_one_that_does_not_greet_over_grpc(gateway: Tight, greeting: bytes) -> None:
     """It is asked for a greeting, which is HTTP/2's head."""
-    refused = told(gateway, "infergate_refused_requests_total", limit="header_time")
+    refused = counted_close(gateway, "infergate_refused_requests_total", limit="header_time")
     with refused, Client(gateway.grpc) as client:
         client.send(greeting)
         client.rest()
@@ -59,6 +59,6 @@ def test_one_that_does_not_greet_over_grpc(gateway: Tight, greeting: bytes) -> N
 
 def test_one_that_vanishes_over_grpc(gateway: Tight) -> None:
     """It is asked whether it is still there, and does not answer."""
-    with told(gateway, IDLE, listener="grpc"), Client(gateway.grpc) as client:
+    with counted_close(gateway, IDLE, listener="grpc"), Client(gateway.grpc) as client:
         client.send(h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0))
         client.rest()

@@ -103,7 +103,7 @@ class Load:
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self._clients: list[Client] = []
-        self.told: Counter[tuple[str, str]] = Counter()
+        self.responses: Counter[tuple[str, str]] = Counter()
         self.broken: list[BaseException] = []
 
     def http(self, route: str) -> Callable[[], str]:
@@ -119,10 +119,10 @@ class Load:
         return ask
 
     def grpc(self, route: str) -> Callable[[], str]:
-        asked = message(route)
+        request = message(route)
 
         def ask() -> str:
-            status = call(self._channel, asked)
+            status = call(self._channel, request)
             good = status.code is grpc.StatusCode.OK
             return "ok" if good else f"{status.code.name} {status.details}"
 
@@ -131,7 +131,7 @@ class Load:
     def _run(self, route: str, ask: Callable[[], str]) -> None:
         try:
             while not self._stop.wait(0.004):  # enough, without taking the machine
-                self.told[route, ask()] += 1
+                self.responses[route, ask()] += 1
         except BaseException as error:  # noqa: BLE001 - it is raised where the test waits
             self.broken.append(error)
 
@@ -155,7 +155,7 @@ class Load:
 
     @property
     def good(self) -> int:
-        return min(self.told["twice", "ok"], self.told["once", "ok"])
+        return min(self.responses["twice", "ok"], self.responses["once", "ok"])
 
     def goes_on(self, more: int) -> None:
         """Wait for so many more good answers of each kind."""
@@ -196,11 +196,11 @@ def test_servers_are_killed_one_after_the_other_under_load(
                 os.killpg(servers[index].pid, signal.SIGKILL)
                 load.goes_on(100)
                 servers[index] = stack.enter_context(server(ports[index]))
-                seen = _asked(gateway, index)
-                until(lambda s=seen, i=index: _asked(gateway, i) > s, "it is asked again")  # type: ignore[misc]
+                seen = _requests(gateway, index)
+                until(lambda s=seen, i=index: _requests(gateway, i) > s, "it is asked again")  # type: ignore[misc]
                 load.goes_on(50)
         assert not load.broken
-        failed = {key: count for key, count in load.told.items() if key[1] != "ok"}
+        failed = {key: count for key, count in load.responses.items() if key[1] != "ok"}
         assert not [key for key in failed if key[0] == "twice"], failed
         # At most what each client had under way when a server was killed.
         assert sum(failed.values()) <= KILLED * 2 * CLIENTS, failed
@@ -208,11 +208,11 @@ def test_servers_are_killed_one_after_the_other_under_load(
             assert words.startswith(("502 ", "INTERNAL "))
             assert "backend 'three': the backend" in words
             assert "closed the connection" in words or "broke off" in words
-        assert counted(gateway, route="twice", outcome="ok") == load.told["twice", "ok"]
+        assert counted(gateway, route="twice", outcome="ok") == load.responses["twice", "ok"]
         assert complaints(gateway) == ""
 
 
-def _asked(gateway: Infergate, index: int) -> float:
+def _requests(gateway: Infergate, index: int) -> float:
     """How many requests the endpoint has served, as metrics tell it."""
     lines = [
         line

@@ -29,7 +29,7 @@ from e2e.several import (
     value,
     workers,
 )
-from faults.watch import MIB, at_rest, descriptors, done, growing_at_most, metric
+from faults.watch import MIB, at_rest, descriptors, done, limited_growth, metric
 
 CRASHING = """
 import os, sys
@@ -50,7 +50,7 @@ def crashing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @dataclass
-class Tally:
+class Counters:
     """What one client has seen."""
 
     answers: int = 0
@@ -65,8 +65,8 @@ class Load:
     def __init__(self, running: Infergate) -> None:
         self._running = running
         self._over = asyncio.Event()
-        self.over_http = [Tally() for _ in range(CONNECTIONS)]
-        self.over_grpc = [Tally() for _ in range(CONNECTIONS)]
+        self.over_http = [Counters() for _ in range(CONNECTIONS)]
+        self.over_grpc = [Counters() for _ in range(CONNECTIONS)]
         self._tasks: list[asyncio.Task[None]] = []
 
     async def begin(self) -> None:
@@ -88,40 +88,40 @@ class Load:
         self._over.set()
         await asyncio.gather(*self._tasks)
 
-    async def _http(self, tally: Tally) -> None:
+    async def _http(self, counters: Counters) -> None:
         client = await Client.connected(self._running.http)
         while not self._over.is_set():
             try:
                 assert await client.ask() == 200
-                tally.answers += 1
+                counters.answers += 1
                 await asyncio.sleep(0.002)
             except (ConnectionError, asyncio.IncompleteReadError) as error:
-                tally.told.append(repr(error))
+                counters.told.append(repr(error))
                 client.close()
                 client = await Client.connected(self._running.http)
         client.close()
 
-    async def _grpc(self, tally: Tally) -> None:
+    async def _grpc(self, counters: Counters) -> None:
         options = [("grpc.use_local_subchannel_pool", 1)]
         async with grpc.aio.insecure_channel(self._running.grpc, options) as channel:
             check = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
             while not self._over.is_set():
                 try:
                     await check(b"", wait_for_ready=True)
-                    tally.answers += 1
+                    counters.answers += 1
                     await asyncio.sleep(0.002)
                 except grpc.aio.AioRpcError as error:
                     if error.code() is not grpc.StatusCode.UNAVAILABLE:
                         raise
-                    tally.told.append(error.details() or "")
+                    counters.told.append(error.details() or "")
 
 
-async def test_others_never_notice_and_another_takes_its_place(crashing: Path) -> None:
+async def test_a_killed_worker_is_replaced_unnoticed(crashing: Path) -> None:
     """Of the processes the supervisor's memory and descriptors are watched, and the descriptors of
     the worker that takes the other's place."""
     with several() as running:
         mine, theirs = descriptors(running.pid), max(map(descriptors, workers(running)))
-        with done.watching(), growing_at_most(running.pid, 64 * MIB):
+        with done.watching(), limited_growth(running.pid, 64 * MIB):
             other = await one_is_killed(running)
         until(lambda: descriptors(running.pid) <= mine, "descriptors of the supervisor are back")
         (new,) = {*workers(running)} - {other}

@@ -23,10 +23,10 @@ from faults.legacy import (
     SUM,
     Four,
     code_name,
+    grpc_rejection,
+    http_rejection,
     old_message,
     old_post,
-    told_over_grpc,
-    told_over_http,
 )
 from faults.peer import Answer, Client, post
 from faults.rpc import Status, call, channel
@@ -34,7 +34,7 @@ from faults.watch import (
     HELPERS,
     SECONDS,
     counted,
-    growing_at_most,
+    limited_growth,
     refused_by,
     unharmed,
     until,
@@ -63,8 +63,8 @@ def running() -> Iterator[tuple[Infergate, Four]]:
         assert four.ask("trtis-grpc", "simple").code == "SUCCESS"
         REFUSED.clear()
         yield gateway, four
-        told = counted(gateway, outcome="bad_request", protocol="trtis-http")
-        assert told >= len(REFUSED), "each is counted"
+        response = counted(gateway, outcome="bad_request", protocol="trtis-http")
+        assert response >= len(REFUSED), "each is counted"
         well(gateway)
 
 
@@ -82,9 +82,9 @@ def rpc(running: tuple[Infergate, Four], gateway: Infergate) -> grpc.Channel:
 
 
 def good(gateway: Infergate) -> None:
-    told = told_over_http(old_post(gateway.http, "simple", SIMPLE, NUMBERS))
-    assert told.code == "SUCCESS"
-    assert told.body.startswith(SUM + DIFFERENCE + b'model_name: "simple"\n')
+    result = http_rejection(old_post(gateway.http, "simple", SIMPLE, NUMBERS))
+    assert result.code == "SUCCESS"
+    assert result.body.startswith(SUM + DIFFERENCE + b'model_name: "simple"\n')
 
 
 def is_bare(answer: Answer, status: int = 400) -> None:
@@ -100,10 +100,10 @@ def refused(
 ) -> None:
     """INVALID_ARG over HTTP, with an NV-InferResponse that tells the id alone, and no body."""
     answer = old_post(gateway.http, more.get("model", "simple"), header, body)
-    told = told_over_http(answer)
-    if told.code == "INVALID_ARG":
+    response = http_rejection(answer)
+    if response.code == "INVALID_ARG":
         REFUSED.append(header)
-    assert (told.code, told.words) == (more.get("code", "INVALID_ARG"), words)
+    assert (response.code, response.words) == (more.get("code", "INVALID_ARG"), words)
     assert re.fullmatch(r"(id: \d+)?", answer.headers["nv-inferresponse"])
     assert answer.headers["content-type"] == "application/octet-stream"
     assert answer.body == b""
@@ -156,8 +156,8 @@ def test_a_header_that_cannot_be_read(gateway: Infergate, case: str) -> None:
         assert counted(gateway, outcome="bad_request", protocol="trtis-http") == before + 2
 
 
-@pytest.mark.parametrize(("name", "told"), [(b"\xc3\xa9", r"\303\251"), (b"\xff", r"\303\277")])
-def test_a_header_that_is_not_ascii(gateway: Infergate, name: bytes, told: str) -> None:
+@pytest.mark.parametrize(("name", "expected"), [(b"\xc3\xa9", r"\303\251"), (b"\xff", r"\303\277")])
+def test_a_header_that_is_not_ascii(gateway: Infergate, name: bytes, expected: str) -> None:
     """Told back in ASCII; what is no UTF-8 is read as Latin-1."""
     header = b'batch_size: 1 input { name: "INPUT0" } input { name: "%b" }' % name
     with Client(gateway.http) as client:
@@ -165,7 +165,7 @@ def test_a_header_that_is_not_ascii(gateway: Infergate, name: bytes, told: str) 
         client.send(b"NV-InferRequest: %b\r\n\r\n" % header)
         answer = client.answer()
     assert answer.status == 400
-    words = rf"unexpected inference input \'{told}\' for"
+    words = rf"unexpected inference input \'{expected}\' for"
     assert f'msg: "{words}' in answer.headers["nv-status"]
 
 
@@ -189,16 +189,16 @@ def test_a_header_twice(gateway: Infergate) -> None:
 def test_a_header_over_the_limit(gateway: Infergate, over: int) -> None:
     """As large as the API's clients need it, on their listener; pipelined, too."""
     lines = ["Host: x", f"Content-Length: {len(NUMBERS)}", f"NV-InferRequest: {SIMPLE} #"]
-    room = 64 * 1024 - sum(len(line) + len("\r\n") for line in lines)
-    head = "\r\n".join(["POST /api/infer/simple HTTP/1.1", *lines]) + "x" * (room + over)
+    headroom = 64 * 1024 - sum(len(line) + len("\r\n") for line in lines)
+    head = "\r\n".join(["POST /api/infer/simple HTTP/1.1", *lines]) + "x" * (headroom + over)
     limited = refused_by(gateway, "headers") if over else contextlib.nullcontext()
-    with limited, growing_at_most(gateway.pid, 16 * MIB), Client(gateway.http) as client:
+    with limited, limited_growth(gateway.pid, 16 * MIB), Client(gateway.http) as client:
         client.send((f"{head}\r\n\r\n".encode() + NUMBERS) * 2)
         if over:
             assert client.answer().status == 431
         else:
             for _ in range(2):
-                assert told_over_http(client.answer()).code == "SUCCESS"
+                assert http_rejection(client.answer()).code == "SUCCESS"
 
 
 @pytest.mark.parametrize("over", [0, 1])
@@ -210,8 +210,8 @@ def test_elsewhere_headers_are_small(gateway: Infergate, rpc: grpc.Channel, over
         client.send(f"GET /healthz HTTP/1.1\r\nHost: x\r\n{line}\r\n\r\n".encode())
         assert client.answer().status == (431 if over else 200)
     metadata = [("x-much", "x" * (17_000 if over else 15_000))]
-    told = call(rpc, old_message("simple"), OLD_INFER, metadata=metadata)
-    assert told.code.name == ("RESOURCE_EXHAUSTED" if over else "OK")
+    response = call(rpc, old_message("simple"), OLD_INFER, metadata=metadata)
+    assert response.code.name == ("RESOURCE_EXHAUSTED" if over else "OK")
 
 
 # ---- NV-InferRequest that asks for what cannot be --------------------------------------------
@@ -298,11 +298,11 @@ def test_a_header_that_asks_for_what_cannot_be(
     """In the same words over HTTP and gRPC."""
     header, words = WRONG[case]
     refused(gateway, header, words)
-    told = told_over_grpc(call(rpc, old_message("simple", header=header), OLD_INFER))
-    assert (told.code, told.words) == ("INVALID_ARG", words)
+    result = grpc_rejection(call(rpc, old_message("simple", header=header), OLD_INFER))
+    assert (result.code, result.words) == ("INVALID_ARG", words)
 
 
-def test_the_id_is_told_with_the_error(gateway: Infergate, rpc: grpc.Channel) -> None:
+def test_the_id_is_returned_with_the_error(gateway: Infergate, rpc: grpc.Channel) -> None:
     header = f"id: 18446744073709551615 batch_size: 9 {BOTH}"
     answer = old_post(gateway.http, "simple", header, NUMBERS)
     assert answer.headers["nv-inferresponse"] == "id: 18446744073709551615"
@@ -345,19 +345,19 @@ OTHERS = {
 def test_what_other_models_refuse(gateway: Infergate, case: str) -> None:
     model, header, words = OTHERS[case]
     body = b"" if model == "identity" else b"\0" * 128
-    answer = told_over_http(old_post(gateway.http, model, header, body))
+    answer = http_rejection(old_post(gateway.http, model, header, body))
     assert (answer.code, answer.words) == ("INVALID_ARG", words)
 
 
 def test_a_dimension_that_multiplies_over(gateway: Infergate, rpc: grpc.Channel) -> None:
     """2^62 elements of four bytes are no size in 64 bits."""
     header = 'batch_size: 1 input { name: "INPUT0" dims: 4611686018427387904 }'
-    told = told_over_http(old_post(gateway.http, "identity", header, b""))
-    assert told.code == "INVALID_ARG"
-    assert "INPUT0" in told.words
-    told = told_over_grpc(call(rpc, old_message("identity", header=header, raw=[b""]), OLD_INFER))
-    assert told.code == "INVALID_ARG"
-    assert "INPUT0" in told.words
+    result = http_rejection(old_post(gateway.http, "identity", header, b""))
+    assert result.code == "INVALID_ARG"
+    assert "INPUT0" in result.words
+    result = grpc_rejection(call(rpc, old_message("identity", header=header, raw=[b""]), OLD_INFER))
+    assert result.code == "INVALID_ARG"
+    assert "INPUT0" in result.words
 
 
 @pytest.mark.parametrize(
@@ -382,9 +382,9 @@ def test_strings_that_do_not_add_up(gateway: Infergate, strings: bytes) -> None:
     size = len(strings)
     header = " ".join(f'input {{ name: "INPUT{i}" batch_byte_size: {size} }}' for i in range(2))
     answer = old_post(gateway.http, "simple_string", f"batch_size: 1 {header}", strings * 2)
-    told = told_over_http(answer)
-    assert told.code == "INVALID_ARG"
-    assert "INPUT0" in told.words
+    response = http_rejection(answer)
+    assert response.code == "INVALID_ARG"
+    assert "INPUT0" in response.words
 
 
 # ---- what is asked for oddly, and given ------------------------------------------------------
@@ -412,21 +412,21 @@ FINE = {
 @pytest.mark.parametrize("case", FINE)
 def test_what_is_odd_and_right(gateway: Infergate, rpc: grpc.Channel, case: str) -> None:
     header, values = FINE[case]
-    answer = told_over_http(old_post(gateway.http, "simple", header, NUMBERS))
+    answer = http_rejection(old_post(gateway.http, "simple", header, NUMBERS))
     assert answer.code == "SUCCESS", answer
     assert answer.body.startswith(values + b'model_name: "simple"\n')
-    told = told_over_grpc(call(rpc, old_message("simple", header=header), OLD_INFER))
-    assert (told.code, told.body) == ("SUCCESS", values)
+    result = grpc_rejection(call(rpc, old_message("simple", header=header), OLD_INFER))
+    assert (result.code, result.body) == ("SUCCESS", values)
 
 
 @pytest.mark.parametrize(("count", "given"), [("1", 1), ("16", 16), ("17", 16), ("4294967295", 16)])
 def test_class_counts(gateway: Infergate, count: str, given: int) -> None:
     header = f'batch_size: 1 {BOTH} output {{ name: "OUTPUT0" cls {{ count: {count} }} }}'
     answer = old_post(gateway.http, "simple", header, NUMBERS)
-    assert told_over_http(answer).code == "SUCCESS"
-    told = answer.headers["nv-inferresponse"]
-    assert told.count("cls {") == given
-    assert "batch_classes { cls { idx: 15 value: 16 }" in told
+    assert http_rejection(answer).code == "SUCCESS"
+    headers = answer.headers["nv-inferresponse"]
+    assert headers.count("cls {") == given
+    assert "batch_classes { cls { idx: 15 value: 16 }" in headers
     assert answer.body.startswith(b"model_name")
 
 
@@ -455,7 +455,7 @@ def test_class_counts_that_are_none(gateway: Infergate, count: str) -> None:
 def test_formats(gateway: Infergate, query: str, binary: bool) -> None:
     path = f"/api/infer/simple{query}"
     answer = post(gateway.http, path, NUMBERS, {"NV-InferRequest": SIMPLE})
-    assert told_over_http(answer).code == "SUCCESS"
+    assert http_rejection(answer).code == "SUCCESS"
     trailer = answer.body.removeprefix(SUM + DIFFERENCE)
     if binary:
         assert OLD.InferResponseHeader.FromString(trailer).model_name == "simple"
@@ -478,13 +478,13 @@ def test_models_and_versions_there_are_not(gateway: Infergate, path: str) -> Non
 
 
 def test_a_name_that_means_another_to_who_decodes_it(gateway: Infergate) -> None:
-    told = "the model name contains the percent-escape '%70'"
-    refused(gateway, SIMPLE, told, model="sim%70le", code="INVALID_ARG")
+    result = "the model name contains the percent-escape '%70'"
+    refused(gateway, SIMPLE, result, model="sim%70le", code="INVALID_ARG")
 
 
 @pytest.mark.parametrize("version", ["1", "001"])
 def test_versions_there_are(gateway: Infergate, version: str) -> None:
-    answer = told_over_http(old_post(gateway.http, f"simple/{version}", SIMPLE, NUMBERS))
+    answer = http_rejection(old_post(gateway.http, f"simple/{version}", SIMPLE, NUMBERS))
     assert answer.code == "SUCCESS"
 
 
@@ -541,9 +541,9 @@ def test_a_status_there_is_not(gateway: Infergate, model: str) -> None:
         answer = client.answer()
     assert answer.status == 400
     if " " not in model:  # which is no HTTP
-        told = told_over_http(answer)
-        assert told.code == "INVALID_ARG"
-        assert told.words.startswith(f"no status available for unknown model '{model[:1000]}")
+        response = http_rejection(answer)
+        assert response.code == "INVALID_ARG"
+        assert response.words.startswith(f"no status available for unknown model '{model[:1000]}")
 
 
 # ---- HTTP ------------------------------------------------------------------------------------
@@ -564,7 +564,7 @@ def sent(gateway: Infergate, whole: bytes) -> tuple[Answer, bytes]:
 def test_a_chunked_body(gateway: Infergate) -> None:
     """The servers die of it; here it is one like any other."""
     answer, _ = sent(gateway, f"{ASKS}Transfer-Encoding: chunked\r\n\r\n".encode() + CHUNKS)
-    assert told_over_http(answer).body.startswith(SUM + DIFFERENCE)
+    assert http_rejection(answer).body.startswith(SUM + DIFFERENCE)
 
 
 def test_a_client_that_waits_for_consent(gateway: Infergate) -> None:
@@ -573,27 +573,27 @@ def test_a_client_that_waits_for_consent(gateway: Infergate) -> None:
         client.send(head.encode())
         assert client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         client.send(NUMBERS)
-        assert told_over_http(client.answer()).code == "SUCCESS"
+        assert http_rejection(client.answer()).code == "SUCCESS"
 
 
 @pytest.mark.parametrize("header", ["nv-inferrequest", "NV-INFERREQUEST"])
 def test_header_names_in_any_case(gateway: Infergate, header: str) -> None:
     answer = post(gateway.http, "/api/infer/simple", NUMBERS, {header: SIMPLE})
-    assert told_over_http(answer).code == "SUCCESS"
+    assert http_rejection(answer).code == "SUCCESS"
 
 
 @pytest.mark.parametrize("more", ["Connection: close\r\n", ""])
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
-def test_connections_end_as_asked(gateway: Infergate, version: str, more: str) -> None:
+def test_connections_close_when_requested(gateway: Infergate, version: str, more: str) -> None:
     head = f"{ASKS}{more}Content-Length: {len(NUMBERS)}\r\n\r\n".replace("1.1", version)
     with Client(gateway.http) as client:
         client.send(head.encode() + NUMBERS)
-        assert told_over_http(client.answer()).code == "SUCCESS"
+        assert http_rejection(client.answer()).code == "SUCCESS"
         if more or version == "1.0":
             assert client.rest() == b""
         else:
             client.send(head.encode() + NUMBERS)
-            assert told_over_http(client.answer()).code == "SUCCESS"
+            assert http_rejection(client.answer()).code == "SUCCESS"
 
 
 def test_pipelined_requests_are_not_lost(gateway: Infergate) -> None:
@@ -606,11 +606,11 @@ def test_pipelined_requests_are_not_lost(gateway: Infergate) -> None:
 
 
 def test_a_body_over_the_limit(gateway: Infergate) -> None:
-    with growing_at_most(gateway.pid, 16 * MIB), Client(gateway.http) as client:
+    with limited_growth(gateway.pid, 16 * MIB), Client(gateway.http) as client:
         client.send(f"{ASKS}Content-Length: {MIB + 1}\r\n\r\n".encode())
-        told = told_over_http(client.answer())
-    assert told.code == "INVALID_ARG"
-    assert str(MIB) in told.words
+        response = http_rejection(client.answer())
+    assert response.code == "INVALID_ARG"
+    assert str(MIB) in response.words
 
 
 def test_clients_that_leave(gateway: Infergate) -> None:
@@ -623,7 +623,7 @@ def test_clients_that_leave(gateway: Infergate) -> None:
 
 
 def test_headers_that_take_long_to_read_cost_little(gateway: Infergate) -> None:
-    with growing_at_most(gateway.pid, 32 * MIB):
+    with limited_growth(gateway.pid, 32 * MIB):
         for unit in ("input{}", "output{cls{}}", "input{dims:[1,2,3]}", "#", '"', "input:[{},{}]"):
             header = f"batch_size: 1 {unit * (15_000 // len(unit))}"
             assert old_post(gateway.http, "simple", header, b"").status == 400
@@ -668,30 +668,30 @@ ENTRIES = {
 @pytest.mark.parametrize("case", ENTRIES)
 def test_raw_inputs_that_do_not_fit(rpc: grpc.Channel, case: str) -> None:
     raw, words = ENTRIES[case]
-    told = told_over_grpc(call(rpc, old_message("simple", raw=raw), OLD_INFER))
-    assert (told.code, told.words) == ("INVALID_ARG", f"{words} for model 'simple'")
+    result = grpc_rejection(call(rpc, old_message("simple", raw=raw), OLD_INFER))
+    assert (result.code, result.words) == ("INVALID_ARG", f"{words} for model 'simple'")
 
 
 def test_raw_inputs_too_many_are_left(rpc: grpc.Channel) -> None:
     raw = [NUMBERS[:64], NUMBERS[64:], b"more"]
-    told = told_over_grpc(call(rpc, old_message("simple", raw=raw), OLD_INFER))
-    assert (told.code, told.body) == ("SUCCESS", SUM + DIFFERENCE)
+    result = grpc_rejection(call(rpc, old_message("simple", raw=raw), OLD_INFER))
+    assert (result.code, result.body) == ("SUCCESS", SUM + DIFFERENCE)
 
 
 @pytest.mark.parametrize("version", [0, 2, -2, 2**63 - 1])
 def test_versions_there_are_not(rpc: grpc.Channel, version: int) -> None:
-    told = told_over_grpc(call(rpc, old_message("simple", version=version), OLD_INFER))
+    result = grpc_rejection(call(rpc, old_message("simple", version=version), OLD_INFER))
     words = "Inference request for unknown model 'simple'"
-    assert (told.code, told.words) == ("UNAVAILABLE", words)
+    assert (result.code, result.words) == ("UNAVAILABLE", words)
 
 
 def test_very_many_fields_are_refused(rpc: grpc.Channel, gateway: Infergate) -> None:
     """Soon, and at little cost."""
     for unit in (b"\x22\0", b"\x1a\x02\x1a\0", b"\x1a\x02\x22\0", b"\x78\0"):
-        with growing_at_most(gateway.pid, 64 * MIB):
+        with limited_growth(gateway.pid, 64 * MIB):
             status = call(rpc, unit * (900_000 // len(unit)), OLD_INFER)
         if status.code is grpc.StatusCode.OK:
-            assert told_over_grpc(status).code in {"INVALID_ARG", "UNAVAILABLE"}
+            assert grpc_rejection(status).code in {"INVALID_ARG", "UNAVAILABLE"}
         else:
             assert status.code is grpc.StatusCode.INTERNAL
         good(gateway)
@@ -727,8 +727,8 @@ def test_what_other_methods_refuse(
     status = call(rpc, message.SerializeToString(), f"/{SERVICE}/{method}")
     assert status.code is grpc.StatusCode.OK
     kind = getattr(OLD, f"{method}Response")
-    told = kind.FromString(status.message).request_status
-    assert (code_name(told), told.msg) == (code, words)
+    response = kind.FromString(status.message).request_status
+    assert (code_name(response), response.msg) == (code, words)
 
 
 # ---- streams ---------------------------------------------------------------------------------

@@ -31,11 +31,12 @@ from faults.legacy import (
     Act,
     Four,
     OldRpc,
-    Told,
+    Reported,
     answer,
     good_answer,
     good_message,
     good_status,
+    http_rejection,
     inferred,
     old_http,
     old_post,
@@ -43,7 +44,6 @@ from faults.legacy import (
     request_status,
     says,
     status,
-    told_over_http,
     values,
 )
 from faults.payloads import document, tensor
@@ -91,12 +91,12 @@ def code_of(protocol: str, kind: str) -> int | str:
 
 
 def works(clients: Four, protocol: str, model: str) -> None:
-    told = clients.ask(protocol, model)
-    assert told.code == GOOD[protocol], told
+    result = clients.ask(protocol, model)
+    assert result.code == GOOD[protocol], result
 
 
 @dataclass(frozen=True)
-class Site:
+class Harness:
     gateway: Infergate
     clients: Four
     http: Backend
@@ -109,21 +109,21 @@ class Site:
         name = "depot" if model.startswith("http.") else "shop"
         before = len(backend.requests)
         outcomes = counted(self.gateway, outcome=kind, backend=name)
-        for protocol, told in zip(PROTOCOLS, self.all(model), strict=True):
-            assert told.code == code_of(protocol, kind), told
-            assert RELAYED.search(told.words) or f"backend '{name}'" in told.words, told
-            assert re.search("Traceback|127.0.0.1|File ", told.words) is None
+        for protocol, result in zip(PROTOCOLS, self.all(model), strict=True):
+            assert result.code == code_of(protocol, kind), result
+            assert RELAYED.search(result.words) or f"backend '{name}'" in result.words, result
+            assert re.search("Traceback|127.0.0.1|File ", result.words) is None
         assert len(backend.requests) == before + asks * len(PROTOCOLS)
         assert counted(self.gateway, outcome=kind, backend=name) == outcomes + len(PROTOCOLS)
         works(self.clients, "v2-rest", "simple")
 
-    def all(self, model: str) -> list[Told]:
+    def all(self, model: str) -> list[Reported]:
         """Asked in all protocols at once."""
         return list(self.pool.map(self.clients.ask, PROTOCOLS, [model] * len(PROTOCOLS)))
 
     def serves(self, model: str) -> None:
-        for protocol, told in zip(PROTOCOLS, self.all(model), strict=True):
-            assert told.code == GOOD[protocol], told
+        for protocol, result in zip(PROTOCOLS, self.all(model), strict=True):
+            assert result.code == GOOD[protocol], result
 
 
 def start_a_helper(gateway: Infergate) -> None:
@@ -133,7 +133,7 @@ def start_a_helper(gateway: Infergate) -> None:
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
+def harness() -> Iterator[Harness]:
     with scripted(old_http(GOOD_HTTP)) as http, old_rpc() as rpc:
         config = CONFIG.format(http=http.address, grpc=rpc.address, timeout="1s")
         with (
@@ -141,18 +141,18 @@ def site() -> Iterator[Site]:
             channel(gateway.grpc) as made,
             ThreadPoolExecutor(len(PROTOCOLS)) as pool,
         ):
-            site = Site(gateway, Four(gateway.http, made), http, rpc, pool)
-            site.serves("http.m")
-            site.serves("grpc.m")
+            harness = Harness(gateway, Four(gateway.http, made), http, rpc, pool)
+            harness.serves("http.m")
+            harness.serves("grpc.m")
             start_a_helper(gateway)
 
             def good() -> None:
-                works(site.clients, "trtis-http", "simple")
+                works(harness.clients, "trtis-http", "simple")
 
             with unharmed(gateway, good, opens=HELPERS):
-                yield site
-                site.serves("http.m")
-                site.serves("grpc.m")
+                yield harness
+                harness.serves("http.m")
+                harness.serves("grpc.m")
             well(gateway)
 
 
@@ -247,22 +247,22 @@ HTTP: dict[str, tuple[str, Act]] = {
 
 
 @pytest.mark.parametrize("fault", HTTP)
-def test_http(site: Site, fault: str) -> None:
+def test_http(harness: Harness, fault: str) -> None:
     kind, infer = HTTP[fault]
-    with descriptors_come_back(site.gateway.pid):
-        site.http.use(old_http(infer))
-        site.fails("http.m", kind)
-        site.http.use(old_http(GOOD_HTTP))
-    site.serves("http.m")
+    with descriptors_come_back(harness.gateway.pid):
+        harness.http.use(old_http(infer))
+        harness.fails("http.m", kind)
+        harness.http.use(old_http(GOOD_HTTP))
+    harness.serves("http.m")
 
 
 def _long(size: int) -> str:
-    told = (
+    result = (
         "model_name: 'm', model_version: 1; batch_size: 1"
         " output < name: 'OUTPUT0' raw: { dims: [16] batch_byte_size: 0x40 } >"
         " output { name: 'OUTPUT1' raw { dims: 16 batch_byte_size: 64 } } #"
     )
-    return told.ljust(size, "x")
+    return result.ljust(size, "x")
 
 
 CHUNKED = {"Content-Length": "", "Transfer-Encoding": "chunked"}
@@ -281,38 +281,38 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("told", ODD)
-def test_http_answers_that_are_odd_and_good(site: Site, told: str) -> None:
-    site.http.use(old_http(says(ODD[told])))
-    site.serves("http.m")
-    given = json.loads(site.clients.ask("v2-rest", "http.m").body)["outputs"]
+@pytest.mark.parametrize("result", ODD)
+def test_http_answers_that_are_odd_and_good(harness: Harness, result: str) -> None:
+    harness.http.use(old_http(says(ODD[result])))
+    harness.serves("http.m")
+    given = json.loads(harness.clients.ask("v2-rest", "http.m").body)["outputs"]
     assert {each["name"]: each["data"] for each in given} == {
         "OUTPUT0": list(range(1, 17)),
         "OUTPUT1": list(range(-1, 15)),
     }
     for protocol in PROTOCOLS[2:]:
-        assert site.clients.ask(protocol, "http.m").body.startswith(BODY)
-    site.http.use(old_http(GOOD_HTTP))
+        assert harness.clients.ask(protocol, "http.m").body.startswith(BODY)
+    harness.http.use(old_http(GOOD_HTTP))
 
 
-def test_http_what_follows_an_answer_is_never_the_next_one(site: Site) -> None:
+def test_http_what_follows_an_answer_is_never_the_next_one(harness: Harness) -> None:
     evil = answer(b"", status=request_status("INTERNAL", "evil"))
-    site.http.use(old_http(says(WHOLE + evil, then=Connection.gone)))
-    site.serves("http.m")
-    site.serves("http.m")
-    site.http.use(old_http(GOOD_HTTP))
+    harness.http.use(old_http(says(WHOLE + evil, then=Connection.gone)))
+    harness.serves("http.m")
+    harness.serves("http.m")
+    harness.http.use(old_http(GOOD_HTTP))
 
 
 # ---- inferences over gRPC --------------------------------------------------------------------
 
 
 def refused(code: str, msg: str = "") -> bytes:
-    told = OLD.InferResponse(request_status=request_status(code, msg))
-    told.meta_data.id = 7
-    return bytes(told.SerializeToString())
+    result = OLD.InferResponse(request_status=request_status(code, msg))
+    result.meta_data.id = 7
+    return bytes(result.SerializeToString())
 
 
-def told(*outputs: Any, **more: Any) -> bytes:
+def answer_with(*outputs: Any, **more: Any) -> bytes:
     return good_message(meta_data=inferred(*outputs, **more))
 
 
@@ -331,15 +331,15 @@ RPC: dict[str, tuple[str, bytes]] = {
     "data too little": ("backend_garbage", good_message(raw_output=[SUM])),
     "data too much": ("backend_garbage", good_message(raw_output=[SUM, SUM, SUM])),
     "data cut short": ("backend_garbage", good_message(raw_output=[SUM, DIFFERENCE[:-1]])),
-    "another batch": ("backend_garbage", told(batch_size=2)),
+    "another batch": ("backend_garbage", answer_with(batch_size=2)),
     "an output too few": (
         "backend_garbage", good_message(meta_data=inferred(OUTPUTS[0]), raw_output=[SUM]),
     ),
-    "an output nobody asked for": ("backend_garbage", told(OUTPUTS[0], values("X", [16]))),
-    "an output twice": ("backend_garbage", told(OUTPUTS[0], OUTPUTS[0])),
-    "a negative dimension": ("backend_garbage", told(OUTPUTS[0], values("OUTPUT1", [-16]))),
-    "another shape": ("backend_garbage", told(OUTPUTS[0], values("OUTPUT1", [17]))),
-    "neither values nor classes": ("backend_garbage", told(OUTPUTS[0], {"name": "OUTPUT1"})),
+    "an output nobody asked for": ("backend_garbage", answer_with(OUTPUTS[0], values("X", [16]))),
+    "an output twice": ("backend_garbage", answer_with(OUTPUTS[0], OUTPUTS[0])),
+    "a negative dimension": ("backend_garbage", answer_with(OUTPUTS[0], values("OUTPUT1", [-16]))),
+    "another shape": ("backend_garbage", answer_with(OUTPUTS[0], values("OUTPUT1", [17]))),
+    "neither values nor classes": ("backend_garbage", answer_with(OUTPUTS[0], {"name": "OUTPUT1"})),
 }  # fmt: skip
 CODES = {
     "INTERNAL": "backend_error",
@@ -350,33 +350,33 @@ CODES = {
 
 
 @pytest.mark.parametrize("fault", RPC)
-def test_grpc(site: Site, fault: str) -> None:
+def test_grpc(harness: Harness, fault: str) -> None:
     kind, message = RPC[fault]
-    site.rpc.infer = lambda _message, _context: message
-    site.fails("grpc.m", kind)
-    site.rpc.infer = lambda _message, _context: good_message()
-    site.serves("grpc.m")
+    harness.rpc.infer = lambda _message, _context: message
+    harness.fails("grpc.m", kind)
+    harness.rpc.infer = lambda _message, _context: good_message()
+    harness.serves("grpc.m")
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_grpc_statuses(site: Site, code: str) -> None:
+def test_grpc_statuses(harness: Harness, code: str) -> None:
     """No server of the API gives any but OK; what stands before it may."""
 
     def infer(_message: bytes, context: grpc.ServicerContext) -> bytes:
         context.abort(grpc.StatusCode[code], "it broke")
         return b""
 
-    site.rpc.infer = infer
-    site.fails("grpc.m", CODES[code])
-    site.rpc.infer = lambda _message, _context: good_message()
+    harness.rpc.infer = infer
+    harness.fails("grpc.m", CODES[code])
+    harness.rpc.infer = lambda _message, _context: good_message()
 
 
-def test_grpc_outputs_in_another_order(site: Site) -> None:
+def test_grpc_outputs_in_another_order(harness: Harness) -> None:
     message = good_message(meta_data=inferred(*OUTPUTS[::-1]), raw_output=[DIFFERENCE, SUM])
-    site.rpc.infer = lambda _message, _context: message
+    harness.rpc.infer = lambda _message, _context: message
     for protocol in PROTOCOLS[2:]:
-        assert site.clients.ask(protocol, "grpc.m").body.startswith(BODY)
-    site.rpc.infer = lambda _message, _context: good_message()
+        assert harness.clients.ask(protocol, "grpc.m").body.startswith(BODY)
+    harness.rpc.infer = lambda _message, _context: good_message()
 
 
 # ---- statuses that tell nothing of the model -------------------------------------------------
@@ -394,18 +394,18 @@ HTTP_STATUS: dict[str, tuple[str, bytes]] = {
 
 
 @pytest.mark.parametrize("fault", HTTP_STATUS)
-def test_http_status(site: Site, fault: str) -> None:
+def test_http_status(harness: Harness, fault: str) -> None:
     """And no inference is sent. What comes of it is not remembered."""
     kind, message = HTTP_STATUS[fault]
     model = f"http.{list(HTTP_STATUS).index(fault)}"
-    site.http.use(old_http(GOOD_HTTP, message))
-    site.fails(model, kind, asks=0)
-    site.http.use(old_http(GOOD_HTTP))
-    site.serves(model)
+    harness.http.use(old_http(GOOD_HTTP, message))
+    harness.fails(model, kind, asks=0)
+    harness.http.use(old_http(GOOD_HTTP))
+    harness.serves(model)
 
 
-def status_response(**told: Any) -> bytes:
-    whole = {"request_status": request_status(), **told}
+def status_response(**result: Any) -> bytes:
+    whole = {"request_status": request_status(), **result}
     return bytes(OLD.StatusResponse(**whole).SerializeToString())
 
 
@@ -419,43 +419,43 @@ RPC_STATUS: dict[str, tuple[str, bytes]] = {
 
 
 @pytest.mark.parametrize("fault", RPC_STATUS)
-def test_grpc_status(site: Site, fault: str) -> None:
+def test_grpc_status(harness: Harness, fault: str) -> None:
     kind, message = RPC_STATUS[fault]
     model = f"grpc.{list(RPC_STATUS).index(fault)}"
-    site.rpc.status = lambda _message, _context: message
-    site.fails(model, kind, asks=0)
-    site.rpc.status = lambda message, _context: good_status(message)
-    site.serves(model)
+    harness.rpc.status = lambda _message, _context: message
+    harness.fails(model, kind, asks=0)
+    harness.rpc.status = lambda message, _context: good_status(message)
+    harness.serves(model)
 
 
-def test_a_status_that_is_late(site: Site) -> None:
+def test_a_status_that_is_late(harness: Harness) -> None:
     def script(connection: Connection, _backend: Backend) -> None:
         connection.request()
         connection.gone()
 
-    site.http.use(script)
-    site.fails("http.late", "timeout", asks=0)
-    site.http.use(old_http(GOOD_HTTP))
-    site.serves("http.late")
+    harness.http.use(script)
+    harness.fails("http.late", "timeout", asks=0)
+    harness.http.use(old_http(GOOD_HTTP))
+    harness.serves("http.late")
 
 
 # ---- one slow, others not --------------------------------------------------------------------
 
 
-def test_a_silent_server_keeps_nobody_else_waiting(site: Site) -> None:
-    site.http.use(old_http(says(then=Connection.gone)))
+def test_a_silent_server_keeps_nobody_else_waiting(harness: Harness) -> None:
+    harness.http.use(old_http(says(then=Connection.gone)))
     with ThreadPoolExecutor(8) as pool:
-        before = len(site.http.requests)
-        waiting = [pool.submit(site.clients.ask, each, "http.m") for each in PROTOCOLS * 2]
-        until(lambda: len(site.http.requests) == before + 8, "all of them wait")
-        site.serves("grpc.m")
-        site.serves("simple")
+        before = len(harness.http.requests)
+        waiting = [pool.submit(harness.clients.ask, each, "http.m") for each in PROTOCOLS * 2]
+        until(lambda: len(harness.http.requests) == before + 8, "all of them wait")
+        harness.serves("grpc.m")
+        harness.serves("simple")
         assert not any(each.done() for each in waiting)
         for protocol, each in zip(PROTOCOLS * 2, waiting, strict=True):
             assert each.result().code == code_of(protocol, "timeout")
-    assert len(site.http.requests) == before + 8
-    site.http.use(old_http(GOOD_HTTP))
-    site.serves("http.m")
+    assert len(harness.http.requests) == before + 8
+    harness.http.use(old_http(GOOD_HTTP))
+    harness.serves("http.m")
 
 
 # ---- the server for tests, with its hazards --------------------------------------------------
@@ -469,10 +469,10 @@ class Pair:
     gateway: Infergate
     clients: Four
 
-    def asked(self, part: str) -> list[dict[str, str]]:
+    def requests(self, part: str) -> list[dict[str, str]]:
         """The headers of the HTTP requests whose target holds ``part``."""
-        told = [each for each in self.server.asked() if part in each.get("target", "")]
-        return [{name.lower(): value for name, value in each["headers"]} for each in told]
+        result = [each for each in self.server.requests() if part in each.get("target", "")]
+        return [{name.lower(): value for name, value in each["headers"]} for each in result]
 
     def serves(self, *models: str) -> None:
         for model in models or ("http.simple", "grpc.simple", "simple"):
@@ -502,7 +502,7 @@ def hazardous() -> Iterator[Pair]:
         before(server.http, server.grpc, CROWD + HELPERS) as made,
     ):
         yield Pair(server, *made)
-        assert "died" not in server.asked()[-1]
+        assert "died" not in server.requests()[-1]
 
 
 DOCUMENT = document(
@@ -526,7 +526,7 @@ def test_a_chunked_request_has_a_length_for_the_server(
     with Client(hazardous.gateway.http) as client:
         client.send(lines.encode() + chunks + b"0\r\n\r\n")
         assert client.answer().status == 200
-    sent = hazardous.asked("/api/infer/simple")[-1]
+    sent = hazardous.requests("/api/infer/simple")[-1]
     assert sent["content-length"] == str(len(NUMBERS))
     assert "transfer-encoding" not in sent
     assert "expect" not in sent
@@ -535,11 +535,11 @@ def test_a_chunked_request_has_a_length_for_the_server(
 
 def test_a_request_without_its_header_is_not_sent(hazardous: Pair) -> None:
     """The server dies of it."""
-    before = len(hazardous.asked("/api/infer/"))
+    before = len(hazardous.requests("/api/infer/"))
     answer = post(hazardous.gateway.http, "/api/infer/http.simple", NUMBERS)
     assert answer.status == 400
     assert answer.body == b"The request header should contain 'NV-InferRequest'"
-    assert len(hazardous.asked("/api/infer/")) == before
+    assert len(hazardous.requests("/api/infer/")) == before
     hazardous.serves()
 
 
@@ -547,19 +547,19 @@ def test_a_request_without_its_header_is_not_sent(hazardous: Pair) -> None:
 def test_a_body_of_a_wrong_size_is_not_sent(hazardous: Pair, change: bytes) -> None:
     """The server may close the connection without a word."""
     hazardous.serves()
-    before = len(hazardous.asked("/api/infer/"))
-    told = told_over_http(old_post(hazardous.gateway.http, "http.simple", SIMPLE, change))
-    assert told.code == "INVALID_ARG"
-    assert "for model 'http.simple'" in told.words
-    assert len(hazardous.asked("/api/infer/")) == before
+    before = len(hazardous.requests("/api/infer/"))
+    result = http_rejection(old_post(hazardous.gateway.http, "http.simple", SIMPLE, change))
+    assert result.code == "INVALID_ARG"
+    assert "for model 'http.simple'" in result.words
+    assert len(hazardous.requests("/api/infer/")) == before
     hazardous.serves()
 
 
 def test_nothing_is_pipelined(hazardous: Pair) -> None:
     """The server loses what is: clients' pipelines and crowds are answered all the same."""
-    asking = b"GET /v2/models/http.simple/ready HTTP/1.1\r\nHost: x\r\n\r\n"
+    request = b"GET /v2/models/http.simple/ready HTTP/1.1\r\nHost: x\r\n\r\n"
     with Client(hazardous.gateway.http) as client, ThreadPoolExecutor(8) as pool:
-        client.send(asking * 20)
+        client.send(request * 20)
         crowd = [
             pool.submit(works, hazardous.clients, each, "http.simple") for each in PROTOCOLS * 4
         ]
@@ -570,13 +570,13 @@ def test_nothing_is_pipelined(hazardous: Pair) -> None:
 
 def test_a_name_that_is_too_long_for_the_server_is_not_sent(hazardous: Pair) -> None:
     """It would close the connection without a word."""
-    before = len(hazardous.server.asked())
+    before = len(hazardous.server.requests())
     with Client(hazardous.gateway.http) as client:
         client.send(b"GET /v2/models/http.%b/ready HTTP/1.1\r\nHost: x\r\n\r\n" % (b"x" * 9000))
         answer = client.answer()
     assert answer.status == 400
     assert "the model name is longer than 1024 bytes" in answer.error
-    assert len(hazardous.server.asked()) == before
+    assert len(hazardous.server.requests()) == before
     hazardous.serves()
 
 
@@ -585,21 +585,29 @@ def test_classes_that_make_a_large_header(hazardous: Pair, backend: str) -> None
     """900 take 45 KB of NV-InferResponse, 1800 as much as real clients take, 2700 more."""
     scores = np.arange(3000, dtype=np.float32).reshape(3, 1000)
     gateway = hazardous.gateway
-    with client("http", gateway.http, gateway.grpc) as asked:
-        outputs = [asked.output("OUTPUT0", classes=900)]
+    with client("http", gateway.http, gateway.grpc) as triton_client:
+        outputs = [triton_client.output("OUTPUT0", classes=900)]
         model = f"{backend}.classify_many"
-        answer = asked.infer(model, [asked.input("INPUT0", scores[:1], "FP32")], outputs=outputs)
+        answer = triton_client.infer(
+            model, [triton_client.input("INPUT0", scores[:1], "FP32")], outputs=outputs
+        )
         top = answer.as_numpy("OUTPUT0")
         assert top.shape == (1, 900)
         assert top[0][0] == b"999.000000:999:label number 0999"
-        more = [asked.input("INPUT0", scores[:2], "FP32")]
-        assert asked.infer(model, more, outputs=outputs).as_numpy("OUTPUT0").shape == (2, 900)
-        many = [asked.input("INPUT0", scores, "FP32")]
+        more = [triton_client.input("INPUT0", scores[:2], "FP32")]
+        assert triton_client.infer(model, more, outputs=outputs).as_numpy("OUTPUT0").shape == (
+            2,
+            900,
+        )
+        many = [triton_client.input("INPUT0", scores, "FP32")]
         if backend == "grpc":
-            assert asked.infer(model, many, outputs=outputs).as_numpy("OUTPUT0").shape == (3, 900)
+            assert triton_client.infer(model, many, outputs=outputs).as_numpy("OUTPUT0").shape == (
+                3,
+                900,
+            )
         else:
             with pytest.raises(InferenceServerException, match="backend 'depot'") as caught:
-                asked.infer(model, many, outputs=outputs)
+                triton_client.infer(model, many, outputs=outputs)
             assert caught.value.status() == "502"
     hazardous.serves()
 
@@ -610,15 +618,15 @@ def test_old_clients_are_given_a_large_header(hazardous: Pair, backend: str, for
     """And told so before it is more than their library takes."""
     data = np.arange(3000, dtype=np.float32).tobytes()
     for batch in (2, 3):
-        asking = f'batch_size: {batch} input {{ name: "INPUT0" }} '
-        asking += 'output { name: "OUTPUT0" cls { count: 900 } }'
+        request = f'batch_size: {batch} input {{ name: "INPUT0" }} '
+        request += 'output { name: "OUTPUT0" cls { count: 900 } }'
         path = f"/api/infer/{backend}.classify_many?format={form}"
-        headers = {"NV-InferRequest": asking}
+        headers = {"NV-InferRequest": request}
         answer = post(hazardous.gateway.http, path, data[: 4000 * batch], headers)
-        told = answer.headers["nv-inferresponse"]
+        result = answer.headers["nv-inferresponse"]
         assert answer.status == (200 if batch == 2 else 400), answer.headers["nv-status"]
-        assert (told.count("label: ") == 1800) == (batch == 2)
-        assert (len(told) > 64 * 1024) == (batch == 2)
+        assert (result.count("label: ") == 1800) == (batch == 2)
+        assert (len(result) > 64 * 1024) == (batch == 2)
     if backend == "grpc":
         assert "request fewer classes" in answer.headers["nv-status"]
     hazardous.serves()
@@ -643,8 +651,8 @@ def test_a_server_that_dies_and_comes_back() -> None:
                     assert each.result().code in {code_of(protocol, kind) for kind in kinds}
             assert _inferences(server) == 2 + 8
         for protocol, model in asks:
-            told = clients.ask(protocol, model)
-            assert told.code == code_of(protocol, "connect"), told
+            result = clients.ask(protocol, model)
+            assert result.code == code_of(protocol, "connect"), result
             works(clients, protocol, "simple")
         with started_legacy(ports=ports):
             for protocol, model in asks:
@@ -659,5 +667,5 @@ _BROKEN_CALL = ("backend_garbage", "connect", "no_backend")
 
 
 def _inferences(server: LegacyServer) -> int:
-    asked = [str(told.get("target") or told.get("rpc")) for told in server.asked()]
-    return sum("/api/infer/" in each or each.endswith("/Infer") for each in asked)
+    requests = [str(result.get("target") or result.get("rpc")) for result in server.requests()]
+    return sum("/api/infer/" in each or each.endswith("/Infer") for each in requests)

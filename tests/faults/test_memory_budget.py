@@ -74,29 +74,31 @@ def chatty(connection: Connection, backend: Backend) -> None:
     connection.gone()
 
 
-def asking(shape: int, datatype: str = "UINT8", *, binary: bool = False) -> bytes:
+def request(shape: int, datatype: str = "UINT8", *, binary: bool = False) -> bytes:
     """Zeros of ``datatype`` for the embedded identity, compressed; answered as JSON, or not."""
     tensor = {"name": "INPUT0", "datatype": datatype, "shape": [shape],
               "parameters": {"binary_data_size": shape}}  # fmt: skip
-    told = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": binary}}).encode()
-    body = gzip.compress(told + bytes(shape))
-    length = f"Inference-Header-Content-Length: {len(told)}"
+    document = json.dumps(
+        {"inputs": [tensor], "parameters": {"binary_data_output": binary}}
+    ).encode()
+    body = gzip.compress(document + bytes(shape))
+    length = f"Inference-Header-Content-Length: {len(document)}"
     return head(GZIP, length, length=len(body), path="{path}") + body
 
 
-def to(model: str, asked: bytes) -> bytes:
-    return asked.replace(b"{path}", f"/v2/models/{model}/infer".encode(), 1)
+def to(model: str, wanted: bytes) -> bytes:
+    return wanted.replace(b"{path}", f"/v2/models/{model}/infer".encode(), 1)
 
 
-LONG = asking(8 * MIB, binary=True)
+LONG = request(8 * MIB, binary=True)
 """Some KB that inflate to 8 MiB."""
-WORDY = asking(MIB, datatype="BOOL")
+WORDY = request(MIB, datatype="BOOL")
 """A KB that is answered with 6 MiB of "false"."""
 assert len(LONG) + len(WORDY) < 16 * 1024
 
 
 @dataclass(frozen=True)
-class Site:
+class Harness:
     gateway: Infergate
     silent: Backend
 
@@ -108,16 +110,16 @@ class Site:
     def held(self) -> float:
         return metric(self.gateway, "infergate_in_flight_bytes")
 
-    def refusals(self) -> float:
+    def rejections(self) -> float:
         return metric(self.gateway, "infergate_refused_requests_total", limit="in_flight_bytes")
 
     def cut_off(self) -> float:
         """Readers that were cut off."""
         return metric(self.gateway, READERS, reason="slow_reader")
 
-    def is_full(self, refusals: float, cut_off: float) -> bool:
+    def is_full(self, rejections: float, cut_off: float) -> bool:
         """Whether memory was short since then: an answer was refused, or given a reader's room."""
-        return self.refusals() > refusals or self.cut_off() > cut_off
+        return self.rejections() > rejections or self.cut_off() > cut_off
 
     def waits(self, held: float) -> bool:
         """Whether another answer waits for its reader, and nothing is under way."""
@@ -131,95 +133,95 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
+def harness() -> Iterator[Harness]:
     with scripted(silent) as nobody, scripted(chatty) as talker:
         config = CONFIG.format(silent=nobody.address, chatty=talker.address)
         with started_infergate(config) as gateway:
-            site = Site(gateway, nobody)
+            harness = Harness(gateway, nobody)
             with Client(gateway.http) as client:  # what a helper opens once is open now
-                assert _is_served(client, to("identity", WORDY))
-            yield site
+                assert _is_accepted(client, to("identity", WORDY))
+            yield harness
             well(gateway)
 
 
 @pytest.fixture(autouse=True)
-def bounded(site: Site) -> Iterator[None]:
+def bounded(harness: Harness) -> Iterator[None]:
     """Others are served all the while, and memory keeps within the budget."""
-    assert site.good()
-    with unharmed(site.gateway, site.good, grows=BUDGET + PLAIN, keeps=KEEPS + PLAIN):
+    assert harness.good()
+    with unharmed(harness.gateway, harness.good, grows=BUDGET + PLAIN, keeps=KEEPS + PLAIN):
         yield
 
 
-def crowd(site: Site, asked: bytes, stack: ExitStack, count: int = CROWD) -> None:
+def crowd(harness: Harness, wanted: bytes, stack: ExitStack, count: int = CROWD) -> None:
     """Many that ask for the same, and read nothing."""
-    clients = [stack.enter_context(Client(site.gateway.http)) for _ in range(count)]
+    clients = [stack.enter_context(Client(harness.gateway.http)) for _ in range(count)]
     for client in clients:
         client.socket.setsockopt(1, 8, 4096)  # SOL_SOCKET, SO_RCVBUF
-        client.send(asked)
+        client.send(wanted)
 
 
 @pytest.mark.parametrize("model", ["fwd", "tr", "chatty"])
-def test_what_waits_for_a_backend_that_says_nothing(site: Site, model: str) -> None:
+def test_what_waits_for_a_backend_that_says_nothing(harness: Harness, model: str) -> None:
     """What was inflated, and what the backend has answered so far, is held, counted, and no more
     than the budget."""
-    before = site.memory()
+    before = harness.memory()
     with ExitStack() as stack:
-        with refused_by(site.gateway, "in_flight_bytes"):
-            crowd(site, to(model, LONG), stack)
-        until(lambda: site.held() >= BUDGET / 2, "much is held")
-        assert site.held() <= BUDGET
-        assert site.memory() - before <= FACTOR * site.held() + PLAIN
-    until(lambda: site.held() < MIB, "it is given back")
+        with refused_by(harness.gateway, "in_flight_bytes"):
+            crowd(harness, to(model, LONG), stack)
+        until(lambda: harness.held() >= BUDGET / 2, "much is held")
+        assert harness.held() <= BUDGET
+        assert harness.memory() - before <= FACTOR * harness.held() + PLAIN
+    until(lambda: harness.held() < MIB, "it is given back")
 
 
 @pytest.mark.parametrize("model", ["fwd", "tr"])
-def test_the_same_over_grpc(site: Site, model: str) -> None:
-    told = pb.ModelInferRequest(model_name=model)
-    told.inputs.add(name="INPUT0", datatype="UINT8", shape=[8 * MIB])
-    told.raw_input_contents.append(bytes(8 * MIB))
-    with channel(site.gateway.grpc) as made:
+def test_the_same_over_grpc(harness: Harness, model: str) -> None:
+    result = pb.ModelInferRequest(model_name=model)
+    result.inputs.add(name="INPUT0", datatype="UINT8", shape=[8 * MIB])
+    result.raw_input_contents.append(bytes(8 * MIB))
+    with channel(harness.gateway.grpc) as made:
         ask = made.unary_unary(INFER)
-        with refused_by(site.gateway, "in_flight_bytes"):
+        with refused_by(harness.gateway, "in_flight_bytes"):
             calls = [
-                ask.future(told.SerializeToString(), compression=grpc.Compression.Gzip)
+                ask.future(result.SerializeToString(), compression=grpc.Compression.Gzip)
                 for _ in range(CROWD)
             ]
-        until(lambda: site.held() >= BUDGET / 2, "much is held")
-        assert site.held() <= BUDGET
+        until(lambda: harness.held() >= BUDGET / 2, "much is held")
+        assert harness.held() <= BUDGET
         for each in calls:
             each.cancel()
-    until(lambda: site.held() < MIB, "it is given back")
+    until(lambda: harness.held() < MIB, "it is given back")
 
 
-def test_answers_that_nobody_reads(site: Site) -> None:
+def test_answers_that_nobody_reads(harness: Harness) -> None:
     """Long ones are refused where there is no room for more, and the readers that hold it are cut
     off: within seconds the next one has room."""
-    before = site.memory()
-    with ExitStack() as stack, rises(site.gateway, READERS, reason="slow_reader"):
-        full = functools.partial(site.is_full, site.refusals(), site.cut_off())
+    before = harness.memory()
+    with ExitStack() as stack, rises(harness.gateway, READERS, reason="slow_reader"):
+        full = functools.partial(harness.is_full, harness.rejections(), harness.cut_off())
         while not full():
-            held = site.held()
-            crowd(site, to("identity", WORDY), stack, 1)
-            until(lambda held=held: full() or site.waits(held), "its answer waits for it")
-        assert site.held() <= BUDGET
-        assert site.memory() - before <= FACTOR * site.held() + PLAIN
+            held = harness.held()
+            crowd(harness, to("identity", WORDY), stack, 1)
+            until(lambda held=held: full() or harness.waits(held), "its answer waits for it")
+        assert harness.held() <= BUDGET
+        assert harness.memory() - before <= FACTOR * harness.held() + PLAIN
         began = time.monotonic()
-        with Client(site.gateway.http) as client:
-            until(lambda: _is_served(client, to("identity", WORDY)), "there is room")
+        with Client(harness.gateway.http) as client:
+            until(lambda: _is_accepted(client, to("identity", WORDY)), "there is room")
         assert time.monotonic() - began < RECOVERY
 
 
-def _is_served(client: Client, asked: bytes) -> bool:
-    client.send(asked)
+def _is_accepted(client: Client, wanted: bytes) -> bool:
+    client.send(wanted)
     status = client.answer().status
     assert status in {200, 503}
     return status == 200
 
 
-def test_an_answer_longer_than_a_body_may_be(site: Site) -> None:
+def test_an_answer_longer_than_a_body_may_be(harness: Harness) -> None:
     """A KB that would be answered with some 20 MiB."""
-    with refused_by(site.gateway, "body"), Client(site.gateway.http) as client:
-        client.send(to("identity", asking(4 * MIB, "BOOL")))
+    with refused_by(harness.gateway, "body"), Client(harness.gateway.http) as client:
+        client.send(to("identity", request(4 * MIB, "BOOL")))
         answer = client.answer()
         assert answer.status == 413
         assert f"the limit is {BODY} (limits.body)" in answer.error

@@ -7,17 +7,17 @@ import json
 from faults import frames
 from faults.peer import Client
 from faults.tight import GOOD, Tight, body, good_frame, head
-from faults.watch import MIB, counted, growing_at_most
+from faults.watch import MIB, counted, limited_growth
 
 
 def test_they_are_answered_in_order(gateway: Tight) -> None:
     bodies = [body(str(i), 1 + i) for i in range(30)]
-    served = counted(gateway, outcome="ok")
+    handled = counted(gateway, outcome="ok")
     with Client(gateway.http) as client:
         client.send(b"".join(head(length=len(each)) + each for each in bodies))
-        told = [json.loads(client.answer().body)["id"] for _ in bodies]
-    assert told == [str(i) for i in range(30)]
-    assert counted(gateway, outcome="ok") >= served + 30
+        document = [json.loads(client.answer().body)["id"] for _ in bodies]
+    assert document == [str(i) for i in range(30)]
+    assert counted(gateway, outcome="ok") >= handled + 30
 
 
 def test_a_bad_one_costs_only_itself(gateway: Tight) -> None:
@@ -29,11 +29,11 @@ def test_a_bad_one_costs_only_itself(gateway: Tight) -> None:
 
 
 def test_thousands_of_frames(gateway: Tight) -> None:
-    served = counted(gateway, protocol="graphpipe", outcome="ok")
-    with growing_at_most(gateway.pid, 16 * MIB), Client(gateway.raw) as client:
+    handled = counted(gateway, protocol="graphpipe", outcome="ok")
+    with limited_growth(gateway.pid, 16 * MIB), Client(gateway.raw) as client:
         count = 2000
         client.send(frames.GOOD * count)
         good_frame(gateway)
         for _ in range(count):
             assert frames.error_in(client) == ""
-    assert counted(gateway, protocol="graphpipe", outcome="ok") == served + count + 1
+    assert counted(gateway, protocol="graphpipe", outcome="ok") == handled + count + 1

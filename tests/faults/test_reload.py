@@ -53,14 +53,14 @@ def get(address: str, path: str, method: str = "GET") -> tuple[int, bytes]:
 
 
 @dataclass
-class Site:
+class Harness:
     gateway: Infergate
     file: Path
     first: str
 
     def page(self) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads(get(self.gateway.admin, "/config")[1])
-        return told
+        document: dict[str, Any] = json.loads(get(self.gateway.admin, "/config")[1])
+        return document
 
     def replace(self, text: str) -> None:
         """As editors do: another file takes its name."""
@@ -81,21 +81,21 @@ class Site:
 
 
 @contextmanager
-def started_site(engine: str, config: str) -> Iterator[Site]:
+def started_harness(engine: str, config: str) -> Iterator[Harness]:
     with started_infergate(config, engine=engine) as gateway:
         file = gateway.log.parent / "routes.yaml"
-        yield Site(gateway, file, file.read_text())
+        yield Harness(gateway, file, file.read_text())
         assert complaints_but_of_reloads(gateway) == ""
 
 
 @pytest.fixture(scope="module", params=["own", "compat"])
-def shared(request: pytest.FixtureRequest) -> Iterator[Site]:
-    with started_site(request.param, CONFIG) as site:
-        yield site
+def shared(request: pytest.FixtureRequest) -> Iterator[Harness]:
+    with started_harness(request.param, CONFIG) as harness:
+        yield harness
 
 
 @pytest.fixture
-def site(shared: Site) -> Iterator[Site]:
+def harness(shared: Harness) -> Iterator[Harness]:
     """With the first configuration. Whatever becomes of it, another client is served."""
     with unharmed(shared.gateway, lambda: shared.infer("identity") == 200):
         yield shared
@@ -103,14 +103,14 @@ def site(shared: Site) -> Iterator[Site]:
         assert shared.reload()[0] == 200
 
 
-def failing(site: Site) -> AbstractContextManager[None]:
+def failing(harness: Harness) -> AbstractContextManager[None]:
     """A reload in the block is told to have failed."""
-    return rises(site.gateway, RELOADS, result="failed")
+    return rises(harness.gateway, RELOADS, result="failed")
 
 
-def taken(site: Site, count: int = 1) -> AbstractContextManager[None]:
+def taken(harness: Harness, count: int = 1) -> AbstractContextManager[None]:
     """So many reloads in the block are told to have worked."""
-    return rises(site.gateway, RELOADS, by=count, result="ok")
+    return rises(harness.gateway, RELOADS, by=count, result="ok")
 
 
 def complaints_but_of_reloads(gateway: Infergate) -> str:
@@ -118,23 +118,23 @@ def complaints_but_of_reloads(gateway: Infergate) -> str:
     return "\n".join(line for line in lines if "configuration rejected" not in line)
 
 
-def test_a_bad_file_leaves_the_old_one_serving(site: Site) -> None:
-    with descriptors_come_back(site.gateway.pid), Client(site.gateway.http) as client:
-        before = site.page()
-        site.file.write_text(site.first + "nonsense: 1\n")
-        with failing(site):
-            status, page = site.reload()
+def test_a_bad_file_leaves_the_old_one_serving(harness: Harness) -> None:
+    with descriptors_come_back(harness.gateway.pid), Client(harness.gateway.http) as client:
+        before = harness.page()
+        harness.file.write_text(harness.first + "nonsense: 1\n")
+        with failing(harness):
+            status, page = harness.reload()
         assert (status, page["number"], page["sha256"]) == (500, before["number"], before["sha256"])
         assert not page["last_reload"]["ok"]
         assert "unknown key 'nonsense'" in page["last_reload"]["error"]
-        assert "unknown key 'nonsense'" in site.gateway.log.read_text()
-        assert metric(site.gateway, "infergate_config_last_reload_successful") == 0
-        assert f'sha256="{page["sha256"]}"' in site.gateway.metrics()
-        assert site.infer("identity") == 200
+        assert "unknown key 'nonsense'" in harness.gateway.log.read_text()
+        assert metric(harness.gateway, "infergate_config_last_reload_successful") == 0
+        assert f'sha256="{page["sha256"]}"' in harness.gateway.metrics()
+        assert harness.infer("identity") == 200
         # Mended, it is taken, and the connection from before is served by it.
-        site.file.write_text(site.first.replace('model: "identity"', 'model: "id*"'))
-        assert site.reload()[0] == 200
-        assert metric(site.gateway, "infergate_config_last_reload_successful") == 1
+        harness.file.write_text(harness.first.replace('model: "identity"', 'model: "id*"'))
+        assert harness.reload()[0] == 200
+        assert metric(harness.gateway, "infergate_config_last_reload_successful") == 1
         client.send(
             b"POST /v2/models/idle/infer HTTP/1.1\r\nHost: x\r\n"
             b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
@@ -142,52 +142,55 @@ def test_a_bad_file_leaves_the_old_one_serving(site: Site) -> None:
         assert "unknown model 'idle'" in client.answer().error
 
 
-def test_an_address_that_is_taken(site: Site) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other, descriptors_come_back(site.gateway.pid):
+def test_an_address_that_is_taken(harness: Harness) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        descriptors_come_back(harness.gateway.pid),
+    ):
         port = other.getsockname()[1]
         (free,) = free_ports(1)
         more = f"""\
   graphpipe:
     - {{address: "127.0.0.1:{free}", model: identity}}
     - {{address: "127.0.0.1:{port}", model: identity}}"""
-        site.file.write_text(site.listening(more))
-        with failing(site):
-            status, page = site.reload()
+        harness.file.write_text(harness.listening(more))
+        with failing(harness):
+            status, page = harness.reload()
         assert status == 500
         assert f"graphpipe[1]: cannot listen on 127.0.0.1:{port}" in page["last_reload"]["error"]
-        assert site.infer("identity") == 200
+        assert harness.infer("identity") == 200
         with pytest.raises(ConnectionRefusedError):
             Client(f"127.0.0.1:{free}")
 
 
-def test_listeners_come_and_go(site: Site) -> None:
-    before = descriptors(site.gateway.pid)
-    with taken(site, 3):
-        come_and_go(site)
-    until(lambda: descriptors(site.gateway.pid) <= before, f"descriptors are back to {before}")
+def test_listeners_come_and_go(harness: Harness) -> None:
+    before = descriptors(harness.gateway.pid)
+    with taken(harness, 3):
+        come_and_go(harness)
+    until(lambda: descriptors(harness.gateway.pid) <= before, f"descriptors are back to {before}")
 
 
-def come_and_go(site: Site) -> None:
+def come_and_go(harness: Harness) -> None:
     raw, other, grpc = free_ports(3)
     frames = f'{{address: "127.0.0.1:{raw}", model: identity, framing: size-prefixed}}'
     more = f'{{address: "127.0.0.1:{other}", model: identity}}'
-    site.file.write_text(site.listening(f"  graphpipe: [{more}, {frames}]"))
-    assert site.reload()[0] == 200
+    harness.file.write_text(harness.listening(f"  graphpipe: [{more}, {frames}]"))
+    assert harness.reload()[0] == 200
     with Client(f"127.0.0.1:{raw}") as client:
         client.send(GOOD)
         assert error_in(client) == ""
         # The other one goes, so that this one has another name: its connection stays.
-        site.file.write_text(site.listening(f"  graphpipe: [{frames}]"))
-        assert site.reload()[0] == 200
+        harness.file.write_text(harness.listening(f"  graphpipe: [{frames}]"))
+        assert harness.reload()[0] == 200
         client.send(GOOD)
         assert error_in(client) == ""
         with pytest.raises(ConnectionRefusedError):
             Client(f"127.0.0.1:{other}")
         # What is under way on a listener that goes is answered.
         client.send(GOOD[:6])
-        until(lambda: "infergate_in_flight_requests 1.0" in site.gateway.metrics(), "begun")
-        site.file.write_text(site.first.replace(site.gateway.grpc, f"127.0.0.1:{grpc}"))
-        assert site.reload()[0] == 200
+        until(lambda: "infergate_in_flight_requests 1.0" in harness.gateway.metrics(), "begun")
+        harness.file.write_text(harness.first.replace(harness.gateway.grpc, f"127.0.0.1:{grpc}"))
+        assert harness.reload()[0] == 200
         client.send(GOOD[6:])
         assert error_in(client) == ""
         assert client.rest() == b""
@@ -196,73 +199,77 @@ def come_and_go(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "document"),
     [
         ("engine: own", "engine: compat", "engine: changing 'own' to 'compat' requires a restart"),
         ("helpers: 0", "helpers: 0\nworkers: 2", "workers: changing 1 to 2 requires a restart"),
         ("helpers: 0", "limits: {body: 1KiB}\nhelpers: 0", ""),
     ],
 )
-def test_what_cannot_be_changed_is_refused(site: Site, old: str, new: str, told: str) -> None:
-    compat = "engine: compat" in site.first
+def test_what_cannot_be_changed_is_refused(
+    harness: Harness, old: str, new: str, document: str
+) -> None:
+    compat = "engine: compat" in harness.first
     if compat:
         old, new = old.replace("own", "compat"), new.replace("compat", "own")
-        told = told.replace("changing 'own' to 'compat'", "changing 'compat' to 'own'")
-        told = told or "listeners.grpc: changing limits.body on"
-    assert old in site.first
-    site.file.write_text(site.first.replace(old, new))
-    with failing(site) if told else taken(site):
-        status, page = site.reload()
-    if told:
-        assert (status, told in page["last_reload"]["error"]) == (500, True), page
-        assert site.infer("identity") == 200
+        document = document.replace("changing 'own' to 'compat'", "changing 'compat' to 'own'")
+        document = document or "listeners.grpc: changing limits.body on"
+    assert old in harness.first
+    harness.file.write_text(harness.first.replace(old, new))
+    with failing(harness) if document else taken(harness):
+        status, page = harness.reload()
+    if document:
+        assert (status, document in page["last_reload"]["error"]) == (500, True), page
+        assert harness.infer("identity") == 200
     else:
         assert status == 200
-        answer = post(site.gateway.http, "/v2/models/identity/infer", b" " * 2000)
+        answer = post(harness.gateway.http, "/v2/models/identity/infer", b" " * 2000)
         assert answer.status == 413
 
 
-def test_what_listens_in_one_form_cannot_in_another(site: Site) -> None:
+def test_what_listens_in_one_form_cannot_in_another(harness: Harness) -> None:
     (port,) = free_ports(1)
-    site.file.write_text(
-        site.listening(f'  graphpipe: [{{address: "127.0.0.1:{port}", model: identity}}]')
+    harness.file.write_text(
+        harness.listening(f'  graphpipe: [{{address: "127.0.0.1:{port}", model: identity}}]')
     )
-    assert site.reload()[0] == 200
-    site.file.write_text(
-        site.file.read_text().replace("model: id", "framing: size-prefixed, model: id", 1)
+    assert harness.reload()[0] == 200
+    harness.file.write_text(
+        harness.file.read_text().replace("model: id", "framing: size-prefixed, model: id", 1)
     )
-    with failing(site):
-        status, page = site.reload()
+    with failing(harness):
+        status, page = harness.reload()
     assert status == 500
     assert "changing the protocol on" in page["last_reload"]["error"]
 
 
 def test_signals_and_files_that_change() -> None:
-    with started_site("own", CONFIG.replace("watch: false", "watch: true, quiet: 50ms")) as site:
-        until(lambda: any("inotify" in each for each in open_files(site.gateway.pid)), "watched")
-        with unharmed(site.gateway, lambda: site.infer("identity") == 200), taken(site, 4):
-            check_signals_and_files(site)
+    with started_harness(
+        "own", CONFIG.replace("watch: false", "watch: true, quiet: 50ms")
+    ) as harness:
+        until(lambda: any("inotify" in each for each in open_files(harness.gateway.pid)), "watched")
+        with unharmed(harness.gateway, lambda: harness.infer("identity") == 200), taken(harness, 4):
+            check_signals_and_files(harness)
 
 
-def check_signals_and_files(site: Site) -> None:
-    os.kill(site.gateway.pid, signal.SIGHUP)
-    until(lambda: site.page()["number"] == 2, "SIGHUP reloads what has not changed, too")
-    assert site.page()["last_reload"]["why"] == "SIGHUP"
-    labels = site.file.parent / "labels.txt"
+def check_signals_and_files(harness: Harness) -> None:
+    os.kill(harness.gateway.pid, signal.SIGHUP)
+    until(lambda: harness.page()["number"] == 2, "SIGHUP reloads what has not changed, too")
+    assert harness.page()["last_reload"]["why"] == "SIGHUP"
+    labels = harness.file.parent / "labels.txt"
     labels.write_text("cat\ndog\n")
-    with_labels = site.first.replace(
+    with_labels = harness.first.replace(
         "backend: ours}]", "backend: ours, labels: {OUTPUT0: labels.txt}}]"
     )
-    site.replace(with_labels)
-    until(lambda: site.page()["number"] == 3, "the file that changed is taken")
-    assert site.page()["last_reload"]["why"] == "a file changed"
+    harness.replace(with_labels)
+    until(lambda: harness.page()["number"] == 3, "the file that changed is taken")
+    assert harness.page()["last_reload"]["why"] == "a file changed"
     labels.write_text("cat\ndog\nbird\n")
-    until(lambda: site.page()["number"] == 4, "a file that it names counts, too")
+    until(lambda: harness.page()["number"] == 4, "a file that it names counts, too")
     labels.unlink()
-    until(lambda: not site.page()["last_reload"]["ok"], "it is missing")
+    until(lambda: not harness.page()["last_reload"]["ok"], "it is missing")
     labels.write_text("cat\n")
-    until(lambda: site.page()["number"] == 5, "it is there again")
-    assert site.infer("identity") == 200
+    until(lambda: harness.page()["number"] == 5, "it is there again")
+    assert harness.infer("identity") == 200
 
 
 @contextmanager
@@ -290,13 +297,13 @@ def test_a_configmap(tmp_path: Path) -> None:
     swap("..2026_01", text)
     (tmp_path / "routes.yaml").symlink_to("..data/routes.yaml")
     with started_file(tmp_path / "routes.yaml", ports) as gateway:
-        site = Site(gateway, tmp_path / "routes.yaml", text)
-        assert site.infer("other") == 404
+        harness = Harness(gateway, tmp_path / "routes.yaml", text)
+        assert harness.infer("other") == 404
         live = lambda: get(gateway.http, "/v2/health/live")[0] == 200  # noqa: E731
-        with unharmed(gateway, live), taken(site, 2):
+        with unharmed(gateway, live), taken(harness, 2):
             for number in (2, 3):
                 swap(f"..2026_0{number}", text.replace('"identity"', f'"other{number}"'))
-                until(lambda n=number: site.page()["number"] == n, "the swap is seen")  # type: ignore[misc]
-        assert site.page()["last_reload"]["why"] == "a file changed"
+                until(lambda n=number: harness.page()["number"] == n, "the swap is seen")  # type: ignore[misc]
+        assert harness.page()["last_reload"]["why"] == "a file changed"
         answer = post(gateway.http, "/v2/models/other3/infer", BODY)
         assert "unknown model 'other3'" in answer.error

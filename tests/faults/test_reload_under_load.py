@@ -17,7 +17,7 @@ import grpc.aio
 import pytest
 
 from e2e.running import LISTENERS, Infergate, started_infergate
-from faults.load import STREAM, Load, streamed, told
+from faults.load import STREAM, Load, stream_values, streamed
 from faults.payloads import document, tensor
 from faults.peer import post
 from faults.watch import complaints, counted, descriptors, metric, resident, unharmed, until
@@ -60,7 +60,7 @@ OPENS = 16
 
 
 @dataclass
-class Site:
+class Harness:
     gateway: Infergate
     behind: Infergate
     frames: str
@@ -97,13 +97,13 @@ def behind() -> Iterator[Infergate]:
 
 
 @pytest.fixture(params=ENGINES)
-def site(request: pytest.FixtureRequest, behind: Infergate) -> Iterator[Site]:
-    with started_site(behind, request.param) as site:
-        yield site
+def harness(request: pytest.FixtureRequest, behind: Infergate) -> Iterator[Harness]:
+    with started_harness(behind, request.param) as harness:
+        yield harness
 
 
 @contextmanager
-def started_site(behind: Infergate, engine: str, front: str = FRONT) -> Iterator[Site]:
+def started_harness(behind: Infergate, engine: str, front: str = FRONT) -> Iterator[Harness]:
     (frames,) = free_ports(1)
     listeners = (
         LISTENERS
@@ -114,35 +114,35 @@ def started_site(behind: Infergate, engine: str, front: str = FRONT) -> Iterator
     config = front.format(behind=behind, timeout=30, tensors=100)
     with started_infergate(config, listeners, engine) as gateway:
         file = gateway.log.parent / "routes.yaml"
-        yield Site(gateway, behind, f"127.0.0.1:{frames}", file, itertools.count(1), front)
+        yield Harness(gateway, behind, f"127.0.0.1:{frames}", file, itertools.count(1), front)
 
 
-async def test_fifty_reloads_under_mixed_load(site: Site) -> None:
+async def test_fifty_reloads_under_mixed_load(harness: Harness) -> None:
     def good() -> bool:
-        asked = document(tensor(), tensor(name="INPUT1"))
-        return post(site.gateway.http, "/v2/models/identity/infer", asked).status == 200
+        request = document(tensor(), tensor(name="INPUT1"))
+        return post(harness.gateway.http, "/v2/models/identity/infer", request).status == 200
 
-    with unharmed(site.gateway, good, opens=OPENS):
-        served = await fifty_reloads(site)
-    assert counted(site.gateway) == counted(site.gateway, outcome="ok") > served
+    with unharmed(harness.gateway, good, opens=OPENS):
+        handled = await fifty_reloads(harness)
+    assert counted(harness.gateway) == counted(harness.gateway, outcome="ok") > handled
 
 
 @pytest.mark.peers
 async def test_reloads_of_two_workers_under_mixed_load(behind: Infergate) -> None:
     """Each is told when both serve the new one; requests find either on the way."""
-    with started_site(behind, "own", f"{FRONT}workers: 2\n") as site:
-        load, gateway = Load(), site.gateway
-        addresses = {"http": gateway.http, "grpc": gateway.grpc, "frames": site.frames}
+    with started_harness(behind, "own", f"{FRONT}workers: 2\n") as harness:
+        load, gateway = Load(), harness.gateway
+        addresses = {"http": gateway.http, "grpc": gateway.grpc, "frames": harness.frames}
 
         def good() -> bool:
-            asked = document(tensor(), tensor(name="INPUT1"))
-            return post(gateway.http, "/v2/models/identity/infer", asked).status == 200
+            request = document(tensor(), tensor(name="INPUT1"))
+            return post(gateway.http, "/v2/models/identity/infer", request).status == 200
 
         with unharmed(gateway, good, opens=OPENS):
             async with asyncio.timeout(120), load.applied(addresses, MODELS, REPEATS):
                 for number in range(20):
-                    site.write()
-                    page = await asyncio.to_thread(site.reload)
+                    harness.write()
+                    page = await asyncio.to_thread(harness.reload)
                     assert page["number"] == number + 2
                     await load.more(8)
         assert [each.opened for each in load.connections] == [1] * len(load.connections)
@@ -150,22 +150,22 @@ async def test_reloads_of_two_workers_under_mixed_load(behind: Infergate) -> Non
         assert metric(gateway, "infergate_config_reloads_total", result="ok") == 20
 
 
-async def fifty_reloads(site: Site) -> int:
+async def fifty_reloads(harness: Harness) -> int:
     """How many requests were served meanwhile."""
-    gateway = site.gateway
+    gateway = harness.gateway
     load = Load()
-    addresses = {"http": gateway.http, "grpc": gateway.grpc, "frames": site.frames}
+    addresses = {"http": gateway.http, "grpc": gateway.grpc, "frames": harness.frames}
     sizes: list[int] = []
     open_then = 0
     async with asyncio.timeout(120), grpc.aio.insecure_channel(gateway.grpc) as channel:
         lasting = channel.stream_stream(STREAM)()
         async with load.applied(addresses, MODELS, REPEATS):
             for number in range(50):
-                site.write()
-                page = await asyncio.to_thread(site.reload)
+                harness.write()
+                page = await asyncio.to_thread(harness.reload)
                 assert page["number"] == number + 2
                 await lasting.write(streamed("repeat", 2, 0))
-                assert await told(lasting, 2) == [0, 1]
+                assert await stream_values(lasting, 2) == [0, 1]
                 await load.more(8)
                 if number == 9:
                     open_then = await asyncio.to_thread(descriptors, gateway.pid)
@@ -183,5 +183,5 @@ async def fifty_reloads(site: Site) -> int:
     until(lambda: descriptors(gateway.pid) <= open_then, f"descriptors are back to {open_then}")
     assert sizes[-1] - sizes[9] < 12 * MIB, sizes
     assert complaints(gateway) == ""
-    assert complaints(site.behind) == ""
+    assert complaints(harness.behind) == ""
     return sum(load.served.values())

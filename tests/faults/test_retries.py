@@ -54,7 +54,7 @@ GOOD: dict[str, Script] = {"rest": good_http, "grpc": good_rpc}
 
 
 @dataclass(frozen=True)
-class Told:
+class Reported:
     """What a client was told: an HTTP status or a gRPC code, and headers or details."""
 
     status: object
@@ -66,27 +66,29 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Site:
+class Harness:
     gateway: Infergate
     channel: grpc.Channel
     faulty: dict[str, Backend]
     good: dict[str, Backend]
     engine: str
 
-    def ask(self, kind: str, fault: str, route: str) -> Told:
+    def ask(self, kind: str, fault: str, route: str) -> Reported:
         model = f"{route}.{fault}.{kind}"
         if kind == "grpc":
             status = call(self.channel, infer_message(model))
-            return Told(status.code, status.details)
-        told = post(self.gateway.http, f"/v2/models/{model}/infer", document(tensor()))
-        return Told(told.status, f"{told.headers.get('retry-after', '')} {told.body.decode()}")
+            return Reported(status.code, status.details)
+        response = post(self.gateway.http, f"/v2/models/{model}/infer", document(tensor()))
+        return Reported(
+            response.status, f"{response.headers.get('retry-after', '')} {response.body.decode()}"
+        )
 
-    def many(self, kind: str, fault: str, route: str, count: int = MANY) -> list[Told]:
+    def many(self, kind: str, fault: str, route: str, count: int = MANY) -> list[Reported]:
         return [self.ask(kind, fault, route) for _ in range(count)]
 
     def others(self) -> None:
-        asked = document(tensor(), tensor(name="INPUT1"))
-        assert post(self.gateway.http, "/v2/models/identity/infer", asked).status == 200
+        body = document(tensor(), tensor(name="INPUT1"))
+        assert post(self.gateway.http, "/v2/models/identity/infer", body).status == 200
 
     def metric(self, name: str, **labels: str) -> float:
         return metric(self.gateway, f"infergate_{name}", **labels)
@@ -131,7 +133,7 @@ def _config(addresses: dict[str, tuple[str, str]]) -> str:
 
 
 @pytest.fixture(scope="module", params=["own", "compat"])
-def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
     with ExitStack() as stack:
         unused = stack.enter_context(socket.socket())
         unused.bind(("127.0.0.1", 0))  # never listens
@@ -146,10 +148,10 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
                 addresses[name] = (first, good[name].address)
         gateway = stack.enter_context(started_infergate(_config(addresses), engine=request.param))
         made = stack.enter_context(channel(gateway.grpc))
-        site = Site(gateway, made, faulty, good, request.param)
-        site.connected()
-        with unharmed(gateway, site.others):
-            yield site
+        harness = Harness(gateway, made, faulty, good, request.param)
+        harness.connected()
+        with unharmed(gateway, harness.others):
+            yield harness
         well(gateway)
 
 
@@ -160,11 +162,11 @@ both = pytest.mark.parametrize("kind", PROTOCOLS)
 
 
 @both
-def test_a_refused_connection_is_tried_on_the_other_endpoint(site: Site, kind: str) -> None:
-    before = site.retries(kind, "refused", "not_sent")
-    assert all(told.is_good for told in site.many(kind, "refused", "plain"))
-    assert site.retries(kind, "refused", "not_sent") > before
-    site.others()
+def test_a_refused_connection_is_tried_on_the_other_endpoint(harness: Harness, kind: str) -> None:
+    before = harness.retries(kind, "refused", "not_sent")
+    assert all(error.is_good for error in harness.many(kind, "refused", "plain"))
+    assert harness.retries(kind, "refused", "not_sent") > before
+    harness.others()
 
 
 def _half(kind: str) -> Script:
@@ -185,29 +187,29 @@ def _half(kind: str) -> Script:
 
 
 @both
-def test_an_answer_that_breaks_off_is_asked_for_again_only_where_that_is_safe(
-    site: Site, kind: str
+def test_a_truncated_response_is_retried_only_where_that_is_safe(
+    harness: Harness, kind: str
 ) -> None:
-    faulty = site.faulty[f"broken-{kind}"]
+    faulty = harness.faulty[f"broken-{kind}"]
     faulty.use(_half(kind))
-    with descriptors_come_back(site.gateway.pid):
+    with descriptors_come_back(harness.gateway.pid):
         until(
             lambda: (
-                all(told.is_good for told in site.many(kind, "broken", "twice", 4))
+                all(case.is_good for case in harness.many(kind, "broken", "twice", 4))
                 and "half" in faulty.requests
             ),
             "the faulty endpoint was asked, and nobody noticed",
         )
-        assert site.retries(kind, "broken", "broken") == len(faulty.requests)
+        assert harness.retries(kind, "broken", "broken") == len(faulty.requests)
         seen = len(faulty.requests)
-        told = site.many(kind, "broken", "plain")
-        failed = [each for each in told if not each.is_good]
+        case = harness.many(kind, "broken", "plain")
+        failed = [each for each in case if not each.is_good]
         assert len(failed) == len(faulty.requests) - seen
         for each in failed:
             assert each.status in (502, grpc.StatusCode.INTERNAL)
             assert f"backend 'broken-{kind}'" in each.words
             assert "broke off" in each.words or "closed the connection" in each.words
-        site.others()
+        harness.others()
         faulty.use(GOOD[kind])
 
 
@@ -230,31 +232,29 @@ def _declines(kind: str) -> Script:
 
 
 @both
-def test_what_is_declined_is_asked_of_another_only_where_that_is_safe(
-    site: Site, kind: str
-) -> None:
-    faulty = site.faulty[f"declined-{kind}"]
+def test_a_declined_request_is_retried_only_where_that_is_safe(harness: Harness, kind: str) -> None:
+    faulty = harness.faulty[f"declined-{kind}"]
     faulty.use(_declines(kind))
     until(
         lambda: (
-            all(told.is_good for told in site.many(kind, "declined", "twice", 4))
+            all(case.is_good for case in harness.many(kind, "declined", "twice", 4))
             and "declined" in faulty.requests
         ),
         "the faulty endpoint was asked, and nobody noticed",
     )
     seen = len(faulty.requests)
-    told = site.many(kind, "declined", "plain")
-    failed = [each for each in told if not each.is_good]
+    case = harness.many(kind, "declined", "plain")
+    failed = [each for each in case if not each.is_good]
     assert len(failed) == len(faulty.requests) - seen
     assert all("not now" in each.words for each in failed)
-    assert site.retries(kind, "declined", "declined") == seen
+    assert harness.retries(kind, "declined", "declined") == seen
     faulty.use(GOOD[kind])
 
 
-def test_a_call_that_the_server_did_not_look_at_was_not_sent(site: Site) -> None:
+def test_a_call_that_the_server_did_not_look_at_was_not_sent(harness: Harness) -> None:
     """REFUSED_STREAM and a GOAWAY before the call say so (RFC 9113, 8.7)."""
-    before = site.retries("grpc", "silent", "not_sent")
-    if site.engine == "compat":
+    before = harness.retries("grpc", "silent", "not_sent")
+    if harness.engine == "compat":
         pytest.skip("grpcio does not tell")
 
     def refuses(connection: Connection, backend: Backend) -> None:
@@ -264,22 +264,22 @@ def test_a_call_that_the_server_did_not_look_at_was_not_sent(site: Site) -> None
             backend.requests.append("refused")
             server.send(h2.frame(h2.RST_STREAM, 0, stream, (7).to_bytes(4, "big")))
 
-    faulty = site.faulty["silent-grpc"]
+    faulty = harness.faulty["silent-grpc"]
     faulty.use(refuses)
     until(
         lambda: (
-            all(told.is_good for told in site.many("grpc", "silent", "plain", 4))
+            all(case.is_good for case in harness.many("grpc", "silent", "plain", 4))
             and "refused" in faulty.requests
         ),
         "the faulty endpoint was asked, and nobody noticed",
     )
-    assert site.retries("grpc", "silent", "not_sent") > before
+    assert harness.retries("grpc", "silent", "not_sent") > before
     faulty.use(good_rpc)
 
 
 @both
-def test_a_try_that_is_too_slow_is_followed_by_another(site: Site, kind: str) -> None:
-    faulty = site.faulty[f"silent-{kind}"]
+def test_a_try_that_is_too_slow_is_followed_by_another(harness: Harness, kind: str) -> None:
+    faulty = harness.faulty[f"silent-{kind}"]
     hung = threading.Event()
 
     def silent(connection: Connection, backend: Backend) -> None:
@@ -291,21 +291,21 @@ def test_a_try_that_is_too_slow_is_followed_by_another(site: Site, kind: str) ->
         silent(connection, backend)
 
     faulty.use({"rest": silent, "grpc": silent_rpc}[kind])
-    with descriptors_come_back(site.gateway.pid):
+    with descriptors_come_back(harness.gateway.pid):
         until(
             lambda: (
-                all(told.is_good for told in site.many(kind, "silent", "tries", 4))
+                all(case.is_good for case in harness.many(kind, "silent", "tries", 4))
                 and hung.is_set()
             ),
             "the faulty endpoint was asked, and nobody noticed",
         )
-        assert site.retries(kind, "silent", "timeout") > 0
-        site.others()
+        assert harness.retries(kind, "silent", "timeout") > 0
+        harness.others()
         faulty.use(GOOD[kind])
 
 
-def test_a_stream_is_asked_for_again_before_its_first_answer_only(site: Site) -> None:
-    backends = (site.faulty["broken-grpc"], site.good["broken-grpc"])
+def test_a_stream_is_retried_only_before_its_first_response(harness: Harness) -> None:
+    backends = (harness.faulty["broken-grpc"], harness.good["broken-grpc"])
     inner = pb.ModelInferResponse.FromString(good_answer())
     message = pb.ModelStreamInferResponse(infer_response=inner).SerializeToString()
     request = pb.ModelInferRequest.FromString(infer_message("twice.broken.grpc"))
@@ -329,26 +329,26 @@ def test_a_stream_is_asked_for_again_before_its_first_answer_only(site: Site) ->
             backend.requests.clear()
             backend.use(script)
         come.clear()
-        asked = site.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        wanted = harness.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
         answers, error = 0, ""
-        for each in asked(iter([request.SerializeToString()]), timeout=20):
-            told = pb.ModelStreamInferResponse.FromString(each)
-            error = told.error_message
+        for each in wanted(iter([request.SerializeToString()]), timeout=20):
+            result = pb.ModelStreamInferResponse.FromString(each)
+            error = result.error_message
             answers += not error
             come.set()
         return answers, error, sum(len(each.requests) for each in backends)
 
-    before = site.retries("grpc", "broken", "broken")
+    before = harness.retries("grpc", "broken", "broken")
     answers, error, tries = streamed(breaks_at_once)
     assert (answers, tries) == (0, 3)
-    assert site.retries("grpc", "broken", "broken") == before + 2
+    assert harness.retries("grpc", "broken", "broken") == before + 2
     assert "broke off" in error or "closed the connection" in error
     answers, error, tries = streamed(breaks_after_one)
     assert (answers, tries) == (1, 1)
     assert "broke off" in error or "closed the connection" in error
     for backend in backends:
         backend.use(good_rpc)
-    site.others()
+    harness.others()
 
 
 # ---- all of them fail ------------------------------------------------------------------------
@@ -357,10 +357,10 @@ AT_ONCE = 40
 
 
 @both
-def test_an_outage_costs_the_budget_and_no_more(site: Site, kind: str) -> None:
+def test_an_outage_costs_the_budget_and_no_more(harness: Harness, kind: str) -> None:
     """Every request in progress breaks at once: a fifth of them is tried again, the others are
     told."""
-    backends = (site.faulty[f"outage-{kind}"], site.good[f"outage-{kind}"])
+    backends = (harness.faulty[f"outage-{kind}"], harness.good[f"outage-{kind}"])
     name, together = f"outage-{kind}", threading.Barrier(AT_ONCE + 1)
     arrived = threading.Semaphore(AT_ONCE)
 
@@ -383,29 +383,29 @@ def test_an_outage_costs_the_budget_and_no_more(site: Site, kind: str) -> None:
         backend.use({"rest": http, "grpc": rpc}[kind])
         backend.requests.clear()
     with ThreadPoolExecutor(AT_ONCE) as clients:
-        asked = [clients.submit(site.ask, kind, "outage", "twice") for _ in range(AT_ONCE)]
+        pending = [clients.submit(harness.ask, kind, "outage", "twice") for _ in range(AT_ONCE)]
         if kind == "rest":
             together.wait(20)
-        site.others()
-        told = [each.result() for each in asked]
-    assert not any(each.is_good for each in told)
-    assert all(f"backend '{name}'" in each.words for each in told)
+        harness.others()
+        result = [each.result() for each in pending]
+    assert not any(each.is_good for each in result)
+    assert all(f"backend '{name}'" in each.words for each in result)
     sent = sum(len(each.requests) for each in backends)
-    retries = site.retries(kind, "outage", "broken")
+    retries = harness.retries(kind, "outage", "broken")
     assert sent <= AT_ONCE + retries
     assert 1 <= retries <= AT_ONCE * 0.6
-    assert site.metric("retry_budget_exhausted_total", backend=name) >= AT_ONCE * 0.4
+    assert harness.metric("retry_budget_exhausted_total", backend=name) >= AT_ONCE * 0.4
     for backend in backends:
         backend.use(GOOD[kind])
-    until(lambda: site.ask(kind, "outage", "plain").is_good, "it is well again")
+    until(lambda: harness.ask(kind, "outage", "plain").is_good, "it is well again")
 
 
 # ---- slow ones -------------------------------------------------------------------------------
 
 
 @both
-def test_a_hedge_wins_and_the_slow_try_is_cancelled(site: Site, kind: str) -> None:
-    faulty, name = site.faulty[f"slow-{kind}"], f"slow-{kind}"
+def test_a_hedge_wins_and_the_slow_try_is_cancelled(harness: Harness, kind: str) -> None:
+    faulty, name = harness.faulty[f"slow-{kind}"], f"slow-{kind}"
     cancelled = threading.Event()
 
     def http(connection: Connection, backend: Backend) -> None:
@@ -422,16 +422,16 @@ def test_a_hedge_wins_and_the_slow_try_is_cancelled(site: Site, kind: str) -> No
                 cancelled.set()
 
     faulty.use({"rest": http, "grpc": rpc}[kind])
-    with descriptors_come_back(site.gateway.pid):
+    with descriptors_come_back(harness.gateway.pid):
         until(
             lambda: (
-                all(told.is_good for told in site.many(kind, "slow", "hedged", 4))
+                all(case.is_good for case in harness.many(kind, "slow", "hedged", 4))
                 and cancelled.is_set()
             ),
             "the slow endpoint was asked, and nobody noticed",
         )
-        assert site.metric("hedges_total", backend=name, outcome="won") >= 1
-        site.others()
+        assert harness.metric("hedges_total", backend=name, outcome="won") >= 1
+        harness.others()
         faulty.use(GOOD[kind])
 
 
@@ -440,7 +440,7 @@ def test_a_hedge_wins_and_the_slow_try_is_cancelled(site: Site, kind: str) -> No
 
 @both
 def test_beyond_its_limit_a_backend_is_waited_for_and_beyond_its_queue_refused(
-    site: Site, kind: str
+    harness: Harness, kind: str
 ) -> None:
     name = f"full-{kind}"
     release = threading.Event()
@@ -460,47 +460,47 @@ def test_beyond_its_limit_a_backend_is_waited_for_and_beyond_its_queue_refused(
             release.wait(20)
             server.send(h2.answer(stream, good_answer()))
 
-    backends = (site.faulty[name], site.good[name])
+    backends = (harness.faulty[name], harness.good[name])
     for backend in backends:
         backend.use({"rest": http, "grpc": rpc}[kind])
 
-    def asked() -> int:
+    def wanted() -> int:
         return sum(each.requests.count("asked") for each in backends)
 
     def waiting() -> float:
-        return site.metric("queue_requests", backend=name)
+        return harness.metric("queue_requests", backend=name)
 
     with ThreadPoolExecutor(2) as clients:
-        served = clients.submit(site.ask, kind, "full", "plain")
-        until(lambda: asked() == 1, "the first is being served")
-        late = site.ask(kind, "full", "short")
+        handled = clients.submit(harness.ask, kind, "full", "plain")
+        until(lambda: wanted() == 1, "the first is being served")
+        late = harness.ask(kind, "full", "short")
         assert late.status in (504, grpc.StatusCode.DEADLINE_EXCEEDED)
         assert f"backend '{name}': the deadline passed while waiting in the queue" in late.words
-        assert site.metric("queue_refusals_total", backend=name, reason="expired") == 1
-        waits = clients.submit(site.ask, kind, "full", "plain")
+        assert harness.metric("queue_refusals_total", backend=name, reason="expired") == 1
+        waits = clients.submit(harness.ask, kind, "full", "plain")
         until(lambda: waiting() == 1, "the second waits")
         for _ in range(3):
-            refused = site.ask(kind, "full", "plain")
+            refused = harness.ask(kind, "full", "plain")
             assert refused.status in (503, grpc.StatusCode.UNAVAILABLE)
             assert (
                 "at its limit of 1 concurrent requests, and its queue of 1 is full" in refused.words
             )
             assert kind == "grpc" or refused.words.startswith("1 ")  # Retry-After
-        assert site.metric("queue_refusals_total", backend=name, reason="full") == 3
-        assert counted(site.gateway, backend=name, outcome="overloaded") == 3
-        site.others()
-        assert post(site.gateway.http, "/v2/models/identity/ready", b"").status in (200, 405)
-        assert asked() == 1
+        assert harness.metric("queue_refusals_total", backend=name, reason="full") == 3
+        assert counted(harness.gateway, backend=name, outcome="overloaded") == 3
+        harness.others()
+        assert post(harness.gateway.http, "/v2/models/identity/ready", b"").status in (200, 405)
+        assert wanted() == 1
         release.set()
-        assert served.result().is_good
+        assert handled.result().is_good
         assert waits.result().is_good
-    assert asked() == 2
+    assert wanted() == 2
     assert waiting() == 0
     for backend in backends:
         backend.use(GOOD[kind])
 
 
-def test_each_protocol_tells_when_to_come_back(site: Site) -> None:
+def test_each_protocol_tells_when_to_come_back(harness: Harness) -> None:
     """The refusal of a full queue, over gRPC: its metadata."""
     name, release = "full-grpc", threading.Event()
 
@@ -512,15 +512,15 @@ def test_each_protocol_tells_when_to_come_back(site: Site) -> None:
             release.wait(20)
             server.send(h2.answer(stream, good_answer()))
 
-    backends = (site.faulty[name], site.good[name])
+    backends = (harness.faulty[name], harness.good[name])
     for backend in backends:
         backend.use(holds)
-    asked = site.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+    wanted = harness.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
     message = infer_message("plain.full.grpc")
-    first, second = asked.future(message, timeout=20), asked.future(message, timeout=20)
-    until(lambda: site.metric("queue_requests", backend=name) == 1, "one waits")
+    first, second = wanted.future(message, timeout=20), wanted.future(message, timeout=20)
+    until(lambda: harness.metric("queue_requests", backend=name) == 1, "one waits")
     with pytest.raises(grpc.RpcError) as caught:
-        asked(message, timeout=20)
+        wanted(message, timeout=20)
     assert ("retry-after", "1") in caught.value.trailing_metadata()
     release.set()
     assert first.result()

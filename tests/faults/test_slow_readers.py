@@ -31,11 +31,11 @@ def is_cut_off(client: Client, address: str, whole: bytes) -> None:
 
 
 def test_over_http(gateway: Tight) -> None:
-    told = [
+    response = [
         {"name": f"INPUT{i}", "datatype": "UINT8", "shape": [3 * MIB],
          "parameters": {"binary_data_size": 3 * MIB}} for i in (0, 1)
     ]  # fmt: skip
-    document = json.dumps({"inputs": told, "parameters": {"binary_data_output": True}}).encode()
+    document = json.dumps({"inputs": response, "parameters": {"binary_data_output": True}}).encode()
     whole = document + bytes(6 * MIB)
     length = f"Inference-Header-Content-Length: {len(document)}"
     slow = rises(gateway, REFUSED, listener="http", reason="slow_reader")

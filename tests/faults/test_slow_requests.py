@@ -12,7 +12,7 @@ import pytest
 from faults import frames
 from faults.peer import Client
 from faults.tight import GOOD, Tight, frame, good_frame, head
-from faults.watch import MIB, counted, growing_at_most, refused_by
+from faults.watch import MIB, counted, limited_growth, refused_by
 
 _STALLS = {
     "first byte": (b"P", "header_time"),
@@ -24,7 +24,7 @@ _STALLS = {
 
 
 @pytest.mark.parametrize("stall", _STALLS)
-def test_what_stalls_is_told_so(gateway: Tight, stall: str) -> None:
+def test_a_stalled_run_is_reported(gateway: Tight, stall: str) -> None:
     begin, limit = _STALLS[stall]
     with refused_by(gateway, limit), Client(gateway.http) as client:
         client.send(begin)
@@ -88,7 +88,7 @@ def test_a_frame_that_drips(gateway: Tight) -> None:
 def test_announcing_much_costs_little(gateway: Tight) -> None:
     """Memory is not filled before bytes come."""
     with (
-        growing_at_most(gateway.pid, 16 * MIB),
+        limited_growth(gateway.pid, 16 * MIB),
         refused_by(gateway, "idle_body_time"),
         ExitStack() as stack,
     ):

@@ -42,7 +42,7 @@ def grpc(method: str, sent: int) -> bytes:
         h2.frame(h2.DATA, 0, 1, bytes(min(16384, sent - at))) for at in range(0, sent, 16384)
     )
     announced = h2.frame(h2.DATA, 0, 1, b"\0" + struct.pack(">I", SIZE))
-    opened = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.asking(method))
+    opened = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.request_headers(method))
     return h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0) + opened + announced + window
 
 
@@ -61,11 +61,11 @@ DRIPS: dict[str, tuple[str, bytes, bytes]] = {
 }  # fmt: skip
 if ENGINE == "compat":  # grpcio hands over what is complete
     DRIPS = {name: drip for name, drip in DRIPS.items() if drip[0] != "grpc"}
-REFUSALS = {"http": b"HTTP/1.1 503 ", "grpc": b"memory is short", "raw": b"memory is short"}
+REJECTIONS = {"http": b"HTTP/1.1 503 ", "grpc": b"memory is short", "raw": b"memory is short"}
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Tight]:
+def harness() -> Iterator[Tight]:
     (port,) = free_ports(1)
     raw = f'{{{{address: "tcp://127.0.0.1:{port}", model: identity, framing: size-prefixed}}}}'
     with started_infergate(CONFIG, f"{LISTENERS}  graphpipe: [{raw}]\n") as each:
@@ -78,10 +78,10 @@ def ask(gateway: Infergate, size: int = 2 * SIZE, pieces: int = 1, pause: float 
     """The status of an inference of ``size`` bytes that is sent in so many pieces."""
     tensor = {"name": "INPUT0", "datatype": "UINT8", "shape": [size]}
     inputs = [tensor | {"parameters": {"binary_data_size": size}}]
-    told = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
+    document = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
     with Client(gateway.http) as client:
-        split = f"Inference-Header-Content-Length: {len(told)}"
-        client.send(head(split, length=len(told) + size) + told)
+        split = f"Inference-Header-Content-Length: {len(document)}"
+        client.send(head(split, length=len(document) + size) + document)
         for _ in range(pieces):
             with suppress(ConnectionError):  # refused: the answer tells
                 client.send(bytes(size // pieces))
@@ -99,7 +99,7 @@ class Drippers:
     def __init__(self, address: str, begin: bytes, piece: bytes, stack: ExitStack) -> None:
         self._piece = piece
         self._clients = [stack.enter_context(Client(address)) for _ in range(CROWD)]
-        self.told: list[bytes] = [b""] * CROWD
+        self.responses: list[bytes] = [b""] * CROWD
         self._over = threading.Event()
         for client in self._clients:
             with suppress(ConnectionError):
@@ -114,31 +114,34 @@ class Drippers:
         while not self._over.wait(0.3):
             for number, client in enumerate(self._clients):
                 with suppress(BlockingIOError, ConnectionError):
-                    self.told[number] += client.socket.recv(65536)
+                    self.responses[number] += client.socket.recv(65536)
                 with suppress(BlockingIOError, ConnectionError):
                     client.socket.send(self._piece)
 
 
 @pytest.mark.parametrize("drip", DRIPS)
-def test_memory_is_not_held_by_dripping(site: Tight, drip: str) -> None:
+def test_memory_is_not_held_by_dripping(harness: Tight, drip: str) -> None:
     """Whoever asks is refused at first, served within seconds, and from then on. A client that
     sends at its own steady rate, though it takes seconds, is not cut off."""
     kind, begin, piece = DRIPS[drip]
-    address = {"http": site.http, "grpc": site.grpc, "raw": site.raw}[kind]
+    address = {"http": harness.http, "grpc": harness.grpc, "raw": harness.raw}[kind]
     with (
-        unharmed(site, lambda: good(site), grows=4 * BUDGET),
+        unharmed(harness, lambda: good(harness), grows=4 * BUDGET),
         ThreadPoolExecutor(1) as beside,
         ExitStack() as stack,
     ):
-        steady = beside.submit(ask, site, SIZE, 64, 0.08)
-        until(lambda: held(site) >= SIZE, "it sends")
-        with refused_by(site, "in_flight_bytes"):
+        steady = beside.submit(ask, harness, SIZE, 64, 0.08)
+        until(lambda: held(harness) >= SIZE, "it sends")
+        with refused_by(harness, "in_flight_bytes"):
             drippers = Drippers(address, begin, piece, stack)
-            until(lambda: held(site) > BUDGET * 3 // 4, "they hold much")
+            until(lambda: held(harness) > BUDGET * 3 // 4, "they hold much")
             began = time.monotonic()
-            until(lambda: ask(site) == 200, "there is room")
+            until(lambda: ask(harness) == 200, "there is room")
             assert time.monotonic() - began < SECONDS
-        assert [ask(site) for _ in range(20)] == [200] * 20
+        assert [ask(harness) for _ in range(20)] == [200] * 20
         assert steady.result() == 200
-        until(lambda: any(REFUSALS[kind] in told for told in drippers.told), "they are told why")
-    until(lambda: held(site) == 0, "it is given back")
+        until(
+            lambda: any(REJECTIONS[kind] in document for document in drippers.responses),
+            "they are told why",
+        )
+    until(lambda: held(harness) == 0, "it is given back")

@@ -27,16 +27,16 @@ from infergate.core.tensor import tensor_from_array
 from infergate.core.wire import join_parts
 from peers.support.process import free_ports
 
-MOST = 3
+MAX_TENSORS = 3
 CONFIG = f"""
 backends: {{ours: {{protocol: builtin}}}}
 routes: [{{model: "*", backend: ours}}]
-limits: {{tensors: {MOST}, rank: {MOST}}}
+limits: {{tensors: {MAX_TENSORS}, rank: {MAX_TENSORS}}}
 helpers: 0
 """
 
 
-def asking(protocol: str, inputs: int, rank: int) -> Any:
+def request_message(protocol: str, inputs: int, rank: int) -> Any:
     """An inference of ``identity`` with so many inputs, which have so many dimensions of 1."""
     tensors = tuple(
         tensor_from_array(f"INPUT{i}", Datatype.INT32, np.ones((1,) * rank, np.int32))
@@ -50,64 +50,67 @@ def asking(protocol: str, inputs: int, rank: int) -> Any:
 
 
 @dataclass(frozen=True)
-class Site:
+class Harness:
     gateway: Infergate
     raw: str
     channel: grpc.Channel
 
     def posted(self, protocol: str, inputs: int, rank: int) -> str:
-        wire = asking(protocol, inputs, rank)
+        wire = request_message(protocol, inputs, rank)
         path = "/graphpipe/identity" if protocol == "graphpipe" else wire.path
         answer = post(self.gateway.http, path, bytes(join_parts(wire.body)), wire.headers)
         return answer.headers.get("nv-status", "") or str(answer.status)
 
     def framed(self, inputs: int, rank: int) -> str:
-        body = bytes(join_parts(asking("graphpipe", inputs, rank).body))
+        body = bytes(join_parts(request_message("graphpipe", inputs, rank).body))
         with Client(self.raw) as client:
             client.send(len(body).to_bytes(4, "little") + body)
-            told = client.exactly(int.from_bytes(client.exactly(4), "little"))
-        answer = InferResponse.GetRootAs(told)
+            result = client.exactly(int.from_bytes(client.exactly(4), "little"))
+        answer = InferResponse.GetRootAs(result)
         return str(answer.Errors(0).Code()) if answer.ErrorsLength() else "200"
 
     def called(self, protocol: str, inputs: int, rank: int) -> str:
-        wire = asking(protocol, inputs, rank)
+        wire = request_message(protocol, inputs, rank)
         status = call(self.channel, bytes(join_parts(wire.message)), wire.method)
         if wire.method != OLD_INFER:
             return status.code.name
         return code_name(OLD.InferResponse.FromString(status.message).request_status)
 
 
-def old_code(told: str) -> str:
-    return code_name(text_format.Parse(told, OLD.RequestStatus()))
+def old_code(expected: str) -> str:
+    return code_name(text_format.Parse(expected, OLD.RequestStatus()))
 
 
-ASKS: dict[str, tuple[Callable[[Site, int, int], str], str]] = {
-    "v2-rest": (lambda site, *much: site.posted("v2-rest", *much), "400"),
-    "v2-grpc": (lambda site, *much: site.called("v2-grpc", *much), "INVALID_ARGUMENT"),
-    "trtis-http": (lambda site, *much: old_code(site.posted("trtis-http", *much)), "INVALID_ARG"),
-    "trtis-grpc": (lambda site, *much: site.called("trtis-grpc", *much), "INVALID_ARG"),
-    "graphpipe": (lambda site, *much: site.posted("graphpipe", *much), "400"),
-    "graphpipe, raw": (lambda site, *much: site.framed(*much), "400"),
+ASKS: dict[str, tuple[Callable[[Harness, int, int], str], str]] = {
+    "v2-rest": (lambda harness, *much: harness.posted("v2-rest", *much), "400"),
+    "v2-grpc": (lambda harness, *much: harness.called("v2-grpc", *much), "INVALID_ARGUMENT"),
+    "trtis-http": (
+        lambda harness, *much: old_code(harness.posted("trtis-http", *much)),
+        "INVALID_ARG",
+    ),
+    "trtis-grpc": (lambda harness, *much: harness.called("trtis-grpc", *much), "INVALID_ARG"),
+    "graphpipe": (lambda harness, *much: harness.posted("graphpipe", *much), "400"),
+    "graphpipe, raw": (lambda harness, *much: harness.framed(*much), "400"),
 }
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Site]:
+def running() -> Iterator[Harness]:
     (port,) = free_ports(1)
     raw = f'{{{{address: "tcp://127.0.0.1:{port}", model: identity, framing: size-prefixed}}}}'
     with (
         started_infergate(CONFIG, f"{LISTENERS}  graphpipe: [{raw}]\n") as gateway,
         channel(gateway.grpc) as made,
     ):
-        site = Site(gateway, f"127.0.0.1:{port}", made)
-        site.posted("v2-rest", 2, 2)
-        site.called("v2-grpc", 2, 2)
-        yield site
+        harness = Harness(gateway, f"127.0.0.1:{port}", made)
+        harness.posted("v2-rest", 2, 2)
+        harness.called("v2-grpc", 2, 2)
+        yield harness
         well(gateway)
 
 
 @pytest.fixture
-def site(running: Site) -> Iterator[Site]:
+def harness(running: Harness) -> Iterator[Harness]:
     with unharmed(running.gateway, lambda: running.posted("v2-rest", 2, 2) == "200"):
         yield running
 
@@ -122,13 +125,13 @@ CASES = [
 
 
 @pytest.mark.parametrize(("limit", "protocol"), CASES)
-def test_one_more_than_there_may_be(site: Site, limit: str, protocol: str) -> None:
+def test_one_more_than_there_may_be(harness: Harness, limit: str, protocol: str) -> None:
     ask, refused = ASKS[protocol]
-    with refused_by(site.gateway, limit):
-        much = (MOST + 1, 2) if limit == "tensors" else (2, MOST + 1)
-        assert ask(site, *much) == refused
+    with refused_by(harness.gateway, limit):
+        much = (MAX_TENSORS + 1, 2) if limit == "tensors" else (2, MAX_TENSORS + 1)
+        assert ask(harness, *much) == refused
 
 
-def test_a_shape_that_goes_on_and_on(site: Site) -> None:
-    with refused_by(site.gateway, "rank"):
-        assert site.called("v2-grpc", 2, 32) == "INVALID_ARGUMENT"
+def test_a_shape_that_goes_on_and_on(harness: Harness) -> None:
+    with refused_by(harness.gateway, "rank"):
+        assert harness.called("v2-grpc", 2, 32) == "INVALID_ARGUMENT"

@@ -45,7 +45,7 @@ WRONG = (
 
 
 @dataclass(frozen=True)
-class Site:
+class Harness:
     """The gateway, what is behind it, and a client of its own for good requests."""
 
     gateway: Infergate
@@ -55,7 +55,7 @@ class Site:
     others: ThreadPoolExecutor
     refused: list[str] = field(default_factory=list)
 
-    def served(self, route: str) -> None:
+    def check_success(self, route: str) -> None:
         path = f"/v2/models/{route}/infer"
         assert post(self.gateway.http, path, document(tensor())).status == 200
         assert call(self.channel, infer_message(route)).code is grpc.StatusCode.OK
@@ -77,7 +77,7 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
+def harness() -> Iterator[Harness]:
     with scripted(good_http) as rest, rpc_backend() as rpc:
         config = CONFIG.format(rest=rest.address, grpc=rpc.address)
         with (
@@ -85,63 +85,63 @@ def site() -> Iterator[Site]:
             channel(gateway.grpc) as made,
             ThreadPoolExecutor(1) as others,
         ):
-            site = Site(gateway, rest, rpc, made, others)
-            assert site.good()
+            harness = Harness(gateway, rest, rpc, made, others)
+            assert harness.good()
             for route in ROUTES:  # each is connected
-                site.served(route)
-            with unharmed(gateway, site.good):
-                yield site
-            assert sum(counted(gateway, outcome=each) for each in WRONG) >= len(site.refused)
+                harness.check_success(route)
+            with unharmed(gateway, harness.good):
+                yield harness
+            assert sum(counted(gateway, outcome=each) for each in WRONG) >= len(harness.refused)
             well(gateway)
 
 
-def refused_by_rest(site: Site, path: str, wrong: Wrong) -> None:
+def refused_by_rest(harness: Harness, path: str, wrong: Wrong) -> None:
     headers = dict(wrong.headers or {})
     if wrong.head is not None:
         headers["Inference-Header-Content-Length"] = wrong.head
-    answer = post(site.gateway.http, path, wrong.body, headers)
+    answer = post(harness.gateway.http, path, wrong.body, headers)
     assert answer.status in wrong.http, answer.body
     assert answer.headers["content-type"] == "application/json"
     assert re.search(wrong.names, answer.error), answer.error
-    site.refused.append(path)
+    harness.refused.append(path)
 
 
-def refused_by_grpc(site: Site, model: str, wrong: Wrong) -> None:
+def refused_by_grpc(harness: Harness, model: str, wrong: Wrong) -> None:
     status = call(
-        site.channel, pb.ModelInferRequest(model_name=model).SerializeToString() + wrong.body
+        harness.channel, pb.ModelInferRequest(model_name=model).SerializeToString() + wrong.body
     )
     assert status.code is wrong.grpc, status
     assert re.search(wrong.names, status.details), status.details
     if ENGINE == "own" or wrong.grpc is not grpc.StatusCode.RESOURCE_EXHAUSTED:
-        site.refused.append(model)
+        harness.refused.append(model)
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_good_requests_reach_the_backend(site: Site, route: str) -> None:
+def test_good_requests_reach_the_backend(harness: Harness, route: str) -> None:
     """The counters do move: else what follows would prove nothing."""
-    before = site.reached()
-    site.served(route)
-    assert site.reached() == before + 2
+    before = harness.reached()
+    harness.check_success(route)
+    assert harness.reached() == before + 2
 
 
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("case", REST)
-def test_rest(site: Site, route: str, case: str) -> None:
-    before, other = site.reached(), site.others.submit(site.good)
-    refused_by_rest(site, f"/v2/models/{route}/infer", REST[case])
-    assert site.reached() == before
+def test_rest(harness: Harness, route: str, case: str) -> None:
+    before, other = harness.reached(), harness.others.submit(harness.good)
+    refused_by_rest(harness, f"/v2/models/{route}/infer", REST[case])
+    assert harness.reached() == before
     assert other.result()
-    assert alive(site.gateway)
+    assert alive(harness.gateway)
 
 
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("case", RPC)
-def test_grpc(site: Site, route: str, case: str) -> None:
-    before, other = site.reached(), site.others.submit(site.good)
-    refused_by_grpc(site, route, RPC[case])
-    assert site.reached() == before
+def test_grpc(harness: Harness, route: str, case: str) -> None:
+    before, other = harness.reached(), harness.others.submit(harness.good)
+    refused_by_grpc(harness, route, RPC[case])
+    assert harness.reached() == before
     assert other.result()
-    assert alive(site.gateway)
+    assert alive(harness.gateway)
 
 
 RAW = {"Inference-Header-Content-Length": "0"}
@@ -149,34 +149,36 @@ RAW = {"Inference-Header-Content-Length": "0"}
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if route != "fwd.rest"])
 @pytest.mark.parametrize("body", [b"", b"x" * 15, b"x" * 17])
-def test_a_raw_request_that_does_not_fit_the_model(site: Site, route: str, body: bytes) -> None:
-    before = site.reached()
+def test_a_raw_request_that_does_not_fit_the_model(
+    harness: Harness, route: str, body: bytes
+) -> None:
+    before = harness.reached()
     path = f"/v2/models/{route}/infer"
-    refused_by_rest(site, path, Wrong("INPUT0", body, headers=RAW))
-    assert site.reached() == before
-    assert post(site.gateway.http, path, b"x" * 16, RAW).status == 200
+    refused_by_rest(harness, path, Wrong("INPUT0", body, headers=RAW))
+    assert harness.reached() == before
+    assert post(harness.gateway.http, path, b"x" * 16, RAW).status == 200
 
 
-def test_a_raw_request_that_is_forwarded_is_the_servers_to_judge(site: Site) -> None:
+def test_a_raw_request_that_is_forwarded_is_the_servers_to_judge(harness: Harness) -> None:
     """It has no shape of its own to check it by, and is not translated."""
-    before = site.reached()
-    post(site.gateway.http, "/v2/models/fwd.rest/infer", b"x" * 15, RAW)
-    assert site.reached() == before + 1
+    before = harness.reached()
+    post(harness.gateway.http, "/v2/models/fwd.rest/infer", b"x" * 15, RAW)
+    assert harness.reached() == before + 1
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_shared_memory_is_not_served(site: Site, route: str) -> None:
+def test_shared_memory_is_not_served(harness: Harness, route: str) -> None:
     """501 and UNIMPLEMENTED: the request is right, but regions belong to another host."""
-    before = site.reached()
+    before = harness.reached()
     region = {"shared_memory_region": "r", "shared_memory_byte_size": 4}
     body = document(tensor(data=None, parameters=region))
-    refused_by_rest(site, f"/v2/models/{route}/infer", Wrong("INPUT0", body, http=(501,)))
+    refused_by_rest(harness, f"/v2/models/{route}/infer", Wrong("INPUT0", body, http=(501,)))
     message = pb.ModelInferRequest()
     message.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
     message.inputs[0].parameters["shared_memory_region"].string_param = "r"
     wrong = Wrong("INPUT0", message.SerializeToString(), grpc=grpc.StatusCode.UNIMPLEMENTED)
-    refused_by_grpc(site, route, wrong)
-    assert site.reached() == before
+    refused_by_grpc(harness, route, wrong)
+    assert harness.reached() == before
 
 
 @pytest.mark.parametrize(
@@ -196,11 +198,13 @@ def test_shared_memory_is_not_served(site: Site, route: str) -> None:
         ("/nothing", 404, "/nothing"),
     ],
 )
-def test_wrong_models_versions_and_paths(site: Site, path: str, status: int, names: str) -> None:
-    before = site.reached()
-    refused_by_rest(site, path, Wrong(names, document(tensor()), http=(status,)))
-    assert site.reached() == before
-    assert site.good()
+def test_wrong_models_versions_and_paths(
+    harness: Harness, path: str, status: int, names: str
+) -> None:
+    before = harness.reached()
+    refused_by_rest(harness, path, Wrong(names, document(tensor()), http=(status,)))
+    assert harness.reached() == before
+    assert harness.good()
 
 
 @pytest.mark.parametrize(
@@ -216,25 +220,25 @@ def test_wrong_models_versions_and_paths(site: Site, path: str, status: int, nam
     ],
 )
 def test_wrong_models_versions_and_methods(
-    site: Site, message: bytes, method: str, code: str, names: str
+    harness: Harness, message: bytes, method: str, code: str, names: str
 ) -> None:
-    before = site.reached()
-    status = call(site.channel, message, f"/inference.GRPCInferenceService/{method}")
+    before = harness.reached()
+    status = call(harness.channel, message, f"/inference.GRPCInferenceService/{method}")
     assert status.code is grpc.StatusCode[code]
     assert names in status.details
-    assert site.reached() == before
-    assert site.good()
+    assert harness.reached() == before
+    assert harness.good()
 
 
-def test_unknown_models_in_bulk_make_no_series(site: Site) -> None:
+def test_unknown_models_in_bulk_make_no_series(harness: Harness) -> None:
     def ask(number: int) -> None:
         name = f"unknown-{number}"
-        assert post(site.gateway.http, f"/v2/models/{name}/infer", b"{}").status == 404
-        assert call(site.channel, infer_message(name)).code is grpc.StatusCode.NOT_FOUND
+        assert post(harness.gateway.http, f"/v2/models/{name}/infer", b"{}").status == 404
+        assert call(harness.channel, infer_message(name)).code is grpc.StatusCode.NOT_FOUND
 
     ask(0)
-    before = len(site.gateway.metrics().splitlines())
+    before = len(harness.gateway.metrics().splitlines())
     for number in range(1, 200):
         ask(number)
-    assert len(site.gateway.metrics().splitlines()) == before
-    assert counted(site.gateway, outcome="not_found") >= 400
+    assert len(harness.gateway.metrics().splitlines()) == before
+    assert counted(harness.gateway, outcome="not_found") >= 400

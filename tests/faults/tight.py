@@ -97,11 +97,11 @@ def good(gateway: Infergate) -> None:
         began = time.monotonic()
         with Client(gateway.http) as client:
             client.send(head() + GOOD)
-            asked_at_once = time.monotonic() - began < HELD_UP
+            immediate = time.monotonic() - began < HELD_UP
             try:
                 assert client.answer().status == 200
             except EOFError:
-                if asked_at_once:
+                if immediate:
                     raise
             else:
                 return
@@ -111,11 +111,11 @@ def good(gateway: Infergate) -> None:
 
 
 def message(size: int = 1) -> bytes:
-    told = pb.ModelInferRequest(model_name="identity")
+    result = pb.ModelInferRequest(model_name="identity")
     for name in ("INPUT0", "INPUT1"):
-        told.inputs.add(name=name, datatype="UINT8", shape=[size])
-        told.raw_input_contents.append(bytes(size))
-    return bytes(told.SerializeToString())
+        result.inputs.add(name=name, datatype="UINT8", shape=[size])
+        result.raw_input_contents.append(bytes(size))
+    return bytes(result.SerializeToString())
 
 
 def good_call(gateway: Infergate) -> None:

@@ -51,11 +51,11 @@ def calibrated() -> float:
 def answer(listener: socket.socket) -> None:
     """Tell whoever asks, and begin anew."""
     while True:
-        asked, _ = listener.accept()
-        with asked:
-            told = {"seconds": worst.seconds, "what": worst.what}
+        accepted, _ = listener.accept()
+        with accepted:
+            fields = {"seconds": worst.seconds, "what": worst.what}
             worst.seconds = 0.0
-            asked.sendall(json.dumps({**told, "unit": calibrated()}).encode() + b"\n")
+            accepted.sendall(json.dumps({**fields, "unit": calibrated()}).encode() + b"\n")
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def resident(pid: int) -> int:
 
 
 @contextmanager
-def growing_at_most(pid: int, size: int) -> Iterator[None]:
+def limited_growth(pid: int, size: int) -> Iterator[None]:
     """The process never holds ``size`` bytes more than it does now while the block runs."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak is counted from here on
     before = resident(pid)
@@ -146,8 +146,8 @@ def sample(scrape: str, name: str, **labels: str) -> float:
     for line in scrape.splitlines():
         if line.startswith((f"{name} ", f"{name}{{")):
             labelled, _, value = line.removeprefix(name).rpartition(" ")
-            told = dict(_LABEL.findall(labelled))
-            if all(told.get(key) == wanted for key, wanted in labels.items()):
+            fields = dict(_LABEL.findall(labelled))
+            if all(fields.get(key) == wanted for key, wanted in labels.items()):
                 total += float(value)
     return total
 
@@ -184,7 +184,7 @@ def lets_go(gateway: Infergate, listener: str) -> Iterator[None]:
 
 
 @contextmanager
-def others_served(good: Callable[[], object]) -> Iterator[None]:
+def others_unaffected(good: Callable[[], object]) -> Iterator[None]:
     """While the block runs another client asks again and again: ``good`` raises, or is False, where
     it is not answered as it should be."""
     over = threading.Event()
@@ -196,18 +196,20 @@ def others_served(good: Callable[[], object]) -> Iterator[None]:
                 return
 
     with ThreadPoolExecutor(1) as another:
-        asking = another.submit(ask)
+        request = another.submit(ask)
         try:
             yield
         finally:
             over.set()
-        asking.result()
+        request.result()
 
 
 def at_rest(gateway: Infergate) -> bool:
     """Whether nothing is under way."""
-    told = gateway.metrics()
-    return "infergate_in_flight_requests 0.0" in told and "infergate_in_flight_bytes 0.0" in told
+    result = gateway.metrics()
+    return (
+        "infergate_in_flight_requests 0.0" in result and "infergate_in_flight_bytes 0.0" in result
+    )
 
 
 HELPERS = 12
@@ -228,7 +230,7 @@ def unharmed(
     most, no more descriptors than before and ``opens`` (connections to backends, which stay), and
     nothing under way."""
     held, memory = descriptors(gateway.pid) + opens, resident(gateway.pid)
-    with done.watching(), growing_at_most(gateway.pid, grows), others_served(good):
+    with done.watching(), limited_growth(gateway.pid, grows), others_unaffected(good):
         yield
     until(lambda: descriptors(gateway.pid) <= held, f"descriptors are back to {held}")
     until(lambda: at_rest(gateway), "nothing is under way")

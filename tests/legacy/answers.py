@@ -31,7 +31,7 @@ class Answers:
         code = refused.code if refused else "SUCCESS"
         return self.messages.RequestStatus(
             code=code,
-            msg=refused.told if refused else "",
+            msg=refused.reason if refused else "",
             server_id=self._id,
             request_id=next(self._ids),
         )
@@ -42,7 +42,7 @@ class Answers:
 
     def server_status(self, model: str) -> Any:
         """Of one model, or of all for an empty name. Statistics are not kept. Raises Refused."""
-        told = self.messages.ServerStatus(
+        status = self.messages.ServerStatus(
             id=self._id,
             version=f"{self.behaviour.level}.0",
             uptime_ns=time.monotonic_ns() - self._started,
@@ -52,8 +52,8 @@ class Answers:
         if model and model not in loaded:
             raise Refused("INVALID_ARG", f"no status available for unknown model '{model}'")
         for name in [model] if model else sorted(loaded):
-            told.model_status[name].CopyFrom(loaded[name])
-        return told
+            status.model_status[name].CopyFrom(loaded[name])
+        return status
 
     def index(self) -> Any:
         """The ModelRepositoryIndex."""
@@ -66,5 +66,5 @@ class Answers:
 
     def register_cuda(self, name: str) -> None:
         """Raises Refused."""
-        told = f"failed to register CUDA shared memory region: '{name}', GPUs not supported"
-        raise Refused("INVALID_ARG", told)
+        result = f"failed to register CUDA shared memory region: '{name}', GPUs not supported"
+        raise Refused("INVALID_ARG", result)

@@ -33,8 +33,8 @@ def noticed_over_http(address: str, talk: Talk) -> list[str]:
 
 def noticed_over_grpc(address: str, talk: Talk) -> list[str]:
     """What the client would notice if ``address`` answered what it sent."""
-    asked = replay.streams(talk.sent, client=True)
-    paths = {number: stream.fields[":path"] for number, stream in asked.items()}
+    request = replay.streams(talk.sent, client=True)
+    paths = {number: stream.fields[":path"] for number, stream in request.items()}
     expected = replay.streams(talk.received, client=False)
     return grpc_differences(paths, expected, replay.grpc(address, talk.sent))
 
@@ -88,8 +88,8 @@ def _inferred(expected: Response, given: Response) -> Iterator[str]:
     ours, trailer = _cut(header, given.body)
     wanted, _ = _cut(theirs, expected.body)
     yield from _same("raw outputs", wanted, ours)
-    told = _binary("InferResponseHeader", trailer)
-    if not trailer or told != header:
+    result = _binary("InferResponseHeader", trailer)
+    if not trailer or result != header:
         yield "no trailer that says the same as NV-InferResponse"
 
 
@@ -117,12 +117,12 @@ def _grpc(method: str, expected: Stream, given: Stream) -> Iterator[str]:
     yield from _same("messages", len(expected.messages), len(given.messages))
     kind = f"{method.removeprefix('Stream')}Response"
     for theirs, ours in zip(expected.messages, given.messages, strict=False):
-        wanted, told = _binary(kind, theirs), _binary(kind, ours)
-        if told is None:
+        wanted, result = _binary(kind, theirs), _binary(kind, ours)
+        if result is None:
             yield f"no {kind} that it can read"
             continue
-        yield from _same_status(wanted.request_status, told.request_status)
-        yield from _GRPC.get(kind, _nothing)(wanted, told)
+        yield from _same_status(wanted.request_status, result.request_status)
+        yield from _GRPC.get(kind, _nothing)(wanted, result)
 
 
 def _ended_with(stream: Stream) -> str | None:

@@ -75,20 +75,20 @@ class Decoder:
     def fields(self, block: bytes) -> list[tuple[str, str]]:
         """Names and values. A value in Huffman code is told as it stands, behind ``huffman:``."""
         self._block, self._at = block, 0
-        told = []
+        received = []
         while self._at < len(block):
             first = block[self._at]
             if first & 0x80:
-                told.append(self._entry(self._integer(7)))
+                received.append(self._entry(self._integer(7)))
             elif first & 0xE0 == 0x20:
                 self._integer(5)  # a new size of the table
             else:
                 index = self._integer(6 if first & 0x40 else 4)
                 name = self._entry(index)[0] if index else self._text()
-                told.append((name, self._text()))
+                received.append((name, self._text()))
                 if first & 0x40:
-                    self._added.insert(0, told[-1])
-        return told
+                    self._added.insert(0, received[-1])
+        return received
 
     def _entry(self, index: int) -> tuple[str, str]:
         if index <= len(_TABLE):

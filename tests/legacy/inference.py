@@ -77,8 +77,8 @@ class Inference:
         self._check_outputs(config, header)
         for each in [*header.input, *header.output]:
             if each.HasField("shared_memory"):
-                told = f"shared memory block '{each.shared_memory.name}' not found in manager"
-                raise Refused("NOT_FOUND", told, late=True)
+                result = f"shared memory block '{each.shared_memory.name}' not found in manager"
+                raise Refused("NOT_FOUND", result, late=True)
         return Checked(config, found, header, inputs)
 
     def _check_outputs(self, config: Any, header: Any) -> None:
@@ -107,8 +107,8 @@ class Inference:
             inputs[each.name] = Tensor(each.dims, body[at : at + each.size])
             at += each.size
         if at < len(body):
-            told = f"unexpected additional input data for model '{checked.config.name}'"
-            raise _wrong(told, late=True)
+            result = f"unexpected additional input data for model '{checked.config.name}'"
+            raise _wrong(result, late=True)
         if len(inputs) < len(checked.inputs):
             raise Refused("INVALID_ARG", "an input is given twice", untold=True)
         return inputs
@@ -138,21 +138,21 @@ class Inference:
 
         Raises Refused.
         """
-        asked = checked.header
-        flags = asked.flags
-        sequence = Sequence(asked.correlation_id, bool(flags & _START), bool(flags & _END))
+        requested = checked.header
+        flags = requested.flags
+        sequence = Sequence(requested.correlation_id, bool(flags & _START), bool(flags & _END))
         outputs = self._repository.work(checked.config, inputs, sequence)
         if pause := seconds(checked.config) + self._behaviour.delay_ms / 1000:
             await asyncio.sleep(pause)
         header = self._messages.InferResponseHeader(
-            id=asked.id,
+            id=requested.id,
             model_name=checked.config.name,
             model_version=checked.version,
-            batch_size=asked.batch_size,
+            batch_size=requested.batch_size,
         )
         raw = [
             self._output(checked, each, outputs[each.name], header.output.add())
-            for each in self._ordered(asked.output)
+            for each in self._ordered(requested.output)
         ]
         return header, raw
 
@@ -160,72 +160,72 @@ class Inference:
         given = list(outputs)
         return given[::-1] if self._behaviour.reversed_outputs else given
 
-    def _output(self, checked: Checked, asked: Any, tensor: Tensor, told: Any) -> bytes:
-        told.name = asked.name
-        if asked.cls.count:
-            self._classify(checked, asked, tensor, told)
+    def _output(self, checked: Checked, requested: Any, tensor: Tensor, fields: Any) -> bytes:
+        fields.name = requested.name
+        if requested.cls.count:
+            self._classify(checked, requested, tensor, fields)
             return b""
-        told.raw.dims[:] = tensor.dims
-        told.raw.batch_byte_size = len(tensor.data)
+        fields.raw.dims[:] = tensor.dims
+        fields.raw.batch_byte_size = len(tensor.data)
         # v1.9.0 answers no bytes to a class output of count 0, and a header that tells of them.
-        return b"" if asked.HasField("cls") and self._behaviour.level == "1.9" else tensor.data
+        return b"" if requested.HasField("cls") and self._behaviour.level == "1.9" else tensor.data
 
-    def _classify(self, checked: Checked, asked: Any, tensor: Tensor, told: Any) -> None:
-        (output,) = (each for each in checked.config.output if each.name == asked.name)
+    def _classify(self, checked: Checked, requested: Any, tensor: Tensor, fields: Any) -> None:
+        (output,) = (each for each in checked.config.output if each.name == requested.name)
         name = self._type_names[output.data_type].name
         if name in {"TYPE_BOOL", "TYPE_FP16", "TYPE_STRING"}:
             raise _wrong(
-                f"class result not available for output '{asked.name}' due to unsupported"
+                f"class result not available for output '{requested.name}' due to unsupported"
                 f" type '{name}'"
             )
         label = label_of(checked.config, output)
         batch = np.frombuffer(tensor.data, DTYPES[output.data_type])
         for scores in batch.reshape(checked.header.batch_size, -1):
-            classes = told.batch_classes.add()
-            for index in np.argsort(-scores.astype("f8"), kind="stable")[: asked.cls.count]:
+            classes = fields.batch_classes.add()
+            for index in np.argsort(-scores.astype("f8"), kind="stable")[: requested.cls.count]:
                 classes.cls.add(idx=index, value=float(scores[index]), label=label(index))
 
 
-def _wrong(told: str, *, late: bool = False) -> Refused:
-    return Refused("INVALID_ARG", told, late=late)
+def _wrong(expected: str, *, late: bool = False) -> Refused:
+    return Refused("INVALID_ARG", expected, late=late)
 
 
 def _check_batch(config: Any, size: int) -> None:
-    told = f"inference request batch-size must be {{}} for '{config.name}'"
+    response = f"inference request batch-size must be {{}} for '{config.name}'"
     if size < 1:
-        raise _wrong(told.format(">= 1"))
+        raise _wrong(response.format(">= 1"))
     if size > max(1, config.max_batch_size):
-        raise _wrong(told.format(f"<= {config.max_batch_size}"))
+        raise _wrong(response.format(f"<= {config.max_batch_size}"))
 
 
-def _input(config: Any, batch: int, asked: Any) -> Input:
+def _input(config: Any, batch: int, requested: Any) -> Input:
     known = {each.name: each for each in config.input}
     of_model = f"for model '{config.name}'"
-    if asked.name not in known:
-        raise _wrong(f"unexpected inference input '{asked.name}' {of_model}")
-    described = known[asked.name]
-    if not asked.dims and -1 in described.dims:
+    if requested.name not in known:
+        raise _wrong(f"unexpected inference input '{requested.name}' {of_model}")
+    described = known[requested.name]
+    if not requested.dims and -1 in described.dims:
         raise _wrong(
-            f"model supports variable-size for input '{asked.name}', request must specify"
+            f"model supports variable-size for input '{requested.name}', request must specify"
             f" input shape {of_model}"
         )
-    if asked.dims and not _fits(described.dims, asked.dims):
+    if requested.dims and not _fits(described.dims, requested.dims):
         raise _wrong(
-            f"unexpected shape for input '{asked.name}' {of_model}."
-            f" Expected {_dims(described.dims)}, got {_dims(asked.dims)}"
+            f"unexpected shape for input '{requested.name}' {of_model}."
+            f" Expected {_dims(described.dims)}, got {_dims(requested.dims)}"
         )
-    dims = tuple(asked.dims or described.dims)
+    dims = tuple(requested.dims or described.dims)
     if described.data_type == STRING:
-        return Input(asked.name, dims, asked.batch_byte_size)
+        return Input(requested.name, dims, requested.batch_byte_size)
     # A wildcard makes the size -1, which the real server then reads as unsigned.
     each = -1 if -1 in dims else math.prod(dims) * DTYPES[described.data_type].itemsize * batch
     size = each % _UINT64
-    if asked.batch_byte_size not in {0, size}:
+    if requested.batch_byte_size not in {0, size}:
         raise _wrong(
-            f"specific batch-byte-size for input '{asked.name}' does not match expected"
+            f"specific batch-byte-size for input '{requested.name}' does not match expected"
             f" byte-size calculated from shape and datatype {of_model}"
         )
-    return Input(asked.name, dims, size)
+    return Input(requested.name, dims, size)
 
 
 def _fits(expected: Many[int], given: Many[int]) -> bool:

@@ -40,10 +40,10 @@ class Refused(Exception):  # noqa: N818 - a refusal is an answer
     its HTTP clients guess: it closes the connection.
     """
 
-    def __init__(self, code: str, told: str, *, late: bool = False, untold: bool = False) -> None:
-        super().__init__(told)
+    def __init__(self, code: str, reason: str, *, late: bool = False, untold: bool = False) -> None:
+        super().__init__(reason)
         self.code = code
-        self.told = told
+        self.reason = reason
         self.late = late
         self.untold = untold
 
@@ -114,9 +114,9 @@ class Repository:
             if status.ready_state != READY
         ]
         if broken:
-            told = ",".join(map(str, sorted(broken)))
+            reason = ",".join(map(str, sorted(broken)))
             raise Refused(
-                "INTERNAL", f"failed to load '{name}', versions that are not available: {told}"
+                "INTERNAL", f"failed to load '{name}', versions that are not available: {reason}"
             )
 
     def _change(self, name: str) -> None:
@@ -147,15 +147,15 @@ class Repository:
         versions = known.version_status.items() if known else ()
         ready = [each for each, status in versions if status.ready_state == READY]
         if known is None or not ready or version not in {LATEST, *ready}:
-            told = self._behaviour.unknown_model(name, version, known=known is not None)
-            raise Refused("UNAVAILABLE", told)
+            reason = self._behaviour.unknown_model(name, version, known=known is not None)
+            raise Refused("UNAVAILABLE", reason)
         return known.config, max(ready) if version == LATEST else version
 
     def work(self, config: Any, inputs: Tensors, sequence: Sequence) -> Tensors:
         """What the model answers, all outputs. Raises Refused."""
         if config.name == "failing":
-            told = "payload error for 'failing_0_0_cpu': (7) deliberate failure"
-            raise Refused("INTERNAL", told)
+            reason = "payload error for 'failing_0_0_cpu': (7) deliberate failure"
+            raise Refused("INTERNAL", reason)
         if config.HasField("sequence_batching"):
             return self._add_up(config.name, inputs["INPUT"], sequence)
         if config.name == "ensemble_simple":
@@ -168,13 +168,13 @@ class Repository:
         return {f"OUTPUT{name.removeprefix('INPUT')}": each for name, each in inputs.items()}
 
     def _add_up(self, name: str, given: Tensor, sequence: Sequence) -> Tensors:
-        asked = f"to model '{name}' must specify"
+        problem = f"to model '{name}' must specify"
         if not sequence.key:
-            raise Refused("INVALID_ARG", f"inference request {asked} a non-zero correlation ID")
+            raise Refused("INVALID_ARG", f"inference request {problem} a non-zero correlation ID")
         if not sequence.start and sequence.key not in self._sums:
-            told = f"inference request for sequence {sequence.key} {asked}"
+            reason = f"inference request for sequence {sequence.key} {problem}"
             raise Refused(
-                "INVALID_ARG", f"{told} the START flag on the first request of the sequence"
+                "INVALID_ARG", f"{reason} the START flag on the first request of the sequence"
             )
         before = 0 if sequence.start else self._sums[sequence.key]
         now = before + np.frombuffer(given.data, "<i4")

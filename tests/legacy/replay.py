@@ -67,18 +67,18 @@ class HTTP:
         head, _, rest = self._held.partition(_HEAD_END)
         line, *lines = head.decode("latin-1").split("\r\n")
         pairs = tuple((name, value.strip()) for name, _, value in (x.partition(":") for x in lines))
-        told = Response(line, pairs, b"", head + _HEAD_END)
-        length = told.header("content-length")
-        if length is None and told.code != 100:
+        result = Response(line, pairs, b"", head + _HEAD_END)
+        length = result.header("content-length")
+        if length is None and result.code != 100:
             while self._more():
                 pass
-            rest = self._held[len(told.raw) :]
-        size = int(length or 0) if length or told.code == 100 else len(rest)
-        while len(self._held) < len(told.raw) + size:
+            rest = self._held[len(result.raw) :]
+        size = int(length or 0) if length or result.code == 100 else len(rest)
+        while len(self._held) < len(result.raw) + size:
             assert self._more(), f"ended within {self._held!r}"
-        body = self._held[len(told.raw) : len(told.raw) + size]
-        self._held = self._held[len(told.raw) + size :]
-        return Response(line, pairs, body, told.raw + body)
+        body = self._held[len(result.raw) : len(result.raw) + size]
+        self._held = self._held[len(result.raw) + size :]
+        return Response(line, pairs, body, result.raw + body)
 
     def rest(self) -> bytes:
         """What else there is until the server closes, which it is made to."""
@@ -131,15 +131,15 @@ class _Recorded(HTTP):
 
 def http(address: str, sent: bytes) -> list[Response]:
     """The responses to the requests of a recorded connection, up to one that is not answered."""
-    told = []
+    received = []
     with HTTP(address) as connection:
         for request in requests_of(sent):
             connection.send(request)
             response = connection.response()
             if response is None:
                 break
-            told.append(response)
-    return told
+            received.append(response)
+    return received
 
 
 @dataclass
@@ -158,15 +158,15 @@ def grpc(address: str, sent: bytes) -> dict[int, Stream]:
     A call starts when those that the client had ended before are answered.
     """
     host, _, port = address.rpartition(":")
-    told: dict[int, Stream] = {}
+    fields: dict[int, Stream] = {}
     with (
         socket.create_connection((host, int(port)), _SECONDS) as connection,
         connection.makefile("rb") as reader,
     ):
-        answers = _collected(h2.frames(lambda size: _exactly(reader.read(size), size)), told)
+        answers = _collected(h2.frames(lambda size: _exactly(reader.read(size), size)), fields)
 
         def wait(numbers: set[int]) -> None:
-            while not all(number in told and told[number].ended for number in numbers):
+            while not all(number in fields and fields[number].ended for number in numbers):
                 if next(answers, None) is None:
                     return
 
@@ -183,15 +183,15 @@ def grpc(address: str, sent: bytes) -> dict[int, Stream]:
             if frame.kind != h2.SETTINGS or not frame.flags & h2.ACK:
                 connection.sendall(h2.frame(*frame))
         wait(ended)
-    return told
+    return fields
 
 
 def streams(recorded: bytes, *, client: bool) -> dict[int, Stream]:
     """The calls of one direction of a recorded connection."""
-    told: dict[int, Stream] = {}
-    for _ in _collected(h2.frames(_reading(recorded[len(h2.PREFACE) * client :])), told):
+    fields: dict[int, Stream] = {}
+    for _ in _collected(h2.frames(_reading(recorded[len(h2.PREFACE) * client :])), fields):
         pass
-    return told
+    return fields
 
 
 def _reading(data: bytes) -> Callable[[int], bytes]:
@@ -210,12 +210,12 @@ def _ending(frames: Iterable[h2.Frame]) -> Iterator[h2.Frame]:
         yield from frames
 
 
-def _collected(frames: Iterable[h2.Frame], told: dict[int, Stream]) -> Iterator[bool]:
+def _collected(frames: Iterable[h2.Frame], fields: dict[int, Stream]) -> Iterator[bool]:
     """Sort frames into streams, a step at a time, until they end."""
     decoder = Decoder()
     for frame in _ending(frames):
         if frame.stream and frame.kind in (h2.DATA, h2.HEADERS, h2.RST_STREAM):
-            _take(told.setdefault(frame.stream, Stream()), frame, decoder)
+            _take(fields.setdefault(frame.stream, Stream()), frame, decoder)
         yield True
 
 

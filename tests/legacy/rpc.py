@@ -43,79 +43,81 @@ class Service(grpc.GenericRpcHandler):
 
     def _one(self, kind: str, answer: Callable[[Any], Any]) -> Any:
         async def call(data: bytes, context: grpc.aio.ServicerContext) -> bytes:
-            asked = await _parsed(getattr(self._messages, kind), data, context)
-            told = getattr(self._messages, kind.replace("Request", "Response"))()
+            message = await _parsed(getattr(self._messages, kind), data, context)
+            result = getattr(self._messages, kind.replace("Request", "Response"))()
             try:
-                filled = answer(asked)
+                filled = answer(message)
             except Refused as refused:
-                told.request_status.CopyFrom(self._answers.status(refused))
+                result.request_status.CopyFrom(self._answers.status(refused))
             else:
-                told.request_status.CopyFrom(self._answers.status())
-                told.MergeFrom(filled)
-            return _bytes(told)
+                result.request_status.CopyFrom(self._answers.status())
+                result.MergeFrom(filled)
+            return _bytes(result)
 
         return call
 
-    def _health(self, asked: Any) -> Any:
-        if asked.mode not in {"live", "ready"}:
-            raise Refused("UNKNOWN", f"unknown health mode '{asked.mode}'")
-        return self._messages.HealthResponse(health=self._answers.ready(asked.mode))
+    def _health(self, message: Any) -> Any:
+        if message.mode not in {"live", "ready"}:
+            raise Refused("UNKNOWN", f"unknown health mode '{message.mode}'")
+        return self._messages.HealthResponse(health=self._answers.ready(message.mode))
 
-    def _status(self, asked: Any) -> Any:
-        status = self._answers.server_status(asked.model_name)
+    def _status(self, message: Any) -> Any:
+        status = self._answers.server_status(message.model_name)
         return self._messages.StatusResponse(server_status=status)
 
-    def _model_control(self, asked: Any) -> Any:
+    def _model_control(self, message: Any) -> Any:
         repository = self._answers.repository
-        (repository.load if asked.type else repository.unload)(asked.model_name)
+        (repository.load if message.type else repository.unload)(message.model_name)
         return self._messages.ModelControlResponse()
 
-    def _repository(self, asked: Any) -> Any:
-        if asked.WhichOneof("request_type") is None:
+    def _repository(self, message: Any) -> Any:
+        if message.WhichOneof("request_type") is None:
             raise Refused("UNKNOWN", "request type is not specified")
         return self._messages.RepositoryResponse(index=self._answers.index())
 
-    def _shared_memory(self, asked: Any) -> Any:
-        told = self._messages.SharedMemoryControlResponse()
-        match asked.WhichOneof("shared_memory_control"):
+    def _shared_memory(self, message: Any) -> Any:
+        result = self._messages.SharedMemoryControlResponse()
+        match message.WhichOneof("shared_memory_control"):
             case None:
                 raise Refused("UNKNOWN", "unknown sharedmemorycontrol request type")
             case "status":
-                told.shared_memory_status.SetInParent()
+                result.shared_memory_status.SetInParent()
             case "register":
-                self._register(asked.register)
-        return told
+                self._register(message.register)
+        return result
 
-    def _register(self, asked: Any) -> None:
-        match asked.WhichOneof("shared_memory_types"):
+    def _register(self, message: Any) -> None:
+        match message.WhichOneof("shared_memory_types"):
             case "system_shared_memory":
-                self._answers.register(asked.name, asked.system_shared_memory.shared_memory_key)
+                self._answers.register(message.name, message.system_shared_memory.shared_memory_key)
             case "cuda_shared_memory":
-                self._answers.register_cuda(asked.name)
-        told = (
-            f"failed to register shared memory region: '{asked.name}', improperly formed request."
+                self._answers.register_cuda(message.name)
+        response = (
+            f"failed to register shared memory region: '{message.name}', improperly formed request."
         )
-        raise Refused("INVALID_ARG", told)
+        raise Refused("INVALID_ARG", response)
 
     async def _infer(self, data: bytes, context: grpc.aio.ServicerContext) -> bytes:
         return await self._inferred(await _parsed(self._messages.InferRequest, data, context))
 
-    async def _inferred(self, asked: Any) -> bytes:
+    async def _inferred(self, message: Any) -> bytes:
         inference = self._answers.inference
-        told = self._messages.InferResponse()
+        result = self._messages.InferResponse()
         try:
-            checked = inference.checked(asked.model_name, asked.model_version, asked.meta_data)
-            inputs = inference.joined(checked, asked.raw_input)
+            checked = inference.checked(
+                message.model_name, message.model_version, message.meta_data
+            )
+            inputs = inference.joined(checked, message.raw_input)
             header, raw = await inference.answered(checked, inputs)
         except Refused as refused:
-            told.request_status.CopyFrom(self._answers.status(refused))
-            told.meta_data.id = asked.meta_data.id
-            told.meta_data.SetInParent()
+            result.request_status.CopyFrom(self._answers.status(refused))
+            result.meta_data.id = message.meta_data.id
+            result.meta_data.SetInParent()
         else:
-            told.request_status.CopyFrom(self._answers.status())
-            told.meta_data.CopyFrom(header)
-            told.raw_output.extend(raw)
-        return _bytes(told)
+            result.request_status.CopyFrom(self._answers.status())
+            result.meta_data.CopyFrom(header)
+            result.raw_output.extend(raw)
+        return _bytes(result)
 
     async def _stream(
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext

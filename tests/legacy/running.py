@@ -25,7 +25,7 @@ class LegacyServer:
     pid: int
     log: Path
 
-    def asked(self) -> list[dict[str, Any]]:
+    def requests(self) -> list[dict[str, Any]]:
         """What it was asked so far, and last why it died: see ``legacy.server``."""
         return [json.loads(line) for line in self.log.read_text().splitlines() if line[:1] == "{"]
 

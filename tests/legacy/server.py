@@ -24,8 +24,8 @@ SEGMENTATION_FAULT = 139
 _UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
-def note(**asked: Any) -> None:
-    print(json.dumps(asked), flush=True)  # noqa: T201 - the log is what a test reads
+def note(**message: Any) -> None:
+    print(json.dumps(message), flush=True)  # noqa: T201 - the log is what a test reads
 
 
 def die(why: str) -> None:

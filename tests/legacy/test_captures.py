@@ -59,19 +59,19 @@ def check(server: LegacyServer, case: Exchange) -> None:
     expected = replay.responses_of(case.response)
     with replay.HTTP(server.http) as connection:
         connection.send(case.request)
-        told = [connection.response() for _ in expected]
+        response = [connection.response() for _ in expected]
         rest = connection.until_closed() if case.closed else connection.rest()
-    assert all(told), "closed instead of answering"
-    assert [masked(each) for each in told if each] == [masked(each) for each in expected]
+    assert all(response), "closed instead of answering"
+    assert [masked(each) for each in response if each] == [masked(each) for each in expected]
     assert rest == b""
 
 
 @pytest.mark.parametrize("case", CALLS, ids=str)
 def test_grpc(server: LegacyServer, case: Call) -> None:
     with grpc.insecure_channel(server.grpc) as channel:
-        told, code, details = called(channel, case)
+        result, code, details = called(channel, case)
     assert (code, details) == (case.code, case.details)
-    ours = [masked_message(case.method, each) for each in told]
+    ours = [masked_message(case.method, each) for each in result]
     assert ours == [masked_message(case.method, each) for each in case.responses]
 
 

@@ -64,7 +64,7 @@ def test_the_client_minds_neither_case_nor_other_headers(
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         ((b"NV-Status:", b"X-Status:"), "no NV-Status that it can read: None"),
         ((b"code: SUCCESS", b"code: SUCCESS more: 1"), "no NV-Status that it can read"),
@@ -76,9 +76,9 @@ def test_the_client_minds_neither_case_nor_other_headers(
         ((b"\n\x06simple", b"\n\x06simplf"), "no trailer"),
     ],
 )
-def test_what_the_client_chokes_on_is_noticed(change: tuple[bytes, bytes], told: str) -> None:
+def test_what_the_client_chokes_on_is_noticed(change: tuple[bytes, bytes], expected: str) -> None:
     (line, *_) = noticed(change)
-    assert told in line
+    assert expected in line
 
 
 def test_a_missing_trailer_and_a_missing_answer_are_noticed() -> None:

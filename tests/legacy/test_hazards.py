@@ -34,7 +34,7 @@ def new() -> Iterator[LegacyServer]:
         yield running
 
 
-def asked(server: LegacyServer, request: bytes) -> Response | None:
+def response_to(server: LegacyServer, request: bytes) -> Response | None:
     with HTTP(server.http) as connection:
         connection.send(request)
         return connection.response()
@@ -42,7 +42,7 @@ def asked(server: LegacyServer, request: bytes) -> Response | None:
 
 def got(server: LegacyServer, target: str, *headers: str) -> Response:
     lines = [f"GET {target} HTTP/1.1", "Host: x", *headers, "", ""]
-    response = asked(server, "\r\n".join(lines).encode())
+    response = response_to(server, "\r\n".join(lines).encode())
     assert response
     return response
 
@@ -54,10 +54,10 @@ def infer(
         f"POST /api/infer/{model} HTTP/1.1\r\nHost: x\r\nNV-InferRequest:{header}\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
-    return asked(server, request.encode() + body)
+    return response_to(server, request.encode() + body)
 
 
-def told(response: Response | None) -> str:
+def summary(response: Response | None) -> str:
     assert response
     return response.header("NV-Status") or ""
 
@@ -86,19 +86,19 @@ WITHOUT_HEADER = b"POST /api/infer/simple HTTP/1.1\r\nHost: x\r\nContent-Length:
 @pytest.mark.parametrize("level", ["1.9", "1.15"])
 def test_a_chunked_body_kills_it(level: str) -> None:
     with started_legacy("--level", level) as server:
-        assert asked(server, CHUNKED) is None
+        assert response_to(server, CHUNKED) is None
         assert ended(server)
-        assert server.asked()[-1] == {"died": "a chunked body without Content-Length"}
+        assert server.requests()[-1] == {"died": "a chunked body without Content-Length"}
 
 
 def test_a_request_without_its_header_kills_the_old_one() -> None:
     with started_legacy() as server:
-        assert asked(server, WITHOUT_HEADER) is None
+        assert response_to(server, WITHOUT_HEADER) is None
         assert ended(server)
 
 
 def test_a_request_without_its_header_is_refused_by_the_new_one(new: LegacyServer) -> None:
-    response = asked(new, WITHOUT_HEADER)
+    response = response_to(new, WITHOUT_HEADER)
     assert response
     assert response.raw == (
         b"HTTP/1.1 400 Bad Request\r\nContent-Length: 51\r\nContent-Type: text/plain\r\n\r\n"
@@ -120,21 +120,21 @@ def test_the_new_one_closes_where_the_old_one_says_what_is_wrong(
     old: LegacyServer, new: LegacyServer, model: str, header: str, body: bytes
 ) -> None:
     assert infer(new, header, body, model) is None
-    assert "code: SUCCESS" in told(infer(new, SIMPLE))
+    assert "code: SUCCESS" in summary(infer(new, SIMPLE))
     response = infer(old, header, body, model)
     assert response
     assert response.code == 400
-    assert "code: SUCCESS" not in told(response)
+    assert "code: SUCCESS" not in summary(response)
 
 
 def test_a_header_value_may_have_8190_bytes(old: LegacyServer) -> None:
     def of_size(size: int) -> str:
         return f"{SIMPLE} #".ljust(size, "x")
 
-    assert "code: SUCCESS" in told(infer(old, of_size(8190)))
+    assert "code: SUCCESS" in summary(infer(old, of_size(8190)))
     assert infer(old, of_size(8191)) is None
     many = "\r\n".join(f"X-{i}: {'y' * 1000}" for i in range(16))
-    assert "code: SUCCESS" in told(infer(old, f"{SIMPLE}\r\n{many}"))
+    assert "code: SUCCESS" in summary(infer(old, f"{SIMPLE}\r\n{many}"))
 
 
 def test_pipelined_requests_are_lost(old: LegacyServer) -> None:
@@ -190,14 +190,14 @@ def test_the_new_one_has_it_over_grpc_too(new: LegacyServer) -> None:
 def test_an_unknown_model_in_the_words_of_each_level(
     old: LegacyServer, new: LegacyServer, model: str, of_1_9: str, of_1_15: str
 ) -> None:
-    said = told(infer(old, SIMPLE, model=model))
+    said = summary(infer(old, SIMPLE, model=model))
     assert f'code: UNAVAILABLE msg: "Inference request for unknown model {of_1_9}"' in said
-    assert f'code: UNAVAILABLE msg: "{of_1_15}"' in told(infer(new, SIMPLE, model=model))
+    assert f'code: UNAVAILABLE msg: "{of_1_15}"' in summary(infer(new, SIMPLE, model=model))
 
 
 def test_the_same_output_twice_is_an_error_for_the_new_one(new: LegacyServer) -> None:
     twice = f'batch_size: 1 {BOTH} output {{ name: "OUTPUT0" }} output {{ name: "OUTPUT0" }}'
-    said = told(infer(new, twice))
+    said = summary(infer(new, twice))
     assert r'code: INVALID_ARG msg: "output \'OUTPUT0\' already requested"' in said
 
 
@@ -205,7 +205,7 @@ def test_fields_of_a_later_level_are_unknown_to_the_old_one(
     old: LegacyServer, new: LegacyServer
 ) -> None:
     later = f"{SIMPLE} priority: 1 timeout_microseconds: 5"
-    assert "code: SUCCESS" in told(infer(new, later))
+    assert "code: SUCCESS" in summary(infer(new, later))
     response = infer(old, later)
     assert response
     assert response.headers == (("Content-Length", "0"), ("Content-Type", "text/plain"))
@@ -226,12 +226,12 @@ def test_not_ready_is_a_failure_that_says_success() -> None:
     with started_legacy("--hazard", "not_ready") as server:
         response = got(server, "/api/health/ready")
         assert response.code == 400
-        assert told(response).startswith("code: SUCCESS server_id:")
+        assert summary(response).startswith("code: SUCCESS server_id:")
         assert b"ready_state: SERVER_INITIALIZING" in got(server, "/api/status").body
         messages = Messages("1.9")
         with grpc.insecure_channel(server.grpc) as channel:
-            asking = messages.HealthRequest(mode="ready").SerializeToString()
-            answer = channel.unary_unary(f"/{SERVICE}/Health")(asking, timeout=20)
+            request = messages.HealthRequest(mode="ready").SerializeToString()
+            answer = channel.unary_unary(f"/{SERVICE}/Health")(request, timeout=20)
         assert not messages.HealthResponse.FromString(answer).health
 
 
@@ -242,11 +242,13 @@ def test_a_silent_one_closes_every_inference_and_answers_the_rest() -> None:
 
 
 def test_many_classes_make_a_large_header_and_a_delay_makes_it_late() -> None:
-    asking = 'batch_size: 1 input { name: "INPUT0" } output { name: "OUTPUT0" cls { count: 1000 } }'
+    request = (
+        'batch_size: 1 input { name: "INPUT0" } output { name: "OUTPUT0" cls { count: 1000 } }'
+    )
     scores = struct.pack("<1000f", *range(1000))
     with started_legacy("--hazard", "many_classes", "--delay-ms", "200") as server:
         begun = time.monotonic()
-        response = infer(server, asking, scores, "classify_many")
+        response = infer(server, request, scores, "classify_many")
         assert time.monotonic() - begun >= 0.2
     assert response
     header = response.header("NV-InferResponse") or ""

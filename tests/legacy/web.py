@@ -121,7 +121,7 @@ class Endpoints:
             if refused.untold or (refused.late and behaviour.closes_on_wrong_size):
                 return None
             echo = self._messages.InferResponseHeader(id=header.id)
-            return Reply(400, [*_told(echo), *_status(status), _BYTES])
+            return Reply(400, [*_header_lines(echo), *_status(status), _BYTES])
 
     async def _inferred(self, request: Request, model: str, version: int, header: Any) -> Reply:
         inference = self._answers.inference
@@ -129,8 +129,8 @@ class Endpoints:
         response, raw = await inference.answered(checked, inference.split(checked, request.body))
         binary = request.format == "binary"
         trailer = response.SerializeToString() if binary else debug_string(response)
-        told = [*_told(response), *_status(self._answers.status()), _BYTES]
-        return Reply(200, told, b"".join(raw) + trailer)
+        status = [*_header_lines(response), *_status(self._answers.status()), _BYTES]
+        return Reply(200, status, b"".join(raw) + trailer)
 
     def other(self, request: Request) -> Reply:
         """The reply to anything but an inference."""
@@ -202,7 +202,7 @@ class Endpoints:
         return BAD
 
 
-def _told(header: Any) -> list[tuple[str, str]]:
+def _header_lines(header: Any) -> list[tuple[str, str]]:
     return [("NV-InferResponse", short_debug_string(header).decode())]
 
 

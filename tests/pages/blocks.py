@@ -62,7 +62,7 @@ def _fences(text: str) -> Iterator[tuple[Block, int]]:
             first, after = token.map
             language = (token.info.split() or [""])[0] if token.type == "fence" else ""
             yield Block(language, token.content, first + 2, needs), after
-        if token.type == "html_block" and (told := _NEEDS.fullmatch(token.content.strip())):
-            needs = frozenset(re.split(r"[, ]+", told[1].strip()))
+        if token.type == "html_block" and (result := _NEEDS.fullmatch(token.content.strip())):
+            needs = frozenset(re.split(r"[, ]+", result[1].strip()))
         elif token.nesting >= 0:
             needs = frozenset()

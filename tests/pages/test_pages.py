@@ -34,7 +34,7 @@ HERE_AND_NOW = ("README.md", "docs/tutorial.md")
 LANGUAGES = {COMMANDS, "text", "yaml", "json", "python"}
 PROGRAMS = {"grpcurl", "helm", "kubectl", "openssl"}
 """What a block may need, and has where it is installed."""
-ASKED_FOR = {
+OPTIONAL_NEEDS = {
     "cluster", "docker", "gpu", "minutes", "network", "systemctl", "triton", "trtserver",
 }  # fmt: skip
 """What a block may need, and has where somebody says so: it reaches beyond the test."""
@@ -89,13 +89,16 @@ def test_a_page_for_clients_of_other_machines(tmp_path: Path) -> None:
 def test_commands_that_are_left_out_could_be_run(page: Path) -> None:
     left_out = [block for block in blocks_of(page) if is_left_out(block)]
     for block in left_out:
-        assert block.needs <= PROGRAMS | ASKED_FOR, (block.line, "has a need that is not known")
+        assert block.needs <= PROGRAMS | OPTIONAL_NEEDS, (
+            block.line,
+            "has a need that is not known",
+        )
         if block.language == COMMANDS:
             bash = [shutil.which("bash") or "bash", "-n"]
-            told = subprocess.run(
+            result = subprocess.run(
                 bash, input=block.text, capture_output=True, text=True, check=False
             )
-            assert told.returncode == 0, (block.line, told.stderr)
+            assert result.returncode == 0, (block.line, result.stderr)
         for path in PATHS.findall(block.text):
             assert (PROJECT / path).exists(), (block.line, path)
     needs = sorted({need for block in left_out for need in block.needs - MAY})

@@ -59,12 +59,12 @@ routes:
   - {{model: "*", backend: embedded}}
 """
 MODELS = ("bert-base", "resnet50", "speech-2019", "ranker-v1", "camera-7", "identity")
-_ASKED = 0.01
+_POLL_SECONDS = 0.01
 """Seconds between two requests: something is to flow, on a machine with other things to do."""
 
 
 @dataclass
-class Site:
+class Harness:
     """``file`` is the configuration's."""
 
     gateway: Infergate
@@ -81,21 +81,21 @@ class Site:
 
 
 @contextmanager
-def started_site(workers: int = 1) -> Iterator[Site]:
+def started_harness(workers: int = 1) -> Iterator[Harness]:
     with ExitStack() as stack:
         one, two = (stack.enter_context(started_infergate(DEMO)) for _ in range(2))
         config = CONFIG.format(one=one, two=two, workers=workers)
         gateway = stack.enter_context(started_infergate(config, LISTENERS))
-        site = Site(gateway, gateway.log.parent / "routes.yaml")
-        until(lambda: site.serving() == workers, "all workers serve")
-        yield site
+        harness = Harness(gateway, gateway.log.parent / "routes.yaml")
+        until(lambda: harness.serving() == workers, "all workers serve")
+        yield harness
 
 
 @contextmanager
-def traffic(site: Site) -> Iterator[None]:
+def traffic(harness: Harness) -> Iterator[None]:
     """Clients of every protocol ask as long as this lasts."""
     stop = threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(_ask(site, stop)))
+    thread = threading.Thread(target=lambda: asyncio.run(_ask(harness, stop)))
     thread.start()
     try:
         yield
@@ -104,7 +104,7 @@ def traffic(site: Site) -> Iterator[None]:
         thread.join()
 
 
-async def _ask(site: Site, stop: threading.Event) -> None:
+async def _ask(harness: Harness, stop: threading.Event) -> None:
     speakers = [each for each in CLIENT_KINDS if each.listener in {"http", "grpc"}]
     clients = {}
     tensor = tensor_from_array("INPUT0", Datatype.FP32, np.linspace(0, 1, 64, dtype="f4"))
@@ -114,7 +114,7 @@ async def _ask(site: Site, stop: threading.Event) -> None:
         model = MODELS[min(int(numbers.exponential(1.4)), len(MODELS) - 1)]
         if numbers.random() < 0.02:
             model = "old-model"
-        address = getattr(site.gateway, speaker.listener)
+        address = getattr(harness.gateway, speaker.listener)
         host, _, port = address.rpartition(":")
         endpoint = Endpoint(host, int(port), path=speaker.path(model, ""))
         key = (speaker.name, endpoint)
@@ -123,6 +123,6 @@ async def _ask(site: Site, stop: threading.Event) -> None:
         request = InferRequest(model, inputs=(replace(tensor, name="INPUT0"),))
         with contextlib.suppress(GatewayError):
             await clients[key].perform(request, RequestContext("traffic"))
-        await asyncio.sleep(_ASKED)
+        await asyncio.sleep(_POLL_SECONDS)
     for each in clients.values():
         await each.close()

@@ -30,7 +30,7 @@ from typing import Any
 _NEW_NETWORK = 0x40000000
 _DEVICES = ("null", "zero", "random", "urandom")
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
-_LEAST = ("--clear-groups", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs")
+_UNPRIVILEGED = ("--clear-groups", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs")
 _SECONDS = 100.0
 
 
@@ -62,23 +62,23 @@ def run(*argv: str) -> None:
 
 def in_root(stage: Stage, *argv: str) -> list[str]:
     """A command line that runs ``argv`` in the stage, with its environment and nothing else."""
-    told = [f"{name}={value}" for name, value in stage.env.items()]
-    return ["chroot", str(stage.root), "/usr/bin/env", "-i", f"-C{stage.folder}", *told, *argv]
+    result = [f"{name}={value}" for name, value in stage.env.items()]
+    return ["chroot", str(stage.root), "/usr/bin/env", "-i", f"-C{stage.folder}", *result, *argv]
 
 
 def made_stage(scratch: Path, number: int) -> Stage:
-    place = scratch / str(number)
+    path = scratch / str(number)
     for name in ("upper", "work", "root"):
-        (place / name).mkdir(parents=True)
-    layers = f"lowerdir=/,upperdir={place}/upper,workdir={place}/work"
-    run("mount", "-t", "overlay", "overlay", "-o", layers, str(place / "root"))
-    run("mount", "--bind", "/proc", str(place / "root" / "proc"))
-    run("mount", "-t", "tmpfs", "tmpfs", str(place / "root" / "dev"))
+        (path / name).mkdir(parents=True)
+    layers = f"lowerdir=/,upperdir={path}/upper,workdir={path}/work"
+    run("mount", "-t", "overlay", "overlay", "-o", layers, str(path / "root"))
+    run("mount", "--bind", "/proc", str(path / "root" / "proc"))
+    run("mount", "-t", "tmpfs", "tmpfs", str(path / "root" / "dev"))
     for name in _DEVICES:
-        (place / "root" / "dev" / name).touch()
-        run("mount", "--bind", f"/dev/{name}", str(place / "root" / "dev" / name))
+        (path / "root" / "dev" / name).touch()
+        run("mount", "--bind", f"/dev/{name}", str(path / "root" / "dev" / name))
     kept = {name: os.environ[name] for name in os.environ if name.startswith("PIP_")}
-    return Stage(place / "root", {"PATH": _PATH, "HOME": "/root", **kept})
+    return Stage(path / "root", {"PATH": _PATH, "HOME": "/root", **kept})
 
 
 def sent(project: Path, scratch: Path) -> Path:
@@ -102,16 +102,16 @@ def sent(project: Path, scratch: Path) -> Path:
 
 def copy(sources: Sequence[Path], root: Path, target: str) -> None:
     """Docker's COPY: a folder's contents, files into what ends with a slash."""
-    place = root / target.lstrip("/")
+    path = root / target.lstrip("/")
     for source in sources:
         if source.is_dir():
-            shutil.copytree(source, place, symlinks=True, dirs_exist_ok=True)
+            shutil.copytree(source, path, symlinks=True, dirs_exist_ok=True)
         elif target.endswith("/"):
-            place.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, place)
+            path.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, path)
         else:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, place)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, path)
 
 
 def built(project: Path, scratch: Path) -> Stage:
@@ -164,7 +164,7 @@ def ran(stage: Stage, more: Sequence[str]) -> dict[str, Any]:
     entry = [*json.loads(stage.says["ENTRYPOINT"]), *json.loads(stage.says["CMD"]), *more]
     user, _, group = stage.says["USER"].partition(":")
     checks = json.loads(stage.says["HEALTHCHECK"].partition(" CMD ")[2])
-    as_user = ["setpriv", f"--reuid={user}", f"--regid={group}", *_LEAST]
+    as_user = ["setpriv", f"--reuid={user}", f"--regid={group}", *_UNPRIVILEGED]
     log = stage.root.parent / "log"
     with log.open("w") as out:
         process = subprocess.Popen(
@@ -181,7 +181,7 @@ def ran(stage: Stage, more: Sequence[str]) -> dict[str, Any]:
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.2)
     status = Path(f"/proc/{process.pid}/status").read_text()
-    answers = [asked([1.5, 2.5]), asked([float(i) for i in range(100_000)])]
+    answers = [echoes([1.5, 2.5]), echoes([float(i) for i in range(100_000)])]
     process.send_signal(signal.Signals[stage.says["STOPSIGNAL"]])
     code = process.wait(_SECONDS)
     return {
@@ -194,7 +194,7 @@ def ran(stage: Stage, more: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def asked(values: Sequence[float]) -> bool:
+def echoes(values: Sequence[float]) -> bool:
     """Whether the model that gives back what it is given does so."""
     tensor: Mapping[str, Any] = {
         "name": "INPUT0", "datatype": "FP32", "shape": [len(values)], "data": values,
@@ -202,8 +202,8 @@ def asked(values: Sequence[float]) -> bool:
     body = json.dumps({"inputs": [tensor]}).encode()
     address = "http://127.0.0.1:8000/v2/models/identity/infer"
     with urllib.request.urlopen(address, body, timeout=_SECONDS) as answer:
-        told = json.load(answer)
-    return bool(told["outputs"][0]["data"] == values)
+        document = json.load(answer)
+    return bool(document["outputs"][0]["data"] == values)
 
 
 def main(project: Path, scratch: Path) -> None:
@@ -216,8 +216,8 @@ def main(project: Path, scratch: Path) -> None:
     assert ctypes.CDLL(None, use_errno=True).unshare(_NEW_NETWORK) == 0
     run("ip", "link", "set", "lo", "up")
     programs = sorted(each.name for each in (stage.root / "opt/infergate/bin").iterdir())
-    told = {"one": ran(stage, ()), "two": ran(stage, ("--workers", "2")), "programs": programs}
-    sys.stdout.write(json.dumps(told))
+    fields = {"one": ran(stage, ()), "two": ran(stage, ("--workers", "2")), "programs": programs}
+    sys.stdout.write(json.dumps(fields))
 
 
 if __name__ == "__main__":

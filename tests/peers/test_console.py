@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 
 from e2e.running import started_infergate
-from peers.console_site import DEMO, LISTENERS, Site, started_site, traffic
+from peers.console_site import DEMO, LISTENERS, Harness, started_harness, traffic
 from peers.support.chromium import Page, chromium, opened_page
 
 pytestmark = pytest.mark.peers
@@ -81,23 +81,23 @@ def browser() -> None:
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
-    with started_site() as running, traffic(running):
+def harness() -> Iterator[Harness]:
+    with started_harness() as running, traffic(running):
         yield running
 
 
 @pytest_asyncio.fixture
-async def page(site: Site) -> AsyncIterator[Page]:
+async def page(harness: Harness) -> AsyncIterator[Page]:
     async with opened_page() as opened:
         await opened.look(*WIDE)
-        await opened.open(site.url)
+        await opened.open(harness.url)
         await opened.until(
             "document.querySelectorAll('#column-routes .node').length > 3", "it is drawn"
         )
         yield opened
         assert opened.complaints == []
-        own = f"http://{site.gateway.admin}/"
-        assert [each for each in opened.asked if not each.startswith(own)] == []
+        own = f"http://{harness.gateway.admin}/"
+        assert [each for each in opened.requests if not each.startswith(own)] == []
 
 
 @pytest.fixture
@@ -146,11 +146,11 @@ async def test_the_table_tells_what_was_translated_and_what_went_on_as_it_came(p
     assert await page.eval("document.querySelectorAll('#matrix tbody tr').length") == 5
 
 
-async def test_errors_are_explained(page: Page, site: Site) -> None:
+async def test_errors_are_explained(page: Page, harness: Harness) -> None:
     code = urllib.parse.quote("<img src=x onerror=window.bad=1>", safe="")
     with pytest.raises(urllib.error.HTTPError):
         await asyncio.to_thread(
-            urllib.request.urlopen, f"http://{site.gateway.http}/v2/models/{code}/ready"
+            urllib.request.urlopen, f"http://{harness.gateway.http}/v2/models/{code}/ready"
         )
     await turn_to(page, "errors")
     await page.until("document.getElementById('failures').textContent.includes('<img src=x')")
@@ -163,25 +163,27 @@ async def test_errors_are_explained(page: Page, site: Site) -> None:
     await page.until("document.querySelector('.failure details[open] td')")
 
 
-async def test_the_configuration_is_shown_compared_and_reloaded(page: Page, site: Site) -> None:
+async def test_the_configuration_is_shown_compared_and_reloaded(
+    page: Page, harness: Harness
+) -> None:
     await turn_to(page, "config")
     await page.until("document.getElementById('loaded').textContent.includes('triton-fleet')")
     await page.until("document.querySelector('#diff .same')")
-    text = site.file.read_text()
-    site.file.write_text(text.replace("percent: 10", "percent: 25"))
+    text = harness.file.read_text()
+    harness.file.write_text(text.replace("percent: 10", "percent: 25"))
     await page.eval("document.getElementById('look').click()")
     await page.until("document.querySelector('#diff .plus')?.textContent.includes('25')")
     await page.eval("document.getElementById('reload').click()")
     await page.until("document.getElementById('reload-note').textContent === 'Reloaded.'")
     await page.until("document.querySelector('#diff .same')")
     await page.until("document.getElementById('config-facts').textContent.includes('POST /reload')")
-    site.file.write_text(text.replace("percent: 10", "percent: many"))
+    harness.file.write_text(text.replace("percent: 10", "percent: many"))
     await page.eval("document.getElementById('look').click()")
     await page.until("document.querySelector('#diff pre')?.textContent.includes('percent')")
     await page.eval("document.getElementById('reload').click()")
     await page.until("document.getElementById('reload-note').textContent.startsWith('Rejected')")
     page.complaints.clear()  # the browser's, of a status 500
-    site.file.write_text(text)
+    harness.file.write_text(text)
 
 
 async def test_a_request_of_any_protocol_is_tried_and_both_sides_are_shown(
@@ -238,29 +240,29 @@ async def test_where_there_are_keys_one_is_needed_to_act() -> None:
             await page.eval("document.getElementById('key').value = 'opensesame'")
             await page.eval("document.getElementById('send').click()")
             await page.until("document.querySelector('#try-summary .pill')?.textContent === 'ok'")
-            assert not any("opensesame" in each for each in page.asked)
+            assert not any("opensesame" in each for each in page.requests)
             page.complaints.clear()  # the browser's, of a status 401
 
 
-async def test_a_page_of_elsewhere_cannot_act(page: Page, site: Site) -> None:
+async def test_a_page_of_elsewhere_cannot_act(page: Page, harness: Harness) -> None:
     """The browser itself is asked to send what such a page could."""
-    other = f"http://{site.gateway.http}"
+    other = f"http://{harness.gateway.http}"
     await page.open(f"{other}/v2")
-    url = f"http://{site.gateway.admin}/reload"
-    before = number(site)
+    url = f"http://{harness.gateway.admin}/reload"
+    before = number(harness)
     for how in (
         "{method: 'POST', mode: 'no-cors'}",
         "{method: 'POST', mode: 'no-cors', headers: {'content-type': 'text/plain'}, body: '{}'}",
         "{method: 'POST', headers: {'x-infergate-console': '1'}}",
     ):
         await page.eval(f"fetch('{url}', {how}).then(() => 'sent', () => 'refused')")
-    assert number(site) == before
+    assert number(harness) == before
     page.complaints.clear()  # that is what the browser complains of
-    page.asked.clear()
+    page.requests.clear()
 
 
-def number(site: Site) -> Any:
-    with urllib.request.urlopen(f"http://{site.gateway.admin}/config") as answer:
+def number(harness: Harness) -> Any:
+    with urllib.request.urlopen(f"http://{harness.gateway.admin}/config") as answer:
         return answer.read()
 
 
@@ -276,7 +278,9 @@ async def test_no_code_but_its_own_runs(page: Page) -> None:
     blocked = [each for each in page.complaints if "Content Security Policy" in each]
     assert len(blocked) == len(page.complaints) == 2
     page.complaints.clear()
-    page.asked[:] = [each for each in page.asked if not each.startswith("http://127.0.0.1:9/")]
+    page.requests[:] = [
+        each for each in page.requests if not each.startswith("http://127.0.0.1:9/")
+    ]
 
 
 async def test_it_can_be_used_by_keyboard(page: Page) -> None:

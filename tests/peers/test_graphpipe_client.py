@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from e2e.running import LISTENERS, Infergate, started_infergate
-from peers.support.graphpipe import told_by_graphpipe, told_by_graphpipe_js
+from peers.support.graphpipe import graphpipe_js_report, graphpipe_report
 from peers.support.installed import Installed
 from peers.support.process import free_ports
 from peers.support.triton import Triton
@@ -195,8 +195,8 @@ class Server:
     def responding(self) -> dict[str, str]:
         """Listeners that tell errors by responses."""
         port = self.ports["responding"]
-        told = dict.fromkeys((*SUMS, *IDENTITIES), f"http://127.0.0.1:{port}")
-        return {**told, "nosuch": f"http://127.0.0.1:{self.ports['nosuch, responding']}"}
+        fields = dict.fromkeys((*SUMS, *IDENTITIES), f"http://127.0.0.1:{port}")
+        return {**fields, "nosuch": f"http://127.0.0.1:{self.ports['nosuch, responding']}"}
 
 
 IN_TRITON = {
@@ -244,12 +244,12 @@ def target(request: pytest.FixtureRequest) -> Target:
 
 @pytest.fixture(scope="module")
 def by_python(server: Server, target: Target, graphpipe: Installed) -> dict[str, Any]:
-    return told_by_graphpipe(target.at(server))
+    return graphpipe_report(target.at(server))
 
 
 @pytest.fixture(scope="module")
 def by_js(server: Server, target: Target, graphpipe_js: None) -> dict[str, Any]:
-    return told_by_graphpipe_js(target.at(server))
+    return graphpipe_js_report(target.at(server))
 
 
 def expected(scenario: str, outcomes: dict[str, Any], target: Target) -> Any:
@@ -278,18 +278,18 @@ def test_no_scenario_of_js_is_forgotten(by_js: dict[str, Any]) -> None:
 def test_python_reads_the_words_of_a_response(server: Server, graphpipe: Installed) -> None:
     """Which a status keeps from it. JavaScript's client takes such an answer for one without
     outputs."""
-    told = told_by_graphpipe(server.responding() | {"fail": server.responding()["nosuch"]})
-    assert told["error_unknown_model"]["error"].startswith("unknown model 'nosuch'")
-    assert "missing required input(s) ['INPUT1']" in told["error_missing_input"]["error"]
-    assert "input 2 has no name" in told["error_inputs_without_names"]["error"]
-    assert "unexpected inference input 'nope'" in told["error_unknown_input"]["error"]
-    assert "unexpected inference output 'nope'" in told["error_unknown_output"]["error"]
-    assert "Expected [-1,16], got [1,3]" in told["error_shape"]["error"]
-    assert "data-type is 'FP64'" in told["error_datatype"]["error"]
-    assert told["unnamed"] == OUTCOMES["unnamed"]
+    result = graphpipe_report(server.responding() | {"fail": server.responding()["nosuch"]})
+    assert result["error_unknown_model"]["error"].startswith("unknown model 'nosuch'")
+    assert "missing required input(s) ['INPUT1']" in result["error_missing_input"]["error"]
+    assert "input 2 has no name" in result["error_inputs_without_names"]["error"]
+    assert "unexpected inference input 'nope'" in result["error_unknown_input"]["error"]
+    assert "unexpected inference output 'nope'" in result["error_unknown_output"]["error"]
+    assert "Expected [-1,16], got [1,3]" in result["error_shape"]["error"]
+    assert "data-type is 'FP64'" in result["error_datatype"]["error"]
+    assert result["unnamed"] == OUTCOMES["unnamed"]
 
 
 def test_js_does_not_notice_a_response(server: Server, graphpipe_js: None) -> None:
-    told = told_by_graphpipe_js(server.responding())
-    assert told["error_missing_input"] == ok([])
-    assert told["many"] == JS_OUTCOMES["many"]
+    result = graphpipe_js_report(server.responding())
+    assert result["error_missing_input"] == ok([])
+    assert result["many"] == JS_OUTCOMES["many"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from e2e.running import Infergate, started_infergate
-from peers.support.kserve import KServe, started_transformer, told_by_kserve
+from peers.support.kserve import KServe, kserve_report, started_transformer
 from peers.support.mlserver import MLServer
 
 pytestmark = pytest.mark.peers
@@ -37,7 +37,7 @@ def gateway(
 
 
 def test_the_sdk(gateway: Infergate) -> None:
-    assert told_by_kserve(gateway.http, gateway.grpc) == {
+    assert kserve_report(gateway.http, gateway.grpc) == {
         "rest live": True,
         "rest ready": True,
         "rest model ready": True,
@@ -65,7 +65,7 @@ def test_a_transformer(gateway: Infergate, protocol: str) -> None:
         with urllib.request.urlopen(f"{url}/ready") as answer:
             assert json.load(answer)["ready"] is True
         headers = {"Content-Type": "application/json"}
-        asked = urllib.request.Request(f"{url}/infer", json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(asked) as answer:
+        request = urllib.request.Request(f"{url}/infer", json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request) as answer:
             outputs = {each["name"]: each["data"] for each in json.load(answer)["outputs"]}
     assert outputs == {"OUTPUT0": [6] * 16, "OUTPUT1": [-1] * 16}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from legacy.targets import TARGETS, Target
-from peers.support.legacy_client import told_by_legacy_client
+from peers.support.legacy_client import legacy_client_report
 
 
 def ok(value: Any) -> dict[str, Any]:
@@ -112,12 +112,12 @@ def target(request: pytest.FixtureRequest, legacy_client: None) -> Iterator[Targ
 
 @pytest.fixture(scope="module")
 def over_http(target: Target) -> dict[str, Any]:
-    return told_by_legacy_client("http", target.http)
+    return legacy_client_report("http", target.http)
 
 
 @pytest.fixture(scope="module")
 def over_grpc(target: Target) -> dict[str, Any]:
-    return told_by_legacy_client("grpc", target.grpc)
+    return legacy_client_report("grpc", target.grpc)
 
 
 @pytest.mark.parametrize("scenario", OUTCOMES)

@@ -66,8 +66,8 @@ def test_identity_over_grpc(server: MLServer | KServe) -> None:
     array = np.array([1.5, -2.0], np.float32)
     tensor = client.InferInput("INPUT0", [2], "FP32")
     tensor.set_data_from_numpy(array)
-    with client.InferenceServerClient(server.grpc) as asked:
-        answer = asked.infer("identity", [tensor])
+    with client.InferenceServerClient(server.grpc) as triton_client:
+        answer = triton_client.infer("identity", [tensor])
     np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), array)
 
 

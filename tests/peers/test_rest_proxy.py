@@ -47,15 +47,15 @@ def gateway(triton: Triton) -> Iterator[Infergate]:
 
 
 @pytest.fixture(params=FORMS)
-def asked(request: pytest.FixtureRequest, gateway: Infergate) -> Iterator[Client]:
+def triton_client(request: pytest.FixtureRequest, gateway: Infergate) -> Iterator[Client]:
     with client(request.param, gateway.http, gateway.grpc) as made:
         yield made
 
 
 @pytest.mark.parametrize("datatype", ARRAYS)
-def test_each_datatype(asked: Client, datatype: str) -> None:
+def test_each_datatype(triton_client: Client, datatype: str) -> None:
     array = ARRAYS[datatype]
-    result = asked.infer(f"id_{datatype}", [asked.input("INPUT0", array, datatype)])
+    result = triton_client.infer(f"id_{datatype}", [triton_client.input("INPUT0", array, datatype)])
     found = result.as_numpy("OUTPUT0")
     assert found.dtype == array.dtype
     assert found.tolist() == array.tolist()
@@ -64,20 +64,22 @@ def test_each_datatype(asked: Client, datatype: str) -> None:
 @pytest.mark.parametrize("mark", ["base64", "b64", "BASE64", "B64"])
 def test_base64_of_clients(gateway: Infergate, mark: str) -> None:
     tensor = {"name": "INPUT0", "datatype": "BYTES", "shape": [2], "data": ["/w==", ""]}
-    asked = urllib.request.Request(
+    triton_client = urllib.request.Request(
         f"http://{gateway.http}/v2/models/direct/infer",
         json.dumps({"inputs": [tensor | {"parameters": {"content_type": mark}}]}).encode(),
     )
-    with urllib.request.urlopen(asked) as answer:
+    with urllib.request.urlopen(triton_client) as answer:
         (output,) = json.load(answer)["outputs"]
     assert output["parameters"] == {"content_type": "base64"}
     assert output["data"] == tensor["data"]
 
 
-def test_metadata_and_errors(asked: Client) -> None:
-    told = asked.get_model_metadata("simple", **({} if asked.http else {"as_json": True}))
-    shapes = [[int(each) for each in tensor["shape"]] for tensor in told["inputs"]]
+def test_metadata_and_errors(triton_client: Client) -> None:
+    metadata = triton_client.get_model_metadata(
+        "simple", **({} if triton_client.http else {"as_json": True})
+    )
+    shapes = [[int(each) for each in tensor["shape"]] for tensor in metadata["inputs"]]
     assert shapes == [[-1, 16]] * 2
     with pytest.raises(InferenceServerException, match="unknown model") as caught:
-        asked.infer("nosuch", [asked.input("INPUT0", ARRAYS["FP32"], "FP32")])
+        triton_client.infer("nosuch", [triton_client.input("INPUT0", ARRAYS["FP32"], "FP32")])
     assert caught.value.status() in {"404", "StatusCode.NOT_FOUND"}

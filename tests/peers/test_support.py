@@ -72,9 +72,9 @@ def test_what_is_forked_has_its_own_arguments_folder_environment_and_log(tmp_pat
     assert checked.wait(100) == 2
     assert checked.poll() == 2
     assert "nowhere" in (tmp_path / "log").read_text()
-    told = become(tmp_path, "--version")
-    assert told is not None
-    assert told.wait(100) == 0
+    result = become(tmp_path, "--version")
+    assert result is not None
+    assert result.wait(100) == 0
     assert (tmp_path / "log").read_text().startswith("infergate ")
 
 
@@ -111,8 +111,8 @@ def test_what_is_forked_gives_ids_of_its_own() -> None:
             socket.create_connection(running.http.split(":")) as client,
         ):
             client.sendall(b"GET /v2/models/y HTTP/1.0\r\n\r\n")
-            told = client.makefile("rb").read().lower()
-        ids.add(told.partition(b"x-request-id: ")[2].partition(b"\r\n")[0])
+            result = client.makefile("rb").read().lower()
+        ids.add(result.partition(b"x-request-id: ")[2].partition(b"\r\n")[0])
     assert b"" not in ids
     assert len(ids) == 2
 
@@ -125,9 +125,9 @@ def test_its_end_is_seen_by_who_has_many_descriptors(tmp_path: Path) -> None:
         with ExitStack() as many:
             for _ in range(1024):
                 many.enter_context(Path(os.devnull).open())
-            told = become(tmp_path, "--version")
-            assert told is not None
-            assert told.wait(100) == 0
+            result = become(tmp_path, "--version")
+            assert result is not None
+            assert result.wait(100) == 0
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -205,9 +205,7 @@ def test_libpython_of_this_interpreter_is_taken_where_it_lies(
     assert libpython.library_path(tmp_path / "keep") == str(tmp_path)
 
 
-def test_libpython_that_nobody_has_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_libpython_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libpython.sysconfig, "get_config_var", lambda _: str(tmp_path))
     monkeypatch.setattr(libpython.sys, "base_prefix", str(tmp_path))
     monkeypatch.setattr(libpython.ctypes.util, "find_library", lambda _: None)

@@ -28,7 +28,7 @@ VALUES = {
 
 
 @pytest.fixture
-def asked(triton: Triton) -> Iterator[client.InferenceServerClient]:
+def triton_client(triton: Triton) -> Iterator[client.InferenceServerClient]:
     with client.InferenceServerClient(triton.grpc) as made:
         yield made
 
@@ -40,39 +40,43 @@ def given(name: str, datatype: str, array: npt.NDArray[np.generic]) -> client.In
 
 
 @pytest.mark.parametrize("datatype", VALUES)
-def test_identity_of_each_datatype(asked: client.InferenceServerClient, datatype: str) -> None:
+def test_identity_of_each_datatype(
+    triton_client: client.InferenceServerClient, datatype: str
+) -> None:
     array = VALUES[datatype]
-    answer = asked.infer(f"id_{datatype}", [given("INPUT0", datatype, array)])
+    answer = triton_client.infer(f"id_{datatype}", [given("INPUT0", datatype, array)])
     assert answer.get_output("OUTPUT0").datatype == datatype
     np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), array)
 
 
 @pytest.mark.parametrize("model", [model.name for model in MODELS])
-def test_every_model_is_ready(asked: client.InferenceServerClient, model: str) -> None:
+def test_every_model_is_ready(triton_client: client.InferenceServerClient, model: str) -> None:
     version = "3" if model == "versions" else "1"
-    assert asked.is_model_ready(model, version)
+    assert triton_client.is_model_ready(model, version)
 
 
-def test_simple(asked: client.InferenceServerClient) -> None:
+def test_simple(triton_client: client.InferenceServerClient) -> None:
     a, b = np.arange(16, dtype=np.int32).reshape(1, 16), np.ones((1, 16), np.int32)
-    answer = asked.infer("simple", [given("INPUT0", "INT32", a), given("INPUT1", "INT32", b)])
+    answer = triton_client.infer(
+        "simple", [given("INPUT0", "INT32", a), given("INPUT1", "INT32", b)]
+    )
     np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), a + b)
     np.testing.assert_array_equal(answer.as_numpy("OUTPUT1"), a - b)
 
 
-def test_simple_string(asked: client.InferenceServerClient) -> None:
+def test_simple_string(triton_client: client.InferenceServerClient) -> None:
     a = np.array([[str(n).encode() for n in range(16)]], np.object_)
-    answer = asked.infer(
+    answer = triton_client.infer(
         "simple_string", [given("INPUT0", "BYTES", a), given("INPUT1", "BYTES", a)]
     )
     assert answer.as_numpy("OUTPUT0").ravel().tolist() == [b"%d" % (2 * n) for n in range(16)]
     assert answer.as_numpy("OUTPUT1").ravel().tolist() == [b"0"] * 16
 
 
-def test_classification_has_labels(asked: client.InferenceServerClient) -> None:
+def test_classification_has_labels(triton_client: client.InferenceServerClient) -> None:
     scores = np.zeros(10, np.float32)
     scores[3] = 4
-    answer = asked.infer(
+    answer = triton_client.infer(
         "classify",
         [given("INPUT0", "FP32", scores)],
         outputs=[client.InferRequestedOutput("OUTPUT0", class_count=1)],
@@ -80,19 +84,23 @@ def test_classification_has_labels(asked: client.InferenceServerClient) -> None:
     assert answer.as_numpy("OUTPUT0").tolist() == [f"4.000000:3:{LABELS[3]}".encode()]
 
 
-@pytest.mark.parametrize(("asked_for", "told"), [("1", 1), ("3", 3), ("", 3)])
-def test_versions(asked: client.InferenceServerClient, asked_for: str, told: int) -> None:
+@pytest.mark.parametrize(("requested", "expected"), [("1", 1), ("3", 3), ("", 3)])
+def test_versions(
+    triton_client: client.InferenceServerClient, requested: str, expected: int
+) -> None:
     nothing = given("INPUT0", "INT32", np.zeros(1, np.int32))
-    answer = asked.infer("versions", [nothing], model_version=asked_for)
-    assert answer.as_numpy("VERSION").tolist() == [told]
+    answer = triton_client.infer("versions", [nothing], model_version=requested)
+    assert answer.as_numpy("VERSION").tolist() == [expected]
 
 
-def test_slow_meets_a_deadline(asked: client.InferenceServerClient) -> None:
+def test_slow_meets_a_deadline(triton_client: client.InferenceServerClient) -> None:
     value = np.array([7], np.int32)
 
     def slow(seconds: float, timeout: float | None) -> client.InferResult:
         wait = given("SECONDS", "FP32", np.array([seconds], np.float32))
-        return asked.infer("slow", [given("INPUT0", "INT32", value), wait], client_timeout=timeout)
+        return triton_client.infer(
+            "slow", [given("INPUT0", "INT32", value), wait], client_timeout=timeout
+        )
 
     before = slow(0, None).as_numpy("CANCELLED").item()
     with pytest.raises(InferenceServerException, match=r"Deadline|CANCELLED"):
@@ -103,9 +111,11 @@ def test_slow_meets_a_deadline(asked: client.InferenceServerClient) -> None:
 
 
 @pytest.mark.parametrize("kind", ["NOT_FOUND", "UNAVAILABLE", "INVALID_ARG", "anything"])
-def test_fail(asked: client.InferenceServerClient, kind: str) -> None:
+def test_fail(triton_client: client.InferenceServerClient, kind: str) -> None:
     with pytest.raises(InferenceServerException, match=kind):
-        asked.infer("fail", [given("INPUT0", "BYTES", np.array([kind.encode()], np.object_))])
+        triton_client.infer(
+            "fail", [given("INPUT0", "BYTES", np.array([kind.encode()], np.object_))]
+        )
 
 
 def test_repeat_answers_many_times(triton: Triton) -> None:

@@ -163,7 +163,7 @@ def _without_init(module: str) -> str:
     return module.removesuffix(".__init__")
 
 
-def _room(module: str) -> str:
+def _package(module: str) -> str:
     return module.split(".", maxsplit=1)[0]
 
 
@@ -173,42 +173,42 @@ def _own(module: str) -> str:
     return ".".join(parts[:2]) if parts[0] == "codecs" else parts[0]
 
 
-def _within(module: str, place: str) -> bool:
-    return module == place or module.startswith(f"{place}.")
+def _within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
 
 
 def _forbidden(module: str, imported: str) -> str:
     """Why ``module`` may not import ``imported``; empty if it may."""
     top = imported.split(".", maxsplit=1)[0]
-    room = _room(module)
+    package = _package(module)
     if top == "infergate":
         return _wrong_arrow(module, imported.removeprefix("infergate").removeprefix("."))
     if top in ONLY_IN and not module.startswith(ONLY_IN[top]):
         return f"only {' and '.join(ONLY_IN[top])}* may"
-    if room == "codecs" and top in IMPURE:
+    if package == "codecs" and top in IMPURE:
         return "codecs are pure"
-    if room == "core" and top != "numpy" and top not in sys.stdlib_module_names:
+    if package == "core" and top != "numpy" and top not in sys.stdlib_module_names:
         return "core needs numpy and the standard library only"
     return ""
 
 
 def _wrong_arrow(module: str, imported: str) -> str:
-    room = _room(module)
+    package = _package(module)
     if not imported:
-        return "it has no use for the version" if room in WITHOUT_VERSION else ""
-    if room not in ARROWS:
-        return f"room '{room}' has no rule in ARROWS"
-    if room == "transport" and _room(imported) == "transport":
+        return "it has no use for the version" if package in WITHOUT_VERSION else ""
+    if package not in ARROWS:
+        return f"room '{package}' has no rule in ARROWS"
+    if package == "transport" and _package(imported) == "transport":
         return _wrong_transport_arrow(module, imported)
-    allowed = (_own(module), *ARROWS[room])
-    if any(_within(imported, place) for place in allowed):
+    allowed = (_own(module), *ARROWS[package])
+    if any(_within(imported, shared) for shared in allowed):
         return ""
-    return f"{room} may import {', '.join(ARROWS[room]) or 'nothing'}"
+    return f"{package} may import {', '.join(ARROWS[package]) or 'nothing'}"
 
 
 def _wrong_transport_arrow(module: str, imported: str) -> str:
     package, other = (name.removeprefix("transport").lstrip(".") for name in (module, imported))
-    package, other = _room(package), _room(other)
+    package, other = _package(package), _package(other)
     if not package or not other:
         return "the package transport itself holds only its docstring"
     if package not in TRANSPORT_ARROWS:
@@ -235,7 +235,7 @@ def _tasks(module: str, tree: ast.AST) -> Iterator[str]:
 
 
 def _protocols(module: str, tree: ast.AST) -> Iterator[str]:
-    if any(_within(module, place) for place in PROTOCOLS_IN):
+    if any(_within(module, package) for package in PROTOCOLS_IN):
         return
     for node in ast.walk(tree):
         match node:
@@ -398,16 +398,16 @@ RIGHT = [
 ]
 
 
-@pytest.mark.parametrize(("module", "source", "told"), WRONG)
-def test_a_broken_rule_is_named(module: str, source: str, told: str) -> None:
+@pytest.mark.parametrize(("module", "source", "expected"), WRONG)
+def test_a_broken_rule_is_named(module: str, source: str, expected: str) -> None:
     mistakes = mistakes_in(module, source, MODULES)
     assert mistakes
-    assert any(told in mistake for mistake in mistakes), mistakes
+    assert any(expected in mistake for mistake in mistakes), mistakes
     assert all(mistake.startswith(f"{module}: ") for mistake in mistakes)
 
 
 @pytest.mark.parametrize(("module", "source"), RIGHT)
-def test_what_is_allowed_is_not_told(module: str, source: str) -> None:
+def test_allowed_requests_are_not_logged(module: str, source: str) -> None:
     assert mistakes_in(module, source, MODULES) == []
 
 
@@ -420,14 +420,14 @@ SOURCES = {
 }
 
 
-def test_every_room_has_a_rule() -> None:
-    rooms = {_room(module) for module in SOURCES}
-    assert {"core", "codecs", "transport", "routing", "backends", "gateway"} <= rooms
-    assert rooms <= set(ARROWS)
+def test_every_package_has_a_rule() -> None:
+    packages = {_package(module) for module in SOURCES}
+    assert {"core", "codecs", "transport", "routing", "backends", "gateway"} <= packages
+    assert packages <= set(ARROWS)
 
 
 def test_every_package_of_transport_has_a_rule() -> None:
-    packages = {module.split(".")[1] for module in SOURCES if _room(module) == "transport"}
+    packages = {module.split(".")[1] for module in SOURCES if _package(module) == "transport"}
     assert packages - {"__init__"} == set(TRANSPORT_ARROWS)
 
 
@@ -449,6 +449,6 @@ def test_transport_has_no_import_cycles() -> None:
             for _, imported in imports_of(module, ast.parse(path.read_text("utf-8")), modules)
         }
         for module, path in SOURCES.items()
-        if _room(module) == "transport"
+        if _package(module) == "transport"
     }
     TopologicalSorter(graph).prepare()  # raises CycleError

@@ -42,13 +42,13 @@ def test_every_outcome_has_its_row() -> None:
 @pytest.mark.parametrize("kind", Kind)
 def test_an_outcome_is_what_the_code_makes_of_it(kind: Kind) -> None:
     rest, other = v2_rest.STATUS_BY_KIND[kind], graphpipe.STATUS_BY_KIND[kind]
-    told = explain(kind.value)
+    result = explain(kind.value)
     assert rows("Outcomes")[kind.value] == [
         str(rest) if rest == other else f"{rest}; GraphPipe {other}",
         GRPC[v2_grpc.CODES[kind]],
         f"`{legacy.CODE_BY_KIND[kind]}`",
-        told["meaning"],
-        told["advice"],
+        result["meaning"],
+        result["advice"],
     ]
 
 

@@ -28,5 +28,5 @@ def test_each_file_of_faults_is_named() -> None:
 
 def test_each_row_names_a_test() -> None:
     rows = [row for row in DOC.splitlines() if row.startswith("| ") and "---" not in row]
-    told = [row for row in rows if not row.startswith(("| Fault |", "| Test |"))]
-    assert all(NAMED.search(row) or "| the same |" in row or "make soak" in row for row in told)
+    result = [row for row in rows if not row.startswith(("| Fault |", "| Test |"))]
+    assert all(NAMED.search(row) or "| the same |" in row or "make soak" in row for row in result)

@@ -37,7 +37,7 @@ def test_what_holds_a_row_is_there(what: str, held_by: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_rows_are_told_apart(page: Path) -> None:
+def test_rows_are_distinguished(page: Path) -> None:
     about = [what for what, _ in rows_of(page)]
     assert len(about) > 40
     assert len(set(about)) == len(about)

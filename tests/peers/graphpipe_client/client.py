@@ -31,8 +31,8 @@ class Scenarios:
         self.at = addresses
 
     def sum(self, input_names=None, output_names=None, config=None, model="simple"):
-        told = remote.execute_multi(self.at[model], [A, B], input_names, output_names, config)
-        return plain(told)
+        result = remote.execute_multi(self.at[model], [A, B], input_names, output_names, config)
+        return plain(result)
 
     # tensors
 
@@ -132,11 +132,11 @@ class Scenarios:
     # metadata
 
     def metadata(self):
-        told = remote.metadata(self.at["simple"])
-        ios = [told.Inputs(i) for i in range(told.InputsLength())]
-        ios += [told.Outputs(i) for i in range(told.OutputsLength())]
+        metadata = remote.metadata(self.at["simple"])
+        ios = [metadata.Inputs(i) for i in range(metadata.InputsLength())]
+        ios += [metadata.Outputs(i) for i in range(metadata.OutputsLength())]
         return {
-            "name": told.Name().decode(),
+            "name": metadata.Name().decode(),
             "ios": [[io.Name().decode(), io.Type(), io.ShapeAsNumpy().tolist()] for io in ios],
         }
 
@@ -182,12 +182,16 @@ class Scenarios:
         return plain(remote.execute(self.at["fail"], np.array([b"UNAVAILABLE"], np.object_)))
 
 
-def plain(told):
-    if isinstance(told, list):
-        return [plain(each) for each in told]
-    if told.dtype.kind in "SO":
-        return ["S", list(told.shape), [each.decode("latin-1") for each in told.ravel().tolist()]]
-    return [told.dtype.str, list(told.shape), told.tobytes().hex()]
+def plain(response):
+    if isinstance(response, list):
+        return [plain(each) for each in response]
+    if response.dtype.kind in "SO":
+        return [
+            "S",
+            list(response.shape),
+            [each.decode("latin-1") for each in response.ravel().tolist()],
+        ]
+    return [response.dtype.str, list(response.shape), response.tobytes().hex()]
 
 
 def outcome(scenario):
@@ -196,8 +200,12 @@ def outcome(scenario):
     except HTTPError as error:
         return {"status": error.response.status_code}
     except Exception as error:  # noqa: BLE001 - the client raises nothing narrower
-        told = error.args[0] if error.args else ""
-        words = told.decode() if isinstance(told, bytes) else f"{type(error).__name__}: {told}"
+        response = error.args[0] if error.args else ""
+        words = (
+            response.decode()
+            if isinstance(response, bytes)
+            else f"{type(error).__name__}: {response}"
+        )
         return {"error": words}
 
 

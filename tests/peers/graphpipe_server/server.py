@@ -46,11 +46,11 @@ MODELS = {
 
 class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
-        apply, told = MODELS[sys.argv[2]]
+        apply, result = MODELS[sys.argv[2]]
         body = self.rfile.read(int(self.headers["Content-Length"]))
         request = convert.deserialize_request(bytearray(body))
         if request is None:
-            answer = convert.serialize_metadata_response(told)
+            answer = convert.serialize_metadata_response(result)
         else:
             answer = convert.serialize_infer_response(apply(request))
         self.send_response(200)

@@ -13,14 +13,14 @@ from grpclib.client import Channel, StreamStreamMethod, UnaryUnaryMethod
 from grpclib.exceptions import GRPCError
 from raw import INFER, SERVICE, STREAM, Raw
 
-Told = Any
+Reported = Any
 
 
-async def scenarios(channel: Channel, said: dict[str, bytes]) -> dict[str, Told]:
+async def scenarios(channel: Channel, said: dict[str, bytes]) -> dict[str, Reported]:
     infer = UnaryUnaryMethod(channel, INFER, bytes, bytes)
     stream = StreamStreamMethod(channel, STREAM, bytes, bytes)
 
-    async def failed(call: Callable[[], Awaitable[Any]]) -> Told:
+    async def failed(call: Callable[[], Awaitable[Any]]) -> Reported:
         try:
             await call()
         except GRPCError as error:
@@ -29,14 +29,14 @@ async def scenarios(channel: Channel, said: dict[str, bytes]) -> dict[str, Told]
             return ["DEADLINE_EXCEEDED", "by the client"]
         return ["OK", None]
 
-    async def streamed() -> Told:
+    async def streamed() -> Reported:
         async with stream.open(timeout=60) as opened:
             for _ in range(20):
                 await opened.send_message(said["good"])
             await opened.end()
             return [len(each) async for each in opened]
 
-    async def in_turn() -> Told:
+    async def in_turn() -> Reported:
         async with stream.open(timeout=60) as opened:
             got = []
             for _ in range(20):
@@ -45,7 +45,7 @@ async def scenarios(channel: Channel, said: dict[str, bytes]) -> dict[str, Told]
             await opened.end()
             return got
 
-    async def given_up() -> Told:
+    async def given_up() -> Reported:
         async with stream.open(timeout=60) as opened:
             await opened.send_message(said["good"])
             await opened.recv_message()
@@ -69,7 +69,7 @@ async def scenarios(channel: Channel, said: dict[str, bytes]) -> dict[str, Told]
 
 
 async def main() -> None:
-    said = {name: bytes.fromhex(told) for name, told in json.load(sys.stdin).items()}
+    said = {name: bytes.fromhex(case) for name, case in json.load(sys.stdin).items()}
     channel = Channel(sys.argv[1], int(sys.argv[2]), codec=Raw())
     try:
         json.dump(await scenarios(channel, said), sys.stdout)

@@ -67,12 +67,12 @@ class Scenarios:
         return [context.is_live(), context.is_ready()]
 
     def status(self):
-        told = api.ServerStatusContext(self.url, self.protocol).get_server_status()
-        return [bool(told.id), told.ready_state]
+        status = api.ServerStatusContext(self.url, self.protocol).get_server_status()
+        return [bool(status.id), status.ready_state]
 
     def status_of(self, model):
-        told = api.ServerStatusContext(self.url, self.protocol, model).get_server_status()
-        status = told.model_status[model]
+        response = api.ServerStatusContext(self.url, self.protocol, model).get_server_status()
+        status = response.model_status[model]
         tensors = [*status.config.input, *status.config.output]
         return {
             "max_batch_size": status.config.max_batch_size,
@@ -90,15 +90,15 @@ class Scenarios:
         return self.status_of("nosuch")
 
     def repository(self):
-        told = api.ModelRepositoryContext(self.url, self.protocol).get_model_repository_index()
-        return "simple" in {model.name for model in told.models}
+        result = api.ModelRepositoryContext(self.url, self.protocol).get_model_repository_index()
+        return "simple" in {model.name for model in result.models}
 
     def load(self):
         api.ModelControlContext(self.url, self.protocol).load("simple")
 
     def shared_memory(self):
-        told = api.SharedMemoryControlContext(self.url, self.protocol).get_shared_memory_status()
-        return len(told.shared_memory_region)
+        status = api.SharedMemoryControlContext(self.url, self.protocol).get_shared_memory_status()
+        return len(status.shared_memory_region)
 
     # inference
 
@@ -180,10 +180,10 @@ class Scenarios:
 
     def infer_async(self):
         """Several at once; each answer to its own request."""
-        context, done, told = self.context("simple"), threading.Semaphore(0), {}
+        context, done, fields = self.context("simple"), threading.Semaphore(0), {}
 
         def answered(n, of, request):
-            told[n] = request
+            fields[n] = request
             done.release()
 
         for n in range(4):
@@ -192,7 +192,7 @@ class Scenarios:
                 lambda of, request, n=n: answered(n, of, request), inputs, {"OUTPUT0": RAW}
             )
         assert all(done.acquire(timeout=SECONDS) for _ in range(4))
-        return [plain(context.get_async_run_results(told[n]))["OUTPUT0"][0][:3] for n in range(4)]
+        return [plain(context.get_async_run_results(fields[n]))["OUTPUT0"][0][:3] for n in range(4)]
 
     def sequence(self):
         context = self.context("sequence", correlation_id=4242)
@@ -204,17 +204,17 @@ class Scenarios:
     def stream(self):
         """Streaming over gRPC: asynchronous only, answers in the order of the requests."""
         context = self.context("sequence", correlation_id=77, streaming=True)
-        done, told = threading.Semaphore(0), []
+        done, received = threading.Semaphore(0), []
 
         def answered(of, request):
-            told.append(request)
+            received.append(request)
             done.release()
 
         for n, flags in ((5, START), (6, 0), (7, END)):
             inputs = {"INPUT": [np.array([n], np.int32)]}
             context.async_run(answered, inputs, {"OUTPUT": RAW}, flags=flags)
         assert all(done.acquire(timeout=SECONDS) for _ in range(3))
-        return [plain(context.get_async_run_results(each))["OUTPUT"] for each in told]
+        return [plain(context.get_async_run_results(each))["OUTPUT"] for each in received]
 
     # errors
 

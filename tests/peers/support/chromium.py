@@ -54,13 +54,15 @@ class Page:
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._session = ""
         self.complaints: list[str] = []
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self._reading = asyncio.create_task(self._read())
 
     async def begin(self) -> None:
         target = await self._send("Target.createTarget", url="about:blank")
-        told = await self._send("Target.attachToTarget", targetId=target["targetId"], flatten=True)
-        self._session = told["sessionId"]
+        response = await self._send(
+            "Target.attachToTarget", targetId=target["targetId"], flatten=True
+        )
+        self._session = response["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             await self._send(f"{domain}.enable")
 
@@ -76,18 +78,18 @@ class Page:
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         await self._socket.send_json(message)
         async with asyncio.timeout(PATIENCE):
-            told = await answer
-        assert "error" not in told, (method, told["error"])
-        result: dict[str, Any] = told["result"]
+            response = await answer
+        assert "error" not in response, (method, response["error"])
+        result: dict[str, Any] = response["result"]
         return result
 
     async def _read(self) -> None:
         async for message in self._socket:
-            told = json.loads(message.data)
-            if "id" in told:
-                self._answers.pop(told["id"]).set_result(told)
+            document = json.loads(message.data)
+            if "id" in document:
+                self._answers.pop(document["id"]).set_result(document)
             else:
-                self._hear(told["method"], told["params"])
+                self._hear(document["method"], document["params"])
 
     def _hear(self, method: str, params: dict[str, Any]) -> None:
         match method:
@@ -102,7 +104,7 @@ class Page:
                     f"log: {params['entry']['text']} {params['entry'].get('url')}"
                 )
             case "Network.requestWillBeSent":
-                self.asked.append(params["request"]["url"])
+                self.requests.append(params["request"]["url"])
 
     # ---- what tests do
 
@@ -112,11 +114,11 @@ class Page:
 
     async def eval(self, expression: str) -> Any:
         """The value of ``expression``, awaited. Raises AssertionError with what it throws."""
-        told = await self._send(
+        response = await self._send(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
         )
-        assert "exceptionDetails" not in told, told["exceptionDetails"]
-        return told["result"].get("value")
+        assert "exceptionDetails" not in response, response["exceptionDetails"]
+        return response["result"].get("value")
 
     async def until(self, expression: str, why: str = "") -> None:
         """Wait until ``expression`` is true, or is something."""
@@ -143,8 +145,8 @@ class Page:
 
     async def shoot(self, file: Path, *, whole: bool = False) -> None:
         """A picture of the window, or of the ``whole`` page."""
-        told = await self._send("Page.captureScreenshot", captureBeyondViewport=whole)
-        await asyncio.to_thread(file.write_bytes, base64.b64decode(told["data"]))
+        response = await self._send("Page.captureScreenshot", captureBeyondViewport=whole)
+        await asyncio.to_thread(file.write_bytes, base64.b64decode(response["data"]))
 
 
 @asynccontextmanager

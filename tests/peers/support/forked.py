@@ -116,9 +116,9 @@ def forked(
         return None
     if _begins_with(env) != _begins_with(_ENVIRONMENT):
         return None
-    asked = {"arguments": list(argv[3:]), "env": dict(env), "folder": str(folder)}
+    request = {"arguments": list(argv[3:]), "env": dict(env), "folder": str(folder)}
     template = _template()
-    return Forked(template, template.ask(asked, log.fileno()))
+    return Forked(template, template.ask(request, log.fileno()))
 
 
 def _begins_with(env: Mapping[str, str]) -> dict[str, str]:

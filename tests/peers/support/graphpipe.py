@@ -55,24 +55,24 @@ def _install_js(peer: Installed) -> None:
     run(npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", _JS, cwd=peer.folder)
 
 
-def told_by_graphpipe(addresses: Mapping[str, str]) -> dict[str, Any]:
+def graphpipe_report(addresses: Mapping[str, str]) -> dict[str, Any]:
     """What each scenario of ``client.py`` ended in; ``addresses`` are model → URL.
 
     Raises RuntimeError with the client's own words when it did not come to its end.
     """
     argv = [prepare_graphpipe().python, _CLIENTS / "client.py", json.dumps(addresses)]
-    return _told(argv, {**os.environ, "PYTHONPATH": "", "NO_PROXY": "*"})
+    return _report(argv, {**os.environ, "PYTHONPATH": "", "NO_PROXY": "*"})
 
 
-def told_by_graphpipe_js(addresses: Mapping[str, str]) -> dict[str, Any]:
+def graphpipe_js_report(addresses: Mapping[str, str]) -> dict[str, Any]:
     """The same of ``client.js``."""
     peer = prepare_graphpipe_js()
     modules = str(peer.folder / "node_modules")
     argv = [peer.python.with_name("node"), _CLIENTS / "client.js", json.dumps(addresses)]
-    return _told(argv, {**os.environ, "NODE_PATH": modules, "NODE_OPTIONS": "--no-deprecation"})
+    return _report(argv, {**os.environ, "NODE_PATH": modules, "NODE_OPTIONS": "--no-deprecation"})
 
 
-def _told(argv: Sequence[Path | str], env: Mapping[str, str]) -> dict[str, Any]:
+def _report(argv: Sequence[Path | str], env: Mapping[str, str]) -> dict[str, Any]:
     with subprocess.Popen(argv, env=env, stdout=PIPE, stderr=PIPE, text=True) as process:
         try:
             out, errors = process.communicate(timeout=_SECONDS)

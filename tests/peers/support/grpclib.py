@@ -24,7 +24,7 @@ def prepare_grpclib() -> Installed:
     return install("grpclib", ("grpclib==0.4.9",))
 
 
-def told_by_grpclib(peer: Installed, address: str, said: Mapping[str, bytes]) -> dict[str, Any]:
+def grpclib_report(peer: Installed, address: str, said: Mapping[str, bytes]) -> dict[str, Any]:
     """What each scenario of ``client.py`` came to at ``address``."""
     host, _, port = address.rpartition(":")
     done = subprocess.run(
@@ -33,9 +33,9 @@ def told_by_grpclib(peer: Installed, address: str, said: Mapping[str, bytes]) ->
         check=False, capture_output=True, text=True, timeout=_SECONDS,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert isinstance(told, dict)
-    return told
+    logged = json.loads(done.stdout)
+    assert isinstance(logged, dict)
+    return logged
 
 
 @contextmanager
@@ -44,9 +44,9 @@ def started_grpclib(peer: Installed, answer: bytes) -> Iterator[str]:
 
     def prepare(folder: Path) -> Launch:
         ports = free_ports(1)
-        told = folder / "answer"
-        told.write_text(answer.hex() + "\n")
-        command = f"exec {peer.python} {_SCRIPTS / 'server.py'} {ports[0]} < {told}"
+        response = folder / "answer"
+        response.write_text(answer.hex() + "\n")
+        command = f"exec {peer.python} {_SCRIPTS / 'server.py'} {ports[0]} < {response}"
         return Launch("grpclib", ["/bin/sh", "-c", command], dict(os.environ), ports, ready="")
 
     with started(prepare) as running:

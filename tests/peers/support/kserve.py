@@ -47,8 +47,8 @@ def started_kserve() -> Iterator[KServe]:
 def started_transformer(predictor: str, protocol: str) -> Iterator[KServe]:
     """A KServe with a transformer in front of ``predictor``, ``host:port``, which it asks by
     ``protocol``, ``v2`` or ``grpc-v2``. It is ready when the predictor is."""
-    asking = ["--predictor_host", predictor, "--predictor_protocol", protocol]
-    with _started("transformer.py", *asking, "--enable_predictor_health_check") as running:
+    request = ["--predictor_host", predictor, "--predictor_protocol", protocol]
+    with _started("transformer.py", *request, "--enable_predictor_health_check") as running:
         yield running
 
 
@@ -70,7 +70,7 @@ def _started(program: str, *options: str) -> Iterator[KServe]:
         yield KServe(*running.addresses, running.pid, running.log)
 
 
-def told_by_kserve(http: str, grpc: str) -> dict[str, Any]:
+def kserve_report(http: str, grpc: str) -> dict[str, Any]:
     """What each scenario of ``client.py`` ended in.
 
     Raises RuntimeError with the client's own words when it did not come to its end.

@@ -54,7 +54,7 @@ def _libraries(peer: Installed) -> Path:
     return peer.folder / "openssl"
 
 
-def told_by_legacy_client(protocol: str, address: str) -> dict[str, Any]:
+def legacy_client_report(protocol: str, address: str) -> dict[str, Any]:
     """What each scenario of ``peers.legacy_client.client`` ended in, over ``http`` or ``grpc``.
 
     Raises RuntimeError with the client's own words when it did not come to its end.

@@ -48,25 +48,25 @@ def started_rest_proxy(server: str) -> Iterator[str]:
                 if "/" in name:
                     self._answer(404, {"code": 5, "message": "Not Found"})
                     return
-                asked = service_pb2.ModelMetadataRequest(name=name)
-                self._ask(lambda: json_format.MessageToDict(stub.ModelMetadata(asked)))
+                request = service_pb2.ModelMetadataRequest(name=name)
+                self._ask(lambda: json_format.MessageToDict(stub.ModelMetadata(request)))
 
             def do_POST(self) -> None:
-                told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                headers = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 model = self.path.removeprefix("/v2/models/").removesuffix("/infer")
-                asked = service_pb2.ModelInferRequest(model_name=model, id=told.get("id", ""))
-                asked.inputs.extend(map(_input, told["inputs"]))
-                self._ask(lambda: _answer(stub.ModelInfer(asked)))
+                request = service_pb2.ModelInferRequest(model_name=model, id=headers.get("id", ""))
+                request.inputs.extend(map(_input, headers["inputs"]))
+                self._ask(lambda: _answer(stub.ModelInfer(request)))
 
             def _ask(self, act: Any) -> None:
                 try:
                     self._answer(200, act())
                 except grpc.RpcError as error:
-                    told = {"code": error.code().value[0], "message": error.details()}
-                    self._answer(_STATUS.get(error.code(), 500), told)
+                    headers = {"code": error.code().value[0], "message": error.details()}
+                    self._answer(_STATUS.get(error.code(), 500), headers)
 
-            def _answer(self, status: int, told: Any) -> None:
-                body = json.dumps(told).encode()
+            def _answer(self, status: int, headers: Any) -> None:
+                body = json.dumps(headers).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
@@ -84,34 +84,34 @@ def started_rest_proxy(server: str) -> Iterator[str]:
                 proxy.shutdown()
 
 
-def _input(told: dict[str, Any]) -> Any:
+def _input(fields: dict[str, Any]) -> Any:
     tensor = service_pb2.ModelInferRequest.InferInputTensor(
-        name=told["name"], datatype=told["datatype"], shape=told["shape"]
+        name=fields["name"], datatype=fields["datatype"], shape=fields["shape"]
     )
-    data = told["data"]
-    if told["datatype"] == "BYTES":
-        mark = told.get("parameters", {}).get("content_type", "")
+    data = fields["data"]
+    if fields["datatype"] == "BYTES":
+        mark = fields.get("parameters", {}).get("content_type", "")
         decode = base64.b64decode if mark in {"base64", "b64", "BASE64", "B64"} else str.encode
         data = list(map(decode, data))
-    getattr(tensor.contents, _CONTENTS[told["datatype"]]).extend(data)
+    getattr(tensor.contents, _CONTENTS[fields["datatype"]]).extend(data)
     return tensor
 
 
 def _answer(message: Any) -> dict[str, Any]:
     outputs = []
     for output, raw in zip(message.outputs, message.raw_output_contents, strict=True):
-        told = {"name": output.name, "datatype": output.datatype, "shape": list(output.shape)}
+        fields = {"name": output.name, "datatype": output.datatype, "shape": list(output.shape)}
         if output.datatype == "BYTES":
-            told["parameters"] = {"content_type": "base64"}
-            told["data"] = [base64.b64encode(each).decode() for each in _elements(raw)]
+            fields["parameters"] = {"content_type": "base64"}
+            fields["data"] = [base64.b64encode(each).decode() for each in _elements(raw)]
         elif output.datatype == "UINT8":
-            told["data"] = base64.b64encode(raw).decode()
+            fields["data"] = base64.b64encode(raw).decode()
         else:
             values = np.frombuffer(raw, NUMBERS[output.datatype])
-            told["data"] = json.loads(f"[{', '.join(map(_spelt, values))}]")
-        outputs.append(told)
-    told = {"model_name": message.model_name, "model_version": message.model_version}
-    return told | ({"id": message.id} if message.id else {}) | {"outputs": outputs}
+            fields["data"] = json.loads(f"[{', '.join(map(_spelt, values))}]")
+        outputs.append(fields)
+    fields = {"model_name": message.model_name, "model_version": message.model_version}
+    return fields | ({"id": message.id} if message.id else {}) | {"outputs": outputs}
 
 
 def _spelt(value: Any) -> str:
@@ -119,8 +119,8 @@ def _spelt(value: Any) -> str:
 
 
 def _elements(raw: bytes) -> Iterator[bytes]:
-    place = 0
-    while place < len(raw):
-        (length,) = struct.unpack_from("<I", raw, place)
-        place += 4 + length
-        yield raw[place - length : place]
+    position = 0
+    while position < len(raw):
+        (length,) = struct.unpack_from("<I", raw, position)
+        position += 4 + length
+        yield raw[position - length : position]

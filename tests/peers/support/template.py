@@ -37,23 +37,23 @@ def _load() -> None:
     gc.collect()
 
 
-def _become(asked: dict[str, Any], log: int) -> None:
+def _become(request: dict[str, Any], log: int) -> None:
     """What a process is that was started: a session, folder, environment and log of its own."""
     os.setsid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    os.chdir(asked["folder"])
+    os.chdir(request["folder"])
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.closerange(3, 1 << 16)
     os.environ.clear()
-    os.environ.update(asked["env"])
+    os.environ.update(request["env"])
     time.tzset()
     import infergate.gateway.dispatch as own  # noqa: PLC0415
 
     own._id_prefix = os.urandom(6).hex()  # type: ignore[misc]  # request ids begin with it
-    sys.argv[:] = ["infergate", *asked["arguments"]]
-    sys.path[0] = asked["folder"]
+    sys.argv[:] = ["infergate", *request["arguments"]]
+    sys.path[0] = request["folder"]
 
 
 def main() -> int:
@@ -65,20 +65,20 @@ def main() -> int:
         message, descriptors, _, _ = socket.recv_fds(control, LONGEST, 1)
         if not message:
             return 0
-        asked = json.loads(message)
-        if "ended" in asked:
-            told = os.waitstatus_to_exitcode(os.waitpid(asked["ended"], 0)[1])
+        request = json.loads(message)
+        if "ended" in request:
+            status = os.waitstatus_to_exitcode(os.waitpid(request["ended"], 0)[1])
         else:
             begun, has_begun = os.pipe()
-            told = os.fork()
-            if not told:
-                _become(asked, *descriptors)
+            status = os.fork()
+            if not status:
+                _become(request, *descriptors)
                 break
             os.close(has_begun)
             os.read(begun, 1)  # nothing: the child has closed all that it was born with
             os.close(begun)
             os.close(*descriptors)
-        control.send(str(told).encode())
+        control.send(str(status).encode())
     control.detach()
     from infergate.cli import main as infergate  # noqa: PLC0415
 

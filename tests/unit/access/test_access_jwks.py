@@ -104,7 +104,7 @@ def test_what_is_no_key_set_is_refused(document: bytes) -> None:
             )
         ),
         max_leaves=8,
-    ).map(lambda told: json.dumps(told).encode())
+    ).map(lambda response: json.dumps(response).encode())
 )
 def test_any_document_is_a_key_set_or_refused(document: bytes) -> None:
     try:
@@ -124,13 +124,13 @@ class Server:
 
     def __init__(self, document: bytes | Exception) -> None:
         self.document = document
-        self.asked = 0
+        self.requests = 0
         self.failed = 0
         self.gate: asyncio.Event | None = None
         self.entered = asyncio.Event()
 
     async def __call__(self) -> bytes:
-        self.asked += 1
+        self.requests += 1
         if self.gate is not None:
             self.entered.set()
             await self.gate.wait()
@@ -149,14 +149,14 @@ def source(server: Server, refresh: float = 300.0) -> JwkUrlSource:
 AWAY = GatewayError(Kind.CONNECT, "connection refused")
 
 
-async def test_keys_are_asked_for_when_needed_and_when_old() -> None:
+async def test_keys_are_fetched_on_demand_and_on_expiry() -> None:
     server = Server(jwks(RSA))
     keys = source(server)
     first = await keys.keys(0.0)
     assert await keys.keys(299.0) is first
-    assert server.asked == 1
+    assert server.requests == 1
     assert await keys.keys(300.0) is first  # the same document: what was checked by it still is
-    assert server.asked == 2
+    assert server.requests == 2
     server.document = jwks(jwk(rsa_key("other"), kid="2"))
     changed = await keys.keys(600.0)
     assert changed is not first
@@ -164,20 +164,20 @@ async def test_keys_are_asked_for_when_needed_and_when_old() -> None:
     assert changed.find("2", "RS256") is not None
 
 
-async def test_an_unknown_key_is_asked_for_but_not_again_and_again() -> None:
+async def test_an_unknown_key_is_fetched_but_not_repeatedly() -> None:
     server = Server(jwks(RSA))
     keys = source(server)
     await keys.keys(0.0)
     for moment in (1.0, 2.0, FETCH_INTERVAL_SECONDS - 1):
         await keys.refreshed_keys(moment)
-    assert server.asked == 1
+    assert server.requests == 1
     for moment in (
         FETCH_INTERVAL_SECONDS,
         FETCH_INTERVAL_SECONDS + 1,
         2 * FETCH_INTERVAL_SECONDS - 1,
     ):
         await keys.refreshed_keys(moment)
-    assert server.asked == 2
+    assert server.requests == 2
 
 
 @pytest.mark.parametrize("trouble", [AWAY, b"<html>", b'{"keys": []}'])
@@ -192,18 +192,20 @@ async def test_keys_are_kept_while_the_url_is_away(
     for moment in range(300, 3000, 10):
         assert await keys.keys(float(moment)) is first
     assert (
-        2700 / FETCH_INTERVAL_SECONDS - 1 <= server.asked - 1 <= 2700 / FETCH_INTERVAL_SECONDS + 1
+        2700 / FETCH_INTERVAL_SECONDS - 1
+        <= server.requests - 1
+        <= 2700 / FETCH_INTERVAL_SECONDS + 1
     )
-    assert server.failed == server.asked - 1
+    assert server.failed == server.requests - 1
     assert "stay in force" in caplog.text
 
 
-async def test_where_there_were_never_keys_they_are_asked_for_eagerly() -> None:
+async def test_keys_that_were_never_loaded_are_fetched_eagerly() -> None:
     server = Server(AWAY)
     keys = source(server)
     assert await keys.keys(0.0) is None
     assert await keys.keys(INITIAL_FETCH_INTERVAL_SECONDS / 2) is None
-    assert server.asked == 1
+    assert server.requests == 1
     server.document = jwks(RSA)
     assert await keys.keys(INITIAL_FETCH_INTERVAL_SECONDS) is not None
 
@@ -216,7 +218,7 @@ async def test_one_asks_for_all_who_wait() -> None:
         waiting = [tasks.create_task(keys.keys(0.0)) for _ in range(10)]
         await server.entered.wait()
         server.gate.set()
-    assert server.asked == 1
+    assert server.requests == 1
     assert all(each.result() is not None for each in waiting)
 
 
@@ -225,29 +227,29 @@ async def test_who_comes_while_keys_are_renewed_goes_on_with_the_old_ones() -> N
     keys = source(server)
     first = await keys.keys(0.0)
     server.gate = asyncio.Event()
-    asking = asyncio.ensure_future(keys.keys(300.0))
+    pending = asyncio.ensure_future(keys.keys(300.0))
     await server.entered.wait()
     assert await asyncio.wait_for(keys.keys(300.0), 5) is first
     server.gate.set()
-    await asking
+    await pending
 
 
-async def test_who_goes_away_while_asking_has_asked_for_all() -> None:
+async def test_a_cancelled_leading_fetch_still_serves_its_waiters() -> None:
     """Else a client that comes and goes would ask as often as it likes."""
     server = Server(jwks(RSA))
     server.gate = asyncio.Event()
     keys = source(server)
     for moment in range(5):
-        asking = asyncio.ensure_future(keys.keys(float(moment)))
+        pending = asyncio.ensure_future(keys.keys(float(moment)))
         await server.entered.wait()
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        pending.cancel()
+        await asyncio.gather(pending, return_exceptions=True)
     server.gate.set()
     assert await keys.keys(5.0) is not None
-    assert server.asked == 1
+    assert server.requests == 1
 
 
-async def test_who_waits_for_a_slow_url_is_told_when_it_has_answered() -> None:
+async def test_waiters_for_a_slow_url_get_its_response() -> None:
     """Not when it has been asked for each who waited, one after the other."""
     server = Server(AWAY)
     server.gate = asyncio.Event()
@@ -257,15 +259,15 @@ async def test_who_waits_for_a_slow_url_is_told_when_it_has_answered() -> None:
     await asyncio.sleep(0)
     server.gate.set()
     assert await asyncio.wait_for(asyncio.gather(*waiting), 5) == [None] * 10
-    assert (server.asked, server.failed) == (1, 1)
+    assert (server.requests, server.failed) == (1, 1)
 
 
-async def test_nothing_is_asked_any_more_when_it_is_closed() -> None:
+async def test_nothing_is_fetched_after_close() -> None:
     server = Server(jwks(RSA))
     server.gate = asyncio.Event()
     keys = source(server)
-    asking = asyncio.ensure_future(keys.keys(0.0))
+    pending = asyncio.ensure_future(keys.keys(0.0))
     await server.entered.wait()
     await keys.close()
-    await asyncio.wait({asking}, timeout=5)
-    assert asking.cancelled()
+    await asyncio.wait({pending}, timeout=5)
+    assert pending.cancelled()

@@ -47,7 +47,7 @@ def test_a_key_is_found_by_its_hash_alone() -> None:
 
 
 @given(st.text())
-def test_any_text_can_be_asked_for(text: str) -> None:
+def test_any_text_can_be_requested(text: str) -> None:
     assert ApiKeys([]).find_owner(text) is None
     assert ApiKeys([ApiKey("x", digest_of(text))]).find_owner(text) == "x"
 
@@ -64,7 +64,7 @@ def test_a_file_has_a_key_a_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         (b"a: " + HASH.encode() + b"\nb", "line 2: expected 'name: SHA-256"),
         (b"a: infergate_secret", "line 1: expected the SHA-256"),
@@ -74,8 +74,8 @@ def test_a_file_has_a_key_a_line() -> None:
         (b"\xff", "not UTF-8"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_told_without_a_secret(text: bytes, told: str) -> None:
-    with pytest.raises(ValueError, match=told) as caught:
+def test_errors_in_a_file_are_reported_without_secrets(text: bytes, expected: str) -> None:
+    with pytest.raises(ValueError, match=expected) as caught:
         parse_file(text)
     assert "infergate_secret" not in str(caught.value)
 

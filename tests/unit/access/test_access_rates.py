@@ -79,7 +79,7 @@ def test_a_request_that_one_bucket_refuses_is_counted_by_none() -> None:
     assert take(made, 0.0, size=0) == (RejectionReason.REQUESTS, pytest.approx(0.5))
 
 
-def test_the_longer_wait_is_told() -> None:
+def test_the_longer_wait_is_reported() -> None:
     made = rates(
         RateLimit(("*",), requests=Rate(1, 1.0, 1)), RateLimit(("*",), requests=Rate(1, 60.0, 1))
     )
@@ -107,7 +107,7 @@ def test_what_is_counted_by_itself(
     assert (take(made, 0.0, route="s") is None) is others[1]
 
 
-def test_limits_are_for_whom_and_what_they_say() -> None:
+def test_limits_apply_to_their_identities_and_models() -> None:
     made = rates(RateLimit(("key:*",), ("bert-*",), requests=Rate(1, 1.0, 1)))
     for identity, model, counted in [
         ("key:a", "bert-1", True),
@@ -174,21 +174,21 @@ def test_no_more_passes_in_any_time_than_the_burst_and_the_rate(
 def test_buckets_are_bounded_and_those_that_are_empty_go_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    most = 100
-    monkeypatch.setattr("infergate.access.rate_limits.MAX_BUCKETS", most)
+    maximum = 100
+    monkeypatch.setattr("infergate.access.rate_limits.MAX_BUCKETS", maximum)
     buckets = LocalBuckets()
-    for number in range(most):
+    for number in range(maximum):
         buckets.fill([BucketCharge(f"old{number}", 1.0, 10.0)], 0.0)
-    assert len(buckets) == most
+    assert len(buckets) == maximum
     buckets.fill([BucketCharge("new", 1.0, 10.0)], 2.0)
     assert len(buckets) == 1
-    for number in range(3 * most):
+    for number in range(3 * maximum):
         buckets.fill([BucketCharge(f"busy{number}", 1e6, 1e7)], 2.0)
-        assert len(buckets) <= most
-    assert buckets.fill([BucketCharge(f"busy{3 * most - 1}", 1e7, 1e7)], 2.0) is not None
+        assert len(buckets) <= maximum
+    assert buckets.fill([BucketCharge(f"busy{3 * maximum - 1}", 1e7, 1e7)], 2.0) is not None
 
 
-def test_what_is_remembered_of_names_is_bounded() -> None:
+def test_the_cache_of_names_is_bounded() -> None:
     made = rates(RateLimit(("*",), requests=TEN))
     for number in range(10_000):
         take_sync(made, f"m{number}")

@@ -36,7 +36,7 @@ def nothing() -> None:
 async def test_it_counts_as_memory_does(client: Any) -> None:
     """The rates are so slow that the time which a test takes does not matter."""
     store, memory = RedisRateStore(client, 5.0, CLOSED, nothing, LocalBuckets()), LocalBuckets()
-    asked = [
+    charges = [
         [BucketCharge("a", 1000.0, 3000.0)],
         [BucketCharge("a", 1000.0, 3000.0), BucketCharge("b", 500.0, 1000.0)],
         [BucketCharge("b", 600.0, 1000.0), BucketCharge("a", 1000.0, 3000.0)],
@@ -46,7 +46,7 @@ async def test_it_counts_as_memory_does(client: Any) -> None:
         [BucketCharge("c", 1.0, 1000.0)],
         [BucketCharge("c", 9000.0, 1000.0)],
     ]
-    for wants in asked:
+    for wants in charges:
         ours, theirs = memory.fill(wants, 0.0), await store.charge(wants, 0.0)
         if ours is None:
             assert theirs is None
@@ -73,13 +73,13 @@ class Broken:
 
     def __init__(self, trouble: Exception | None) -> None:
         self.trouble = trouble
-        self.asked = 0
+        self.requests = 0
 
     def register_script(self, script: str) -> Any:
         return self
 
     async def __call__(self, **_: Any) -> Any:
-        self.asked += 1
+        self.requests += 1
         if self.trouble is not None:
             raise self.trouble
         return [0, b"0"]
@@ -102,7 +102,7 @@ async def test_away_it_is_left_alone_and_the_operators_choice_holds(
                 outcomes.append(await store.charge(wants, 0.0))
             except RateStoreUnavailableError:
                 outcomes.append("closed")
-        assert broken.asked == 1
+        assert broken.requests == 1
         match otherwise:
             case "open":
                 assert outcomes == [None] * 3
@@ -114,7 +114,7 @@ async def test_away_it_is_left_alone_and_the_operators_choice_holds(
         assert len(caplog.records) == 1
         broken.trouble = None
         assert await store.charge(wants, RETRY_SECONDS) is None
-        assert broken.asked == 2
+        assert broken.requests == 2
         assert "again" in caplog.text
     assert len(failed) == 3
 

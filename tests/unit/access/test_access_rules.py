@@ -189,7 +189,7 @@ def test_the_order_does_not_matter_and_another_rule_takes_nothing_away(
     assert permit.allows(operation, model) is permit.allows(operation, model) is found
 
 
-def test_what_is_remembered_of_models_is_bounded() -> None:
+def test_the_cache_of_models_is_bounded() -> None:
     permit = AccessRules([AccessRule(("*",), ("m*",))]).permit_for("key:a")
     for number in range(1000):
         assert permit.allows(InferRequest, f"m{number}")
@@ -199,7 +199,7 @@ def test_what_is_remembered_of_models_is_bounded() -> None:
     assert max(len(model) for _, model in permit._decisions) <= 256
 
 
-def test_health_and_changes_are_told_apart() -> None:
+def test_health_checks_and_changes_are_distinguished() -> None:
     assert {each for each, name in OPERATION_NAMES.items() if name == HEALTH} == {
         ServerLiveRequest,
         *(each for each in OPERATION_NAMES if each.__name__ == "ServerReadyRequest"),

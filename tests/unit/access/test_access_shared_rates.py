@@ -78,7 +78,7 @@ def test_none_is_lost_of_what_several_processes_count(file: int) -> None:
     assert sum(passed) == 10_000, passed
 
 
-def test_where_there_is_no_place_the_one_that_is_empty_soonest_is_forgotten(
+def test_a_full_table_evicts_the_bucket_that_empties_soonest(
     file: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buckets = SharedBuckets(file, b"")

@@ -42,13 +42,13 @@ class Given:
     def __init__(self, keys: JwkSet | None = KEYS, later: JwkSet | None = None) -> None:
         self.held = keys
         self.later = later
-        self.asked_newer = 0
+        self.newer_requested = 0
 
     async def keys(self, now: float) -> JwkSet | None:
         return self.held
 
     async def refreshed_keys(self, now: float) -> JwkSet | None:
-        self.asked_newer += 1
+        self.newer_requested += 1
         self.held = self.later or self.held
         return self.held
 
@@ -187,7 +187,7 @@ async def test_an_attack_is_refused(attack: str) -> None:
     assert refusal.reason is RejectionReason.INVALID_TOKEN
 
 
-async def test_one_that_has_expired_is_told_so_when_its_signature_is_right() -> None:
+async def test_an_expired_token_is_reported_only_with_a_valid_signature() -> None:
     old = int(time.time()) - 11
     assert (await refused(token(exp=old))).reason is RejectionReason.EXPIRED_TOKEN
     assert (
@@ -222,10 +222,10 @@ async def test_any_header_is_refused_without_the_signature(
 async def test_an_unknown_key_is_looked_for_once_more() -> None:
     source = Given(JwkSet(jwks(jwk(ec_key(), kid="2"))), later=KEYS)
     assert await taken(token(), tokens(issuer(source)))
-    assert source.asked_newer == 1
+    assert source.newer_requested == 1
 
 
-async def test_without_any_keys_nobody_is_told_that_his_token_is_wrong() -> None:
+async def test_without_keys_no_token_is_called_invalid() -> None:
     refusal = await refused(token(), tokens(issuer(Given(None))))
     assert refusal.reason is RejectionReason.KEYS_AWAY
     assert refusal.error.kind is Kind.OVERLOADED
@@ -254,7 +254,7 @@ async def test_a_token_is_checked_once_until_it_ends(monkeypatch: pytest.MonkeyP
     assert await taken(text, checks, now + 599) is first
 
 
-async def test_the_end_of_a_remembered_token_is_its_end() -> None:
+async def test_a_cached_token_still_expires() -> None:
     checks, now = tokens(), time.time()
     text = token(exp=int(now) - 8)  # within the leeway for two more seconds
     assert await taken(text, checks, now)
@@ -266,7 +266,7 @@ async def test_the_end_of_a_remembered_token_is_its_end() -> None:
     assert next(iter(checks._cache.values())) is not next(iter(before.values()))
 
 
-async def test_other_keys_end_what_was_remembered() -> None:
+async def test_new_keys_invalidate_cached_tokens() -> None:
     source = Given()
     checks, text = tokens(issuer(source)), token()
     assert await taken(text, checks)
@@ -274,7 +274,7 @@ async def test_other_keys_end_what_was_remembered() -> None:
     assert (await refused(text, checks)).reason is RejectionReason.INVALID_TOKEN
 
 
-async def test_what_is_remembered_is_bounded_and_holds_no_token() -> None:
+async def test_the_cache_is_bounded_and_holds_no_token() -> None:
     checks = tokens()
     text = token()
     await taken(text, checks)

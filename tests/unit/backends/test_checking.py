@@ -24,15 +24,15 @@ Answer = Callable[[Any], Any]
 class Upstream:
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
-        self.asked: list[Any] = []
+        self.requests: list[Any] = []
         self.held: list[int] = []
-        self.lease: EndpointHandle
+        self.endpoint: EndpointHandle
 
     async def exchange(self, wire: Any, endpoint: Endpoint, timeout: float) -> Any:
         assert endpoint == ENDPOINT
         assert 0 < timeout <= 2.0
-        self.asked.append(wire)
-        self.held.append(self.lease.active)
+        self.requests.append(wire)
+        self.held.append(self.endpoint.active)
         return self.answer(wire)
 
     async def close(self) -> None:
@@ -41,12 +41,12 @@ class Upstream:
 
 async def check(protocol: str, answer: Answer) -> tuple[bool, Upstream]:
     upstream = Upstream(answer)
-    (lease,) = Endpoints("b", [ConfiguredEndpoint(ENDPOINT)]).all_handles()
-    upstream.lease = lease
+    (endpoint,) = Endpoints("b", [ConfiguredEndpoint(ENDPOINT)]).all_handles()
+    upstream.endpoint = endpoint
     codec = plugins()[protocol].create({})
-    well = await HealthChecker(codec, upstream, DEFAULT_LIMITS).check(lease, 2.0)
+    well = await HealthChecker(codec, upstream, DEFAULT_LIMITS).check(endpoint, 2.0)
     assert set(upstream.held) == {1}, "who closes connections must see that one is in use"
-    assert (lease.active, lease.successes, lease.failures) == (0, 0, 0), "it is no request"
+    assert (endpoint.active, endpoint.successes, endpoint.failures) == (0, 0, 0), "it is no request"
     return well, upstream
 
 
@@ -98,22 +98,22 @@ async def test_what_is_well(protocol: str, answer: Answer, well: bool) -> None:
 async def test_what_does_not_answer_is_not_well(protocol: str, kind: Kind) -> None:
     well, upstream = await check(protocol, raising(kind))
     assert not well
-    assert len(upstream.asked) == 1
+    assert len(upstream.requests) == 1
 
 
 async def test_each_protocol_has_its_own_question() -> None:
     _, rest = await check("v2-rest", http(200))
-    assert (rest.asked[0].method, rest.asked[0].path) == ("GET", "/v2/health/ready")
+    assert (rest.requests[0].method, rest.requests[0].path) == ("GET", "/v2/health/ready")
     _, grpc = await check("v2-grpc", rpc())
-    assert isinstance(grpc.asked[0], RpcRequest)
-    assert grpc.asked[0].method == "/inference.GRPCInferenceService/ServerReady"
+    assert isinstance(grpc.requests[0], RpcRequest)
+    assert grpc.requests[0].method == "/inference.GRPCInferenceService/ServerReady"
     _, legacy = await check("trtis-http", http(200))
-    assert (legacy.asked[0].method, legacy.asked[0].path) == ("GET", "/api/health/ready")
+    assert (legacy.requests[0].method, legacy.requests[0].path) == ("GET", "/api/health/ready")
     _, old = await check("trtis-grpc", rpc(14))
-    assert old.asked[0].method == "/nvidia.inferenceserver.GRPCService/Health"
+    assert old.requests[0].method == "/nvidia.inferenceserver.GRPCService/Health"
 
 
-async def test_a_graphpipe_server_that_drops_the_question_is_asked_by_get() -> None:
+async def test_a_graphpipe_server_that_drops_the_check_gets_a_get_request() -> None:
     def drops(wire: HttpRequest) -> HttpResponse:
         if wire.method == "POST":
             raise GatewayError(Kind.BACKEND_GARBAGE, "closed", origin=Origin.BACKEND)
@@ -121,11 +121,11 @@ async def test_a_graphpipe_server_that_drops_the_question_is_asked_by_get() -> N
 
     well, upstream = await check("graphpipe", drops)
     assert well
-    assert [wire.method for wire in upstream.asked] == ["POST", "GET"]
+    assert [wire.method for wire in upstream.requests] == ["POST", "GET"]
 
 
 @pytest.mark.parametrize(
-    ("told", "well"),
+    ("response", "well"),
     [
         (rpc(0, b"\x08\x01"), True),  # SERVING
         (rpc(0, b"\x08\x02"), False),  # NOT_SERVING
@@ -134,38 +134,38 @@ async def test_a_graphpipe_server_that_drops_the_question_is_asked_by_get() -> N
         (rpc(12, b""), True),  # it has no question at all
     ],
 )
-async def test_a_grpc_server_without_the_question_is_asked_for_its_health(
-    told: Answer, well: bool
+async def test_a_grpc_server_without_server_ready_gets_a_health_check(
+    response: Answer, well: bool
 ) -> None:
     def answer(wire: RpcRequest) -> Any:
-        return told(wire) if wire.method.startswith("/grpc.health.v1.") else rpc(12, b"")(wire)
+        return response(wire) if wire.method.startswith("/grpc.health.v1.") else rpc(12, b"")(wire)
 
     found, upstream = await check("v2-grpc", answer)
     assert found is well
-    assert [wire.method for wire in upstream.asked] == [
+    assert [wire.method for wire in upstream.requests] == [
         "/inference.GRPCInferenceService/ServerReady",
         "/grpc.health.v1.Health/Check",
     ]
-    assert bytes(upstream.asked[1].message[0]) == b"", "all of it is asked for"
+    assert bytes(upstream.requests[1].message[0]) == b"", "all of it is asked for"
 
 
 @pytest.mark.parametrize("code", [7, 13, 14])
-async def test_health_is_not_asked_where_readiness_was_understood(code: int) -> None:
+async def test_health_is_not_checked_where_readiness_is_supported(code: int) -> None:
     _, upstream = await check("v2-grpc", rpc(code, b""))
-    assert len(upstream.asked) == 1
+    assert len(upstream.requests) == 1
 
 
 async def test_both_ways_to_ask_have_one_time_together() -> None:
     class Slow(Upstream):
         async def exchange(self, wire: Any, endpoint: Endpoint, timeout: float) -> Any:
-            self.asked.append(wire)
+            self.requests.append(wire)
             await asyncio.sleep(timeout)
             raise GatewayError(Kind.BACKEND_GARBAGE, "closed", origin=Origin.BACKEND)
 
     upstream = Slow(http(200))
-    (lease,) = Endpoints("b", [ConfiguredEndpoint(ENDPOINT)]).all_handles()
+    (handle,) = Endpoints("b", [ConfiguredEndpoint(ENDPOINT)]).all_handles()
     codec = plugins()["graphpipe"].create({})
     began = time.monotonic()
-    assert not await HealthChecker(codec, upstream, DEFAULT_LIMITS).check(lease, 0.1)
+    assert not await HealthChecker(codec, upstream, DEFAULT_LIMITS).check(handle, 0.1)
     assert time.monotonic() - began < 5.0
-    assert len(upstream.asked) == 1
+    assert len(upstream.requests) == 1

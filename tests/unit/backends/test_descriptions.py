@@ -21,14 +21,14 @@ def call() -> RequestContext:
 class Server:
     def __init__(self) -> None:
         self.now = 0.0
-        self.asked: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
         self.down = False
         self.descriptions = ModelMetadataCache(self.answer, lambda: self.now)
 
     async def answer(
         self, model: str, version: str, context: RequestContext
     ) -> tuple[ModelMetadata, float]:
-        self.asked.append((model, version))
+        self.requests.append((model, version))
         await asyncio.sleep(0)
         if self.down:
             raise GatewayError(Kind.CONNECT, "down")
@@ -40,7 +40,7 @@ class Server:
         return await self.descriptions.get(model, version, call(), refresh=newer)
 
     @property
-    def remembered(self) -> list[str]:
+    def cached(self) -> list[str]:
         return [model for model, _ in self.descriptions._entries]
 
 
@@ -49,10 +49,10 @@ async def test_each_version_is_described_for_a_minute() -> None:
     for _ in range(3):
         assert await server.get("m", "1") == ModelMetadata("m", ("1",))
         assert await server.get("m", "2") == ModelMetadata("m", ("2",))
-    assert server.asked == [("m", "1"), ("m", "2")]
+    assert server.requests == [("m", "1"), ("m", "2")]
     server.now += LIFETIME_SECONDS
     await server.get("m", "1")
-    assert server.asked == [("m", "1"), ("m", "2"), ("m", "1")]
+    assert server.requests == [("m", "1"), ("m", "2"), ("m", "1")]
 
 
 async def test_newer_and_doubt() -> None:
@@ -61,13 +61,13 @@ async def test_newer_and_doubt() -> None:
     await server.get("m")
     server.now += 2
     await server.get("m", newer=True)
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
     server.descriptions.mark_doubtful("m", "")
     await server.get("m")
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
     server.now += 1.5
     await server.get("m")
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
 
 
 async def test_the_least_wanted_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ async def test_the_least_wanted_is_forgotten_first(monkeypatch: pytest.MonkeyPat
     server = Server()
     for model in ("a", "b", "c", "a", "d"):
         await server.get(model)
-    assert server.remembered == ["c", "a", "d"]
+    assert server.cached == ["c", "a", "d"]
 
 
 async def test_nothing_is_kept_of_names_that_the_server_does_not_know() -> None:
@@ -83,13 +83,13 @@ async def test_nothing_is_kept_of_names_that_the_server_does_not_know() -> None:
     for number in range(5):
         with pytest.raises(GatewayError, match="unknown"):
             await server.get(f"unknown{number}")
-    assert server.remembered == []
+    assert server.cached == []
     answers = await asyncio.gather(
         *(server.get("unknown") for _ in range(5)), return_exceptions=True
     )
     assert all(isinstance(each, GatewayError) for each in answers)
-    assert server.asked.count(("unknown", "")) == 1
-    assert server.remembered == []
+    assert server.requests.count(("unknown", "")) == 1
+    assert server.cached == []
 
 
 async def test_a_known_model_is_kept_through_a_failure() -> None:
@@ -99,4 +99,4 @@ async def test_a_known_model_is_kept_through_a_failure() -> None:
     server.down = True
     with pytest.raises(GatewayError, match="down"):
         await server.get("m")
-    assert server.remembered == ["m"]
+    assert server.cached == ["m"]

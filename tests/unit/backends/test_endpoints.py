@@ -45,20 +45,20 @@ def endpoints(
     return made, clock
 
 
-def places(among: Endpoints) -> list[str]:
-    return [str(lease.endpoint) for lease in among.all_handles()]
+def positions(among: Endpoints) -> list[str]:
+    return [str(endpoint.endpoint) for endpoint in among.all_handles()]
 
 
-def fail(lease: EndpointHandle, times: int = 5) -> None:
+def fail(endpoint: EndpointHandle, times: int = 5) -> None:
     for _ in range(times):
-        lease.begin_attempt().finish_attempt(AttemptOutcome.FAILED)
+        endpoint.begin_attempt().finish_attempt(AttemptOutcome.FAILED)
 
 
 def test_until_a_name_is_known_it_is_an_endpoint_itself() -> None:
     among, _ = endpoints()
-    assert places(among) == ["pods:8000", "10.0.0.9:8000"]
+    assert positions(among) == ["pods:8000", "10.0.0.9:8000"]
     among.set_addresses(0, ["10.0.0.2", "10.0.0.1", "10.0.0.2"])
-    assert places(among) == ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.9:8000"]
+    assert positions(among) == ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.9:8000"]
     first = among.all_handles()[0].endpoint
     assert (first.host, first.authority, first.path) == ("pods", "pods:8000", "/base")
     assert among.pop_drained() == [PODS]
@@ -68,7 +68,7 @@ def test_until_a_name_is_known_it_is_an_endpoint_itself() -> None:
 def test_each_address_has_the_weight_of_its_name() -> None:
     among, _ = endpoints()
     among.set_addresses(0, ["10.0.0.1", "10.0.0.2"])
-    assert [lease.weight for lease in among.all_handles()] == [2.0, 2.0, 1.0]
+    assert [endpoint.weight for endpoint in among.all_handles()] == [2.0, 2.0, 1.0]
 
 
 def test_a_name_without_addresses_keeps_what_it_had() -> None:
@@ -92,7 +92,7 @@ def test_what_stays_is_what_it_was() -> None:
     assert all(among.choose() is not second for _ in range(50))
 
 
-def test_what_has_left_is_told_when_it_has_finished() -> None:
+def test_counters_of_removed_workers_are_kept() -> None:
     among, _ = endpoints()
     among.set_addresses(0, ["10.0.0.1", "10.0.0.2"])
     among.pop_drained()
@@ -117,8 +117,8 @@ def test_what_comes_back_while_it_has_something_to_do_never_left() -> None:
 
 def test_an_address_that_another_line_of_the_configuration_still_has_is_not_let_go() -> None:
     among, _ = endpoints([SITES[0], SITES[0]])
-    for site in (0, 1):
-        among.set_addresses(site, ["10.0.0.1"])
+    for index in (0, 1):
+        among.set_addresses(index, ["10.0.0.1"])
     assert among.pop_drained() == [PODS]
     among.set_addresses(0, ["10.0.0.2"])
     assert among.pop_drained() == []
@@ -159,11 +159,11 @@ def test_a_sequence_goes_by_the_address_and_not_by_the_order() -> None:
         assert one.sequence_owner(mine).endpoint == other.sequence_owner(mine).endpoint
 
 
-def test_clients_are_told_a_place_and_no_address() -> None:
+def test_clients_see_a_position_and_no_address() -> None:
     among, _ = endpoints()
     among.set_addresses(0, ["10.0.0.1", "10.0.0.2"])
-    told = [among.describe_position(lease) for lease in among.all_handles()]
-    assert told == ["endpoint 1 of 2", "endpoint 1 of 2", "endpoint 2 of 2"]
+    response = [among.describe_position(endpoint) for endpoint in among.all_handles()]
+    assert response == ["endpoint 1 of 2", "endpoint 1 of 2", "endpoint 2 of 2"]
 
 
 def test_figures_are_of_the_configurations_lines() -> None:
@@ -184,11 +184,11 @@ def test_figures_are_of_the_configurations_lines() -> None:
     among.set_addresses(0, ["10.0.0.4"])
     among.pop_drained()
     clock.time += 1000
-    told = among.stats()[0]
-    assert (told.available, told.ok, told.failed, told.ejections) == (1, 1, 5, 1)
+    response = among.stats()[0]
+    assert (response.available, response.ok, response.failed, response.ejections) == (1, 1, 5, 1)
 
 
-def test_readiness_is_known_when_all_were_asked_or_one_is_well() -> None:
+def test_readiness_is_known_after_all_checks_or_one_success() -> None:
     among, _ = endpoints()
     among.set_addresses(0, ["10.0.0.1"])
     one, fixed = among.all_handles()
@@ -205,9 +205,9 @@ def test_readiness_is_known_when_all_were_asked_or_one_is_well() -> None:
 # ---- failures that a request may have caused
 
 
-def break_off(lease: EndpointHandle, times: int = 5) -> None:
+def break_off(endpoint: EndpointHandle, times: int = 5) -> None:
     for _ in range(times):
-        lease.begin_attempt().finish_attempt(AttemptOutcome.BROKEN)
+        endpoint.begin_attempt().finish_attempt(AttemptOutcome.BROKEN)
 
 
 def suspecting() -> tuple[Endpoints, list[EndpointHandle]]:
@@ -219,41 +219,41 @@ def suspecting() -> tuple[Endpoints, list[EndpointHandle]]:
 
 def test_who_breaks_off_is_checked_before_it_is_ejected() -> None:
     among, suspects = suspecting()
-    lease = among.all_handles()[0]
-    break_off(lease, 4)
+    endpoint = among.all_handles()[0]
+    break_off(endpoint, 4)
     assert not suspects
-    break_off(lease, 20)
-    assert suspects == [lease], "once, until it is judged"
-    among.finish_suspect_check(lease, is_healthy=True)
-    assert lease.outlier.ejection_count == 0
-    break_off(lease, 4)
-    assert suspects == [lease]
-    break_off(lease, 1)
-    among.finish_suspect_check(lease, is_healthy=False)
-    assert lease.outlier.ejection_count == 1
+    break_off(endpoint, 20)
+    assert suspects == [endpoint], "once, until it is judged"
+    among.finish_suspect_check(endpoint, is_healthy=True)
+    assert endpoint.outlier.ejection_count == 0
+    break_off(endpoint, 4)
+    assert suspects == [endpoint]
+    break_off(endpoint, 1)
+    among.finish_suspect_check(endpoint, is_healthy=False)
+    assert endpoint.outlier.ejection_count == 1
 
 
 def test_its_own_failures_need_no_check() -> None:
     among, suspects = suspecting()
-    lease = among.all_handles()[0]
-    break_off(lease, 3)
-    fail(lease, 4)
-    assert (suspects, lease.outlier.ejection_count) == ([lease], 0)
-    fail(lease, 1)
-    assert lease.outlier.ejection_count == 1
-    among.finish_suspect_check(lease, is_healthy=False)
-    assert lease.outlier.ejection_count == 1
+    endpoint = among.all_handles()[0]
+    break_off(endpoint, 3)
+    fail(endpoint, 4)
+    assert (suspects, endpoint.outlier.ejection_count) == ([endpoint], 0)
+    fail(endpoint, 1)
+    assert endpoint.outlier.ejection_count == 1
+    among.finish_suspect_check(endpoint, is_healthy=False)
+    assert endpoint.outlier.ejection_count == 1
 
 
 def test_an_answer_makes_up_for_all_of_them() -> None:
     among, suspects = suspecting()
-    lease = among.all_handles()[0]
-    break_off(lease, 4)
-    lease.begin_attempt().finish_attempt(AttemptOutcome.OK)
-    fail(lease, 4)
+    endpoint = among.all_handles()[0]
+    break_off(endpoint, 4)
+    endpoint.begin_attempt().finish_attempt(AttemptOutcome.OK)
+    fail(endpoint, 4)
     assert not suspects
-    fail(lease, 1)
-    assert lease.outlier.ejection_count == 1
+    fail(endpoint, 1)
+    assert endpoint.outlier.ejection_count == 1
 
 
 def test_the_last_one_is_not_suspected() -> None:
@@ -266,13 +266,13 @@ def test_the_last_one_is_not_suspected() -> None:
 def test_who_is_ejected_by_a_check_is_back_by_checks() -> None:
     """Even if more of what was under way breaks off afterwards."""
     among, suspects = suspecting()
-    lease = among.all_handles()[0]
-    break_off(lease)
-    assert suspects == [lease]
-    among.finish_suspect_check(lease, is_healthy=False)
-    break_off(lease, 3)
+    endpoint = among.all_handles()[0]
+    break_off(endpoint)
+    assert suspects == [endpoint]
+    among.finish_suspect_check(endpoint, is_healthy=False)
+    break_off(endpoint, 3)
     assert among.stats()[0].ejected == 1
-    lease.record_check(is_healthy=True)
+    endpoint.record_check(is_healthy=True)
     assert among.stats()[0].ejected == 1
-    lease.record_check(is_healthy=True)
+    endpoint.record_check(is_healthy=True)
     assert among.stats()[0].ejected == 0

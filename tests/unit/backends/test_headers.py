@@ -84,12 +84,12 @@ def test_what_connection_names_stays_on_it(connection: str, passing: set[str]) -
 )
 def test_a_traceparent_is_one_or_left_out(value: str, is_one: bool) -> None:
     headers = {"traceparent": value, "tracestate": "a=1"}
-    told = HeaderFilter(["trace*"], FORWARDED_HEADER_BYTES).select(headers)
-    assert told == (headers if is_one else {})
+    response = HeaderFilter(["trace*"], FORWARDED_HEADER_BYTES).select(headers)
+    assert response == (headers if is_one else {})
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "told"),
+    ("name", "given", "expected"),
     [
         ("tracestate", "a=1,b=2", "a=1,b=2"),
         ("tracestate", ",".join(["a=1"] * 40), ",".join(["a=1"] * 32)),
@@ -102,10 +102,10 @@ def test_a_traceparent_is_one_or_left_out(value: str, is_one: bool) -> None:
     ],
 )
 def test_headers_of_traces_are_cut_by_whole_members(
-    name: str, given: str, told: str | None
+    name: str, given: str, expected: str | None
 ) -> None:
     found = HeaderFilter([name], FORWARDED_HEADER_BYTES).select({name: given})
-    assert found.get(name) == told
+    assert found.get(name) == expected
     assert field_bytes(found) <= FORWARDED_HEADER_BYTES
 
 
@@ -121,10 +121,10 @@ def test_a_larger_budget_does_not_raise_the_limit_on_baggage() -> None:
 @pytest.mark.parametrize("letter", ["é", "\N{GRINNING FACE}"])
 def test_letters_count_as_the_bytes_that_are_sent(letter: str) -> None:
     rule = HeaderFilter(["*"], FORWARDED_HEADER_BYTES)
-    told = rule.select({"baggage": ",".join(["a=" + letter * 250] * 60)})
-    assert told["baggage"].startswith(f"a={letter}")
-    assert {*told["baggage"].split(",")} == {"a=" + letter * 250}
-    assert len(told["baggage"].encode()) <= FORWARDED_HEADER_BYTES
+    result = rule.select({"baggage": ",".join(["a=" + letter * 250] * 60)})
+    assert result["baggage"].startswith(f"a={letter}")
+    assert {*result["baggage"].split(",")} == {"a=" + letter * 250}
+    assert len(result["baggage"].encode()) <= FORWARDED_HEADER_BYTES
     state = {"traceparent": PARENT, "tracestate": ",".join(["a=" + letter * 60] * 8)}
     assert len(rule.select(state)["tracestate"].encode()) <= 512
     with pytest.raises(GatewayError) as caught:
@@ -134,9 +134,9 @@ def test_letters_count_as_the_bytes_that_are_sent(letter: str) -> None:
 
 def test_baggage_has_what_others_leave() -> None:
     rule = HeaderFilter(["*"], 1000)
-    told = rule.select({"baggage": ",".join(["a=1"] * 60), "x-a": "1" * 800})
-    assert told == {"x-a": "1" * 800, "baggage": ",".join(["a=1"] * 31)}
-    assert field_bytes(told) <= 1000
+    result = rule.select({"baggage": ",".join(["a=1"] * 60), "x-a": "1" * 800})
+    assert result == {"x-a": "1" * 800, "baggage": ",".join(["a=1"] * 31)}
+    assert field_bytes(result) <= 1000
 
 
 def test_beyond_the_budget_a_request_is_refused() -> None:

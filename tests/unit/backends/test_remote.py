@@ -97,21 +97,21 @@ def refused(wire: RpcRequest, endpoint: Endpoint) -> RpcResponse:
     raise GatewayError(Kind.CONNECT, "cannot connect", detail=endpoint.authority)
 
 
-async def test_endpoints_take_turns_where_they_are_to() -> None:
+async def test_endpoints_rotate_under_round_robin() -> None:
     upstream = FakeUpstream()
     remote = backend(upstream, balancing=BalanceSettings("round-robin"))
     for _ in range(4):
         await remote.perform(ServerLiveRequest(), call())
-    asked = [endpoint for _, endpoint, _ in upstream.sent]
-    assert asked in ([A, B, A, B], [B, A, B, A])
+    requests = [endpoint for _, endpoint, _ in upstream.sent]
+    assert requests in ([A, B, A, B], [B, A, B, A])
 
 
-async def test_the_one_with_less_to_do_is_asked() -> None:
+async def test_the_less_busy_endpoint_is_chosen() -> None:
     upstream = FakeUpstream()
     remote = backend(upstream)
     await asyncio.gather(*(remote.perform(ServerLiveRequest(), call()) for _ in range(6)))
-    asked = [endpoint for _, endpoint, _ in upstream.sent]
-    assert asked.count(A) == asked.count(B) == 3
+    requests = [endpoint for _, endpoint, _ in upstream.sent]
+    assert requests.count(A) == requests.count(B) == 3
 
 
 async def test_a_refused_connection_is_tried_on_another_endpoint() -> None:
@@ -122,11 +122,11 @@ async def test_a_refused_connection_is_tried_on_another_endpoint() -> None:
     remote = backend(upstream, balancing=BalanceSettings("round-robin"))
     for _ in range(2):
         assert await remote.perform(ServerLiveRequest(), call()) == HealthStatus(ok=True)
-    asked = [endpoint for _, endpoint, _ in upstream.sent]
-    assert asked in ([A, B, B], [B, A, B])
+    requests = [endpoint for _, endpoint, _ in upstream.sent]
+    assert requests in ([A, B, B], [B, A, B])
 
 
-async def test_refused_everywhere_is_told_with_the_backend_but_no_address() -> None:
+async def test_refused_everywhere_names_the_backend_but_no_address() -> None:
     upstream = FakeUpstream(refused)
     with pytest.raises(GatewayError) as caught:
         await backend(upstream).perform(ServerLiveRequest(), call())
@@ -164,8 +164,8 @@ async def test_a_routes_timeout_stands_for_the_backends(
     timeout: float | None, expected: float
 ) -> None:
     upstream = FakeUpstream()
-    asked = call(policy=RoutePolicy(timeout))
-    await backend(upstream, timeout=5.0).perform(ServerLiveRequest(), asked)
+    context = call(policy=RoutePolicy(timeout))
+    await backend(upstream, timeout=5.0).perform(ServerLiveRequest(), context)
     assert expected - 1 < upstream.sent[0][2] <= expected
 
 
@@ -185,13 +185,13 @@ async def test_headers_travel_by_rule_in_both_directions() -> None:
     remote = backend(
         upstream, forward_headers=["traceparent"], return_headers=["endpoint-load-metrics"]
     )
-    asked = call(headers={"traceparent": f"00-{1:032x}-{1:016x}-01", "authorization": "secret"})
-    await remote.perform(ServerLiveRequest(), asked)
+    context = call(headers={"traceparent": f"00-{1:032x}-{1:016x}-01", "authorization": "secret"})
+    await remote.perform(ServerLiveRequest(), context)
     assert upstream.sent[0][0].metadata == {"traceparent": f"00-{1:032x}-{1:016x}-01"}
-    assert asked.response_headers == {"endpoint-load-metrics": "cpu=1"}
+    assert context.response_headers == {"endpoint-load-metrics": "cpu=1"}
 
 
-async def test_the_profile_is_asked_once_for_all_waiting_requests() -> None:
+async def test_the_profile_is_detected_once_for_all_waiting_requests() -> None:
     codec = FakeCodec()
     upstream = FakeUpstream()
     remote = backend(upstream, codec, profile=None)
@@ -235,12 +235,12 @@ async def test_an_answer_that_cannot_be_read_names_the_backend(kind: Kind) -> No
 
     with pytest.raises(GatewayError) as caught:
         await backend(FakeUpstream(), Reading()).perform(ServerLiveRequest(), call())
-    told = "backend 'b1': words" if kind is Kind.BACKEND_GARBAGE else "words"
-    assert (caught.value.public, caught.value.kind) == (told, kind)
+    result = "backend 'b1': words" if kind is Kind.BACKEND_GARBAGE else "words"
+    assert (caught.value.public, caught.value.kind) == (result, kind)
     assert (caught.value.detail, caught.value.retry_after) == ("d", 2.0)
 
 
-async def test_a_declared_profile_is_not_asked() -> None:
+async def test_a_declared_profile_is_not_detected() -> None:
     codec = FakeCodec()
     upstream = FakeUpstream()
     await backend(upstream, codec, profile=KSERVE).perform(ServerLiveRequest(), call())
@@ -255,7 +255,7 @@ async def test_a_server_without_metadata_is_generic() -> None:
     assert codec.profiles == [GENERIC, GENERIC]
 
 
-async def test_a_server_that_is_not_reached_is_asked_again() -> None:
+async def test_an_unreachable_server_is_retried() -> None:
     codec = FakeCodec()
     upstream = FakeUpstream(refused)
     remote = backend(upstream, codec, profile=None)
@@ -279,10 +279,10 @@ async def test_a_known_profile_survives_a_server_that_will_not_say(
 
 
 @pytest.mark.parametrize(
-    ("kind", "asked"), [(Kind.BAD_REQUEST, 2), (Kind.TIMEOUT, 2), (Kind.NOT_FOUND, 1)]
+    ("kind", "requested"), [(Kind.BAD_REQUEST, 2), (Kind.TIMEOUT, 2), (Kind.NOT_FOUND, 1)]
 )
-async def test_only_a_lasting_answer_is_remembered(
-    monkeypatch: pytest.MonkeyPatch, kind: Kind, asked: int
+async def test_only_a_permanent_response_is_cached(
+    monkeypatch: pytest.MonkeyPatch, kind: Kind, requested: int
 ) -> None:
     codec = FakeCodec()
     codec.metadata = GatewayError(kind, "not now", origin=Origin.BACKEND)
@@ -292,8 +292,8 @@ async def test_only_a_lasting_answer_is_remembered(
     await remote.perform(ServerLiveRequest(), call())
     codec.metadata = ServerMetadata("kserve", "1")
     await remote.perform(ServerLiveRequest(), call())
-    assert [w.method for w, _, _ in upstream.sent].count("ServerMetadataRequest") == asked
-    assert (codec.profiles[-1] == KSERVE) is (asked == 2)
+    assert [w.method for w, _, _ in upstream.sent].count("ServerMetadataRequest") == requested
+    assert (codec.profiles[-1] == KSERVE) is (requested == 2)
 
 
 async def test_a_short_deadline_does_not_make_the_question_the_answer() -> None:

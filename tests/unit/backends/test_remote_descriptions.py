@@ -63,12 +63,12 @@ class FakeCodec:
         self.refuses: ModelMetadata | None = None
         self.refusal = Kind.BAD_REQUEST
         self.given: list[Any] = []
-        self.asked: list[Operation] = []
+        self.requests: list[Operation] = []
 
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> RpcRequest:
-        self.asked.append(operation)
+        self.requests.append(operation)
         if isinstance(operation, InferRequest):
             self.given.append((profile.name, model))
             if model is not None and model == self.refuses:
@@ -90,7 +90,7 @@ class FakeCodec:
         return answer
 
     def count(self, kind: type) -> int:
-        return sum(isinstance(each, kind) for each in self.asked)
+        return sum(isinstance(each, kind) for each in self.requests)
 
 
 class FakeUpstream:
@@ -114,7 +114,7 @@ async def test_a_server_that_tells_its_configuration_tells_the_largest_batch() -
     described = replace(MODEL, max_batch_size=8, decoupled=False)
     waiting = [made.describe("m", "1", call()) for _ in range(5)]
     assert await asyncio.gather(*waiting) == [described] * 5
-    assert codec.asked == [
+    assert codec.requests == [
         ModelMetadataRequest("m", "1"),
         ServerMetadataRequest(),
         ModelConfigRequest("m", "1"),
@@ -133,24 +133,24 @@ async def test_what_a_configuration_says(settings: dict[str, Any], size: int | N
 
 
 @pytest.mark.parametrize("profile", [GENERIC, MLSERVER, KSERVE, INFERGATE])
-async def test_other_servers_are_not_asked_for_a_configuration(profile: Profile) -> None:
+async def test_other_servers_get_no_configuration_request(profile: Profile) -> None:
     codec = FakeCodec()
     assert await backend(codec, profile).describe("m", "", call()) == MODEL
-    assert codec.asked == [ModelMetadataRequest("m")]
+    assert codec.requests == [ModelMetadataRequest("m")]
 
 
 async def test_metadata_that_tells_the_largest_batch_is_all_that_is_needed() -> None:
     codec = FakeCodec()
-    told = codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=0)
-    assert await backend(codec).describe("m", "", call()) == told
-    assert codec.asked == [ModelMetadataRequest("m")]
+    result = codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=0)
+    assert await backend(codec).describe("m", "", call()) == result
+    assert codec.requests == [ModelMetadataRequest("m")]
 
 
 @pytest.mark.parametrize(
     ("kind", "again"),
     [(Kind.FORBIDDEN, 1), (Kind.UNSUPPORTED, 1), (Kind.NO_BACKEND, 2), (Kind.TIMEOUT, 2)],
 )
-async def test_a_configuration_that_is_not_told_is_no_error(
+async def test_a_missing_configuration_is_no_error(
     monkeypatch: pytest.MonkeyPatch, kind: Kind, again: int
 ) -> None:
     """It is believed for long only where it will last."""
@@ -254,7 +254,7 @@ async def test_a_request_that_fits_no_description_is_refused(
     assert codec.count(ModelMetadataRequest) == 2
 
 
-async def test_what_a_description_has_nothing_to_do_with_is_told_at_once() -> None:
+async def test_errors_unrelated_to_metadata_are_reported_at_once() -> None:
     class Lacking(FakeCodec):
         def build_request(
             self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
@@ -293,13 +293,13 @@ async def test_an_answer_that_does_not_fit_has_the_next_request_ask_again(
 
 
 @pytest.mark.parametrize(
-    ("batching", "told"), [({"direct": {}}, {"direct": {}}), ({}, {}), (5, None), (None, None)]
+    ("batching", "fields"), [({"direct": {}}, {"direct": {}}), ({}, {}), (5, None), (None, None)]
 )
-async def test_what_a_configuration_says_of_sequences(batching: Any, told: Any) -> None:
+async def test_what_a_configuration_says_of_sequences(batching: Any, fields: Any) -> None:
     codec = FakeCodec()
     settings = {"max_batch_size": 0, "sequence_batching": batching}
     codec.answers[ModelConfigRequest] = ModelConfig("m", settings)
-    assert (await backend(codec, TRITON).describe("m", "", call())).sequence_batching == told
+    assert (await backend(codec, TRITON).describe("m", "", call())).sequence_batching == fields
 
 
 async def test_a_protocol_may_have_configurations_whatever_the_server() -> None:
@@ -323,7 +323,7 @@ async def test_a_protocol_may_have_classes_whatever_the_server() -> None:
     codec = FakeCodec()
     codec.capabilities = Capabilities(frozenset(), supports_classification=True)
     assert await backend(codec).supports_classification(call())
-    assert codec.asked == []
+    assert codec.requests == []
 
 
 @pytest.mark.parametrize(
@@ -334,12 +334,12 @@ async def test_else_the_kind_of_server_tells(profile: Profile, expected: bool) -
     assert await backend(FakeCodec(), profile).supports_classification(call()) is expected
 
 
-async def test_an_unprofiled_server_is_asked_only_where_classes_are_wanted() -> None:
+async def test_an_unprofiled_server_is_detected_only_for_classifications() -> None:
     """Forwarding asks for the profile of each request: that must not wait for a server to say."""
     codec = FakeCodec()
     made = backend(codec)
     assert await made.request_profile(call()) is GENERIC
-    assert codec.asked == []
+    assert codec.requests == []
     assert await made.supports_classification(call())
     assert await made.supports_classification(call())
     assert codec.count(ServerMetadataRequest) == 1
@@ -372,23 +372,23 @@ def test_a_server_is_known_by_its_name_or_its_extensions(
 # ---- declared ----------------------------------------------------------------------------------
 
 
-async def test_a_declared_model_is_not_asked_about() -> None:
+async def test_no_metadata_is_requested_for_a_declared_model() -> None:
     codec = FakeCodec(described=True)
-    asked = call()
+    context = call()
     declared = ModelMetadata("declared")
-    asked.policy = RoutePolicy(declared_metadata=declared)
-    await backend(codec, KSERVE).perform(InferRequest("m"), asked)
+    context.policy = RoutePolicy(declared_metadata=declared)
+    await backend(codec, KSERVE).perform(InferRequest("m"), context)
     assert codec.given == [("kserve", declared), declared]
     assert codec.count(ModelMetadataRequest) == 0
 
 
 async def test_what_does_not_fit_a_declared_model_is_refused_at_once() -> None:
     codec = FakeCodec(described=True)
-    asked = call()
+    context = call()
     codec.refuses = ModelMetadata("declared")
-    asked.policy = RoutePolicy(declared_metadata=codec.refuses)
+    context.policy = RoutePolicy(declared_metadata=codec.refuses)
     with pytest.raises(GatewayError, match="does not fit"):
-        await backend(codec, KSERVE).perform(InferRequest("m"), asked)
+        await backend(codec, KSERVE).perform(InferRequest("m"), context)
     assert codec.count(ModelMetadataRequest) == 0
 
 
@@ -448,7 +448,7 @@ NOT_UNDERSTOOD = [
 
 
 @pytest.mark.parametrize("kind", NOT_UNDERSTOOD)
-async def test_a_question_that_is_not_understood_is_asked_in_another_way(kind: Kind) -> None:
+async def test_an_unsupported_check_is_replaced_by_another(kind: Kind) -> None:
     codec, made = rephrased()
     codec.answers[ModelMetadataRequest] = refusal(kind)
     assert await made.describe("m", "", call()) == MODEL
@@ -456,7 +456,7 @@ async def test_a_question_that_is_not_understood_is_asked_in_another_way(kind: K
 
 
 @pytest.mark.parametrize("kind", sorted(set(Kind) - set(NOT_UNDERSTOOD), key=lambda k: k.value))
-async def test_any_other_failure_is_told(kind: Kind) -> None:
+async def test_any_other_failure_is_reported(kind: Kind) -> None:
     codec, made = rephrased()
     codec.answers[ModelMetadataRequest] = refusal(kind)
     with pytest.raises(GatewayError) as caught:
@@ -465,7 +465,7 @@ async def test_any_other_failure_is_told(kind: Kind) -> None:
     assert codec.asks_again == 0
 
 
-async def test_an_inference_is_never_asked_again() -> None:
+async def test_an_inference_is_never_retried() -> None:
     codec, made = rephrased()
     codec.answers[InferRequest] = refusal(Kind.BACKEND_ERROR)
     with pytest.raises(GatewayError):
@@ -485,9 +485,9 @@ async def test_a_server_that_tells_no_metadata_needs_it_declared(kind: Kind) -> 
         "backend 'b1' does not provide the metadata of model 'm'; declare it under 'models' "
         "in the gateway's configuration"
     )
-    asked = call()
-    asked.policy = RoutePolicy(declared_metadata=MODEL)
-    assert await made.perform(InferRequest("m"), asked) == InferResponse("m")
+    context = call()
+    context.policy = RoutePolicy(declared_metadata=MODEL)
+    assert await made.perform(InferRequest("m"), context) == InferResponse("m")
 
 
 @pytest.mark.parametrize("kind", NOT_UNDERSTOOD)
@@ -502,7 +502,7 @@ async def test_a_model_that_is_not_there_by_both_ways_is_not_found(kind: Kind) -
     assert caught.value.kind is (kind if kind is Kind.NOT_FOUND else Kind.UNSUPPORTED)
 
 
-async def test_of_other_questions_the_first_failure_is_told() -> None:
+async def test_other_operations_report_the_first_failure() -> None:
     codec, made = rephrased()
     codec.answers[ServerMetadataRequest] = refusal(Kind.BACKEND_GARBAGE)
     codec.second = refusal(Kind.UNSUPPORTED)
@@ -511,7 +511,7 @@ async def test_of_other_questions_the_first_failure_is_told() -> None:
     assert caught.value.kind is Kind.BACKEND_GARBAGE
 
 
-async def test_a_server_that_is_gone_meanwhile_is_told_of() -> None:
+async def test_a_server_that_disappeared_is_reported() -> None:
     codec, made = rephrased()
     codec.answers[ModelMetadataRequest] = refusal(Kind.BACKEND_GARBAGE)
     codec.second = refusal(Kind.CONNECT)

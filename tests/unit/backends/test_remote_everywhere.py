@@ -73,13 +73,13 @@ class FakeUpstream:
         self.answers = answers
         self.sent: list[str] = []
         self.metadata: list[RpcRequest] = []
-        self.at_once = self.most_at_once = 0
+        self.at_once = self.max_concurrent = 0
 
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
         self.sent.append(endpoint.host)
         self.metadata.append(wire)
         self.at_once += 1
-        self.most_at_once = max(self.most_at_once, self.at_once)
+        self.max_concurrent = max(self.max_concurrent, self.at_once)
         await asyncio.sleep(0)
         self.at_once -= 1
         answer = self.answers.get(endpoint.host, RpcResponse())
@@ -101,19 +101,19 @@ def call(**fields: Any) -> RequestContext:
     return RequestContext("test", **fields)
 
 
-async def test_every_endpoint_is_asked_at_once() -> None:
+async def test_every_endpoint_is_checked_concurrently() -> None:
     upstream = FakeUpstream()
     made = backend(upstream)
-    asked = call(headers={"x-request-id": "r", "other": "o"})
-    assert await made.perform_on_all(LOAD, asked) == [Acknowledgement()] * 3
+    context = call(headers={"x-request-id": "r", "other": "o"})
+    assert await made.perform_on_all(LOAD, context) == [Acknowledgement()] * 3
     assert sorted(upstream.sent) == ["a", "b", "c"]
-    assert upstream.most_at_once == 3
+    assert upstream.max_concurrent == 3
     assert all(wire.metadata == {"x-request-id": "r"} for wire in upstream.metadata)
     assert made.codec.profiles == [TRITON]  # type: ignore[attr-defined]
-    assert asked.record.backend_seconds > 0
+    assert context.record.backend_seconds > 0
 
 
-async def test_all_have_ended_before_the_first_error_is_told() -> None:
+async def test_all_tasks_end_before_the_first_error_is_raised() -> None:
     upstream = FakeUpstream(b=RpcResponse(code=3, details="no such file"))
     with pytest.raises(GatewayError) as caught:
         await backend(upstream).perform_on_all(LOAD, call())

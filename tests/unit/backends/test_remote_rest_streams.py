@@ -21,7 +21,7 @@ from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport.base import Endpoint
 
 EVENT = {"content-type": "text/event-stream; charset=utf-8"}
-ASKED = InferRequest("m", id="i")
+REQUEST = InferRequest("m", id="i")
 METADATA = {"name": "m", "inputs": [], "outputs": [{"name": "O", "datatype": "INT8", "shape": [1]}]}
 INFERRED = {
     "model_name": "m",
@@ -41,12 +41,12 @@ class Upstream:
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
         self.paths.append(wire.path)
         policy = {"model_transaction_policy": {"decoupled": self.decoupled}}
-        told = {
+        fields = {
             "/v2/models/m": METADATA,
             "/v2/models/m/config": {"name": "m", "max_batch_size": 0, **policy},
             "/v2/models/m/infer": INFERRED,
         }[wire.path]
-        return HttpResponse(200, {}, (json.dumps(told).encode(),))
+        return HttpResponse(200, {}, (json.dumps(fields).encode(),))
 
     async def stream(
         self, wire: HttpRequest, endpoint: Endpoint, timeout: float | None
@@ -67,7 +67,7 @@ class Upstream:
 async def all_of(upstream: Upstream, profile: Profile = TRITON) -> list[InferResponse]:
     server = BackendSettings("b", (Endpoint("a", 1), Endpoint("b", 2)), 5, profile)
     backend = RemoteBackend(server, V2RestCodec(), upstream, HTTP_MESSAGES, DEFAULT_LIMITS)
-    return [each async for each in backend.stream(ASKED, RequestContext("test"))]
+    return [each async for each in backend.stream(REQUEST, RequestContext("test"))]
 
 
 def values(answers: list[InferResponse]) -> list[tuple[list[int], bool]]:
@@ -81,7 +81,7 @@ async def test_a_decoupled_model_gives_all_its_answers() -> None:
     assert upstream.closed == 1
 
 
-async def test_any_other_model_is_asked_for_its_one() -> None:
+async def test_any_other_model_gets_a_unary_call() -> None:
     upstream = Upstream(decoupled=False)
     assert values(await all_of(upstream)) == [([9], True)]
     assert upstream.paths[-1] == "/v2/models/m/infer"
@@ -89,13 +89,15 @@ async def test_any_other_model_is_asked_for_its_one() -> None:
 
 @pytest.mark.parametrize("status", [404, 405])
 @pytest.mark.parametrize("profile", [TRITON, MLSERVER])
-async def test_a_server_too_old_for_it_is_asked_for_one(status: int, profile: Profile) -> None:
+async def test_a_server_too_old_for_streams_gets_a_unary_call(
+    status: int, profile: Profile
+) -> None:
     upstream = Upstream(HttpResponse(status, {}, (b'{"detail":"Not Found"}',)))
     assert values(await all_of(upstream, profile)) == [([9], True)]
     assert upstream.paths[-1] == "/v2/models/m/infer"
 
 
-async def test_mlserver_is_not_asked_what_the_model_is() -> None:
+async def test_mlserver_gets_no_metadata_request() -> None:
     upstream = Upstream(json.dumps(INFERRED).encode(), json.dumps(INFERRED).encode())
     assert values(await all_of(upstream, MLSERVER)) == [([9], False)] * 2
     assert upstream.paths == ["/v2/models/m/infer_stream"]
@@ -129,7 +131,7 @@ async def test_what_goes_wrong(
     assert upstream.closed == 1
 
 
-async def test_another_endpoint_is_asked_where_one_is_not_there() -> None:
+async def test_another_endpoint_is_used_when_one_is_unreachable() -> None:
     refused = GatewayError(Kind.CONNECT, "not there")
     upstream = Upstream(refused)
     with pytest.raises(GatewayError, match="not there"):

@@ -29,11 +29,11 @@ class Upstream:
     """Notes where it was asked; the endpoints that are ``away`` refuse the connection."""
 
     def __init__(self) -> None:
-        self.asked: list[Endpoint] = []
+        self.requests: list[Endpoint] = []
         self.away: set[Endpoint] = set()
 
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
-        self.asked.append(endpoint)
+        self.requests.append(endpoint)
         if endpoint in self.away:
             raise GatewayError(
                 Kind.CONNECT,
@@ -66,25 +66,25 @@ def request(number: object = None, model: str = "m") -> InferRequest:
     return InferRequest(model, parameters={} if number is None else {"sequence_id": number})
 
 
-async def perform(remote: RemoteBackend[Any, Any], asked: InferRequest) -> None:
-    await remote.perform(asked, call())
+async def perform(remote: RemoteBackend[Any, Any], wanted: InferRequest) -> None:
+    await remote.perform(wanted, call())
 
 
-async def perform_described(remote: RemoteBackend[Any, Any], asked: InferRequest) -> None:
+async def perform_described(remote: RemoteBackend[Any, Any], wanted: InferRequest) -> None:
     remote.codec.needs_metadata = True
     context = call()
     context.policy = RoutePolicy(declared_metadata=ModelMetadata("m"))
-    await remote.perform(asked, context)
+    await remote.perform(wanted, context)
 
 
-async def stream(remote: RemoteBackend[Any, Any], asked: InferRequest) -> None:
-    async for _ in remote.stream(asked, call()):
+async def stream(remote: RemoteBackend[Any, Any], wanted: InferRequest) -> None:
+    async for _ in remote.stream(wanted, call()):
         pass
 
 
-async def forward(remote: RemoteBackend[Any, Any], asked: InferRequest) -> None:
-    number: Any = asked.parameters.get("sequence_id")
-    name = None if number is None else SequenceKey(asked.model, number)
+async def forward(remote: RemoteBackend[Any, Any], wanted: InferRequest) -> None:
+    number: Any = wanted.parameters.get("sequence_id")
+    name = None if number is None else SequenceKey(wanted.model, number)
     await remote.infer(RpcRequest("/infer"), call(), name)
 
 
@@ -100,21 +100,21 @@ async def test_a_sequence_keeps_to_one_endpoint_whatever_comes_between(act: Act)
     for _ in range(4):
         for number in range(1, 31):
             await act(remote, request(number))
-            kept.setdefault(number, set()).add(upstream.asked[-1])
+            kept.setdefault(number, set()).add(upstream.requests[-1])
             await act(remote, request())
     assert all(len(endpoints) == 1 for endpoints in kept.values())
     assert set.union(*kept.values()) == set(ENDPOINTS)
 
 
 async def test_every_way_and_another_gateway_choose_alike() -> None:
-    asked: list[list[Endpoint]] = []
+    requests: list[list[Endpoint]] = []
     for act in WAYS:
         upstream = Upstream()
         remote = backend(upstream, ENDPOINTS[::-1])
         for number in range(1, 21):
             await act(remote, request(number))
-        asked.append(upstream.asked)
-    assert asked[0] == asked[1] == asked[2] == asked[3]
+        requests.append(upstream.requests)
+    assert requests[0] == requests[1] == requests[2] == requests[3]
 
 
 @pytest.mark.parametrize("act", WAYS)
@@ -122,22 +122,22 @@ async def test_a_sequence_goes_nowhere_else_where_its_endpoint_is_away(act: Act)
     upstream = Upstream()
     remote = backend(upstream, ENDPOINTS)
     await act(remote, request("mine"))
-    kept = upstream.asked.pop()
+    kept = upstream.requests.pop()
     upstream.away.add(kept)
     with pytest.raises(GatewayError) as caught:
         await act(remote, request("mine"))
-    assert set(upstream.asked) == {kept}
+    assert set(upstream.requests) == {kept}
     assert caught.value.kind is Kind.CONNECT
-    place = ENDPOINTS.index(kept) + 1
+    position = ENDPOINTS.index(kept) + 1
     assert caught.value.public == (
-        f"backend 'b': could not be reached (endpoint {place} of 3, which holds the state of "
+        f"backend 'b': could not be reached (endpoint {position} of 3, which holds the state of "
         "sequence 'mine' of model 'm')"
     )
     assert caught.value.detail == kept.authority
     assert caught.value.limit == "connect_time"
     upstream.away.clear()
     await act(remote, request("mine"))
-    assert upstream.asked[-1] == kept
+    assert upstream.requests[-1] == kept
 
 
 async def test_a_long_id_is_cut_in_the_error() -> None:
@@ -155,8 +155,8 @@ async def test_others_are_spread_and_tried_elsewhere() -> None:
     for _ in range(50):
         await perform(remote, request(0))
         await perform(remote, request())
-    assert set(upstream.asked) == set(ENDPOINTS)
-    assert upstream.asked.count(ENDPOINTS[0]) == 5, "then it is let alone"
+    assert set(upstream.requests) == set(ENDPOINTS)
+    assert upstream.requests.count(ENDPOINTS[0]) == 5, "then it is let alone"
 
 
 async def test_one_endpoint_has_all_sequences() -> None:

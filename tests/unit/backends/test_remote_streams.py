@@ -27,7 +27,7 @@ from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.transport.base import Endpoint
 
 A, B = Endpoint("a", 1), Endpoint("b", 2)
-ASKED = InferRequest("m", id="i")
+REQUEST = InferRequest("m", id="i")
 UNIMPLEMENTED = RpcResponse(code=12, details="no such method")
 
 
@@ -38,17 +38,19 @@ def answer(number: str) -> RpcResponse:
 
 class Upstream:
     """Gives each call the next of ``scripts``: what to give, raise, or (a number) wait for. Unary
-    calls are answered by method, as ``told`` says."""
+    calls are answered by method, as ``descriptions`` says."""
 
-    def __init__(self, *scripts: list[Any], told: dict[str, RpcResponse] | None = None) -> None:
+    def __init__(
+        self, *scripts: list[Any], descriptions: dict[str, RpcResponse] | None = None
+    ) -> None:
         self.scripts = list(scripts)
-        self.told = told or {}
+        self.descriptions = descriptions or {}
         self.sent: list[tuple[RpcRequest, Endpoint, float | None]] = []
         self.closed = 0
 
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
         self.sent.append((wire, endpoint, timeout))
-        return self.told.get(wire.method.rpartition("/")[2], answer("unary"))
+        return self.descriptions.get(wire.method.rpartition("/")[2], answer("unary"))
 
     async def stream(
         self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
@@ -93,7 +95,7 @@ def call(**more: Any) -> RequestContext:
 async def ids(
     upstream: Any, one: RequestContext | None = None, **more: Any
 ) -> list[tuple[str, bool]]:
-    answers = backend(upstream, **more).stream(ASKED, one or call())
+    answers = backend(upstream, **more).stream(REQUEST, one or call())
     return [(each.id, each.is_last) async for each in answers]
 
 
@@ -137,7 +139,7 @@ async def test_another_endpoint_is_tried_where_nothing_was_sent() -> None:
 async def test_nothing_is_tried_again_once_an_answer_has_come() -> None:
     for kind in (Kind.CONNECT, Kind.BACKEND_GARBAGE):
         upstream = Upstream([answer("0"), GatewayError(kind, "gone")])
-        answers = backend(upstream).stream(ASKED, call())
+        answers = backend(upstream).stream(REQUEST, call())
         assert (await anext(answers)).id == "0"
         with pytest.raises(GatewayError, match=r"^backend 'b': gone$") as caught:
             await anext(answers)
@@ -164,7 +166,7 @@ async def test_nobody_to_be_reached() -> None:
     assert caught.value.kind is Kind.CONNECT
 
 
-async def test_a_server_without_the_method_is_asked_for_one_answer() -> None:
+async def test_a_server_without_the_stream_method_gets_a_unary_call() -> None:
     upstream = Upstream([UNIMPLEMENTED])
     assert await ids(upstream) == [("unary", True)]
     assert [wire.method for wire, _, _ in upstream.sent] == [STREAM, INFER]
@@ -188,49 +190,49 @@ def methods(upstream: Upstream) -> list[str]:
 
 
 @pytest.mark.parametrize("policy", [{}, {"decoupled": False}])
-async def test_a_model_with_one_answer_is_asked_for_that(policy: dict[str, bool]) -> None:
-    upstream = Upstream(told=triton(**policy))
+async def test_a_model_with_one_response_gets_a_unary_call(policy: dict[str, bool]) -> None:
+    upstream = Upstream(descriptions=triton(**policy))
     assert await ids(upstream, profile=TRITON) == [("unary", True)]
     assert methods(upstream) == ["ModelMetadata", "ModelConfig", "ModelInfer"]
 
 
-async def test_a_decoupled_model_is_asked_for_a_stream() -> None:
-    upstream = Upstream([answer("0"), answer("1")], told=triton(decoupled=True))
+async def test_a_decoupled_model_is_called_with_a_stream() -> None:
+    upstream = Upstream([answer("0"), answer("1")], descriptions=triton(decoupled=True))
     assert await ids(upstream, profile=TRITON) == [("0", False), ("1", False)]
     assert methods(upstream) == ["ModelMetadata", "ModelConfig", "ModelStreamInfer"]
 
 
-async def test_a_model_of_which_that_is_not_told_is_asked_for_a_stream() -> None:
-    told = {**triton(), "ModelConfig": RpcResponse(code=14, details="not now")}
-    upstream = Upstream([answer("0")], told=told)
+async def test_a_model_with_unknown_policy_is_called_with_a_stream() -> None:
+    descriptions = {**triton(), "ModelConfig": RpcResponse(code=14, details="not now")}
+    upstream = Upstream([answer("0")], descriptions=descriptions)
     assert await ids(upstream, profile=TRITON) == [("0", False)]
     assert methods(upstream) == ["ModelMetadata", "ModelConfig", "ModelStreamInfer"]
 
 
 async def test_what_a_gateway_makes_up_of_a_model_is_not_believed() -> None:
-    upstream = Upstream([answer("0")], told=triton())
+    upstream = Upstream([answer("0")], descriptions=triton())
     assert await ids(upstream, profile=replace(INFERGATE, reports_config=True)) == [("0", False)]
     assert methods(upstream) == ["ModelStreamInfer"]
 
 
 async def test_an_unknown_model_is_one() -> None:
-    upstream = Upstream(told={"ModelMetadata": RpcResponse(code=5, details="no model 'm'")})
+    upstream = Upstream(descriptions={"ModelMetadata": RpcResponse(code=5, details="no model 'm'")})
     with pytest.raises(GatewayError, match="no model 'm'") as caught:
         await ids(upstream, profile=TRITON)
     assert caught.value.kind is Kind.NOT_FOUND
 
 
-async def test_a_model_that_has_become_decoupled_is_asked_for_again(
+async def test_a_model_that_became_decoupled_is_called_again_with_a_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(single_flight, "DOUBTFUL_SECONDS", 0.0)
-    told = {**triton(), "ModelInfer": RpcResponse(code=12, details="it is decoupled")}
-    upstream = Upstream([answer("0")], told=told)
+    descriptions = {**triton(), "ModelInfer": RpcResponse(code=12, details="it is decoupled")}
+    upstream = Upstream([answer("0")], descriptions=descriptions)
     made = backend(upstream, profile=TRITON)
     with pytest.raises(GatewayError, match="it is decoupled"):
-        await anext(made.stream(ASKED, call()))
-    upstream.told |= triton(decoupled=True)
-    assert [each.id async for each in made.stream(ASKED, call())] == ["0"]
+        await anext(made.stream(REQUEST, call()))
+    upstream.descriptions |= triton(decoupled=True)
+    assert [each.id async for each in made.stream(REQUEST, call())] == ["0"]
 
 
 async def test_a_refusal_after_an_answer_stays_one() -> None:
@@ -245,7 +247,7 @@ async def test_a_transport_without_streams_gives_one_answer() -> None:
 
 async def test_the_timeout_bounds_the_wait_for_each_answer() -> None:
     steps = [0.1, answer("0"), 0.1, answer("1"), 0.1, answer("2")]
-    answers = backend(Upstream(steps), timeout=0.2).stream(ASKED, one := call())
+    answers = backend(Upstream(steps), timeout=0.2).stream(REQUEST, one := call())
     for number in "012":
         assert (await anext(answers)).id == number
         one.renew_deadline()
@@ -254,7 +256,7 @@ async def test_the_timeout_bounds_the_wait_for_each_answer() -> None:
 
 async def test_an_answer_that_does_not_come_in_time() -> None:
     upstream = Upstream([answer("0"), 5.0])
-    answers = backend(upstream, timeout=0.1).stream(ASKED, call())
+    answers = backend(upstream, timeout=0.1).stream(REQUEST, call())
     await anext(answers)
     with pytest.raises(GatewayError, match=r"backend 'b': .* in time") as caught:
         await anext(answers)
@@ -271,7 +273,7 @@ async def test_garbage_names_the_backend_once() -> None:
 
 async def test_closing_closes_the_call() -> None:
     upstream = Upstream([answer("0"), answer("1")])
-    answers = backend(upstream).stream(ASKED, call())
+    answers = backend(upstream).stream(REQUEST, call())
     await anext(answers)
     await answers.aclose()
     assert upstream.closed == 1

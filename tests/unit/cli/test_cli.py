@@ -21,7 +21,7 @@ BAD = Path(__file__).parents[2] / "config" / "bad" / "many.yaml"
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, Path | None]]:
+def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, Path | None]]:
     """What ``main`` hands over to be served."""
     seen: list[tuple[Config, Path | None]] = []
 
@@ -41,38 +41,38 @@ def install(monkeypatch: pytest.MonkeyPatch, serve: Any) -> None:
 
 @pytest.mark.parametrize("argv", [[], ["serve"]])
 def test_without_a_configuration_the_demo_is_served(
-    argv: list[str], served: list[tuple[Config, Path | None]]
+    argv: list[str], started: list[tuple[Config, Path | None]]
 ) -> None:
     assert main(argv) == 0
-    assert served == [(Config.default(), None)]
+    assert started == [(Config.default(), None)]
 
 
 @pytest.mark.parametrize(
     "argv", [["--config", str(GOOD)], ["serve", "--config", str(GOOD)], [f"--config={GOOD}"]]
 )
 def test_a_configuration_is_served(
-    argv: list[str], served: list[tuple[Config, Path | None]]
+    argv: list[str], started: list[tuple[Config, Path | None]]
 ) -> None:
     assert main([*argv, "--log-format", "text", "--workers", "auto"]) == 0
-    [(config, source)] = served
+    [(config, source)] = started
     assert source == GOOD
     assert config.log.format == "text"
     assert config.readiness == "lenient"
 
 
 def test_argv_is_the_process_s(
-    monkeypatch: pytest.MonkeyPatch, served: list[tuple[Config, Path | None]]
+    monkeypatch: pytest.MonkeyPatch, started: list[tuple[Config, Path | None]]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["infergate", "--config", str(GOOD)])
     assert main() == 0
-    assert served[0][0].log.format == "json"
+    assert started[0][0].log.format == "json"
 
 
 def test_check_tells_what_would_be_served(
-    served: list[tuple[Config, Path | None]], capsys: pytest.CaptureFixture[str]
+    started: list[tuple[Config, Path | None]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--config", str(GOOD), "--check"]) == 0
-    assert not served
+    assert not started
     out, err = capsys.readouterr()
     assert err == ""
     words = [line.split() for line in out.splitlines()]
@@ -111,16 +111,16 @@ def test_check_without_a_file_tells_the_demo(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("more", [[], ["--check"]])
-def test_mistakes_are_told_and_nothing_is_served(
+def test_mistakes_are_reported_and_nothing_starts(
     more: list[str],
-    served: list[tuple[Config, Path | None]],
+    started: list[tuple[Config, Path | None]],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(BAD.parent)
     assert main(["--config", BAD.name, *more]) == 2
     out, err = capsys.readouterr()
-    assert not served
+    assert not started
     assert out == ""
     assert err == BAD.with_suffix(".txt").read_text(encoding="utf-8")
 
@@ -156,28 +156,28 @@ def test_a_wrong_command_line(
 
 @pytest.mark.parametrize(("argv", "workers"), [([], 3), (["--workers", "2"], 2)])
 def test_workers_are_the_configurations_or_the_command_lines(
-    argv: list[str], workers: int, served: list[tuple[Config, Path | None]], tmp_path: Path
+    argv: list[str], workers: int, started: list[tuple[Config, Path | None]], tmp_path: Path
 ) -> None:
     file = tmp_path / "routes.yaml"
     file.write_text(f"workers: 3\n{DEMO}")
     assert main(["--config", str(file), *argv]) == 0
-    assert served[0][0].workers == workers
+    assert started[0][0].workers == workers
 
 
-def test_as_many_workers_as_processors(served: list[tuple[Config, Path | None]]) -> None:
+def test_as_many_workers_as_processors(started: list[tuple[Config, Path | None]]) -> None:
     assert main(["--workers", "auto"]) == 0
-    assert served[0][0].workers == len(os.sched_getaffinity(0))
+    assert started[0][0].workers == len(os.sched_getaffinity(0))
 
 
 def test_workers_do_not_share_registered_memory(
-    served: list[tuple[Config, Path | None]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    started: list[tuple[Config, Path | None]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "routes.yaml"
     file.write_text(f"control: {{shared_memory: true}}\n{DEMO}")
     assert main(["--config", str(file), "--workers", "2"]) == 2
-    told = "--workers: control.shared_memory: shared memory requires a single worker"
-    assert capsys.readouterr().err.startswith(told)
-    assert not served
+    result = "--workers: control.shared_memory: shared memory requires a single worker"
+    assert capsys.readouterr().err.startswith(result)
+    assert not started
 
 
 @pytest.mark.parametrize(("flag", "text"), [("--version", __version__), ("--help", "exit codes:")])
@@ -216,9 +216,9 @@ def test_python_m_infergate() -> None:
 
 @pytest.mark.parametrize("argv", [["--version"], ["key"], ["health", "--admin", "127.0.0.1:1"]])
 def test_who_does_not_serve_does_not_wait_for_what_serves(argv: list[str]) -> None:
-    asked = "import sys, infergate.cli as c\ntry: c.main(sys.argv[1:])\nexcept SystemExit: pass\n"
-    asked += "print(*sys.modules, file=sys.stderr)"
+    request = "import sys, infergate.cli as c\ntry: c.main(sys.argv[1:])\nexcept SystemExit: pass\n"
+    request += "print(*sys.modules, file=sys.stderr)"
     done = subprocess.run(
-        [sys.executable, "-c", asked, *argv], capture_output=True, text=True, check=True
+        [sys.executable, "-c", request, *argv], capture_output=True, text=True, check=True
     )
     assert not {"pydantic", "numpy", "asyncio"} & set(done.stderr.splitlines()[-1].split())

@@ -33,12 +33,12 @@ def test_what_stands_between_the_marks_is_made_anew_and_nothing_else() -> None:
 def test_help_tells_what_the_page_tells(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
-    told = " ".join(capsys.readouterr().out.split())
+    result = " ".join(capsys.readouterr().out.split())
     for command, meaning in COMMANDS.items():
-        assert f"{command} {meaning}" in told
+        assert f"{command} {meaning}" in result
     for option in OPTIONS:
         assert f"| `{option.flag}`" in PAGE
-        assert option.flag in told
+        assert option.flag in result
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.flag)
@@ -51,5 +51,5 @@ def test_an_option_of_another_command_is_a_mistake(
         with pytest.raises(SystemExit) as caught:
             main([command, option.flag, *([value] if value else [])])
         assert caught.value.code == 2
-        told = capsys.readouterr().err
-        assert f"{option.flag} is for" in told or "takes no configuration" in told
+        result = capsys.readouterr().err
+        assert f"{option.flag} is for" in result or "takes no configuration" in result

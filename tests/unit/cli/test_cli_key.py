@@ -43,7 +43,7 @@ def test_every_key_is_another(capsys: pytest.CaptureFixture[str]) -> None:
     "argv",
     [["key", "--name", "a b"], ["key", "--config", "x"], ["key", "--check"], ["--name", "a"]],
 )
-def test_what_makes_no_sense_is_told(argv: list[str]) -> None:
+def test_invalid_values_are_reported(argv: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(argv)
     assert caught.value.code == 2
@@ -58,8 +58,8 @@ def test_a_check_tells_who_may_what(tmp_path: Path, capsys: pytest.CaptureFixtur
         "  rates: [{requests: 10/m, each: []}, {bytes: 1MiB/s}]\n"
     )
     assert main(["--config", str(file), "--check"]) == 0
-    told = capsys.readouterr().out
-    assert "access, everything else is refused" in told
-    assert re.search(r"key:a anonymous +- +a +infer metadata", told)
-    assert "10/m requests together" in told
-    assert "1MiB/s of bodies for each identity and route" in told
+    result = capsys.readouterr().out
+    assert "access, everything else is refused" in result
+    assert re.search(r"key:a anonymous +- +a +infer metadata", result)
+    assert "10/m requests together" in result
+    assert "1MiB/s of bodies for each identity and route" in result

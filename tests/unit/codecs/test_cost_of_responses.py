@@ -14,7 +14,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from faults.costly import INLINE, METADATA
-from faults.costs import MOST_SECONDS, TRIES, UNIT
+from faults.costs import MAX_SECONDS, TRIES, UNIT
 from faults.legacy import OLD
 from faults.timed import calibrated
 from infergate.codecs.base import ParsedRequest
@@ -170,13 +170,13 @@ def took(work: Callable[[], object]) -> float:
         began = time.thread_time()
         work()
         minimum = min(minimum, time.thread_time() - began)
-        if minimum <= MOST_SECONDS:
+        if minimum <= MAX_SECONDS:
             break
     return minimum
 
 
 def bound() -> float:
-    return MOST_SECONDS * max(1.0, calibrated() / UNIT)
+    return MAX_SECONDS * max(1.0, calibrated() / UNIT)
 
 
 @pytest.mark.parametrize("name", ROWS)

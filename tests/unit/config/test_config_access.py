@@ -38,14 +38,16 @@ def test_a_file_of_keys_is_seen_from_the_configuration(tmp_path: Path) -> None:
     assert config.access.keys_file == tmp_path / "keys"
 
 
-def test_a_file_of_keys_that_is_wrong_is_told(tmp_path: Path) -> None:
+def test_a_malformed_key_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("ci: infergate_secret\n")
-    told = mistakes(tmp_path, "  keys_file: keys\n  rules: [{who: ['key:ci']}]\n")
-    assert "routes.yaml:4: access.keys_file: the file 'keys': line 1: expected the SHA-256" in told
-    assert "infergate_secret" not in told
+    result = mistakes(tmp_path, "  keys_file: keys\n  rules: [{who: ['key:ci']}]\n")
+    assert (
+        "routes.yaml:4: access.keys_file: the file 'keys': line 1: expected the SHA-256" in result
+    )
+    assert "infergate_secret" not in result
 
 
-def test_a_password_is_not_told(tmp_path: Path) -> None:
+def test_a_password_is_not_shown(tmp_path: Path) -> None:
     text = "  rules: [{who: ['*']}]\n  rates: [{requests: 1/s}]\n  redis: {url: '${REDIS_URL}'}\n"
     config = read(tmp_path, text)
     assert config.access is not None
@@ -63,13 +65,13 @@ def test_a_package_that_is_missing_is_a_mistake(
     package: str, section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    told = mistakes(
+    response = mistakes(
         tmp_path,
         "  rules: [{who: ['*']}]\n  rates: [{requests: 1/s}]\n  redis: {url: redis://host}\n"
         "  jwt: {a: {issuer: x, audiences: [y], jwks_url: https://idp.example/keys}}\n",
     )
-    assert f"access.{section}: " in told
-    assert f"pip install 'infergate[{package}]'" in told
+    assert f"access.{section}: " in response
+    assert f"pip install 'infergate[{package}]'" in response
 
 
 @pytest.mark.parametrize(

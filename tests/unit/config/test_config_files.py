@@ -17,7 +17,7 @@ routes: [{model: m, backend: ours, labels: {OUT: labels.txt}}]
 """
 
 
-def test_one_file_is_told_as_sha256sum_does(tmp_path: Path) -> None:
+def test_one_file_has_the_hash_that_sha256sum_prints(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_bytes(b"text")
     files = TrackedFiles()

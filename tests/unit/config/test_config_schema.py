@@ -36,14 +36,14 @@ def test_the_limits_are_all_there_with_their_defaults() -> None:
 
 
 @pytest.mark.parametrize("needs", [0, 64 * 1024])
-def test_a_limit_that_is_told_is_obeyed_whatever_a_protocol_needs(needs: int) -> None:
-    told = parse(
+def test_an_explicit_limit_overrides_the_protocols_default(needs: int) -> None:
+    headers = parse(
         "limits: {headers: 20KiB}\nbackends: {d: {protocol: builtin}}\n"
         "routes: [{model: a, backend: d}]\n",
         "f",
         {},
     )
-    assert compiled.limits(told, needs).headers == 20 * 1024
+    assert compiled.limits(headers, needs).headers == 20 * 1024
 
 
 def test_the_demo() -> None:
@@ -156,7 +156,7 @@ PATHS = [path for path in paths(WHOLE_DATA) if path]
 
 @UNHURRIED
 @given(st.lists(st.tuples(st.sampled_from(PATHS), ANYTHING), min_size=1, max_size=3))
-def test_whatever_stands_anywhere_is_taken_or_told_in_plain_words(
+def test_any_value_is_accepted_or_rejected_with_a_clear_message(
     changes: list[tuple[tuple[Any, ...], Any]],
 ) -> None:
     data = yaml.safe_load(WHOLE.read_text(encoding="utf-8"))

@@ -41,7 +41,7 @@ def test_no_secret_is_shown(defaults: bool) -> None:
     assert text.count("redis:…") == 1
 
 
-def test_defaults_are_shown_where_they_are_asked_for() -> None:
+def test_defaults_are_shown_on_request() -> None:
     assert "idle_body_time" not in redacted_yaml(config())
     assert "idle_body_time: 30s" in redacted_yaml(config(), defaults=True)
 
@@ -57,14 +57,14 @@ def test_a_change_is_a_diff() -> None:
     assert any(line.startswith("+") and "6/s" in line for line in lines)
 
 
-def test_a_secret_that_has_changed_is_told_and_not_shown() -> None:
+def test_a_changed_secret_is_reported_but_not_shown() -> None:
     text = redacted_diff(config(), config(last="3", password="hunter3"))
     assert text.count("(hidden, changed)") == 1
     assert "hunter" not in text
     assert HASH not in text
 
 
-def test_a_change_that_cannot_be_seen_is_told() -> None:
+def test_an_invisible_change_is_reported() -> None:
     text = redacted_diff(config(), config(password="hunter3"))
     assert text == HIDDEN_CHANGE
 
@@ -99,9 +99,9 @@ def test_no_path_of_an_endpoint_is_shown(defaults: bool) -> None:
     assert "token-" not in text
     assert text.count("http://a:8000/(hidden)") == 2
     assert "name: big" in text
-    told = redacted_diff(*made)
-    assert "token-" not in told
-    assert "+  - url: https://c/(hidden, changed)" in told.replace("    ", "  ")
+    result = redacted_diff(*made)
+    assert "token-" not in result
+    assert "+  - url: https://c/(hidden, changed)" in result.replace("    ", "  ")
     urls = made[0].backends["b"].endpoints
     labels = ["http://a:8000/(hidden)", "http://a:8000/(hidden) 2", "big"]
     assert display_names(urls) == labels

@@ -115,7 +115,7 @@ def test_aliases_within_aliases_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert "aliases within aliases" in read.mistakes[0].message
 
 
-def test_an_error_without_a_place() -> None:
+def test_an_error_without_a_position() -> None:
     with pytest.raises(ConfigError, match="not YAML"):
         source.parse("a: \x01", "f", {})
 
@@ -146,7 +146,7 @@ def test_a_byte_order_mark_is_no_matter(tmp_path: Path) -> None:
     assert load(path, {}).routes[0].model == "a"
 
 
-def test_how_a_mistake_is_told() -> None:
+def test_a_mistake_is_reported_with_its_position() -> None:
     mistake = Mistake("routes.yaml", 12, "backends.trt.endpoint", "unknown key 'endpoint'")
     assert str(mistake) == "routes.yaml:12: backends.trt.endpoint: unknown key 'endpoint'"
     assert str(Mistake("routes.yaml", 0, "", "the file is empty")) == (

@@ -54,10 +54,10 @@ def test_not_durations(text: Any) -> None:
     ],
 )
 def test_hedges(text: str, hedge: HedgePolicy) -> None:
-    told = values.parse_hedge(text)
-    assert told.after_seconds == hedge.after_seconds
-    assert told.percentile == pytest.approx(hedge.percentile)
-    assert values.hedge_text(told) == text
+    result = values.parse_hedge(text)
+    assert result.after_seconds == hedge.after_seconds
+    assert result.percentile == pytest.approx(hedge.percentile)
+    assert values.hedge_text(result) == text
 
 
 @pytest.mark.parametrize("text", ["p0", "p100", "p", "95", 95, None, "P95", "p95.123", "-1s"])
@@ -138,7 +138,7 @@ def outcome(parse: Any, value: Any) -> str:
         return str(error)
 
 
-def test_a_secret_in_a_url_is_not_told() -> None:
+def test_a_secret_in_a_url_is_not_shown() -> None:
     with pytest.raises(ValueError, match="must not have a user") as caught:
         values.parse_url("http://me:secret@triton:8000")
     assert "secret" not in str(caught.value)

@@ -39,8 +39,8 @@ def labels_of(registry: CollectorRegistry) -> Iterator[tuple[Metric, set[str]]]:
     for collector in list(registry._collector_to_names):
         for family in collector.collect():
             declared = getattr(collector, "_labelnames", getattr(family, "labels", ()))
-            told = {name for sample in family.samples for name in sample.labels}
-            yield family, {*declared, *told}
+            fields = {name for sample in family.samples for name in sample.labels}
+            yield family, {*declared, *fields}
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def alerts() -> list[dict[str, Any]]:
     return [rule for group in groups for rule in group["rules"]]
 
 
-def asked() -> Iterator[tuple[str, str, str]]:
+def request() -> Iterator[tuple[str, str, str]]:
     """Where a query stands, the query, and the text that names labels of its result."""
     for panel in dashboard()["panels"]:
         for target in panel.get("targets", ()):
@@ -87,7 +87,7 @@ def asked() -> Iterator[tuple[str, str, str]]:
 
 def test_every_metric_and_label_is_exported(exported: dict[str, set[str]]) -> None:
     wrong = []
-    for where, query, text in asked():
+    for where, query, text in request():
         known = set(OF_PROMETHEUS)
         for name, matching in SAMPLE.findall(query):
             if name not in exported:

@@ -27,14 +27,14 @@ def pinned() -> dict[str, str]:
     return found
 
 
-def test_all_that_is_asked_for_is_pinned_in_its_bounds() -> None:
+def test_every_requirement_is_pinned_within_its_bounds() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    asked = [*project["dependencies"]]
+    required = [*project["dependencies"]]
     for extra in EXTRAS:
-        asked += project["optional-dependencies"][extra]
+        required += project["optional-dependencies"][extra]
     versions = pinned()
     environment = {**default_environment(), "sys_platform": "linux"}
-    for requirement in map(Requirement, asked):
+    for requirement in map(Requirement, required):
         if requirement.marker is None or requirement.marker.evaluate(environment):
             name = canonicalize_name(requirement.name)
             assert requirement.specifier.contains(versions[name]), requirement
@@ -43,8 +43,8 @@ def test_all_that_is_asked_for_is_pinned_in_its_bounds() -> None:
 def test_every_requirement_has_a_lower_bound() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    asked = [*project["dependencies"], *(each for extra in EXTRAS for each in extras[extra])]
-    for requirement in map(Requirement, asked):
+    required = [*project["dependencies"], *(each for extra in EXTRAS for each in extras[extra])]
+    for requirement in map(Requirement, required):
         assert [each.operator for each in requirement.specifier] == [">="], requirement
 
 

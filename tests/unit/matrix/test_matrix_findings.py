@@ -35,7 +35,7 @@ def texts(name: str, *elements: bytes) -> Tensor:
 ONE = fp32("A", 0x3F800000)
 TWO = fp32("B", 0x40000000)
 NAN = fp32("A", 0x7FC00001)
-ASKED = InferRequest("m", "1", "id", {"n": 1, "t": "x"}, (ONE,), (RequestedOutput("A"),))
+REQUEST = InferRequest("m", "1", "id", {"n": 1, "t": "x"}, (ONE,), (RequestedOutput("A"),))
 GIVEN = InferResponse("m", "1", "id", {"n": 1}, (ONE, TWO))
 PLAIN = InferRequest("m", "1", "id", inputs=(ONE,))
 
@@ -51,9 +51,9 @@ PLAIN = InferRequest("m", "1", "id", inputs=(ONE,))
         ({"parameters": {}}, "parameters not sent to the server: n, t"),
     ],
 )
-def test_what_a_server_is_told(changed: dict[str, Any], note: str) -> None:
-    told = finding_of([*request_differences(ASKED, replace(ASKED, **changed))])
-    assert told == (Finding(Mark.CONVERTED, note) if note else EXACT)
+def test_the_request_that_a_server_receives(changed: dict[str, Any], note: str) -> None:
+    finding = finding_of([*request_differences(REQUEST, replace(REQUEST, **changed))])
+    assert finding == (Finding(Mark.CONVERTED, note) if note else EXACT)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,9 @@ def test_what_a_server_is_told(changed: dict[str, Any], note: str) -> None:
     ],
 )
 def test_what_must_never_change(changed: dict[str, Any]) -> None:
-    assert finding_of([*request_differences(ASKED, replace(ASKED, **changed))]).mark is Mark.WRONG
+    assert (
+        finding_of([*request_differences(REQUEST, replace(REQUEST, **changed))]).mark is Mark.WRONG
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,8 +90,8 @@ def test_what_must_never_change(changed: dict[str, Any]) -> None:
     ],
 )
 def test_what_a_client_gets(changed: dict[str, Any], note: str) -> None:
-    told = finding_of([*response_differences(GIVEN, replace(GIVEN, **changed), PLAIN)])
-    assert told == (Finding(Mark.CONVERTED, note) if note else EXACT)
+    finding = finding_of([*response_differences(GIVEN, replace(GIVEN, **changed), PLAIN)])
+    assert finding == (Finding(Mark.CONVERTED, note) if note else EXACT)
 
 
 @pytest.mark.parametrize(
@@ -118,10 +120,10 @@ def test_payloads_of_nans_may_be_lost_and_nothing_else() -> None:
     assert finding_of([*request_differences(meant, PLAIN)]).mark is Mark.WRONG
 
 
-def test_outputs_are_due_in_the_order_they_were_asked_for() -> None:
-    asked = replace(PLAIN, outputs=(RequestedOutput("B"), RequestedOutput("A")))
-    assert not [*response_differences(GIVEN, replace(GIVEN, outputs=(TWO, ONE)), asked)]
-    assert finding_of([*response_differences(GIVEN, GIVEN, asked)]).mark is Mark.WRONG
+def test_outputs_come_in_the_requested_order() -> None:
+    request = replace(PLAIN, outputs=(RequestedOutput("B"), RequestedOutput("A")))
+    assert not [*response_differences(GIVEN, replace(GIVEN, outputs=(TWO, ONE)), request)]
+    assert finding_of([*response_differences(GIVEN, GIVEN, request)]).mark is Mark.WRONG
 
 
 @pytest.mark.parametrize(
@@ -135,10 +137,10 @@ def test_outputs_are_due_in_the_order_they_were_asked_for() -> None:
     ],
 )
 def test_classes(elements: tuple[bytes, ...], finding: Finding) -> None:
-    asked = replace(PLAIN, outputs=(RequestedOutput("A", {"classification": 1}),))
+    request = replace(PLAIN, outputs=(RequestedOutput("A", {"classification": 1}),))
     given = replace(GIVEN, outputs=(texts("A", b"1.000000:2:x"),))
     got = replace(given, outputs=(texts("A", *elements),))
-    assert finding_of([*response_differences(given, got, asked)]) == finding
+    assert finding_of([*response_differences(given, got, request)]) == finding
 
 
 @pytest.mark.parametrize(
@@ -146,17 +148,17 @@ def test_classes(elements: tuple[bytes, ...], finding: Finding) -> None:
     [(b"1.000000:3:x",), (b"2.000000:2:x",), (b"1:2:x",), (), (b"none",), (b"x:2:x",)],
 )
 def test_other_classes_are_wrong(elements: tuple[bytes, ...]) -> None:
-    asked = replace(PLAIN, outputs=(RequestedOutput("A", {"classification": 1}),))
+    request = replace(PLAIN, outputs=(RequestedOutput("A", {"classification": 1}),))
     given = replace(GIVEN, outputs=(texts("A", b"1.000000:2:x"),))
     got = replace(given, outputs=(texts("A", *elements),))
-    assert finding_of([*response_differences(given, got, asked)]).mark is Mark.WRONG
+    assert finding_of([*response_differences(given, got, request)]).mark is Mark.WRONG
 
 
 def test_values_where_classes_are_due_are_wrong() -> None:
-    asked = replace(PLAIN, outputs=(RequestedOutput("A", {"classification": 1}),))
+    request = replace(PLAIN, outputs=(RequestedOutput("A", {"classification": 1}),))
     given = replace(GIVEN, outputs=(texts("A", b"1.000000:2:x"),))
     assert (
-        finding_of([*response_differences(given, replace(GIVEN, outputs=(ONE,)), asked)]).mark
+        finding_of([*response_differences(given, replace(GIVEN, outputs=(ONE,)), request)]).mark
         is Mark.WRONG
     )
 
@@ -181,8 +183,10 @@ def test_errors(got: GatewayError | None, notes: list[str]) -> None:
     assert [*error_differences(BUSY, got)] == notes
 
 
-def test_a_refusal_is_told_without_the_names_of_this_request() -> None:
+def test_a_rejection_is_described_without_the_names_of_its_request() -> None:
     error = GatewayError(Kind.UNSUPPORTED, "model 'a.m' cannot, 'm' neither")
-    told = rejection(error, {"m": "asked", "a.m": "of the client"})
-    assert told == Finding(Mark.REJECTED, "unsupported: model of the client cannot, asked neither")
+    finding = rejection(error, {"m": "asked", "a.m": "of the client"})
+    assert finding == Finding(
+        Mark.REJECTED, "unsupported: model of the client cannot, asked neither"
+    )
     assert rejection(GatewayError(Kind.INTERNAL, "bug"), {}).mark is Mark.WRONG

@@ -15,13 +15,13 @@ def test_each_figure_is_a_metric() -> None:
     metrics = Metrics()
     metrics.endpoints.source = lambda: [FIGURES]
     text = metrics.text().decode()
-    told = {
+    fields = {
         line.split(" ")[0].removeprefix("infergate_endpoint_"): float(line.rpartition(" ")[2])
         for line in text.splitlines()
         if line.startswith("infergate_endpoint_")
     }
     at = 'backend="b",endpoint="http://pods:8000"'
-    assert told == {
+    assert fields == {
         f'addresses{{{at},state="available"}}': 1,
         f'addresses{{{at},state="down"}}': 2,
         f'addresses{{{at},state="ejected"}}': 3,

@@ -67,7 +67,7 @@ def families(draw: st.DrawFn) -> MetricFamily:
     return MetricFamily(kind, "things", says, names, rows, unit=unit, bounds=(0.1, 2.5))
 
 
-class Told:
+class Reported:
     """A collector."""
 
     def __init__(self, *families: Metric) -> None:
@@ -77,19 +77,19 @@ class Told:
         return self._families
 
 
-def text(metrics: Told | CollectorRegistry | AggregatedMetrics, accept: str) -> tuple[str, str]:
-    told = exposition(metrics, accept)
-    return told.content_type, b"".join(told.chunks).decode()
+def text(metrics: Reported | CollectorRegistry | AggregatedMetrics, accept: str) -> tuple[str, str]:
+    result = exposition(metrics, accept)
+    return result.content_type, b"".join(result.chunks).decode()
 
 
-def of_library(metrics: Told | CollectorRegistry, accept: str) -> tuple[str, str]:
+def of_library(metrics: Reported | CollectorRegistry, accept: str) -> tuple[str, str]:
     encode, content_type = choose_encoder(accept)
     return content_type, encode(metrics).decode()
 
 
 @given(families(), st.sampled_from(FORMS))
 def test_any_family_is_written_as_the_library_does(family: MetricFamily, accept: str) -> None:
-    assert text(Told(family), accept) == of_library(Told(family), accept)
+    assert text(Reported(family), accept) == of_library(Reported(family), accept)
 
 
 def busy(routes: int) -> Metrics:
@@ -103,10 +103,10 @@ def busy(routes: int) -> Metrics:
         record.protocol, record.operation, record.backend_protocol = "v2-rest", "infer", "v2-grpc"
         record.backend_seconds = 0.01 * number + 0.001
         metrics.record(record, 0.02 * number + 0.001)
-        tally = metrics.backends.backend_counters(record.backend)
-        tally.hedges_won += number
-        tally.retries["broken"] = number
-        tally.queue_wait.observe(0.1)
+        counters = metrics.backends.backend_counters(record.backend)
+        counters.hedges_won += number
+        counters.retries["broken"] = number
+        counters.queue_wait.observe(0.1)
         metrics.backends.route_counters(record.route).fallbacks += number
     figures = [EndpointStats(f"b{number}", "http://x", ok=number) for number in range(routes)]
     metrics.endpoints.source = lambda: iter(figures)
@@ -114,9 +114,9 @@ def busy(routes: int) -> Metrics:
     return metrics
 
 
-def without_process(told: tuple[str, str]) -> tuple[str, list[str]]:
+def without_process(expected: tuple[str, str]) -> tuple[str, list[str]]:
     """Its CPU time goes on."""
-    content_type, body = told
+    content_type, body = expected
     return content_type, [line for line in body.splitlines() if "process_" not in line]
 
 
@@ -131,7 +131,7 @@ def test_all_metrics_are_written_as_the_library_does(routes: int, accept: str) -
 
 @pytest.mark.parametrize("escaping", ["dots", "values"])
 @pytest.mark.parametrize("kind", ["text/plain", "application/openmetrics-text"])
-def test_who_asks_for_other_names_is_told_that_they_are_plain(kind: str, escaping: str) -> None:
+def test_unsupported_name_services_are_rejected(kind: str, escaping: str) -> None:
     content_type, body = text(busy(1).registry, f"{kind};version=1.0.0;escaping={escaping}")
     assert content_type.startswith(f"{kind}; version=1.0.0")
     assert content_type.endswith("escaping=underscores")
@@ -161,20 +161,20 @@ def test_what_comes_in_pieces_from_another_process_is_the_same(accept: str) -> N
             summed.add(pickle.loads(pickle.dumps(piece)))
             pieces += 1
         assert pieces > 3 or each.flows() == []
-        whole = Told(*each.registry.collect(), *registry.collect())
-        told = without_process(text(summed, accept))
-        assert told == without_process(of_library(whole, accept))
+        whole = Reported(*each.registry.collect(), *registry.collect())
+        result = without_process(text(summed, accept))
+        assert result == without_process(of_library(whole, accept))
 
 
 class Beat:
     """Counts how often the loop turns."""
 
     def __init__(self) -> None:
-        self.turns = 0
+        self.loop_runs = 0
         self._next()
 
     def _next(self) -> None:
-        self.turns += 1
+        self.loop_runs += 1
         self._handle = asyncio.get_running_loop().call_soon(self._next)
 
     def stop(self) -> None:
@@ -190,14 +190,14 @@ async def scraped(metrics: Metrics, method: str = "GET") -> tuple[list[bytes], l
     beat = Beat()
     app = AdminApp(metrics.scrape, ready, ConfigHistory())
     answer = await app.respond(HttpRequest(method, "/metrics"), RequestContext(""))
-    pieces, turns = [bytes(part) for part in answer.body], [beat.turns]
+    pieces, loop_runs = [bytes(part) for part in answer.body], [beat.loop_runs]
     if answer.body_stream is not None:
         while (body := await answer.body_stream.next()) is not None:
             pieces += map(bytes, body)
-            turns.append(beat.turns)
+            loop_runs.append(beat.loop_runs)
         await answer.body_stream.close()
     beat.stop()
-    return pieces, turns
+    return pieces, loop_runs
 
 
 async def test_whoever_waits_has_a_turn_between_two_pieces_of_a_scrape() -> None:
@@ -212,15 +212,15 @@ async def test_whoever_waits_has_a_turn_between_two_pieces_of_a_scrape() -> None
 
     metrics = Watched()
     metrics.registry.register(
-        Told(MetricFamily("gauge", "rows", "", ("n",), counting(made, 20_000)))
+        Reported(MetricFamily("gauge", "rows", "", ("n",), counting(made, 20_000)))
     )
     before = made.copy()
-    pieces, turns = await scraped(metrics)
+    pieces, loop_runs = await scraped(metrics)
     assert before == []
     assert len(made) == 20_000
     assert len(pieces) > 5
     assert max(map(len, pieces)) < 70_000, "a piece is bounded"
-    assert all(later > earlier for earlier, later in pairwise(turns))
+    assert all(later > earlier for earlier, later in pairwise(loop_runs))
     families = list(text_string_to_metric_families(b"".join(pieces).decode()))
     assert len(next(each for each in families if each.name == "rows").samples) == 20_000
 
@@ -231,24 +231,24 @@ def counting(made: list[int], rows: int) -> Iterator[Row]:
         yield (str(number),), number
 
 
-async def test_the_more_routes_the_more_turns_a_scrape_takes() -> None:
+async def test_a_scrape_yields_more_often_with_more_routes() -> None:
     """Of 10,000 routes it is 1500."""
-    pieces, turns = await scraped(busy(1000))
-    assert len(turns) > 150
-    assert turns[-1] >= len(turns) - 1
+    pieces, loop_runs = await scraped(busy(1000))
+    assert len(loop_runs) > 150
+    assert loop_runs[-1] >= len(loop_runs) - 1
     assert max(map(len, pieces)) < 70_000
 
 
-async def test_what_is_asked_by_head_has_its_length() -> None:
-    pieces, turns = await scraped(busy(300), "HEAD")
-    assert len(turns) == 1, "it has no rest"
+async def test_a_head_request_gets_the_length() -> None:
+    pieces, loop_runs = await scraped(busy(300), "HEAD")
+    assert len(loop_runs) == 1, "it has no rest"
     assert len(pieces) > 2
-    assert turns[0] >= len(pieces) - 2
+    assert loop_runs[0] >= len(pieces) - 2
 
 
 async def test_a_short_answer_is_whole() -> None:
-    pieces, turns = await scraped(busy(1))
-    assert (len(pieces), len(turns)) == (1, 1)
+    pieces, loop_runs = await scraped(busy(1))
+    assert (len(pieces), len(loop_runs)) == (1, 1)
 
 
 def test_a_queue_that_nobody_waited_in_has_no_times() -> None:
@@ -257,5 +257,7 @@ def test_a_queue_that_nobody_waited_in_has_no_times() -> None:
         metrics.backends.backend_counters(backend)
     metrics.backends.backend_counters("busy").queue_wait.observe(0.1)
     _, body = text(metrics.registry, "")
-    told = {line.partition("{")[2] for line in body.splitlines() if "queue_seconds_count{" in line}
-    assert told == {'backend="busy"} 1.0'}
+    fields = {
+        line.partition("{")[2] for line in body.splitlines() if "queue_seconds_count{" in line
+    }
+    assert fields == {'backend="busy"} 1.0'}

@@ -41,22 +41,22 @@ def test_a_json_line() -> None:
 
 
 def test_a_text_line_has_the_same_time() -> None:
-    told = line("text", "model_load")
-    assert told == "1970-01-01T00:00:00.250+00:00 INFO infergate.audit: model_load"
+    result = line("text", "model_load")
+    assert result == "1970-01-01T00:00:00.250+00:00 INFO infergate.audit: model_load"
 
 
 @pytest.mark.parametrize("message", ["two\nlines", "\udcff", 'a " quote'])
 def test_a_json_line_is_one_line_whatever_it_tells(message: str) -> None:
-    told = line("json", message)
-    assert "\n" not in told
-    assert json.loads(told)["message"] == message.replace("\udcff", "\\udcff")
+    document = line("json", message)
+    assert "\n" not in document
+    assert json.loads(document)["message"] == message.replace("\udcff", "\\udcff")
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_a_bug_is_told_with_its_traceback(form: str) -> None:
-    told = line(form, "a bug", bug=True)
-    assert re.search(r"a bug.*Traceback.*ZeroDivisionError", told, re.DOTALL)
-    assert ("\n" in told) == (form == "text")
+def test_a_bug_is_logged_with_its_traceback(form: str) -> None:
+    result = line(form, "a bug", bug=True)
+    assert re.search(r"a bug.*Traceback.*ZeroDivisionError", result, re.DOTALL)
+    assert ("\n" in result) == (form == "text")
 
 
 def test_a_line_tells_its_event_and_what_to_do_next() -> None:
@@ -65,17 +65,21 @@ def test_a_line_tells_its_event_and_what_to_do_next() -> None:
     assert text == (
         f"1970-01-01T00:00:00.250+00:00 INFO endpoint_down: a:1 is down. Next: {advice}"
     )
-    told = json.loads(line("json", "%s is down", "a:1", extra=ENDPOINT_DOWN))
-    assert (told["event"], told["message"], told["advice"]) == (
+    document = json.loads(line("json", "%s is down", "a:1", extra=ENDPOINT_DOWN))
+    assert (document["event"], document["message"], document["advice"]) == (
         "endpoint_down", "a:1 is down", advice
     )  # fmt: skip
 
 
 def test_an_event_has_fields_of_its_own() -> None:
     extra = with_fields(AUDIT, subject="\udcff", outcome="ok")
-    told = json.loads(line("json", "m", extra=extra))
-    assert (told["event"], told["subject"], told["outcome"]) == ("audit", "\\udcff", "ok")
-    assert "advice" not in told
+    document = json.loads(line("json", "m", extra=extra))
+    assert (document["event"], document["subject"], document["outcome"]) == (
+        "audit",
+        "\\udcff",
+        "ok",
+    )
+    assert "advice" not in document
     assert "subject" not in line("text", "m", extra=extra)
 
 
@@ -91,6 +95,6 @@ def test_an_error_that_a_library_tells_of_a_task_is_a_bug() -> None:
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_no_character_hides_what_is_logged(form: str) -> None:
     hiding = "a\x7fb\x85c\u2028d\u202ee\x1bf\udcff"
-    told = line(form, f"answering {hiding} failed", extra=with_fields(AUDIT, subject=hiding))
-    assert told.isprintable()
-    assert told.count(r"a\u007fb\u0085c\u2028d\u202ee\u001bf") == (2 if form == "json" else 1)
+    response = line(form, f"answering {hiding} failed", extra=with_fields(AUDIT, subject=hiding))
+    assert response.isprintable()
+    assert response.count(r"a\u007fb\u0085c\u2028d\u202ee\u001bf") == (2 if form == "json" else 1)

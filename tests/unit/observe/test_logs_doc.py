@@ -45,8 +45,8 @@ def _lines() -> Iterator[tuple[str, str, list[str]]]:
                     names = {
                         name.id for e in extra for name in ast.walk(e) if isinstance(name, ast.Name)
                     }
-                    told = [getattr(log_events, n, None) for n in names if n.isupper()]
-                    events = [each["event"] for each in told if each is not None]
+                    logged = [getattr(log_events, n, None) for n in names if n.isupper()]
+                    events = [each["event"] for each in logged if each is not None]
                     if not events and names == {"fields"}:  # made a line before
                         events = ["audit"]
                     yield f"{path.relative_to(ROOT)}:{node.lineno}", LEVELS[level], events
@@ -69,13 +69,13 @@ def test_every_bad_line_says_what_to_do_next() -> None:
 def test_the_page_lists_the_events() -> None:
     levels = {event: level for _, level, events in lines() for event in events}
     levels |= dict.fromkeys(OTHERS, "WARNING")
-    told = {name.strip("`"): (level, next_) for name, level, _, next_ in rows("Events")}
-    assert told == {n: (levels[n], event["advice"]) for n, event in LOG_EVENTS.items()}
+    fields = {name.strip("`"): (level, next_) for name, level, _, next_ in rows("Events")}
+    assert fields == {n: (levels[n], event["advice"]) for n, event in LOG_EVENTS.items()}
 
 
 def test_the_page_lists_the_outcomes() -> None:
-    told = {name.strip("`"): next_ for name, _, next_ in rows("Outcomes")}
-    assert told == {"ok": "", **ADVICE}
+    fields = {name.strip("`"): next_ for name, _, next_ in rows("Outcomes")}
+    assert fields == {"ok": "", **ADVICE}
     assert set(ADVICE) == {kind.value for kind in Kind}
 
 

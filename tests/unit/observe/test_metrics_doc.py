@@ -21,21 +21,21 @@ NAMED = re.compile(r"`(infergate_\w+?)(?:_bucket|_sum|_count)?[`{\[ ]")
 _ENDS = {"counter": "_total", "info": "_info"}
 
 
-class Told(NamedTuple):
+class Reported(NamedTuple):
     kind: str
     unit: str
     labels: frozenset[str]
 
 
-def documented() -> dict[str, Told]:
+def documented() -> dict[str, Reported]:
     lines = (DOCS / "metrics.md").read_text(encoding="utf-8").splitlines()
     rows = [found for line in lines if (found := ROW.match(line))]
-    told = {
-        name: Told(kind, unit or "", frozenset(filter(None, labels.split(", "))))
+    fields = {
+        name: Reported(kind, unit or "", frozenset(filter(None, labels.split(", "))))
         for name, kind, unit, labels in (row.groups() for row in rows)
     }
-    assert len(told) == len(rows), "one is listed twice"
-    return told
+    assert len(fields) == len(rows), "one is listed twice"
+    return fields
 
 
 def labels_of(collector: Collector, family: Metric) -> frozenset[str]:
@@ -54,10 +54,10 @@ def unit_of(family: Metric) -> str:
     return end if family.name.startswith("process_") and end in {"seconds", "bytes"} else ""
 
 
-def exported(metrics: Metrics) -> dict[str, Told]:
+def exported(metrics: Metrics) -> dict[str, Reported]:
     collectors = metrics.registry._collector_to_names
     return {
-        family.name + _ENDS.get(family.type, ""): Told(
+        family.name + _ENDS.get(family.type, ""): Reported(
             family.type, unit_of(family), labels_of(collector, family)
         )
         for collector in collectors
@@ -65,7 +65,7 @@ def exported(metrics: Metrics) -> dict[str, Told]:
     }
 
 
-async def all_exported() -> dict[str, Told]:
+async def all_exported() -> dict[str, Reported]:
     """Of a supervisor, which has what one process has, and more."""
     supervisor = Supervisor(Config.default().model_copy(update={"workers": 2}), ConfigHistory())
     try:
@@ -75,9 +75,9 @@ async def all_exported() -> dict[str, Told]:
 
 
 async def test_the_list_is_what_is_exported() -> None:
-    told, there = documented(), await all_exported()
-    assert sorted(told) == sorted(there)
-    wrong = {name: (told[name], there[name]) for name in told if told[name] != there[name]}
+    result, there = documented(), await all_exported()
+    assert sorted(result) == sorted(there)
+    wrong = {name: (result[name], there[name]) for name in result if result[name] != there[name]}
     assert not wrong
 
 

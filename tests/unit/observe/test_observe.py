@@ -83,7 +83,7 @@ def test_the_gateways_own_time_is_neither_the_backends_nor_the_bodys_way() -> No
     assert get("infergate_gateway_seconds_sum", LABELS) == pytest.approx(0.15)
 
 
-def test_nothing_is_told_of_names_that_there_are_no_more() -> None:
+def test_removed_names_are_no_longer_reported() -> None:
     metrics = Metrics()
     for backend in ("old", "new"):
         metrics.record(finished_record(route=f"{backend}*", backend=backend), 0.1)
@@ -210,7 +210,7 @@ TEXT = (
 )
 
 
-def test_a_line_tells_its_own_request_whatever_was_told_before() -> None:
+def test_a_line_describes_its_own_request_only() -> None:
     begin = "2001-09-09T01:46:39.999+00:00 event=request "
     for model in ("resnet", '"bert x"', "resnet"):
         for outcome in ("ok", "timeout"):
@@ -223,7 +223,7 @@ def test_a_line_tells_its_own_request_whatever_was_told_before() -> None:
             assert line.get("advice") == ADVICE.get(outcome)
 
 
-def test_what_is_empty_is_left_out_of_text_and_told_in_json() -> None:
+def test_empty_values_are_omitted_in_text_and_present_in_json() -> None:
     call = finished(peer="", response_count=0, detail="why")
     assert b"peer" not in line_of("text", call, 0.5, 0.0)
     assert line_of("text", call, 0.5, 0.0).endswith(b"bytes_out=20 messages=0 detail=why\n")

@@ -18,8 +18,8 @@ from infergate.observe.log_sampler import LogSampler
 
 def test_the_first_of_a_second_and_each_so_manieth_after() -> None:
     sampling = LogSampler(2, 3)
-    told = [sampling.count_left_out("r", "ok", 7.0 + i / 100) for i in range(10)]
-    assert told == [0, 0, None, None, 2, None, None, 2, None, None]
+    result = [sampling.count_left_out("r", "ok", 7.0 + i / 100) for i in range(10)]
+    assert result == [0, 0, None, None, 2, None, None, 2, None, None]
     assert sampling.count_left_out("r", "ok", 8.0) == 2, "those of the second before"
     assert sampling.count_left_out("r", "ok", 8.1) == 0
 
@@ -36,22 +36,22 @@ def test_a_flood_of_one_kind_hides_no_other() -> None:
     st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 0.5)), max_size=200),
 )  # fmt: skip
 def test_every_request_is_a_line_or_counted_by_the_next(
-    first: int, each: int, asked: list[tuple[str, float]]
+    first: int, each: int, requests: list[tuple[str, float]]
 ) -> None:
     sampling, now = LogSampler(first, each), 0.0
     count = {"a": 0, "b": 0}
     lines = {"a": 0, "b": 0}
-    for route, later in asked:
+    for route, later in requests:
         now += later
         count[route] += 1
         left_out = sampling.count_left_out(route, "ok", now)
         if left_out is not None:
             lines[route] += 1 + left_out
     now += 2
-    for route, asked_for in count.items():
+    for route, requested in count.items():
         left_out = sampling.count_left_out(route, "ok", now)
         assert left_out is not None
-        assert lines[route] + left_out == asked_for
+        assert lines[route] + left_out == requested
 
 
 def test_a_line_tells_how_many_were_left_out_before_it() -> None:
@@ -70,7 +70,7 @@ def record(message: str, at: float, logger: str = "infergate") -> logging.LogRec
     return made
 
 
-def test_of_lines_alike_in_one_second_most_are_left_out() -> None:
+def test_repeated_lines_within_a_second_are_sampled() -> None:
     repeated = LogRateLimit(2)
     assert [repeated.filter(record("it broke: %s", 1.0)) for _ in range(5)] == [
         True, True, False, False, False
@@ -84,7 +84,7 @@ def test_of_lines_alike_in_one_second_most_are_left_out() -> None:
     assert again.getMessage() == "it broke: 3.0"
 
 
-def test_each_line_of_the_audit_is_told() -> None:
+def test_each_audit_line_is_documented() -> None:
     repeated = LogRateLimit(1)
     assert all(repeated.filter(record("%s", 1.0, "infergate.audit")) for _ in range(5))
 

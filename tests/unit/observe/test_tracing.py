@@ -76,17 +76,17 @@ def id_of(span: ReadableSpan) -> str:
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:
-    told = Spans()
-    monkeypatch.setattr(tracing, "create_tracer", lambda: OpenTelemetry(told.provider))
-    yield told
-    told.provider.shutdown()
+    result = Spans()
+    monkeypatch.setattr(tracing, "create_tracer", lambda: OpenTelemetry(result.provider))
+    yield result
+    result.provider.shutdown()
 
 
 @asynccontextmanager
 async def running(
-    config: Mapping[str, Any], company: WorkerGroup | None = None
+    config: Mapping[str, Any], group: WorkerGroup | None = None
 ) -> AsyncIterator[Any]:
-    made = assemble(Config.model_validate({**QUIET, **config}), group=company)
+    made = assemble(Config.model_validate({**QUIET, **config}), group=group)
     await made.start()
     try:
         yield made
@@ -145,15 +145,15 @@ async def client(
         await made.close()
 
 
-def asked(model: str) -> InferRequest:
+def request_for(model: str) -> InferRequest:
     data = np.array([1.5, 2.5], np.float32)
     return InferRequest(model, inputs=(tensor_from_array("INPUT0", Datatype.FP32, data),))
 
 
 async def infer(gateway: RunningGateway, protocol: str, model: str, **headers: str) -> Any:
     context = RequestContext("test", headers={**HEADERS, **headers})
-    async with client(gateway, protocol, model) as asking:
-        return await asking.perform(asked(model), context)
+    async with client(gateway, protocol, model) as request:
+        return await request.perform(request_for(model), context)
 
 
 async def request_of(spans: Spans, operation: str, parent: str = PARENT) -> ReadableSpan:
@@ -204,8 +204,8 @@ async def test_each_request_of_a_stream_is_a_span(spans: Spans, engine: str) -> 
             tensor_from_array("DELAY", Datatype.UINT32, np.array([0, 0, 0], np.uint32)),
         )
         context = RequestContext("test", headers=HEADERS)
-        async with client(gateway, "v2-grpc", "repeat") as asking:
-            answers: AsyncGenerator[Any, None] = asking.stream(
+        async with client(gateway, "v2-grpc", "repeat") as request_message:
+            answers: AsyncGenerator[Any, None] = request_message.stream(
                 InferRequest("repeat", inputs=numbers), context
             )
             async with aclosing(answers):
@@ -218,9 +218,9 @@ async def test_each_request_of_a_stream_is_a_span(spans: Spans, engine: str) -> 
 
 def events(span: ReadableSpan) -> list[tuple[str, object, object]]:
     return [
-        (each.name, told["rpc.message.type"], told["rpc.message.id"])
+        (each.name, result["rpc.message.type"], result["rpc.message.id"])
         for each in span.events
-        if (told := each.attributes or {})
+        if (result := each.attributes or {})
     ]
 
 
@@ -231,8 +231,8 @@ async def repeated(gateway: RunningGateway, protocol: str, times: int, **headers
         tensor_from_array("DELAY", Datatype.UINT32, np.zeros(times, np.uint32)),
     )
     context = RequestContext("test", headers={**HEADERS, **headers})
-    async with client(gateway, protocol, "repeat") as asking:
-        answers: AsyncGenerator[Any, None] = asking.stream(
+    async with client(gateway, protocol, "repeat") as request:
+        answers: AsyncGenerator[Any, None] = request.stream(
             InferRequest("repeat", inputs=numbers), context
         )
         async with aclosing(answers):
@@ -258,8 +258,8 @@ async def test_each_answer_of_a_stream_is_an_event(
         assert await repeated(gateway, protocol, 3) == 3
         request = await request_of(spans, "stream_infer")
         assert events(request) == [("rpc.message", "SENT", number) for number in (1, 2, 3)]
-        asked = [each for each in spans.below(id_of(request)) if each.name == "upstream server"]
-        received = [each for asking in asked for each in events(asking)]
+        requests = [each for each in spans.below(id_of(request)) if each.name == "upstream server"]
+        received = [each for request_message in requests for each in events(request_message)]
         assert received[:3] == [("rpc.message", "RECEIVED", number) for number in (1, 2, 3)]
         assert len(received) <= 4, "and what ends it"
         spans.exporter.clear()
@@ -325,7 +325,7 @@ async def test_a_trace_that_is_not_sampled_goes_on_so(spans: Spans) -> None:
         assert [each.name for each in spans.all() if "infer" in each.name] == []
 
 
-async def test_a_backend_that_is_not_to_be_told_is_not(spans: Spans) -> None:
+async def test_a_backend_with_tracing_off_gets_no_trace_headers(spans: Spans) -> None:
     async with AsyncExitStack() as stack:
         other = await stack.enter_async_context(running(behind()))
         config = in_front(other, forward_headers=("x-*",))
@@ -334,9 +334,9 @@ async def test_a_backend_that_is_not_to_be_told_is_not(spans: Spans) -> None:
             spans.exporter.clear()
             await infer(gateway, "v2-rest", f"{backend}.identity")
             request = await request_of(spans, f"infer {backend}")
-            asked = [s for s in spans.below(id_of(request)) if s.name == f"upstream {backend}"]
-            assert asked
-            assert all(spans.below(id_of(each)) == [] for each in asked)
+            requests = [s for s in spans.below(id_of(request)) if s.name == f"upstream {backend}"]
+            assert requests
+            assert all(spans.below(id_of(each)) == [] for each in requests)
             spans.exporter.clear()
             await infer(gateway, "v2-rest", f"{backend}.identity", traceparent=UNSAMPLED)
             async with asyncio.timeout(20):
@@ -348,17 +348,17 @@ async def test_a_backend_that_is_not_to_be_told_is_not(spans: Spans) -> None:
 async def test_histograms_and_lines_name_the_trace(
     spans: Spans, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    company = WorkerGroup()
+    group = WorkerGroup()
     log = {"log": {"format": "json"}}
-    async with running(behind() | log, company) as gateway:
+    async with running(behind() | log, group) as gateway:
         await infer(gateway, "v2-rest", "identity")
         await request_of(spans, "infer")
-        told = await company.metrics.scrape("application/openmetrics-text")
-        text = b"".join(told.chunks).decode()
+        response = await group.metrics.scrape("application/openmetrics-text")
+        text = b"".join(response.chunks).decode()
         lines = [line for line in text.splitlines() if f'# {{trace_id="{TRACE}"}}' in line]
         families = {line.partition("_bucket")[0] for line in lines}
         assert {"infergate_request_seconds", "infergate_gateway_seconds"} <= families
-        assert b"trace_id" not in company.metrics.text()
+        assert b"trace_id" not in group.metrics.text()
     assert f'"trace_id":"{TRACE}"'.encode() in capfdbinary.readouterr().out
 
 
@@ -377,20 +377,20 @@ async def test_tracing_is_switched_on_and_off_by_a_reload(spans: Spans) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variables", "told"),
+    ("variables", "expected"),
     [
         ({"OTEL_TRACES_EXPORTER": "pigeon"}, "unknown exporter 'pigeon'"),
         ({"OTEL_EXPORTER_OTLP_PROTOCOL": "nonsense"}, ""),
         ({"OTEL_TRACES_EXPORTER": "none"}, ""),
     ],
 )
-def test_the_environment_says_who_is_told(
-    variables: Mapping[str, str], told: str, monkeypatch: pytest.MonkeyPatch
+def test_the_environment_selects_the_exporter(
+    variables: Mapping[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    if told:
-        with pytest.raises(OSError, match=told):
+    if expected:
+        with pytest.raises(OSError, match=expected):
             tracing.create_tracer()
         return
     made = tracing.create_tracer()
@@ -428,20 +428,20 @@ def test_without_the_package_the_configuration_says_what_to_install(
 
 
 async def test_a_bug_and_a_cancelled_request_end_their_spans(spans: Spans) -> None:
-    told = OpenTelemetry(spans.provider)
+    result = OpenTelemetry(spans.provider)
     context = RequestContext("test", headers=HEADERS)
-    told.start_request(context)
+    result.start_request(context)
     before = context.headers
-    told.start_request(context)
+    result.start_request(context)
     assert context.headers is before, "it has begun"
     for raised in (ZeroDivisionError("secret"), asyncio.CancelledError()):
-        with pytest.raises(type(raised)), told.start_step("parse"):
+        with pytest.raises(type(raised)), result.start_step("parse"):
             raise raised
     context.record.record_error(GatewayError(Kind.INTERNAL, "internal error"))
-    told.end_request(context)
-    told.end_request(RequestContext("test"))
+    result.end_request(context)
+    result.end_request(RequestContext("test"))
     (request,) = spans.below(PARENT)
     types = [each.attributes for each in spans.below(id_of(request))]
     assert types == [{"error.type": "ZeroDivisionError"}, {"error.type": "cancelled"}]
     assert all(not each.events for each in spans.all()), "no exception is told whole"
-    assert told.start_backend_span("nonsense", "b", "e") is None
+    assert result.start_backend_span("nonsense", "b", "e") is None

@@ -38,8 +38,8 @@ SEQUENCES = [SequenceKey("m", number) for number in range(1, 2001)]
 
 def test_every_process_and_every_release_decides_alike() -> None:
     """The numbers are those of the first release: other gateways may still run it."""
-    told = [rendezvous(NAMES).keeper(each) for each in SEQUENCES[:8]]
-    assert [NAMES.index(name) for name in told] == [0, 3, 4, 1, 4, 2, 3, 4]
+    result = [rendezvous(NAMES).keeper(each) for each in SEQUENCES[:8]]
+    assert [NAMES.index(name) for name in result] == [0, 3, 4, 1, 4, 2, 3, 4]
     assert rendezvous(NAMES).keeper(SequenceKey("modèle", "séquence")) == NAMES[0]
 
 
@@ -72,7 +72,7 @@ def test_a_number_and_its_text_are_kept_together() -> None:
     )
 
 
-def test_models_are_told_apart() -> None:
+def test_models_are_distinguished() -> None:
     every = rendezvous(NAMES)
     assert len({every.keeper(SequenceKey(f"m{number}", 1)) for number in range(50)}) > 1
 

@@ -15,10 +15,10 @@ def longest() -> float:
 
 
 @pytest.mark.parametrize(
-    ("tries", "most"), [(1, 0.025), (2, 0.075), (3, 0.175), (4, 0.25), (5, 0.25), (10**9, 0.25)]
+    ("tries", "maximum"), [(1, 0.025), (2, 0.075), (3, 0.175), (4, 0.25), (5, 0.25), (10**9, 0.25)]
 )
-def test_it_grows_up_to_its_most(tries: int, most: float) -> None:
-    assert backoff(tries, longest) == pytest.approx(most)
+def test_it_grows_up_to_its_maximum(tries: int, maximum: float) -> None:
+    assert backoff(tries, longest) == pytest.approx(maximum)
     assert backoff(tries, lambda: 0.0) == 0.0
 
 

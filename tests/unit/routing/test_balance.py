@@ -73,7 +73,7 @@ def test_in_turn_is_as_even_as_can_be() -> None:
         assert chosen[i : i + 4].count(b"0") == 3
 
 
-def test_turns_begin_anywhere() -> None:
+def test_round_robin_starts_anywhere() -> None:
     among = table(1, 1, 1, 1)
     first = {RoundRobin[Server](random.Random(i).random).pick(among, "").name for i in range(50)}
     assert len(first) == 4
@@ -117,11 +117,11 @@ def test_two_choices_keep_the_longest_queue_short() -> None:
 def test_a_key_goes_to_one_and_no_key_where_it_may() -> None:
     among = table(1, 1, 1)
     policy = ConsistentHash[Server](RoundRobin(chance().random))
-    places = {key: policy.pick(among, key).name for key in map(str, range(100))}
-    assert set(places.values()) == {b"0", b"1", b"2"}
+    positions = {key: policy.pick(among, key).name for key in map(str, range(100))}
+    assert set(positions.values()) == {b"0", b"1", b"2"}
     fewer = CandidateTable([each for each in among.members if each.name != b"1"])
-    for key, place in places.items():
-        assert policy.pick(among, key).name == place
-        if place != b"1":
-            assert policy.pick(fewer, key).name == place
+    for key, position in positions.items():
+        assert policy.pick(among, key).name == position
+        if position != b"1":
+            assert policy.pick(fewer, key).name == position
     assert counts(policy, among, 3000) == pytest.approx([1 / 3] * 3)

@@ -36,11 +36,11 @@ def test_none_where_the_operator_wants_none() -> None:
 
 
 @given(st.integers(0, 100), st.integers(0, 10), st.integers(0, 500))
-def test_never_more_than_its_share(percent: int, least: int, requests: int) -> None:
-    budget = RetryBudget(percent / 100, least)
+def test_never_more_than_its_share(percent: int, minimum: int, requests: int) -> None:
+    budget = RetryBudget(percent / 100, minimum)
     budget.active_requests = requests
-    most = max(least, percent / 100 * requests)
-    assert most <= taken(budget) < most + 1
+    maximum = max(minimum, percent / 100 * requests)
+    assert maximum <= taken(budget) < maximum + 1
 
 
 def test_an_outage_is_sent_little_more_than_what_comes() -> None:

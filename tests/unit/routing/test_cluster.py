@@ -60,7 +60,7 @@ def check(among: Cluster[ClusterMember], member: ClusterMember, now: float, chec
         among.record_check(member, now, succeeded=each == "+")
 
 
-def test_what_is_down_is_not_asked_until_it_is_up() -> None:
+def test_a_down_endpoint_gets_no_requests_until_it_is_up() -> None:
     among = cluster(3)
     check(among, among.members[1], 0.0, "-")
     assert shares(among, 1.0) == pytest.approx([0.5, 0.0, 0.5], abs=0.05)
@@ -68,7 +68,7 @@ def test_what_is_down_is_not_asked_until_it_is_up() -> None:
     assert min(shares(among, 2.0)) > 0.2
 
 
-def test_what_is_ejected_is_not_asked_until_its_time_is_over() -> None:
+def test_an_ejected_endpoint_gets_no_requests_until_its_ejection_ends() -> None:
     among = cluster(3)
     assert fail(among, among.members[0], 0.0)
     assert shares(among, 29.9)[0] == 0.0
@@ -98,8 +98,8 @@ def test_what_tells_nothing_neither_ejects_nor_excuses() -> None:
 @pytest.mark.parametrize(("share", "count", "out"), [(0.1, 3, 1), (0.1, 40, 4), (0.5, 10, 5)])
 def test_only_a_share_is_ejected_and_one_always_may_be(share: float, count: int, out: int) -> None:
     among = cluster(count, ClusterRule(OutlierRule(max_share=share)))
-    told = [fail(among, each, 0.0) for each in among.members]
-    assert told == [True] * out + [False] * (count - out)
+    result = [fail(among, each, 0.0) for each in among.members]
+    assert result == [True] * out + [False] * (count - out)
     assert len(among.available(0.0)) == count - out
 
 
@@ -111,7 +111,7 @@ def test_the_last_is_never_ejected() -> None:
     assert shares(among, 1.0) == [0.0, 0.0, 1.0]
 
 
-def test_where_all_are_down_all_are_asked() -> None:
+def test_with_all_endpoints_down_all_are_used() -> None:
     among = cluster(4)
     for each in among.members:
         check(among, each, 0.0, "-")
@@ -120,7 +120,7 @@ def test_where_all_are_down_all_are_asked() -> None:
     assert shares(among, 2.0) == [0.0, 0.0, 1.0, 0.0]
 
 
-def test_where_fewer_than_the_operator_wants_are_left_all_are_asked() -> None:
+def test_below_the_panic_threshold_all_endpoints_are_used() -> None:
     among = cluster(4, replace(HALF, panic_threshold=0.5))
     for each in among.members[:2]:
         check(among, each, 0.0, "-")
@@ -129,7 +129,7 @@ def test_where_fewer_than_the_operator_wants_are_left_all_are_asked() -> None:
     assert min(shares(among, 1.0)) > 0.15
 
 
-def test_a_lone_endpoint_is_asked_whatever_happens() -> None:
+def test_a_lone_endpoint_is_always_used() -> None:
     among = cluster(1)
     one = among.members[0]
     check(among, one, 0.0, "---")
@@ -155,15 +155,15 @@ def test_a_second_attempt_rather_takes_one_that_is_down_than_the_same() -> None:
     assert ask(among, 0.0, tried=[first]) is among.members[0]
 
 
-def test_a_key_moves_only_while_its_place_may_not_be_asked() -> None:
+def test_a_key_moves_only_while_its_endpoint_is_unavailable() -> None:
     among = cluster(5)
-    places = {key: ask(among, 0.0, key=key) for key in map(str, range(50))}
+    positions = {key: ask(among, 0.0, key=key) for key in map(str, range(50))}
     away = among.members[0]
     check(among, away, 1.0, "-")
-    for key, place in places.items():
-        assert (ask(among, 1.0, key=key) is place) is (place is not away)
+    for key, position in positions.items():
+        assert (ask(among, 1.0, key=key) is position) is (position is not away)
     check(among, away, 2.0, "++")
-    assert all(ask(among, 2.0, key=key) is place for key, place in places.items())
+    assert all(ask(among, 2.0, key=key) is position for key, position in positions.items())
 
 
 def test_a_second_attempt_of_a_key_is_the_same_for_all() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from infergate.routing.health import EndpointHealth
 
 
-def told(health: EndpointHealth, checks: str) -> str:
+def record_checks(health: EndpointHealth, checks: str) -> str:
     """After each of ``checks`` (``+`` well, ``-`` not) whether it is up."""
     up = []
     for each in checks:
@@ -29,7 +29,7 @@ def told(health: EndpointHealth, checks: str) -> str:
     ],
 )
 def test_three_down_two_up_and_the_first_at_once(checks: str, up: str) -> None:
-    assert told(EndpointHealth(), checks) == up
+    assert record_checks(EndpointHealth(), checks) == up
 
 
 def test_before_its_first_check_it_is_up() -> None:
@@ -40,7 +40,7 @@ def test_before_its_first_check_it_is_up() -> None:
     assert health.was_checked
 
 
-def test_a_change_is_told_once() -> None:
+def test_a_change_is_logged_once() -> None:
     health = EndpointHealth(rise=1, fall=2)
     health.record_check(succeeded=True)
     assert [health.record_check(succeeded=False) for _ in range(4)] == [False, True, False, False]
@@ -51,7 +51,7 @@ def test_a_change_is_told_once() -> None:
 def test_it_changes_only_with_a_row_of_checks_that_say_so(
     checks: str, rise: int, fall: int
 ) -> None:
-    up = "+" + told(EndpointHealth(rise, fall), checks)
+    up = "+" + record_checks(EndpointHealth(rise, fall), checks)
     for i in range(2, len(up)):
         if up[i] != up[i - 1]:
             needed = rise if up[i] == "+" else fall

@@ -47,12 +47,12 @@ TEXT = st.text(st.characters(blacklist_characters="\\", blacklist_categories=("C
 
 
 @given(TEXT, TEXT, TEXT, TEXT, st.text("ab.-", min_size=1, max_size=4))
-def test_what_is_told_is_what_the_backend_calls_so(
+def test_readiness_is_what_the_backend_reports(
     before: str, after: str, prefix: str, suffix: str, group: str
 ) -> None:
     """Text of any kind on both sides: nothing is told, or what leads back."""
     pattern = rf"/{before}([ab.-]+){after}/"
     route = Route(pattern, "b", rewrite=Rewrite(rf"{prefix}\1{suffix}"))
-    told = route.client_model_lookup()(prefix + group + suffix)
-    if told is not None:
-        assert route.backend_model(told) == prefix + group + suffix
+    result = route.client_model_lookup()(prefix + group + suffix)
+    if result is not None:
+        assert route.backend_model(result) == prefix + group + suffix

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from infergate.routing.latency import GENERATION_SIZE, MIN_SAMPLES, UPDATE_INTERVAL, LatencyQuantile
 
 
-def told(share: float, *seconds: float) -> LatencyQuantile:
+def observed(share: float, *seconds: float) -> LatencyQuantile:
     latencies = LatencyQuantile(share)
     for each in seconds:
         latencies.add(each)
     return latencies
 
 
-def test_nothing_is_told_of_few() -> None:
-    latencies = told(0.95, *[0.1] * (MIN_SAMPLES - 1))
+def test_too_few_samples_give_no_percentile() -> None:
+    latencies = observed(0.95, *[0.1] * (MIN_SAMPLES - 1))
     assert latencies.percentile() is None
     latencies.add(0.1)
     assert latencies.percentile() is not None
@@ -29,11 +29,11 @@ def test_nothing_is_told_of_few() -> None:
     st.lists(st.floats(2e-4, 600), min_size=MIN_SAMPLES, max_size=GENERATION_SIZE),
     st.sampled_from([0.5, 0.9, 0.95, 0.99]),
 )
-def test_it_is_at_most_a_tenth_too_high(seconds: list[float], share: float) -> None:
+def test_the_estimate_is_within_ten_percent(seconds: list[float], share: float) -> None:
     seconds = seconds[
         : len(seconds) // UPDATE_INTERVAL * UPDATE_INTERVAL
     ]  # then it was told of all of them
-    got = told(share, *seconds).percentile()
+    got = observed(share, *seconds).percentile()
     assert got is not None
     within = sum(1 for each in seconds if each <= got * 1.000001)
     assert within >= share * len(seconds)
@@ -42,20 +42,20 @@ def test_it_is_at_most_a_tenth_too_high(seconds: list[float], share: float) -> N
 
 
 def test_what_took_long_long_ago_is_forgotten() -> None:
-    latencies = told(0.9, *[5.0] * 10 * GENERATION_SIZE)
+    latencies = observed(0.9, *[5.0] * 10 * GENERATION_SIZE)
     assert latencies.percentile() == pytest.approx(5.0, rel=0.11)
     for _ in range(2 * GENERATION_SIZE):
         latencies.add(0.01)
     assert latencies.percentile() == pytest.approx(0.01, rel=0.11)
 
 
-def test_of_a_slow_tail_the_percentile_before_it_is_told() -> None:
+def test_a_percentile_excludes_the_slow_tail() -> None:
     chance = random.Random(11)
     seconds = [0.01 if chance.random() < 0.97 else 1.0 for _ in range(GENERATION_SIZE)]
-    got = told(0.95, *seconds).percentile()
+    got = observed(0.95, *seconds).percentile()
     assert got == pytest.approx(0.01, rel=0.11)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, 1e-9, 1e9])
-def test_any_time_has_its_place(seconds: float) -> None:
-    assert told(0.5, *[seconds] * MIN_SAMPLES).percentile() is not None
+def test_any_time_falls_into_a_bucket(seconds: float) -> None:
+    assert observed(0.5, *[seconds] * MIN_SAMPLES).percentile() is not None

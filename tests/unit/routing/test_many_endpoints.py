@@ -36,12 +36,12 @@ class World:
     def __post_init__(self) -> None:
         self.chance = random.Random(11)
         self.clusters = [self._cluster(random.Random(i).random) for i in range(self.gateways)]
-        self.asked: Counter[int] = Counter()
+        self.requests: Counter[int] = Counter()
         self.refused: Counter[int] = Counter()
         """Attempts that met a dead endpoint, by whole second."""
         self.lost: Counter[int] = Counter()
         """Requests all attempts of which did."""
-        self.requests = 0
+        self.request_count = 0
 
     def _cluster(self, chance: Callable[[], float]) -> Cluster[ClusterMember]:
         members = [ClusterMember(b"%d" % i, 1.0, EndpointHealth()) for i in range(COUNT)]
@@ -57,12 +57,12 @@ class World:
 
         def request(among: Cluster[ClusterMember]) -> Callable[[float], None]:
             def come(now: float) -> None:
-                self.requests += 1
+                self.request_count += 1
                 tried: list[ClusterMember] = []
                 while len(tried) < ATTEMPTS:
                     chosen = among.choose(now, tried)
                     number = int(chosen.name)
-                    self.asked[number] += 1
+                    self.requests[number] += 1
                     if self.is_up(number, now):
                         end = now + self.seconds(number)
                         at(end, functools.partial(among.record_outcome, chosen, AttemptOutcome.OK))
@@ -100,9 +100,9 @@ def test_where_all_are_well_all_have_as_much_to_do() -> None:
     world = World(lambda number, now: True)
     world.run(40.0)
     assert not world.refused
-    mean = world.requests / COUNT
-    assert 0.7 * mean < min(world.asked.values())
-    assert max(world.asked.values()) < 1.3 * mean
+    mean = world.request_count / COUNT
+    assert 0.7 * mean < min(world.requests.values())
+    assert max(world.requests.values()) < 1.3 * mean
 
 
 def test_a_tenth_dies_and_after_three_checks_nobody_meets_it() -> None:
@@ -110,7 +110,7 @@ def test_a_tenth_dies_and_after_three_checks_nobody_meets_it() -> None:
     world.run(40.0)
     assert share(world.refused, range(5)) == 0
     assert share(world.refused, range(25, 40)) == 0
-    assert share(world.lost, range(5, 40)) < 0.01 * world.requests
+    assert share(world.lost, range(5, 40)) < 0.01 * world.request_count
     assert all(len(each.available(40.0)) == 90 for each in world.clusters)
 
 
@@ -123,12 +123,12 @@ def test_without_checks_failures_alone_let_a_tenth_alone() -> None:
     assert after == 0, "all ten are out, which is as many as may be"
 
 
-def test_the_slow_ones_are_asked_less() -> None:
+def test_slow_endpoints_get_fewer_requests() -> None:
     """Ten take 150 times as long: they are asked as often as they can serve, not a tenth of all
     requests."""
     world = World(lambda number, now: True, lambda number: 3.0 if number < 10 else 0.02)
     world.run(20.0)
-    assert share(world.asked, range(10)) < 0.04 * world.requests
+    assert share(world.requests, range(10)) < 0.04 * world.request_count
 
 
 def test_flapping_loses_little_and_all_take_part_again() -> None:
@@ -142,7 +142,7 @@ def test_flapping_loses_little_and_all_take_part_again() -> None:
     world = World(is_up)
     world.run(120.0)
     flapping = share(world.lost, range(60))
-    assert flapping < 0.02 * world.requests / 2
+    assert flapping < 0.02 * world.request_count / 2
     assert share(world.lost, range(60, 120)) == 0
     for among in world.clusters:
         assert len(among.available(120.0)) >= 90
@@ -168,5 +168,5 @@ def test_who_comes_back_is_not_run_over() -> None:
         back = among.members[0]
         among.record_check(back, 100.0, succeeded=True)
         among.record_check(back, 100.0, succeeded=True)
-        asked = Counter(among.choose(100.5).name for _ in range(10_000))
-        assert 0 < asked[back.name] < 40
+        counts = Counter(among.choose(100.5).name for _ in range(10_000))
+        assert 0 < counts[back.name] < 40

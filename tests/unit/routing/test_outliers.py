@@ -71,11 +71,11 @@ def unreached(outlier: OutlierState, now: float) -> None:
 def test_who_was_not_reached_is_back_when_it_answers_checks() -> None:
     outlier = OutlierState()
     unreached(outlier, 0.0)
-    told = [
+    result = [
         outlier.record_check(now, 2, succeeded=well)
         for now, well in [(1, True), (2, False), (3, True)]
     ]
-    assert told == [False, False, False]
+    assert result == [False, False, False]
     assert outlier.record_check(4, 2, succeeded=True)
 
 

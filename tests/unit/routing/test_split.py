@@ -29,8 +29,8 @@ def test_each_target_has_its_share() -> None:
 
 
 def test_where_the_first_grows_keys_come_and_none_leaves() -> None:
-    few, more = ({key for key in KEYS if pick_target((share,), key) == 0} for share in (5, 25))
-    assert few < more
+    short, more = ({key for key in KEYS if pick_target((share,), key) == 0} for share in (5, 25))
+    assert short < more
 
 
 @given(st.text(st.characters(exclude_categories=[])))

@@ -45,7 +45,7 @@ def test_patterns(pattern: str, hits: list[str], misses: list[str]) -> None:
     assert [name for name in hits + misses if routes.find(name, "")] == hits
 
 
-def test_a_bad_regular_expression_is_told() -> None:
+def test_a_bad_regular_expression_is_reported() -> None:
     with pytest.raises(re.error):
         RouteTable([Route("/(/", "a")])
 
@@ -87,7 +87,7 @@ def test_unknown_names_do_not_grow_memory() -> None:
     assert not routes._candidates_cache
 
 
-def test_names_that_a_pattern_matches_are_remembered_within_bounds() -> None:
+def test_cached_pattern_matches_are_bounded() -> None:
     routes = RouteTable([Route("*", "a")])
     for index in range(3 * table._MAX_CACHED_NAMES):
         assert routes.find(f"m{index}", "") is routes.routes[0]
@@ -117,7 +117,7 @@ def test_the_backend_s_model(pattern: str, rewrite: str, model: str, expected: s
     assert Route(pattern, "a", rewrite=Rewrite(rewrite)).backend_model(model) == expected
 
 
-def test_the_versions_told_to_either_side() -> None:
+def test_versions_are_reported_to_either_side() -> None:
     plain = Route("m", "a")
     assert plain.backend_version("3") == "3"
     assert plain.client_version("3", "7") == "7"
@@ -163,7 +163,7 @@ def scan(routes: list[Route], model: str, version: str) -> Route | None:
 
 @UNHURRIED
 @given(ROUTES, st.lists(st.tuples(NAMES, st.sampled_from(["", "1", "2", "3"])), max_size=12))
-def test_find_is_a_scan_from_the_top(routes: list[Route], asked: list[tuple[str, str]]) -> None:
+def test_find_is_a_scan_from_the_top(routes: list[Route], requests: list[tuple[str, str]]) -> None:
     routing = RouteTable(routes)
-    for model, version in asked + asked:  # the second time from memory
+    for model, version in requests + requests:  # the second time from memory
         assert routing.find(model, version) is scan(routes, model, version)

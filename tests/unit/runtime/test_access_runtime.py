@@ -42,16 +42,16 @@ def call(**headers: str) -> RequestContext:
     return RequestContext("peer", headers=named)
 
 
-async def who(config: Config, asking: RequestContext, metrics: Metrics | None = None) -> str:
+async def who(config: Config, request: RequestContext, metrics: Metrics | None = None) -> str:
     made = make_authorizer(
         config,
         lambda model, version, headers: "*",
         DEFAULT_LIMITS,
         WorkerGroup(metrics=metrics or Metrics()),
     )
-    await made.authorize(RequestSummary(InferRequest, "m"), asking)
+    await made.authorize(RequestSummary(InferRequest, "m"), request)
     await made.close()
-    return asking.identity
+    return request.identity
 
 
 async def test_keys_in_a_file_are_read_again(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ async def test_keys_in_a_file_are_read_again(tmp_path: Path) -> None:
         ),
     ],
 )
-async def test_a_file_that_makes_no_sense_by_now_is_told(
+async def test_a_file_that_became_invalid_is_reported(
     tmp_path: Path, text: str, words: str
 ) -> None:
     file = tmp_path / "file"
@@ -162,25 +162,25 @@ async def test_what_was_counted_stays_where_rates_do(tmp_path: Path) -> None:
             parts(config, made),
         )
         assert later is not made
-        asking = later.authorize(RequestSummary(InferRequest, "m"), call(x_api_key=SECRET))
+        request = later.authorize(RequestSummary(InferRequest, "m"), call(x_api_key=SECRET))
         if is_counted:
             with pytest.raises(GatewayError, match="rate of requests"):
-                await asking
+                await request
         else:
-            await asking
+            await request
 
 
-async def test_where_rates_are_counted_in_memory_is_said_by_the_company(
+async def test_the_worker_group_selects_the_memory_of_rate_buckets(
     tmp_path: Path, unused_tcp_port: int
 ) -> None:
     """Also while Redis is away: it is where all workers count."""
     ours: dict[bytes, LocalBuckets] = {}
-    company = WorkerGroup(rate_buckets=lambda rates: ours.setdefault(rates, LocalBuckets()))
+    group = WorkerGroup(rate_buckets=lambda rates: ours.setdefault(rates, LocalBuckets()))
     away = f"  redis: {{url: 'redis://127.0.0.1:{unused_tcp_port}', timeout: 5s}}\n"
     for number, more in enumerate(("", away)):
         rates = RATES.replace("1/h", f"{number + 1}/h")
         config = read(tmp_path, f"access:\n  rules: [{{who: ['*']}}]\n{rates}{more}")
-        made = make_authorizer(config, lambda model, version, headers: "", DEFAULT_LIMITS, company)
+        made = make_authorizer(config, lambda model, version, headers: "", DEFAULT_LIMITS, group)
         await made.authorize(RequestSummary(InferRequest, "m"), call(x_api_key=SECRET))
         await made.close()
     assert [len(each) for each in ours.values()] == [1, 1]
@@ -191,10 +191,10 @@ async def test_where_rates_are_counted_in_memory_is_said_by_the_company(
 
 class Page:
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
-        self.asked.append(f"{wire.method} {context.identity}")
+        self.requests.append(f"{wire.method} {context.identity}")
         return HttpResponse(200)
 
     def refuse(
@@ -230,11 +230,11 @@ async def test_reading_needs_no_key_and_changing_does(
         assert answer.status == 401
         assert answer.headers["www-authenticate"].startswith("Bearer ")
     assert (await app.respond(wire, call(authorization=f"Bearer {SECRET}"))).status == 200
-    assert page.asked == ["GET ", "POST key:ops"]
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 4
-    assert told[0] == r"admin POST '/reload\nforged' peer=peer status=401 identity=''"
-    assert told[3] == r"admin POST '/reload\nforged' peer=peer status=200 identity='key:ops'"
+    assert page.requests == ["GET ", "POST key:ops"]
+    response = [record.getMessage() for record in caplog.records]
+    assert len(response) == 4
+    assert response[0] == r"admin POST '/reload\nforged' peer=peer status=401 identity=''"
+    assert response[3] == r"admin POST '/reload\nforged' peer=peer status=200 identity='key:ops'"
     assert SECRET not in caplog.text
     text = metrics.text().decode()
     for reason in ("no_credentials", "unknown_key", "malformed"):

@@ -23,16 +23,16 @@ def admin(
     return AdminApp(Metrics().scrape, is_ready, history or ConfigHistory(), allows_reload=reload)
 
 
-async def told(
-    served: AdminApp, path: str, method: str = "GET", headers: Mapping[str, str] | None = None
+async def response(
+    handled: AdminApp, path: str, method: str = "GET", headers: Mapping[str, str] | None = None
 ) -> tuple[int, bytes]:
     context = RequestContext("test")
-    answer = await served.respond(HttpRequest(method, path, headers=headers or {}), context)
+    answer = await handled.respond(HttpRequest(method, path, headers=headers or {}), context)
     return answer.status, b"".join(bytes(part) for part in answer.body)
 
 
 async def test_metrics_are_prometheus_text() -> None:
-    status, body = await told(admin(), "/metrics")
+    status, body = await response(admin(), "/metrics")
     assert status == 200
     assert b"# TYPE infergate_requests_total counter" in body
 
@@ -51,12 +51,12 @@ async def test_who_asks_for_openmetrics_gets_it() -> None:
 
 @pytest.mark.parametrize(("ready", "status"), [(True, 200), (False, 503)])
 async def test_readiness_is_the_gateways(ready: bool, status: int) -> None:
-    assert (await told(admin(ready=ready), "/readyz"))[0] == status
-    assert (await told(admin(ready=ready), "/healthz"))[0] == 200
+    assert (await response(admin(ready=ready), "/readyz"))[0] == status
+    assert (await response(admin(ready=ready), "/healthz"))[0] == 200
 
 
 async def test_the_root_tells_what_is_there() -> None:
-    status, body = await told(admin(), "/")
+    status, body = await response(admin(), "/")
     assert status == 200
     assert json.loads(body)["name"] == "infergate"
 
@@ -65,7 +65,7 @@ async def test_the_root_tells_what_is_there() -> None:
     ("path", "method", "status"), [("/nowhere", "GET", 404), ("/metrics", "POST", 405)]
 )
 async def test_anything_else_is_refused(path: str, method: str, status: int) -> None:
-    assert (await told(admin(), path, method))[0] == status
+    assert (await response(admin(), path, method))[0] == status
 
 
 @pytest.mark.parametrize(
@@ -75,15 +75,13 @@ async def test_anything_else_is_refused(path: str, method: str, status: int) -> 
         (Kind.INTERNAL, 500), (Kind.OVERLOADED, 503),
     ],
 )  # fmt: skip
-def test_what_the_transport_turns_away_is_plain_text_and_its_limit_counted(
-    kind: Kind, status: int
-) -> None:
+def test_transport_rejections_are_plain_text_and_counted(kind: Kind, status: int) -> None:
     over: list[str] = []
-    served = AdminApp(Metrics().scrape, _never, ConfigHistory(), count_limit=over.append)
+    handled = AdminApp(Metrics().scrape, _never, ConfigHistory(), count_limit=over.append)
     context = RequestContext("test")
     for limit in ("", "body"):
         error = GatewayError(kind, "too much", retry_after=1.0, limit=limit)
-        answer = served.refuse(error, HttpRequest("", ""), context)
+        answer = handled.refuse(error, HttpRequest("", ""), context)
         assert answer.status == status
         assert answer.headers["retry-after"] == "1"
         assert b"too much" in b"".join(bytes(part) for part in answer.body)
@@ -110,10 +108,10 @@ class Again:
         return outcome
 
 
-async def test_a_reload_is_asked_for_and_audited(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_requested_reload_is_audited(caplog: pytest.LogCaptureFixture) -> None:
     again = Again()
     with caplog.at_level(logging.INFO, "infergate.audit"):
-        status, body = await told(admin(history=again.history, reload=True), "/reload", "POST")
+        status, body = await response(admin(history=again.history, reload=True), "/reload", "POST")
     assert (status, again.trigger) == (200, ["POST /reload"])
     page = json.loads(body)
     assert (page["number"], page["sha256"]) == (2, "abc")
@@ -127,15 +125,15 @@ async def test_a_reload_is_asked_for_and_audited(caplog: pytest.LogCaptureFixtur
 
 async def test_a_reload_that_fails_says_why(caplog: pytest.LogCaptureFixture) -> None:
     again = Again("routes.yaml:3: no")
-    served = admin(history=again.history, reload=True)
+    handled = admin(history=again.history, reload=True)
     with caplog.at_level(logging.INFO, "infergate.audit"):
-        status, body = await told(served, "/reload", "POST")
+        status, body = await response(handled, "/reload", "POST")
     assert status == 500
     assert json.loads(body)["last_reload"]["error"] == "routes.yaml:3: no"
     assert json.loads(body)["number"] == 1
     assert caplog.messages == ["reload peer=test outcome=failed"]
-    status, body = await told(served, "/")
-    assert json.loads(body)["config"] == json.loads((await told(served, "/config"))[1])
+    status, body = await response(handled, "/")
+    assert json.loads(body)["config"] == json.loads((await response(handled, "/config"))[1])
 
 
 @pytest.mark.parametrize(
@@ -146,12 +144,12 @@ async def test_a_reload_that_fails_says_why(caplog: pytest.LogCaptureFixture) ->
         (True, "POST", {"origin": "http://evil.example"}, 403),
     ],
 )
-async def test_a_reload_that_may_not_be_asked_for(
+async def test_a_reload_that_is_not_permitted(
     reload: bool, method: str, headers: dict[str, str], status: int
 ) -> None:
     again = Again()
-    served = admin(history=again.history, reload=reload)
-    assert (await told(served, "/reload", method, headers))[0] == status
+    handled = admin(history=again.history, reload=reload)
+    assert (await response(handled, "/reload", method, headers))[0] == status
     assert again.trigger == []
 
 
@@ -175,16 +173,16 @@ async def test_a_public_name_is_shown_no_configuration(
     path: str, host: str, status: int, method: str
 ) -> None:
     history = ConfigHistory()
-    served = AdminApp(Metrics().scrape, _always, history, hosts=("ops.example",))
-    answered, body = await told(served, path, method, {"host": host} if host else {})
+    handled = AdminApp(Metrics().scrape, _always, history, hosts=("ops.example",))
+    answered, body = await response(handled, path, method, {"host": host} if host else {})
     assert answered == status
     assert (b"listeners.admin.hosts" in body) == (status == 403)
 
 
 @pytest.mark.parametrize("page", [{"accept": "text/html"}, {}])
 async def test_nor_is_the_console(page: dict[str, str]) -> None:
-    served = AdminApp(Metrics().scrape, _always, ConfigHistory(), make_console=_no_console)
-    assert (await told(served, "/", headers={"host": "evil.example", **page}))[0] == 403
+    handled = AdminApp(Metrics().scrape, _always, ConfigHistory(), make_console=_no_console)
+    assert (await response(handled, "/", headers={"host": "evil.example", **page}))[0] == 403
 
 
 async def _always() -> bool:

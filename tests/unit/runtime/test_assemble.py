@@ -61,7 +61,7 @@ async def test_one_backend_of_two_that_is_away(readiness: str, ready: bool) -> N
     assert await assemble(config).gateway.readiness.is_ready() is ready
 
 
-def named(backend: str, most: int) -> Config:
+def named(backend: str, maximum: int) -> Config:
     return Config.model_validate(
         {
             "log": {"access": False},
@@ -75,7 +75,7 @@ def named(backend: str, most: int) -> Config:
                 backend: {
                     "protocol": "v2-rest",
                     "endpoints": ("http://127.0.0.1:1",),
-                    "limits": {"max_requests": most},
+                    "limits": {"max_requests": maximum},
                 }
             },
             "routes": ({"model": f"{backend}*", "backend": backend},),
@@ -85,9 +85,9 @@ def named(backend: str, most: int) -> Config:
 
 
 async def test_metrics_know_the_names_and_limits_of_the_configuration_that_serves() -> None:
-    company = WorkerGroup()
-    running = assemble(named("old", 5), group=company)
-    metrics = company.metrics
+    group = WorkerGroup()
+    running = assemble(named("old", 5), group=group)
+    metrics = group.metrics
     await running.start()
     try:
         metrics.backends.backend_counters("old").queue_rejected += 1
@@ -158,13 +158,13 @@ async def test_lines_of_the_access_log_that_are_dropped_are_counted(
             "routes": ({"model": "*", "backend": "demo"},),
         }
     )
-    company = WorkerGroup()
-    running = assemble(config, group=company)
+    group = WorkerGroup()
+    running = assemble(config, group=group)
     await running.start()
     try:
         (parts,) = running.all_parts
-        asked = HttpRequest("GET", "/v2/health/live")
-        await parts.listeners["http"].app.respond(asked, RequestContext("test"))
+        request = HttpRequest("GET", "/v2/health/live")
+        await parts.listeners["http"].app.respond(request, RequestContext("test"))
     finally:
         await running.stop(0)
-    assert b"infergate_access_log_dropped_lines_total 1.0" in company.metrics.text()
+    assert b"infergate_access_log_dropped_lines_total 1.0" in group.metrics.text()

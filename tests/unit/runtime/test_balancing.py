@@ -25,8 +25,13 @@ def test_left_out_it_is_as_envoy_has_it() -> None:
     assert endpoint_settings.balance_settings(config) == BalanceSettings(
         "least-request", False, rule, 2, 3
     )
-    told = endpoint_settings.monitoring_settings(config)
-    assert (told.resolve_interval, told.health_checks, told.check_interval, told.check_timeout) == (
+    result = endpoint_settings.monitoring_settings(config)
+    assert (
+        result.resolve_interval,
+        result.health_checks,
+        result.check_interval,
+        result.check_timeout,
+    ) == (
         5.0,
         None,
         5.0,
@@ -35,7 +40,7 @@ def test_left_out_it_is_as_envoy_has_it() -> None:
     assert endpoint_settings.hash_key(config) is None
 
 
-def test_what_is_told_is_what_serves() -> None:
+def test_the_reported_configuration_is_the_active_one() -> None:
     config = backend(
         balance={"policy": "round-robin", "panic_threshold": 50, "slow_start": "3s"},
         outliers={
@@ -53,28 +58,30 @@ def test_what_is_told_is_what_serves() -> None:
 
 
 def test_names_are_looked_up_unless_that_is_off() -> None:
-    told = [
-        (site.label, site.uses_dns) for site in endpoint_settings.configured_endpoints(backend())
+    result = [
+        (endpoint.label, endpoint.uses_dns)
+        for endpoint in endpoint_settings.configured_endpoints(backend())
     ]
-    assert told == [("http://pods", True), ("http://10.0.0.1:8000", False)]
+    assert result == [("http://pods", True), ("http://10.0.0.1:8000", False)]
     assert not any(
-        site.uses_dns for site in endpoint_settings.configured_endpoints(backend(dns_refresh=0))
+        endpoint.uses_dns
+        for endpoint in endpoint_settings.configured_endpoints(backend(dns_refresh=0))
     )
     assert not any(
-        site.uses_dns
-        for site in endpoint_settings.configured_endpoints(
+        endpoint.uses_dns
+        for endpoint in endpoint_settings.configured_endpoints(
             backend(endpoints=("http://a:1",), shared_memory="forward")
         )
     )
     local = backend(endpoints=("http://localhost:1", "http+unix:/run/a.sock"))
-    assert not any(site.uses_dns for site in endpoint_settings.configured_endpoints(local))
+    assert not any(endpoint.uses_dns for endpoint in endpoint_settings.configured_endpoints(local))
 
 
 def test_weights_are_carried_and_are_no_part_of_the_label() -> None:
-    (site,) = endpoint_settings.configured_endpoints(
+    (endpoint,) = endpoint_settings.configured_endpoints(
         backend(endpoints=({"url": "http://a:1", "weight": 3},))
     )
-    assert (site.label, site.weight) == ("http://a:1", 3)
+    assert (endpoint.label, endpoint.weight) == ("http://a:1", 3)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +94,7 @@ def test_weights_are_carried_and_are_no_part_of_the_label() -> None:
         ("never", 0, False),
     ],
 )
-def test_whether_servers_are_asked(health: str, connections: int, checks: bool | None) -> None:
+def test_profile_detection_is_optional(health: str, connections: int, checks: bool | None) -> None:
     config = backend(health={"checks": health}, connections=connections)
     assert endpoint_settings.monitoring_settings(config).health_checks is checks
 

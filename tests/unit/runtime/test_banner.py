@@ -59,18 +59,18 @@ def test_many_routes_are_cut_short() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "told"),
+    ("host", "expected"),
     [
         ("127.0.0.1", "http://127.0.0.1:8002/console"),
         ("0.0.0.0", "http://127.0.0.1:8002/console"),
         ("::", "http://[::1]:8002/console"),
     ],
 )
-def test_the_consoles_address_can_be_opened_here(host: str, told: str) -> None:
-    assert told in banner(Config.default(), None, admin=Listening(8002, host))
+def test_the_consoles_address_can_be_opened_here(host: str, expected: str) -> None:
+    assert expected in banner(Config.default(), None, admin=Listening(8002, host))
 
 
-def test_a_console_that_is_off_is_not_told() -> None:
+def test_a_disabled_console_is_not_mentioned() -> None:
     config = Config.model_validate(
         {
             "listeners": {"admin": {"console": False}},

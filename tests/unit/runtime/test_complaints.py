@@ -36,13 +36,13 @@ class Handshakes(ssl.SSLContext):
         return super().wrap_bio(*args, **more)
 
 
-async def given_up(authority: Authority, port: int, told: list[dict[str, Any]]) -> None:
+async def given_up(authority: Authority, port: int, expected: list[dict[str, Any]]) -> None:
     loop = asyncio.get_running_loop()
     complaints = LoopExceptionHandler()
     before = sockets()
 
     def tell(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        told.append(context)
+        expected.append(context)
         complaints(loop, context)
 
     loop.set_exception_handler(tell)
@@ -87,14 +87,14 @@ def test_connections_that_are_given_up_as_tls_begins_are_no_error(
     try:
         while not port:
             time.sleep(0.01)
-        told: list[dict[str, Any]] = []
+        received: list[dict[str, Any]] = []
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(given_up(authority, port[0], told))
+            runner.run(given_up(authority, port[0], received))
     finally:
         over.set()
         serving.join()
     # A uvloop that does not tell of them needs nothing to be done about it.
-    assert not [each for each in told if "SSL" not in each["message"]]
+    assert not [each for each in received if "SSL" not in each["message"]]
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
 
 
@@ -107,11 +107,11 @@ def test_connections_that_are_given_up_as_tls_begins_are_no_error(
         ("Task exception was never retrieved", ValueError("a bug")),
     ],
 )
-def test_other_errors_are_told(
+def test_other_errors_are_logged(
     message: str, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     with asyncio.Runner() as runner:
         LoopExceptionHandler()(runner.get_loop(), {"message": message, "exception": error})
-    (told,) = caplog.records
-    assert told.levelno == logging.ERROR
-    assert message in told.getMessage()
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert message in record.getMessage()

@@ -10,7 +10,16 @@ import grpc.aio
 import pytest
 
 from faults import h2
-from faults.load import STREAM, Connection, asking, built, called, described, streamed, told
+from faults.load import (
+    STREAM,
+    Connection,
+    built,
+    called,
+    described,
+    request_message,
+    stream_values,
+    streamed,
+)
 from infergate.backends.builtin import BuiltinBackend
 from infergate.codecs.protos import SCHEMA
 from infergate.codecs.registry import plugins
@@ -92,12 +101,12 @@ def parsed(protocol: str, wire: Any, model: str = "identity") -> str:
     """The error that ``wire`` tells in the words of ``protocol``."""
     codec: Any = plugins()[protocol].create({})
     with pytest.raises(GatewayError) as caught:
-        codec.parse_response(wire, asking(model), DEFAULT_LIMITS, described(model))
+        codec.parse_response(wire, request_message(model), DEFAULT_LIMITS, described(model))
     return caught.value.public
 
 
 @pytest.mark.parametrize("engine", ["own", "compat"])
-async def test_what_is_cut_off_is_told_so_in_every_protocol(engine: str) -> None:
+async def test_a_stream_that_is_cut_off_ends_with_an_error_in_every_protocol(engine: str) -> None:
     graphpipe = '[{address: "127.0.0.1:0", model: identity, framing: size-prefixed}]'
     text = CONFIG.replace("admin:", f"graphpipe: {graphpipe}\n  admin:")
     text = text.replace("limits: {in_flight: 1}", f"engine: {engine}")
@@ -108,24 +117,24 @@ async def test_what_is_cut_off_is_told_so_in_every_protocol(engine: str) -> None
     raw = Connection(where["graphpipe[0]"])
     async with asyncio.timeout(30), grpc.aio.insecure_channel(where["grpc"]) as channel:
         over_http = ("v2-rest", "trtis-http", "graphpipe")
-        asked: dict[str, Any] = {
+        request: dict[str, Any] = {
             protocol: each.ask(built(protocol, "identity", PREFIXES.get(protocol, "")))
             for protocol, each in zip(over_http, http, strict=True)
         }
-        asked["frames"] = raw.frame(built("graphpipe"))
+        request["frames"] = raw.frame(built("graphpipe"))
         for protocol in ("v2-grpc", "trtis-grpc"):
-            asked[protocol] = called(channel, built(protocol))
-        asking_all = {name: asyncio.ensure_future(each) for name, each in asked.items()}
+            request[protocol] = called(channel, built(protocol))
+        pending = {name: asyncio.ensure_future(each) for name, each in request.items()}
         stream = channel.stream_stream(STREAM)()
         await stream.write(streamed("repeat", 2, 60_000))
         await stream.write(streamed("repeat", 1, 0))
         old = channel.stream_stream("/nvidia.inferenceserver.GRPCService/StreamInfer")()
         await old.write(bytes(join_parts(built("trtis-grpc").message)))
-        assert await told(stream, 1) == [0]
+        assert await stream_values(stream, 1) == [0]
         while sum(1 for each in running.listeners.values() for _ in each.active_tasks()) < 8:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         await running.stop(0.01)
-        answers = {name: await each for name, each in asking_all.items()}
+        answers = {name: await each for name, each in pending.items()}
         for protocol in ("v2-rest", "graphpipe"):
             assert answers[protocol].status == 503
             assert answers[protocol].headers["connection"] == "close"
@@ -133,7 +142,7 @@ async def test_what_is_cut_off_is_told_so_in_every_protocol(engine: str) -> None
             protocol = "graphpipe" if name == "frames" else name
             assert SHUTTING_DOWN in parsed(protocol, answer), name
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await told(stream)
+            await stream_values(stream)
         assert (caught.value.code(), caught.value.details()) == (
             grpc.StatusCode.UNAVAILABLE,
             SHUTTING_DOWN,
@@ -163,9 +172,9 @@ async def test_what_a_stream_was_sent_is_served(engine: str) -> None:
         stream = channel.stream_stream(STREAM)()
         for _ in range(60):
             await stream.write(streamed("repeat", 1, 100))
-        assert await told(stream, 1) == [0]
+        assert await stream_values(stream, 1) == [0]
         stopping = asyncio.create_task(running.stop(20))
-        assert len(await told(stream)) == 59
+        assert len(await stream_values(stream)) == 59
         assert await stream.code() is grpc.StatusCode.OK
         await stopping
 
@@ -179,7 +188,7 @@ async def test_a_connection_over_http2_is_left_in_two_steps() -> None:
         reader, writer = await asyncio.open_connection(address.host, address.port)
 
         def ask(number: int, method: str, body: bytes) -> None:
-            block, data = h2.asking(method), h2.message(body)
+            block, data = h2.request_headers(method), h2.message(body)
             writer.write(h2.frame(h2.HEADERS, h2.END_HEADERS, number, block))
             writer.write(h2.frame(h2.DATA, h2.END_STREAM, number, data))
 

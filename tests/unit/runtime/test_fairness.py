@@ -15,8 +15,8 @@ from infergate.runtime.offload.fairness import MAX_COST, MAX_WAITING, FairQueue
 Job = tuple[str, str, int, int]  # client, connection, cost, number
 
 
-def _queue(most: int = MAX_WAITING, cost: int = MAX_COST) -> FairQueue[Job]:
-    return FairQueue[Job](most, cost)
+def _queue(maximum: int = MAX_WAITING, cost: int = MAX_COST) -> FairQueue[Job]:
+    return FairQueue[Job](maximum, cost)
 
 
 def _put(queue: FairQueue[Job], job: Job) -> bool:
@@ -40,12 +40,12 @@ _JOBS = st.lists(
 
 @given(_JOBS, st.integers(1, 20), st.integers(1, 500))
 def test_bounds_hold_order_is_kept_and_nothing_is_lost(
-    told: list[tuple[str, str, int, bool]], most: int, most_cost: int
+    expected: list[tuple[str, str, int, bool]], maximum: int, max_cost: int
 ) -> None:
-    queue = _queue(most, most_cost)
+    queue = _queue(maximum, max_cost)
     waiting: dict[Job, None] = {}
     taken: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for number, (client, connection, cost, takes) in enumerate(told):
+    for number, (client, connection, cost, takes) in enumerate(expected):
         job = client, connection, cost, number
         waiting[job] = None
         for refused in queue.put(client, connection, cost, job):
@@ -53,8 +53,8 @@ def test_bounds_hold_order_is_kept_and_nothing_is_lost(
             assert refused is job or refused[1] != connection
             assert refused[3] == max(each[3] for each in waiting if each[:2] == refused[:2])
             del waiting[refused]
-        assert len(queue) == len(waiting) <= most
-        assert sum(max(each[2], 1) for each in waiting) <= most_cost
+        assert len(queue) == len(waiting) <= maximum
+        assert sum(max(each[2], 1) for each in waiting) <= max_cost
         if takes and (found := queue.take()) is not None:
             del waiting[found]
             taken[found[:2]].append(found[3])
@@ -68,9 +68,9 @@ def test_bounds_hold_order_is_kept_and_nothing_is_lost(
 
 @given(_JOBS, st.data())
 def test_a_job_that_is_discarded_leaves_no_trace(
-    told: list[tuple[str, str, int, bool]], data: st.DataObject
+    expected: list[tuple[str, str, int, bool]], data: st.DataObject
 ) -> None:
-    jobs = [(*each[:3], number) for number, each in enumerate(told)]
+    jobs = [(*each[:3], number) for number, each in enumerate(expected)]
     gone = data.draw(st.sets(st.sampled_from(jobs))) if jobs else set()
     one, other = _queue(), _queue()
     for job in jobs:
@@ -117,7 +117,7 @@ def test_a_small_job_passes_the_large_ones_of_others(client: str, connection: st
     assert queue.take() == good
 
 
-def test_clients_take_turns_whatever_their_connections() -> None:
+def test_clients_are_scheduled_fairly_whatever_their_connections() -> None:
     queue = _queue()
     for number in range(40):
         assert _put(queue, ("many", str(number), 10, number))
@@ -127,7 +127,7 @@ def test_clients_take_turns_whatever_their_connections() -> None:
     assert first.count("one") == 10
 
 
-def test_one_client_leaves_room_for_others() -> None:
+def test_one_client_leaves_capacity_for_others() -> None:
     queue = _queue(100, 1000)
     assert sum(_put(queue, ("a", str(n), 1, n)) for n in range(100)) == 50
     assert sum(_put(queue, ("b", str(n), 1, n)) for n in range(100)) == 25
@@ -141,7 +141,7 @@ def test_one_client_leaves_room_for_others() -> None:
 @pytest.mark.parametrize(
     ("connections", "jobs", "cost"), [(60, 1, 16 * MIB), (8, 400, MIB), (600, 1, 700 * KIB)]
 )
-def test_small_jobs_have_room_beside_large_ones_of_the_same_client(
+def test_small_jobs_run_beside_large_ones_of_the_same_client(
     connections: int, jobs: int, cost: int
 ) -> None:
     """Whether the bytes or the number of jobs fill the client's share."""
@@ -157,11 +157,11 @@ def test_small_jobs_have_room_beside_large_ones_of_the_same_client(
 
 @given(st.lists(st.tuples(st.sampled_from("1234"), st.integers(1, 50)), max_size=40))
 def test_no_connection_is_refused_while_another_of_its_client_has_more(
-    told: list[tuple[str, int]],
+    expected: list[tuple[str, int]],
 ) -> None:
     queue = _queue(1000, 200)
     costs: dict[str, int] = defaultdict(int)
-    for number, (connection, cost) in enumerate(told):
+    for number, (connection, cost) in enumerate(expected):
         job = "a", connection, cost, number
         before = dict(costs)
         costs[connection] += cost

@@ -17,7 +17,7 @@ from infergate.runtime.running import ConfigRejectedError
 GOOD = "backends: {ours: {protocol: builtin}}\nroutes: [{model: '*', backend: ours}]\n"
 
 
-class Site:
+class Harness:
     """``wrong`` is what taking a configuration raises."""
 
     def __init__(self, file: Path) -> None:
@@ -42,77 +42,77 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path / "routes.yaml")
+def harness(tmp_path: Path) -> Harness:
+    return Harness(tmp_path / "routes.yaml")
 
 
-async def test_a_storm_of_notifications_is_one_reload(site: Site) -> None:
-    await asyncio.gather(*(site.reloads.reload_if_changed("changed") for _ in range(5)))
-    assert len(site.taken) == 1
-    site.file.write_text(GOOD + "readiness: lenient\n")
+async def test_a_storm_of_notifications_is_one_reload(harness: Harness) -> None:
+    await asyncio.gather(*(harness.reloads.reload_if_changed("changed") for _ in range(5)))
+    assert len(harness.taken) == 1
+    harness.file.write_text(GOOD + "readiness: lenient\n")
     for _ in range(3):
-        await site.reloads.reload_if_changed("changed")
-    assert [each.readiness for each in site.taken] == ["strict", "lenient"]
+        await harness.reloads.reload_if_changed("changed")
+    assert [each.readiness for each in harness.taken] == ["strict", "lenient"]
 
 
-async def test_a_bad_file_is_tried_once(site: Site) -> None:
-    site.file.write_text("nonsense")
+async def test_a_bad_file_is_tried_once(harness: Harness) -> None:
+    harness.file.write_text("nonsense")
     for _ in range(3):
-        await site.reloads.reload_if_changed("changed")
-    page = site.history.as_json()
+        await harness.reloads.reload_if_changed("changed")
+    page = harness.history.as_json()
     assert (page["number"], page["last_reload"]["ok"]) == (1, False)
     tried = page["last_reload"]["when"]
-    await site.reloads.reload_if_changed("changed")
-    assert site.history.as_json()["last_reload"]["when"] == tried
-    site.file.unlink()
-    await site.reloads.reload_if_changed("changed")
-    assert "cannot be read" in site.history.as_json()["last_reload"]["error"]
+    await harness.reloads.reload_if_changed("changed")
+    assert harness.history.as_json()["last_reload"]["when"] == tried
+    harness.file.unlink()
+    await harness.reloads.reload_if_changed("changed")
+    assert "cannot be read" in harness.history.as_json()["last_reload"]["error"]
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "expected"),
     [
         (ConfigRejectedError("the address is taken"), "the address is taken"),
         (KeyError(), "internal error"),
     ],
 )
 async def test_what_is_not_taken(
-    site: Site, wrong: Exception, told: str, caplog: pytest.LogCaptureFixture
+    harness: Harness, wrong: Exception, expected: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site.wrong = wrong
-    outcome = await site.reloads.reload("SIGHUP")
-    assert told in outcome.error
+    harness.wrong = wrong
+    outcome = await harness.reloads.reload("SIGHUP")
+    assert expected in outcome.error
     assert "the previous one stays active" in caplog.text
-    site.wrong = None
-    assert not (await site.reloads.reload("SIGHUP")).error
-    assert site.history.as_json()["number"] == 2
+    harness.wrong = None
+    assert not (await harness.reloads.reload("SIGHUP")).error
+    assert harness.history.as_json()["number"] == 2
 
 
-async def test_who_asked_may_go_away(site: Site) -> None:
-    site.free.clear()
-    asking = asyncio.create_task(site.reloads.reload("POST /reload"))
+async def test_the_leading_caller_may_be_cancelled(harness: Harness) -> None:
+    harness.free.clear()
+    pending = asyncio.create_task(harness.reloads.reload("POST /reload"))
     await asyncio.sleep(0)
-    asking.cancel()
-    await asyncio.gather(asking, return_exceptions=True)
-    site.free.set()
+    pending.cancel()
+    await asyncio.gather(pending, return_exceptions=True)
+    harness.free.set()
     async with asyncio.timeout(20):
-        assert not (await site.reloads.reload("SIGHUP")).error
-    assert len(site.taken) == 3, "one after the other"
-    assert site.history.as_json()["number"] == 3
+        assert not (await harness.reloads.reload("SIGHUP")).error
+    assert len(harness.taken) == 3, "one after the other"
+    assert harness.history.as_json()["number"] == 3
 
 
-async def test_who_asks_while_one_waits_shares_it(site: Site) -> None:
+async def test_who_asks_while_one_waits_shares_it(harness: Harness) -> None:
     """A client that asks and goes away, again and again, would have them pile up."""
-    site.free.clear()
-    first = asyncio.create_task(site.reloads.reload("SIGHUP"))
+    harness.free.clear()
+    first = asyncio.create_task(harness.reloads.reload("SIGHUP"))
     await asyncio.sleep(0)
-    while not site.reloads._lock.locked():  # noqa: ASYNC110
+    while not harness.reloads._lock.locked():  # noqa: ASYNC110
         await asyncio.sleep(0)
-    later = [asyncio.create_task(site.reloads.reload("POST /reload")) for _ in range(5)]
+    later = [asyncio.create_task(harness.reloads.reload("POST /reload")) for _ in range(5)]
     await asyncio.sleep(0)
     later.pop().cancel()
-    site.free.set()
+    harness.free.set()
     async with asyncio.timeout(20):
         outcomes = await asyncio.gather(first, *later)
     assert [each.trigger for each in outcomes] == ["SIGHUP"] + ["POST /reload"] * 4
-    assert len(site.taken) == 3
+    assert len(harness.taken) == 3

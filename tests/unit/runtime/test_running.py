@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from faults.load import STREAM, Connection, streamed, told
+from faults.load import STREAM, Connection, stream_values, streamed
 from infergate.backends.base import Backend
 from infergate.backends.builtin import BuiltinBackend
 from infergate.config.schema import Config
@@ -71,21 +71,21 @@ class Embedded(BuiltinBackend):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.closed = 0
-        self.asked = asyncio.Event()
+        self.requests = asyncio.Event()
         self.free = asyncio.Event()
         self.free.set()
 
     async def perform(self, operation: Operation, context: RequestContext) -> Any:
-        self.asked.set()
+        self.requests.set()
         await self.free.wait()
         return await super().perform(operation, context)
 
     async def close(self) -> None:
-        assert self.free.is_set() or not self.asked.is_set(), "closed under a call"
+        assert self.free.is_set() or not self.requests.is_set(), "closed under a call"
         self.closed += 1
 
 
-class Site:
+class Harness:
     def __init__(self, config: Config) -> None:
         self.made: list[Embedded] = []
         self.history = ConfigHistory()
@@ -103,13 +103,13 @@ class Site:
 
 
 @asynccontextmanager
-async def serving(config: Config) -> AsyncIterator[Site]:
-    site = Site(config)
-    await site.running.start()
+async def serving(config: Config) -> AsyncIterator[Harness]:
+    harness = Harness(config)
+    await harness.running.start()
     async with asyncio.timeout(20):
-        yield site
-    await site.running.stop(0)
-    assert [each.closed for each in site.made] == [1] * len(site.made)
+        yield harness
+    await harness.running.stop(0)
+    assert [each.closed for each in harness.made] == [1] * len(harness.made)
 
 
 def inferring(model: str) -> HttpRequest:
@@ -122,50 +122,50 @@ async def until(met: Callable[[], bool]) -> None:
 
 
 async def test_the_old_is_closed_when_its_last_call_ends() -> None:
-    async with serving(configured()) as site:
-        old, other = site.made
-        slow, quick = site.connection(), site.connection()
+    async with serving(configured()) as harness:
+        old, other = harness.made
+        slow, quick = harness.connection(), harness.connection()
         old.free.clear()
-        asking = asyncio.create_task(slow.ask(inferring("identity")))
-        await old.asked.wait()
-        await site.running.reload(with_timeout("9s"))
+        pending = asyncio.create_task(slow.ask(inferring("identity")))
+        await old.requests.wait()
+        await harness.running.reload(with_timeout("9s"))
         # A second change, with nothing of the first one's under way: that one is closed at once.
         assert (await quick.ask(inferring("identity"))).status == 200
-        await site.running.reload(with_timeout("8s"))
-        await until(lambda: bool(site.made[2].closed))
-        assert site.running.generation_count == 2
+        await harness.running.reload(with_timeout("8s"))
+        await until(lambda: bool(harness.made[2].closed))
+        assert harness.running.generation_count == 2
         assert (await quick.ask(inferring("identity"))).status == 200
         assert (old.closed, other.closed) == (0, 0)
         old.free.set()
-        assert (await asking).status == 200
-        await until(lambda: site.running.generation_count == 1)
+        assert (await pending).status == 200
+        await until(lambda: harness.running.generation_count == 1)
         assert (old.closed, other.closed) == (1, 0)
-        assert [each.name for each in site.made] == ["one", "two", "one", "one"]
+        assert [each.name for each in harness.made] == ["one", "two", "one", "one"]
         assert (await slow.ask(inferring("identity"))).status == 200
         assert (slow.opened, quick.opened) == (1, 1), "connections stay"
-        assert not site.running._old_calls
+        assert not harness.running._old_calls
         await slow.close()
         await quick.close()
 
 
 async def test_a_change_of_limits_is_for_backends_too() -> None:
-    async with serving(configured()) as site:
-        await site.running.reload(configured(limits={"body": "1KiB"}))
-        assert len(site.made) == 4
-        connection = site.connection()
+    async with serving(configured()) as harness:
+        await harness.running.reload(configured(limits={"body": "1KiB"}))
+        assert len(harness.made) == 4
+        connection = harness.connection()
         answer = await connection.ask(HttpRequest("POST", "/v2", body=[bytes(2000)]))
         assert answer.status == 413
         await connection.close()
 
 
 async def test_what_was_counted_stays() -> None:
-    async with serving(configured()) as site:
-        connection = site.connection()
+    async with serving(configured()) as harness:
+        connection = harness.connection()
         for config in (configured(), with_timeout("9s")):
             assert (await connection.ask(inferring("identity"))).status == 200
-            await site.running.reload(config)
-        counted = await site.running.gateway.perform(
-            ModelStatisticsRequest("identity"), site.call()
+            await harness.running.reload(config)
+        counted = await harness.running.gateway.perform(
+            ModelStatisticsRequest("identity"), harness.call()
         )
         assert isinstance(counted, ModelStatistics)
         assert counted.models[0]["inference_count"] == 2
@@ -176,13 +176,13 @@ async def test_regions_stay_registered_as_long_as_they_may_be() -> None:
     on, off = {"shared_memory": True}, {"shared_memory": False}
     region = SharedMemory(create=True, size=4)
     try:
-        async with serving(configured(control=on)) as site:
-            asked = SharedMemoryRegisterRequest("r", region.name, 0, 4)
-            await site.running.gateway.perform(asked, site.call())
+        async with serving(configured(control=on)) as harness:
+            request = SharedMemoryRegisterRequest("r", region.name, 0, 4)
+            await harness.running.gateway.perform(request, harness.call())
             for control, found in ((on, 1), (off, 0), (on, 0)):
-                await site.running.reload(configured(control=control, limits={"tensors": 5}))
-                found_now = await site.running.gateway.perform(
-                    SharedMemoryStatusRequest(), site.call()
+                await harness.running.reload(configured(control=control, limits={"tensors": 5}))
+                found_now = await harness.running.gateway.perform(
+                    SharedMemoryStatusRequest(), harness.call()
                 )
                 assert isinstance(found_now, SharedMemoryStatus)
                 assert len(found_now.regions) == found
@@ -193,16 +193,16 @@ async def test_regions_stay_registered_as_long_as_they_may_be() -> None:
 
 async def test_a_change_that_is_dropped_leaves_nothing_behind() -> None:
     listeners = {"http": FREE, "grpc": FREE, "admin": None}
-    async with serving(configured()) as site:
-        change = await site.running.prepare(configured(listeners=listeners, limits={"rank": 3}))
-        waiting = asyncio.create_task(site.running.reload(with_timeout("9s")))
+    async with serving(configured()) as harness:
+        change = await harness.running.prepare(configured(listeners=listeners, limits={"rank": 3}))
+        waiting = asyncio.create_task(harness.running.reload(with_timeout("9s")))
         await asyncio.sleep(0)
         assert not waiting.done(), "one at a time"
         await change.discard()
         await waiting
-        assert [each.closed for each in site.made[2:4]] == [1, 1]
-        assert list(site.running.listeners) == ["http"]
-        assert site.running.config == with_timeout("9s")
+        assert [each.closed for each in harness.made[2:4]] == [1, 1]
+        assert list(harness.running.listeners) == ["http"]
+        assert harness.running.config == with_timeout("9s")
 
 
 def listening_at(host: str, ports: Mapping[str, int], **more: Any) -> Config:
@@ -214,14 +214,14 @@ async def test_a_listener_gives_way_to_one_that_overlaps_it() -> None:
     """A change that is dropped changes nothing, and the ports stay this process's alone."""
     names = ("http", "grpc", "admin")
     ports = dict(zip(names, free_ports(3), strict=True))
-    async with serving(listening_at("127.0.0.1", ports)) as site:
+    async with serving(listening_at("127.0.0.1", ports)) as harness:
         for number, host in enumerate(("0.0.0.0", "127.0.0.1", "0.0.0.0")):
-            before = site.running.listeners
+            before = harness.running.listeners
             config = listening_at(host, ports, limits={"rank": 3 + number})
-            await (await site.running.prepare(config)).discard()
-            assert site.running.listeners == before
-            await site.running.reload(config)
-            assert [str(site.running.listeners[name].address) for name in names] == [
+            await (await harness.running.prepare(config)).discard()
+            assert harness.running.listeners == before
+            await harness.running.reload(config)
+            assert [str(harness.running.listeners[name].address) for name in names] == [
                 f"{host}:{ports[name]}" for name in names
             ]
             await until(lambda before=before: not any(s.sockets for s in before.values()))
@@ -238,36 +238,36 @@ async def test_what_is_shared_follows_the_configuration_that_serves() -> None:
     access = {"rules": ({"who": ("*",)},)}
     routes = ({"model": "id*", "backend": "one"},)
     later = configured(access=access, routes=routes)
-    async with serving(configured(access=access)) as site:
-        entrance = site.running._active.authorizer
-        assert entrance is not None
-        change = await site.running.prepare(later)
+    async with serving(configured(access=access)) as harness:
+        authorizer = harness.running._active.authorizer
+        assert authorizer is not None
+        change = await harness.running.prepare(later)
         await change.discard()
-        assert entrance.route_label("identity", "", {}) == "identity"
-        await site.running.reload(later)
-        assert site.running._active.authorizer is entrance
-        assert entrance.route_label("identity", "", {}) == "id*"
+        assert authorizer.route_label("identity", "", {}) == "identity"
+        await harness.running.reload(later)
+        assert harness.running._active.authorizer is authorizer
+        assert authorizer.route_label("identity", "", {}) == "id*"
 
 
 async def test_memory_is_kept_as_the_limits_that_serve_say() -> None:
-    async with serving(configured(limits={"in_flight_bytes": "90MiB", "body": "9MiB"})) as site:
+    async with serving(configured(limits={"in_flight_bytes": "90MiB", "body": "9MiB"})) as harness:
         assert POOL.max_unused_bytes == 90 * MIB
-        change = await site.running.prepare(configured())
+        change = await harness.running.prepare(configured())
         await change.discard()
         assert POOL.max_unused_bytes == 90 * MIB
-        await site.running.reload(configured())
+        await harness.running.reload(configured())
         assert POOL.max_unused_bytes == MAX_UNUSED_BYTES
 
 
 async def test_a_build_that_fails_half_way_leaves_no_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with serving(configured()) as site:
+    async with serving(configured()) as harness:
         monkeypatch.setattr(
             ConnectionGates, "make_gate", Mock(side_effect=OSError("no certificate"))
         )
         with pytest.raises(ConfigRejectedError, match="no certificate"):
-            await site.running.reload(configured(log={"access": True}))
+            await harness.running.reload(configured(log={"access": True}))
         assert not [each for each in threading.enumerate() if "access-log" in each.name]
 
 
@@ -275,66 +275,66 @@ async def test_an_address_that_is_taken_leaves_nothing_behind() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         listeners = {"http": FREE, "grpc": {"address": address}, "admin": None}
-        async with serving(configured()) as site:
+        async with serving(configured()) as harness:
             with pytest.raises(
                 ConfigRejectedError, match=f"listeners.grpc: cannot listen on {address}"
             ):
-                await site.running.reload(configured(listeners=listeners, limits={"rank": 3}))
-            assert [each.closed for each in site.made] == [0, 0, 1, 1]
+                await harness.running.reload(configured(listeners=listeners, limits={"rank": 3}))
+            assert [each.closed for each in harness.made] == [0, 0, 1, 1]
 
 
 async def test_nothing_is_taken_by_who_stops() -> None:
-    async with serving(configured()) as site:
-        change = await site.running.prepare(with_timeout("9s"))
-        stopping = asyncio.create_task(site.running.stop(0))
+    async with serving(configured()) as harness:
+        change = await harness.running.prepare(with_timeout("9s"))
+        stopping = asyncio.create_task(harness.running.stop(0))
         await asyncio.sleep(0)
         change.apply()
         await stopping
-        await until(lambda: bool(site.made[2].closed))
+        await until(lambda: bool(harness.made[2].closed))
         with pytest.raises(ConfigRejectedError, match="stopping"):
-            await site.running.reload(configured())
-        for each in site.made[:2]:
+            await harness.running.reload(configured())
+        for each in harness.made[:2]:
             each.closed = 0  # stopped once more at the end
 
 
 async def test_readiness_is_that_of_the_new_backends() -> None:
-    async with serving(configured()) as site:
-        connection = site.connection()
+    async with serving(configured()) as harness:
+        connection = harness.connection()
         ready = HttpRequest("GET", "/v2/health/ready")
         assert (await connection.ask(ready)).status == 200
         dead = {"protocol": "v2-rest", "endpoints": ("http://127.0.0.1:1",)}
         routes = ({"model": "*", "backend": "dead"},)
-        await site.running.reload(configured(backends={"dead": dead}, routes=routes))
+        await harness.running.reload(configured(backends={"dead": dead}, routes=routes))
         assert (await connection.ask(ready)).status == 400
-        await site.running.reload(configured())
+        await harness.running.reload(configured())
         assert (await connection.ask(ready)).status == 200
         await connection.close()
 
 
 async def test_the_log_may_be_switched_on_and_off() -> None:
-    async with serving(configured()) as site:
-        assert site.running._active.access_log is None
-        await site.running.reload(configured(log={"access": True}))
-        log = site.running._active.access_log
+    async with serving(configured()) as harness:
+        assert harness.running._active.access_log is None
+        await harness.running.reload(configured(log={"access": True}))
+        log = harness.running._active.access_log
         assert log is not None
-        await site.running.reload(configured(log={"access": True}, limits={"rank": 3}))
-        assert site.running._active.access_log is log, "the same goes on"
-        await site.running.reload(configured())
+        await harness.running.reload(configured(log={"access": True}, limits={"rank": 3}))
+        assert harness.running._active.access_log is log, "the same goes on"
+        await harness.running.reload(configured())
         await until(lambda: not log._writer.is_alive())
 
 
 async def test_an_open_stream_goes_on_as_it_began() -> None:
     """Though its model has no route any more."""
-    async with serving(configured()) as site:
-        connection = site.connection()
+    async with serving(configured()) as harness:
+        connection = harness.connection()
         body = b'{"IN":[0,1,2],"DELAY":[0,200,0]}'
-        asking = asyncio.create_task(
+        pending = asyncio.create_task(
             connection.ask(HttpRequest("POST", "/v2/models/repeat/generate_stream", body=[body]))
         )
-        await until(lambda: bool(list(site.running.listeners["http"].active_tasks())))
+        await until(lambda: bool(list(harness.running.listeners["http"].active_tasks())))
         routes = ({"model": "identity", "backend": "one"}, {"model": "simple", "backend": "two"})
-        await site.running.reload(configured(routes=routes))
-        answer = await asking
+        await harness.running.reload(configured(routes=routes))
+        answer = await pending
         assert bytes(join_parts(answer.body)).count(b"data: ") == 3
         again = await connection.ask(HttpRequest("POST", "/v2/models/repeat/generate", body=[body]))
         assert again.status == 404
@@ -344,16 +344,16 @@ async def test_an_open_stream_goes_on_as_it_began() -> None:
 @pytest.mark.parametrize("engine", ["own", "compat"])
 async def test_a_stream_on_a_listener_that_goes_ends_in_good_order(engine: str) -> None:
     listeners = {"http": FREE, "grpc": FREE, "admin": None}
-    async with serving(configured(engine=engine, listeners=listeners)) as site:
-        address = site.running.listeners["grpc"].address
+    async with serving(configured(engine=engine, listeners=listeners)) as harness:
+        address = harness.running.listeners["grpc"].address
         async with grpc.aio.insecure_channel(str(address)) as channel:
             stream = channel.stream_stream(STREAM)()
             await stream.write(streamed("repeat", 10, 30))
-            assert await told(stream, 1) == [0]
-            await site.running.reload(configured(engine=engine))
-            assert await told(stream) == list(range(1, 10))
+            assert await stream_values(stream, 1) == [0]
+            await harness.running.reload(configured(engine=engine))
+            assert await stream_values(stream) == list(range(1, 10))
             assert await stream.code() is grpc.StatusCode.OK
-            await until(lambda: site.running.generation_count == 1)
+            await until(lambda: harness.running.generation_count == 1)
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection((address.host, address.port))
 
@@ -362,29 +362,31 @@ async def test_a_stream_on_a_listener_that_goes_ends_in_good_order(engine: str) 
 async def test_who_watches_health_keeps_no_old_configuration(engine: str) -> None:
     """Clients do for as long as they are connected."""
     listeners = {"http": FREE, "grpc": FREE, "admin": None}
-    async with serving(configured(engine=engine, listeners=listeners)) as site:
-        address = site.running.listeners["grpc"].address
+    async with serving(configured(engine=engine, listeners=listeners)) as harness:
+        address = harness.running.listeners["grpc"].address
         async with grpc.aio.insecure_channel(str(address)) as channel:
             watching = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
             assert await watching.read() == b"\x08\x01"
             limits = {"rank": 3}
-            await site.running.reload(configured(engine=engine, listeners=listeners, limits=limits))
-            await until(lambda: [each.closed for each in site.made] == [1, 1, 0, 0])
-            assert site.running.generation_count == 1
-            site.running.drain()
+            await harness.running.reload(
+                configured(engine=engine, listeners=listeners, limits=limits)
+            )
+            await until(lambda: [each.closed for each in harness.made] == [1, 1, 0, 0])
+            assert harness.running.generation_count == 1
+            harness.running.drain()
             assert await watching.read() == b"\x08\x02", "it is told of what serves now"
             assert await watching.code() is grpc.StatusCode.OK
-            assert not site.running.gateway.readiness.watchers
+            assert not harness.running.gateway.readiness.watchers
 
 
 async def test_memory_settles_when_the_old_is_closed() -> None:
     """What is settled before that stays until the next reload."""
-    async with serving(configured()) as site:
-        site.running.on_retired = freeze_objects
+    async with serving(configured()) as harness:
+        harness.running.on_retired = freeze_objects
         freeze_objects()
         try:
-            known = weakref.ref(site.running.gateway)
-            await site.running.reload(with_timeout("9s"))
+            known = weakref.ref(harness.running.gateway)
+            await harness.running.reload(with_timeout("9s"))
             await until(lambda: known() is None)
         finally:
             gc.unfreeze()

@@ -39,7 +39,7 @@ async def ended(task: Any) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_files_are_looked_at_though_nothing_was_told(
+async def test_files_are_checked_without_a_notification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_POLL_SECONDS", 0.05)
@@ -72,17 +72,17 @@ async def test_it_is_switched_on_and_off(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "_POLL_SECONDS", 0.02)
     looks = Looks()
     quiet: list[float | None] = [None]
-    asked = asyncio.Event()
+    requested = asyncio.Event()
 
     def how() -> float | None:
-        asked.set()
+        requested.set()
         return quiet[0]
 
     async with asyncio.timeout(20):
         task = await watching(tmp_path / "a", how, looks)
         for _ in range(3):
-            asked.clear()
-            await asked.wait()
+            requested.clear()
+            await requested.wait()
         assert looks.count == 0
         quiet[0] = 0.01
         await looks.earliest()

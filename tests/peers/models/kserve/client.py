@@ -17,7 +17,7 @@ def request(binary):
     return InferRequest("simple", inputs)
 
 
-def told(answer):
+def summary(answer):
     return {output.name: output.as_numpy().ravel().tolist()[:2] for output in answer.outputs}
 
 
@@ -39,7 +39,7 @@ async def main(http, grpc):
     }
     for name, act in scenarios.items():
         answer = await act()
-        said = answer if isinstance(answer, bool | None) else told(answer)
+        said = answer if isinstance(answer, bool | None) else summary(answer)
         sys.stdout.write(json.dumps([name, said]) + "\n")
     await rest.close()
     await rpc.close()

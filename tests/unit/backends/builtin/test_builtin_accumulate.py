@@ -32,7 +32,7 @@ def backend(model: Accumulate) -> BuiltinBackend:
     return BuiltinBackend("demo", [model])
 
 
-def asking(value: int, sequence: Any = None, **flags: Any) -> InferRequest:
+def request_message(value: int, sequence: Any = None, **flags: Any) -> InferRequest:
     parameters = {f"sequence_{name}": flag for name, flag in flags.items()}
     if sequence is not None:
         parameters["sequence_id"] = sequence
@@ -46,33 +46,33 @@ async def total(backend: BuiltinBackend, request: InferRequest) -> int:
 
 
 async def test_sums_each_sequence_by_itself(backend: BuiltinBackend) -> None:
-    assert await total(backend, asking(1, 5, start=True)) == 1
-    assert await total(backend, asking(100, "5", start=True)) == 100
-    assert await total(backend, asking(2, 5)) == 3
-    assert await total(backend, asking(-50, "5", start=False, end=True)) == 50
-    assert await total(backend, asking(3, 5, end=True)) == 6
+    assert await total(backend, request_message(1, 5, start=True)) == 1
+    assert await total(backend, request_message(100, "5", start=True)) == 100
+    assert await total(backend, request_message(2, 5)) == 3
+    assert await total(backend, request_message(-50, "5", start=False, end=True)) == 50
+    assert await total(backend, request_message(3, 5, end=True)) == 6
 
 
 async def test_an_ended_sequence_is_gone(backend: BuiltinBackend, model: Accumulate) -> None:
-    assert await total(backend, asking(7, 1, start=True, end=True)) == 7
+    assert await total(backend, request_message(7, 1, start=True, end=True)) == 7
     assert not model._sequences
-    assert "must specify the START flag" in await refusal(backend, asking(1, 1))
+    assert "must specify the START flag" in await refusal(backend, request_message(1, 1))
 
 
 async def test_a_start_begins_anew(backend: BuiltinBackend) -> None:
-    await ask(backend, asking(7, 1, start=True))
-    assert await total(backend, asking(2, 1, start=True)) == 2
+    await ask(backend, request_message(7, 1, start=True))
+    assert await total(backend, request_message(2, 1, start=True)) == 2
 
 
 async def test_wraps_like_c(backend: BuiltinBackend) -> None:
-    await ask(backend, asking(2**31 - 1, 1, start=True))
-    assert await total(backend, asking(1, 1)) == -(2**31)
+    await ask(backend, request_message(2**31 - 1, 1, start=True))
+    assert await total(backend, request_message(1, 1)) == -(2**31)
 
 
 @pytest.mark.parametrize("sequence", [1, 2**64 - 1, "a", "ü" * 128])
 async def test_ids_taken(backend: BuiltinBackend, sequence: Any) -> None:
-    assert await total(backend, asking(4, sequence, start=True)) == 4
-    assert await total(backend, asking(4, sequence)) == 8
+    assert await total(backend, request_message(4, sequence, start=True)) == 4
+    assert await total(backend, request_message(4, sequence)) == 8
 
 
 NO_ID = (
@@ -83,34 +83,43 @@ NO_START = (
     "first request of the sequence"
 )
 REFUSED = [
-    (asking(1, start=True), NO_ID),
-    (asking(1, 0, start=True), NO_ID),
-    (asking(1, "", start=True), NO_ID),
+    (request_message(1, start=True), NO_ID),
+    (request_message(1, 0, start=True), NO_ID),
+    (request_message(1, "", start=True), NO_ID),
     (
-        asking(1, 42),
+        request_message(1, 42),
         NO_START,
     ),
-    (asking(1, -1, start=True), "parameter 'sequence_id' must be from 1 to 2^64-1"),
-    (asking(1, 2**64, start=True), "parameter 'sequence_id' must be from 1 to 2^64-1"),
-    (asking(1, "x" * 129, start=True), "parameter 'sequence_id' is longer than 128 characters"),
-    (asking(1, True, start=True), "parameter 'sequence_id' must be an integer or a string"),
-    (asking(1, 1.0, start=True), "parameter 'sequence_id' must be an integer or a string"),
-    (asking(1, 1, start=1), "parameter 'sequence_start' must be true or false"),
-    (asking(1, 1, start=True, end="yes"), "parameter 'sequence_end' must be true or false"),
+    (request_message(1, -1, start=True), "parameter 'sequence_id' must be from 1 to 2^64-1"),
+    (request_message(1, 2**64, start=True), "parameter 'sequence_id' must be from 1 to 2^64-1"),
+    (
+        request_message(1, "x" * 129, start=True),
+        "parameter 'sequence_id' is longer than 128 characters",
+    ),
+    (
+        request_message(1, True, start=True),
+        "parameter 'sequence_id' must be an integer or a string",
+    ),
+    (request_message(1, 1.0, start=True), "parameter 'sequence_id' must be an integer or a string"),
+    (request_message(1, 1, start=1), "parameter 'sequence_start' must be true or false"),
+    (
+        request_message(1, 1, start=True, end="yes"),
+        "parameter 'sequence_end' must be true or false",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("request_", "told"), REFUSED)
+@pytest.mark.parametrize(("request_", "expected"), REFUSED)
 async def test_invalid_requests_are_refused(
-    backend: BuiltinBackend, model: Accumulate, request_: InferRequest, told: str
+    backend: BuiltinBackend, model: Accumulate, request_: InferRequest, expected: str
 ) -> None:
-    assert await refusal(backend, request_) == told
+    assert await refusal(backend, request_) == expected
     assert not model._sequences  # a refused request leaves nothing behind
 
 
 async def test_a_refused_request_does_not_change_the_sum(backend: BuiltinBackend) -> None:
-    await ask(backend, asking(1, 1, start=True))
-    bad = asking(10, 1)
+    await ask(backend, request_message(1, 1, start=True))
+    bad = request_message(10, 1)
     for output in (RequestedOutput("X"), RequestedOutput("OUTPUT", {"classification": -1})):
         await refusal(
             backend,
@@ -118,32 +127,32 @@ async def test_a_refused_request_does_not_change_the_sum(backend: BuiltinBackend
                 bad.model, parameters=bad.parameters, inputs=bad.inputs, outputs=(output,)
             ),
         )
-    assert await total(backend, asking(1, 1)) == 2
+    assert await total(backend, request_message(1, 1)) == 2
 
 
 async def test_only_so_many_sequences_live(
     backend: BuiltinBackend, model: Accumulate, clock: Clock
 ) -> None:
     for sequence in range(1, MAX_SEQUENCES + 1):
-        await ask(backend, asking(1, sequence, start=True))
+        await ask(backend, request_message(1, sequence, start=True))
         clock.time += 0.001
-    told = await refusal(backend, asking(1, "more", start=True), Kind.OVERLOADED)
-    assert told == f"model 'accumulate' already holds {MAX_SEQUENCES} sequences"
-    assert await total(backend, asking(1, 1)) == 2  # those that live go on
-    assert await total(backend, asking(5, 2, start=True)) == 5  # and may begin anew
-    await ask(backend, asking(1, 3, end=True))
-    await ask(backend, asking(1, "more", start=True))
+    error = await refusal(backend, request_message(1, "more", start=True), Kind.OVERLOADED)
+    assert error == f"model 'accumulate' already holds {MAX_SEQUENCES} sequences"
+    assert await total(backend, request_message(1, 1)) == 2  # those that live go on
+    assert await total(backend, request_message(5, 2, start=True)) == 5  # and may begin anew
+    await ask(backend, request_message(1, 3, end=True))
+    await ask(backend, request_message(1, "more", start=True))
     assert len(model._sequences) == MAX_SEQUENCES
 
 
 async def test_idle_sequences_are_dropped_oldest_first(
     backend: BuiltinBackend, model: Accumulate, clock: Clock
 ) -> None:
-    await ask(backend, asking(1, "idle", start=True))
-    await ask(backend, asking(1, "busy", start=True))
+    await ask(backend, request_message(1, "idle", start=True))
+    await ask(backend, request_message(1, "busy", start=True))
     clock.time += IDLE_SECONDS - 1
-    await ask(backend, asking(1, "busy"))
+    await ask(backend, request_message(1, "busy"))
     clock.time += 1
-    assert "must specify the START flag" in await refusal(backend, asking(1, "idle"))
-    assert await total(backend, asking(1, "busy")) == 3
+    assert "must specify the START flag" in await refusal(backend, request_message(1, "idle"))
+    assert await total(backend, request_message(1, "busy")) == 3
     assert list(model._sequences) == ["busy"]

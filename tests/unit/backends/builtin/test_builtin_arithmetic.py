@@ -75,5 +75,5 @@ async def test_decimal_spellings_taken(backend: BuiltinBackend, element: bytes) 
 async def test_what_is_no_number_is_named(backend: BuiltinBackend, element: bytes) -> None:
     left = strings("INPUT0", [[b"1"] * 16])
     right = strings("INPUT1", [[b"1"] * 3 + [element] + [b"1"] * 12])
-    told = await refusal(backend, InferRequest("simple_string", inputs=(left, right)))
-    assert told == "input 'INPUT1': element 3 is not a decimal INT32 number"
+    error = await refusal(backend, InferRequest("simple_string", inputs=(left, right)))
+    assert error == "input 'INPUT1': element 3 is not a decimal INT32 number"

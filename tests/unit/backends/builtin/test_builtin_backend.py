@@ -108,13 +108,13 @@ async def test_metadata_names_the_model_and_real_datatypes(
 async def test_unknown_model_and_version(backend: BuiltinBackend, kind: type) -> None:
     assert await refusal(backend, kind("nope"), Kind.NOT_FOUND) == "unknown model 'nope'"
     for version in ("2", "01", "x"):
-        told = await refusal(backend, kind("simple", version), Kind.NOT_FOUND)
-        assert told == f"unknown version '{version}' of model 'simple'"
+        error = await refusal(backend, kind("simple", version), Kind.NOT_FOUND)
+        assert error == f"unknown version '{version}' of model 'simple'"
 
 
 async def test_there_is_no_configuration_to_tell(backend: BuiltinBackend) -> None:
-    told = await refusal(backend, ModelConfigRequest("simple"), Kind.UNSUPPORTED)
-    assert "model_config" in told
+    error = await refusal(backend, ModelConfigRequest("simple"), Kind.UNSUPPORTED)
+    assert "model_config" in error
 
 
 async def test_models_are_described(backend: BuiltinBackend) -> None:
@@ -163,15 +163,17 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("inputs", "told"), [c[1:] for c in REFUSED], ids=[c[0] for c in REFUSED])
+@pytest.mark.parametrize(
+    ("inputs", "expected"), [c[1:] for c in REFUSED], ids=[c[0] for c in REFUSED]
+)
 async def test_wrong_inputs_are_named(
-    backend: BuiltinBackend, inputs: tuple[Tensor, ...], told: str
+    backend: BuiltinBackend, inputs: tuple[Tensor, ...], expected: str
 ) -> None:
-    assert told in await refusal(backend, InferRequest("simple", inputs=inputs))
+    assert expected in await refusal(backend, InferRequest("simple", inputs=inputs))
 
 
 @pytest.mark.parametrize(
-    ("outputs", "told"),
+    ("outputs", "expected"),
     [
         (wanted("OUTPUT2"), "unexpected inference output 'OUTPUT2' for model 'simple'"),
         (wanted("OUTPUT0", "OUTPUT0"), "output 'OUTPUT0' is requested twice of model 'simple'"),
@@ -182,13 +184,13 @@ async def test_wrong_inputs_are_named(
     ],
 )
 async def test_wrong_outputs_are_named(
-    backend: BuiltinBackend, outputs: tuple[object, ...], told: str
+    backend: BuiltinBackend, outputs: tuple[object, ...], expected: str
 ) -> None:
     request = InferRequest("simple", inputs=GOOD, outputs=outputs)  # type: ignore[arg-type]
-    assert await refusal(backend, request) == told
+    assert await refusal(backend, request) == expected
 
 
-async def test_refusals_are_the_backends(backend: BuiltinBackend) -> None:
+async def test_rejections_come_from_the_backend(backend: BuiltinBackend) -> None:
     with pytest.raises(GatewayError) as caught:
         await backend.perform(InferRequest("simple"), CALL)
     assert caught.value.origin is Origin.BACKEND
@@ -199,7 +201,7 @@ async def test_answer_bears_model_version_and_id(backend: BuiltinBackend) -> Non
     assert (answer.model, answer.version, answer.id) == ("simple", "1", "seven")
 
 
-async def test_only_the_outputs_asked_for_in_their_order(backend: BuiltinBackend) -> None:
+async def test_only_the_requested_outputs_in_their_order(backend: BuiltinBackend) -> None:
     for names in (["OUTPUT1", "OUTPUT0"], ["OUTPUT1"], ["OUTPUT0", "OUTPUT1"]):
         request = InferRequest("simple", inputs=GOOD, outputs=wanted(*names))
         answer = await ask(backend, request)

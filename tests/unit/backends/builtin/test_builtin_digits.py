@@ -56,7 +56,7 @@ async def test_an_empty_batch(backend: BuiltinBackend) -> None:
 
 
 async def test_batches_end_at_64(backend: BuiltinBackend) -> None:
-    told = await refusal(
+    error = await refusal(
         backend, InferRequest("digits", inputs=(fp32("IMAGE", np.zeros((65, 8, 8))),))
     )
-    assert told == "inference request batch-size must be <= 64 for 'digits', input 'IMAGE' has 65"
+    assert error == "inference request batch-size must be <= 64 for 'digits', input 'IMAGE' has 65"

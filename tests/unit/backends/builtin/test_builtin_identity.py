@@ -48,8 +48,8 @@ async def test_classifies_over_all_dimensions(backend: BuiltinBackend) -> None:
 
 @pytest.mark.parametrize("name", ["", "INPUT", "INPUT01", "INPUT-1", "input0", "X", "INPUT0 "])
 async def test_other_input_names_are_refused(backend: BuiltinBackend, name: str) -> None:
-    told = await refusal(backend, InferRequest("identity", inputs=(fp32(name, [1.0]),)))
-    assert f"unexpected inference input '{name}' for model 'identity'" in told
+    error = await refusal(backend, InferRequest("identity", inputs=(fp32(name, [1.0]),)))
+    assert f"unexpected inference input '{name}' for model 'identity'" in error
 
 
 async def test_what_else_is_refused(backend: BuiltinBackend) -> None:

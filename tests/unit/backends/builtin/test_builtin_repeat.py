@@ -16,7 +16,7 @@ from infergate.core.route_policy import RoutePolicy
 from infergate.core.tensor import tensor_from_array
 
 
-def asking(values: list[int], delays: list[int], **more: Any) -> InferRequest:
+def request_message(values: list[int], delays: list[int], **more: Any) -> InferRequest:
     delay = tensor_from_array("DELAY", Datatype.UINT32, np.array(delays, np.uint32))
     return InferRequest("repeat", inputs=(int32("IN", values), delay), **more)
 
@@ -35,7 +35,7 @@ async def test_one_response_an_element_after_its_delay() -> None:
     naps = Naps()
     backend = BuiltinBackend("demo", [Repeat(naps)])
     got = []
-    async for response in backend.stream(asking([4, -2, 0], [0, 1500, 7], id="r"), CALL):
+    async for response in backend.stream(request_message([4, -2, 0], [0, 1500, 7], id="r"), CALL):
         out, idx = response.outputs
         assert (out.name, out.datatype, out.shape) == ("OUT", Datatype.INT32, (1,))
         assert (idx.name, idx.datatype, idx.shape) == ("IDX", Datatype.UINT32, (1,))
@@ -47,29 +47,29 @@ async def test_one_response_an_element_after_its_delay() -> None:
 
 
 async def test_no_elements_no_responses(backend: BuiltinBackend) -> None:
-    assert [r async for r in backend.stream(asking([], []), CALL)] == []
+    assert [r async for r in backend.stream(request_message([], []), CALL)] == []
 
 
-async def test_outputs_asked_for(backend: BuiltinBackend) -> None:
-    request = asking([9], [0], outputs=wanted("IDX"))
+async def test_requested_outputs(backend: BuiltinBackend) -> None:
+    request = request_message([9], [0], outputs=wanted("IDX"))
     (response,) = [r async for r in backend.stream(request, CALL)]
     assert [output.name for output in response.outputs] == ["IDX"]
 
 
 async def test_a_unary_call_is_unsupported(backend: BuiltinBackend) -> None:
-    told = await refusal(backend, asking([1], [0]), Kind.UNSUPPORTED)
-    assert told == "model 'repeat' sends several responses a request: use a stream"
+    error = await refusal(backend, request_message([1], [0]), Kind.UNSUPPORTED)
+    assert error == "model 'repeat' sends several responses a request: use a stream"
 
 
 async def test_lengths_must_agree(backend: BuiltinBackend) -> None:
     with pytest.raises(GatewayError, match=r"input 'DELAY'.* expected 2, got 1") as caught:
-        await anext(backend.stream(asking([1, 2], [0]), CALL))
+        await anext(backend.stream(request_message([1, 2], [0]), CALL))
     assert caught.value.kind is Kind.BAD_REQUEST
 
 
 async def test_the_deadline_ends_a_stream(backend: BuiltinBackend) -> None:
     context = RequestContext("test")
-    stream = backend.stream(asking([1, 2], [0, 4_000_000_000]), context)
+    stream = backend.stream(request_message([1, 2], [0, 4_000_000_000]), context)
     await anext(stream)
     context.deadline = time.monotonic()
     with pytest.raises(GatewayError) as caught:
@@ -81,7 +81,7 @@ async def test_the_deadline_ends_a_stream(backend: BuiltinBackend) -> None:
 async def test_an_answer_that_takes_too_long(own: float, route: float | None) -> None:
     backend = BuiltinBackend("demo", timeout=own)
     context = RequestContext("test", policy=RoutePolicy(route))
-    stream = backend.stream(asking([1], [4_000_000_000]), context)
+    stream = backend.stream(request_message([1], [4_000_000_000]), context)
     with pytest.raises(GatewayError) as caught:
         await anext(stream)
     assert caught.value.kind is Kind.TIMEOUT
@@ -97,7 +97,7 @@ async def test_closing_the_stream_ends_the_model() -> None:
         finally:
             woken.set()
 
-    stream = BuiltinBackend("demo", [Repeat(forever)]).stream(asking([1], [0]), CALL)
+    stream = BuiltinBackend("demo", [Repeat(forever)]).stream(request_message([1], [0]), CALL)
     pull = asyncio.ensure_future(anext(stream))
     await asleep.wait()
     pull.cancel()

@@ -41,7 +41,7 @@ routes:
 """
 
 
-class Site:
+class Harness:
     """A gateway that serves, and how it is asked."""
 
     def __init__(self, running: RunningGateway, history: ConfigHistory, file: Path) -> None:
@@ -63,7 +63,7 @@ class Site:
         )
         return answer
 
-    async def told(self, path: str, query: str = "") -> Any:
+    async def report(self, path: str, query: str = "") -> Any:
         answer = await self.ask(path, query=query)
         assert answer.status == 200
         return json.loads(b"".join(map(bytes, answer.body)))
@@ -78,80 +78,80 @@ class Site:
 
 
 @pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[Site]:
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
     file = tmp_path / "routes.yaml"
     file.write_text(TEXT)
     history = ConfigHistory(file, "abc")
     history.read_config = lambda: load(file, {}, TrackedFiles())
     running = assemble(load(file, {}), history=history)
     await running.start()
-    yield Site(running, history, file)
+    yield Harness(running, history, file)
     await running.stop(0)
 
 
-async def test_the_state_tells_requests_and_how_they_ended(site: Site) -> None:
-    assert await site.infer("identity") == 200
-    assert await site.infer("gone") == 502
-    told = await site.told("/console/state")
-    outcomes = {each["route"]: each["outcomes"] for each in told["flows"]}
+async def test_the_state_tells_requests_and_how_they_ended(harness: Harness) -> None:
+    assert await harness.infer("identity") == 200
+    assert await harness.infer("gone") == 502
+    response = await harness.report("/console/state")
+    outcomes = {each["route"]: each["outcomes"] for each in response["flows"]}
     assert outcomes == {"*": {"ok": 1}, "gone": {"connect": 1}}
-    assert {(w["backend_protocol"], w["way"], w["count"]) for w in told["ways"]} == {
+    assert {(w["backend_protocol"], w["way"], w["count"]) for w in response["ways"]} == {
         ("builtin", "translate", 1),
         ("v2-grpc", "translate", 1),
     }
-    [failure] = told["failures"]
+    [failure] = response["failures"]
     assert failure["kind"] == "connect"
     assert "127.0.0.1:9" in failure["detail"]
     assert "down" in failure["meaning"]
-    assert told["workers"] == {"wanted": 1, "serving": 1, "told": 1}
-    assert told["config"]["sha256"] == "abc"
-    assert told["actions"] == {"reload": False, "try": False, "key": False}
+    assert response["workers"] == {"wanted": 1, "serving": 1, "told": 1}
+    assert response["config"]["sha256"] == "abc"
+    assert response["actions"] == {"reload": False, "try": False, "key": False}
 
 
-async def test_the_plan_tells_who_is_connected_with_whom(site: Site) -> None:
-    told = await site.told("/console/plan")
-    names = [each["name"] for each in told["listeners"]]
+async def test_the_plan_shows_listeners_routes_and_backends(harness: Harness) -> None:
+    response = await harness.report("/console/plan")
+    names = [each["name"] for each in response["listeners"]]
     assert names == ["http", "graphpipe[0]", "admin"]
-    http, frames, _ = told["listeners"]
+    http, frames, _ = response["listeners"]
     assert set(http["protocols"]) < set(plugins())
     assert not http["address"].endswith(":0"), "the port that it has"
     assert (frames["model"], frames["framed"]) == ("simple", True)
-    assert [(r["label"], r["backend"], r["fallback"]) for r in told["routes"]] == [
+    assert [(r["label"], r["backend"], r["fallback"]) for r in response["routes"]] == [
         ("gone", "gone", ""),
         ("*", "demo", "gone"),
     ]
-    assert told["routes"][0]["rewrites"] == ["model: other"]
-    assert told["backends"][1]["endpoints"] == ["grpc://127.0.0.1:9"]
+    assert response["routes"][0]["rewrites"] == ["model: other"]
+    assert response["backends"][1]["endpoints"] == ["grpc://127.0.0.1:9"]
 
 
-async def test_the_configuration_is_compared_with_its_file(site: Site) -> None:
-    told = await site.told("/console/config")
-    assert "fallback: gone" in told["loaded"]
-    assert "idle_body_time" not in told["loaded"]
-    assert "idle_body_time" in (await site.told("/console/config", "defaults"))["loaded"]
-    assert (told["diff"], told["mistakes"]) == ("", [])
-    site.file.write_text(TEXT.replace("fallback: gone", "timeout: 5s"))
-    diff = (await site.told("/console/config"))["diff"].splitlines()
+async def test_the_configuration_is_compared_with_its_file(harness: Harness) -> None:
+    response = await harness.report("/console/config")
+    assert "fallback: gone" in response["loaded"]
+    assert "idle_body_time" not in response["loaded"]
+    assert "idle_body_time" in (await harness.report("/console/config", "defaults"))["loaded"]
+    assert (response["diff"], response["mistakes"]) == ("", [])
+    harness.file.write_text(TEXT.replace("fallback: gone", "timeout: 5s"))
+    diff = (await harness.report("/console/config"))["diff"].splitlines()
     assert "-  fallback: gone" in diff
     assert "+  timeout: 5s" in diff
-    site.file.write_text(TEXT.replace("fallback", "falback"))
-    told = await site.told("/console/config")
-    assert "falback" in told["mistakes"][0]
+    harness.file.write_text(TEXT.replace("fallback", "falback"))
+    response = await harness.report("/console/config")
+    assert "falback" in response["mistakes"][0]
 
 
-async def test_a_file_that_has_not_changed_is_not_read(site: Site) -> None:
+async def test_a_file_that_has_not_changed_is_not_read(harness: Harness) -> None:
     def read() -> Config:
         raise AssertionError("it is not read")
 
-    site.history.read_config, site.history.have_files_changed = read, lambda: False
-    assert (await site.told("/console/config"))["diff"] == ""
-    site.history.record(ReloadResult("test", 1.0, "wrong"))
+    harness.history.read_config, harness.history.have_files_changed = read, lambda: False
+    assert (await harness.report("/console/config"))["diff"] == ""
+    harness.history.record(ReloadResult("test", 1.0, "wrong"))
     with pytest.raises(AssertionError):
-        await site.told("/console/config")
+        await harness.report("/console/config")
 
 
-async def test_who_compares_meanwhile_has_the_same_comparison(site: Site) -> None:
-    read, begun, goes_on = site.history.read_config, threading.Semaphore(0), threading.Event()
+async def test_who_compares_meanwhile_has_the_same_comparison(harness: Harness) -> None:
+    read, begun, goes_on = harness.history.read_config, threading.Semaphore(0), threading.Event()
     assert read is not None
 
     def slow() -> Config:
@@ -159,23 +159,23 @@ async def test_who_compares_meanwhile_has_the_same_comparison(site: Site) -> Non
         assert goes_on.wait(60)
         return read()
 
-    site.history.read_config = slow
-    asking = [asyncio.create_task(site.told("/console/config")) for _ in range(20)]
+    harness.history.read_config = slow
+    pending = [asyncio.create_task(harness.report("/console/config")) for _ in range(20)]
     try:
         assert await asyncio.to_thread(begun.acquire, timeout=60)
-        asking[0].cancel()
+        pending[0].cancel()
     finally:
         goes_on.set()
-    first, *told = await asyncio.gather(*asking, return_exceptions=True)
+    first, *response = await asyncio.gather(*pending, return_exceptions=True)
     assert isinstance(first, asyncio.CancelledError)
-    assert [each["diff"] for each in told] == [""] * 19
+    assert [each["diff"] for each in response] == [""] * 19
     assert not begun.acquire(blocking=False), "one thread for all"
 
 
-async def test_a_gateway_without_a_file_has_nothing_to_compare_with(site: Site) -> None:
-    site.history.read_config = None
-    told = await site.told("/console/config")
-    assert (told["diff"], told["mistakes"]) == ("", [])
+async def test_a_gateway_without_a_file_has_nothing_to_compare_with(harness: Harness) -> None:
+    harness.history.read_config = None
+    response = await harness.report("/console/config")
+    assert (response["diff"], response["mistakes"]) == ("", [])
 
 
 @pytest.mark.parametrize(
@@ -190,27 +190,27 @@ async def test_a_gateway_without_a_file_has_nothing_to_compare_with(site: Site) 
     ],
 )
 async def test_other_questions(
-    site: Site, path: str, method: str, headers: dict[str, str], status: int
+    harness: Harness, path: str, method: str, headers: dict[str, str], status: int
 ) -> None:
-    answer = await site.ask(path, method, headers)
+    answer = await harness.ask(path, method, headers)
     assert answer.status == status
     if path.startswith("/console/"):
         assert answer.headers["cache-control"] == "no-store"
         assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_what_a_client_sent_is_told_whatever_it_is(site: Site) -> None:
-    assert await site.infer("gone%ED%A0%80") >= 400
-    await site.told("/console/state")
+async def test_any_request_of_a_client_is_shown(harness: Harness) -> None:
+    assert await harness.infer("gone%ED%A0%80") >= 400
+    await harness.report("/console/state")
 
 
-async def test_the_page_has_its_files_and_lets_in_no_others(site: Site) -> None:
-    answer = await site.ask("/console")
+async def test_the_page_has_its_files_and_lets_in_no_others(harness: Harness) -> None:
+    answer = await harness.ask("/console")
     assert (answer.status, answer.headers["location"]) == (303, "console/")
     text = ""
     names = ["", "icon.svg", "console.css", "console.js"]
     for name in names:
-        answer = await site.ask(f"/console/{name}")
+        answer = await harness.ask(f"/console/{name}")
         assert answer.status == 200, name
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'" in policy
@@ -223,7 +223,7 @@ async def test_the_page_has_its_files_and_lets_in_no_others(site: Site) -> None:
     assert len(names) > 8
     assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)\S+", text), "nothing of elsewhere"
     for name in ("../console.py", "%2e%2e/page.py", "index.htm", "/", "page"):
-        assert (await site.ask(f"/console/{name}")).status == 404
+        assert (await harness.ask(f"/console/{name}")).status == 404
 
 
 # ---- switched off and on
@@ -239,9 +239,9 @@ async def assembled(admin: dict[str, Any], history: ConfigHistory | None = None)
     return assemble(Config.model_validate(config), history=history)
 
 
-async def test_a_console_that_is_off_is_not_there(site: Site) -> None:
+async def test_a_console_that_is_off_is_not_there(harness: Harness) -> None:
     running = await assembled({"address": "127.0.0.1:0", "console": False})
-    off = Site(running, site.history, site.file)
+    off = Harness(running, harness.history, harness.file)
     assert (await off.ask("/console/state")).status == 404
     assert (await off.ask("/", headers={"accept": "text/html"})).status == 200
     await running.stop(0)
@@ -259,35 +259,35 @@ async def test_a_console_that_is_off_is_not_there(site: Site) -> None:
     ],
 )
 async def test_the_console_may_reload_where_actions_are_on(
-    site: Site, headers: dict[str, str], status: int
+    harness: Harness, headers: dict[str, str], status: int
 ) -> None:
-    asked: list[str] = []
+    requestss: list[str] = []
 
     async def again(why: str) -> ReloadResult:
-        asked.append(why)
+        requestss.append(why)
         return ReloadResult(why, 1.0)
 
     history = ConfigHistory()
     history.reload = again
     admin = {"address": "127.0.0.1:0", "actions": True, "hosts": ("gate.example",)}
     running = await assembled(admin, history)
-    on = Site(running, history, site.file)
+    on = Harness(running, history, harness.file)
     assert (await on.ask("/reload", "POST", headers)).status == status
-    assert len(asked) == (status == 200)
-    assert (await on.told("/console/state"))["actions"]["reload"] is True
+    assert len(requestss) == (status == 200)
+    assert (await on.report("/console/state"))["actions"]["reload"] is True
     await running.stop(0)
 
 
-async def test_data_ports_know_no_console(site: Site) -> None:
-    app = site.running._active.listeners["http"].app
+async def test_data_ports_know_no_console(harness: Harness) -> None:
+    app = harness.running._active.listeners["http"].app
     for path in ("/console", "/console/state"):
         answer = await app.respond(HttpRequest("GET", path), RequestContext("test"))
         assert answer.status == 404
 
 
 def test_no_character_hides_what_is_shown() -> None:
-    told = {"model": "a\u202eb\x7fc\ud800", "plain": "\u00e9"}
-    for each in (told, {"model": "a\u202eb\x7fc", "list": [{"\u2028": 1}]}):
+    fields = {"model": "a\u202eb\x7fc\ud800", "plain": "\u00e9"}
+    for each in (fields, {"model": "a\u202eb\x7fc", "list": [{"\u2028": 1}]}):
         shown = _encode(each).decode()
         assert shown.isprintable()
         assert json.loads(shown)["model"].startswith(r"a\u202eb\u007fc")

@@ -20,15 +20,15 @@ from infergate.runtime.console.explanations import MEANINGS, explain
 
 
 def finished(**fields: Any) -> RequestRecord:
-    asked = {
+    wanted = {
         "protocol": "v2-rest", "operation": "infer", "model": "m", "route": "m", "backend": "b",
         "backend_protocol": "v2-grpc", "pipeline": "translate",
     }  # fmt: skip
-    return RequestRecord(**asked | fields)
+    return RequestRecord(**wanted | fields)
 
 
-def of_all(*told: Metrics) -> Any:
-    return state.statistics([take_snapshot(RecentRequests(), each) for each in told])
+def of_all(*response: Metrics) -> Any:
+    return state.statistics([take_snapshot(RecentRequests(), each) for each in response])
 
 
 def test_processes_are_added_up_and_those_that_are_no_more_still_count() -> None:
@@ -39,23 +39,23 @@ def test_processes_are_added_up_and_those_that_are_no_more_still_count() -> None
     gone.record(finished(route="old"), 500.0)
     past.add(gone.registry.collect(), has_exited=True)
     together = ProcessSnapshot(None, {}, (), (), list(past.collect()))
-    told = state.statistics(
+    statistics = state.statistics(
         [
             take_snapshot(RecentRequests(), one, 0),
             take_snapshot(RecentRequests(), other, 1),
             together,
         ]
     )
-    flow, old = told["flows"]
+    flow, old = statistics["flows"]
     assert (flow["outcomes"], flow["bytes_in"]) == ({"ok": 3}, 30)
     assert (flow["seconds"]["count"], flow["seconds"]["buckets"][-1]) == (3, [None, 3])
     assert flow["backend_seconds"]["count"] == 3
     assert flow["seconds"]["sum"] == pytest.approx(0.06)
     assert (old["route"], old["seconds"]["buckets"][-2:]) == ("old", [[300.0, 0], [None, 1]])
-    assert told["totals"]["in_flight"] == 4, "of those that are"
+    assert statistics["totals"]["in_flight"] == 4, "of those that are"
 
 
-def test_the_busiest_flows_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_busiest_flows_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infergate.observe.request_counters.MAX_FLOWS", 2)
     metrics = Metrics()
     for number in range(4):
@@ -108,9 +108,9 @@ def test_an_endpoints_health_is_a_word(figures: dict[str, int], health: str) -> 
 
 def test_backends_tell_retries_and_queues() -> None:
     metrics = Metrics()
-    tally = metrics.backends.backend_counters("b")
-    tally.retries["not_sent"] = 3
-    tally.queued = 2
+    counters = metrics.backends.backend_counters("b")
+    counters.retries["not_sent"] = 3
+    counters.queued = 2
     [row] = of_all(metrics)["backends"]
     assert (row["retries"], row["waiting"]) == ({"not_sent": 3}, 2)
 
@@ -120,20 +120,20 @@ def test_ways_of_several_processes_are_added_up() -> None:
     one.pipelines["a", "b", "translate"] = 2
     other.pipelines["a", "b", "translate"] = 3
     other.pipelines["a", "a", "forward"] = 1
-    told = take_snapshot(one, Metrics(), 0), take_snapshot(other, Metrics(), 1)
-    assert [each["count"] for each in state.pipeline_counts(told)] == [1, 5]
+    result = take_snapshot(one, Metrics(), 0), take_snapshot(other, Metrics(), 1)
+    assert [each["count"] for each in state.pipeline_counts(result)] == [1, 5]
 
 
 def test_failures_are_the_last_ones_of_all_the_newest_first_with_what_they_mean() -> None:
-    told = []
+    received = []
     for worker in (0, 1):
         recent = RecentRequests()
         for number in range(MAX_FAILURES + 5):
             failed = finished(model="m" * 1000)
             failed.record_error(GatewayError(Kind.CONNECT, "e" * 5000, detail="d"))
             recent.record_failure(failed, f"{worker}-{number}", 0.5, now=number * 2 + worker)
-        told.append(take_snapshot(recent, Metrics(), worker))
-    failures = state.recent_failures(told)
+        received.append(take_snapshot(recent, Metrics(), worker))
+    failures = state.recent_failures(received)
     assert len(failures) == state.MAX_FAILURES
     assert [each["request_id"] for each in failures[:3]] == ["1-104", "0-104", "1-103"]
     assert failures[0]["worker"] == 1
@@ -146,14 +146,14 @@ def test_failures_are_the_last_ones_of_all_the_newest_first_with_what_they_mean(
 def test_every_kind_of_error_is_explained() -> None:
     assert set(MEANINGS) == {kind.value for kind in Kind}
     for kind in MEANINGS:
-        told = explain(kind)
-        assert told["meaning"].endswith(".")
-        assert told["advice"][0].isupper()
-        assert told["advice"][-1] in ".?"
+        result = explain(kind)
+        assert result["meaning"].endswith(".")
+        assert result["advice"][0].isupper()
+        assert result["advice"][-1] in ".?"
 
 
-def test_what_is_not_known_is_told_without_explanation() -> None:
+def test_an_unknown_kind_has_no_explanation() -> None:
     recent = RecentRequests()
     recent.record_failure(finished(outcome="new"), "r1", 0.1, 1.0)
-    [told] = state.recent_failures([take_snapshot(recent, Metrics())])
-    assert (told["kind"], told["meaning"], told["advice"]) == ("new", "", "")
+    [result] = state.recent_failures([take_snapshot(recent, Metrics())])
+    assert (result["kind"], result["meaning"], result["advice"]) == ("new", "", "")

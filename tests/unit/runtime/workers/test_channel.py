@@ -59,7 +59,7 @@ async def test_both_ask_and_answers_come_in_any_order() -> None:
         waiting.cancel()
 
 
-async def test_failures_are_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failures_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     async with two_ends() as (one, _), asyncio.timeout(20):
         with pytest.raises(RequestFailedError, match="it is not possible"):
             await one.request("cannot")
@@ -72,11 +72,11 @@ async def test_failures_are_told(caplog: pytest.LogCaptureFixture) -> None:
 
 async def test_who_asks_hears_that_the_other_has_ended() -> None:
     async with two_ends() as (one, other), asyncio.timeout(20):
-        asked = asyncio.ensure_future(one.request("wait"))
+        request = asyncio.ensure_future(one.request("wait"))
         await one.request(("echo", 1))
         other.close()
         with pytest.raises(ChannelClosedError):
-            await asked
+            await request
         with pytest.raises(ChannelClosedError):
             await one.request(("echo", 1))
 

@@ -40,7 +40,7 @@ access: {{rules: [{{who: [anonymous]}}]}}
     return parse(text, str(folder / "routes.yaml"), {})
 
 
-def test_workers_listen_where_they_are_told_and_the_supervisor_tells_how_they_are(
+def test_workers_listen_as_configured_and_the_supervisor_reports_their_state(
     tmp_path: Path,
 ) -> None:
     whole = config(tmp_path)
@@ -68,8 +68,8 @@ async def test_sockets_are_there_as_long_as_they_are_held(tmp_path: Path) -> Non
     one = await bind_listener("http", FREE, bind_sockets, workers=2)
     two = await bind_listener("raw", Address(unix=str(path)), bind_sockets, workers=2)
     assert one.address.port
-    told, descriptors = socket_layout([one, two])
-    assert told == ((one.address, 2), (two.address, 2))
+    result, descriptors = socket_layout([one, two])
+    assert result == ((one.address, 2), (two.address, 2))
     assert descriptors == [*one.descriptors, *two.descriptors]
     loads = WorkerLoads(descriptors[2], 1)
     loads.report(4)

@@ -44,9 +44,9 @@ async def test_a_reload_that_the_end_overtakes_leaves_nothing_open(
     before = supervisor._sockets = await supervisor._bind_all(supervisor.config, {})
     prepare = supervisor._prepare
 
-    async def overtaken(*asked: Any) -> None:
+    async def overtaken(*fields: Any) -> None:
         await supervisor.stop(0)
-        await prepare(*asked)
+        await prepare(*fields)
 
     monkeypatch.setattr(supervisor, "_prepare", overtaken)
     with pytest.raises(ConfigRejectedError, match="is stopping"):
@@ -78,22 +78,22 @@ def are_free(*ports: int) -> None:
         socket.create_server(("127.0.0.1", port)).close()
 
 
-async def test_what_one_worker_did_not_answer_is_not_asked_of_another(
+async def test_an_unanswered_request_is_not_sent_to_another_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     supervisor = Supervisor(config(0), ConfigHistory())
     with pytest.raises(GatewayError, match="no worker is serving"):
         await supervisor.run_action("try", {})
-    asked: list[object] = []
+    requests: list[object] = []
 
     async def ask(worker: object, *_: object) -> None:
-        asked.append(worker)
+        requests.append(worker)
 
     monkeypatch.setattr(supervisor, "_serving", lambda: [(None, "first"), (None, "second")])
     monkeypatch.setattr(supervisor, "_request", ask)
     with pytest.raises(GatewayError, match="did not respond"):
         await supervisor.run_action("try", {})
-    assert asked == ["first"]
+    assert requests == ["first"]
     await supervisor.stop(0)
 
 

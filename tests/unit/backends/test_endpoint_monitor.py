@@ -38,8 +38,8 @@ class World:
         self.looked_up += 1
         return self.addresses
 
-    async def check(self, lease: EndpointHandle, timeout: float) -> bool:
-        self.checked.append(str(lease.endpoint))
+    async def check(self, endpoint: EndpointHandle, timeout: float) -> bool:
+        self.checked.append(str(endpoint.endpoint))
         if self.bug:
             raise ZeroDivisionError
         return self.well
@@ -111,7 +111,7 @@ async def test_a_name_is_looked_up_again_and_again_and_what_left_is_dropped() ->
     assert len(world.dropped) == 2
 
 
-async def test_checks_change_what_is_asked() -> None:
+async def test_health_checks_change_the_choice_of_endpoint() -> None:
     world = World()
     made, endpoints = watcher(world, [A, B])
     async with running(made):
@@ -123,7 +123,7 @@ async def test_checks_change_what_is_asked() -> None:
     assert set(world.checked) == {"10.0.0.1:1", "10.0.0.2:1"}
 
 
-async def test_a_bug_in_one_check_is_told_and_ends_nothing(
+async def test_a_bug_in_one_check_is_logged_and_checks_continue(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World()
@@ -165,7 +165,7 @@ async def test_what_has_left_meanwhile_is_not_checked() -> None:
     assert world.checked == [str(staying.endpoint)]
 
 
-async def test_a_bug_in_one_look_up_is_told_and_ends_nothing(
+async def test_a_bug_in_one_lookup_is_logged_and_lookups_continue(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World()
@@ -185,7 +185,7 @@ async def test_a_bug_in_one_look_up_is_told_and_ends_nothing(
 
 
 @pytest.mark.parametrize(
-    ("host", "told"),
+    ("host", "expected"),
     [
         ("triton", True),
         ("a.b.example.", True),
@@ -196,12 +196,12 @@ async def test_a_bug_in_one_look_up_is_told_and_ends_nothing(
         ("", False),
     ],
 )
-def test_what_is_a_name(host: str, told: bool) -> None:
-    assert is_dns_name(host) is told
+def test_what_is_a_name(host: str, expected: bool) -> None:
+    assert is_dns_name(host) is expected
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("found", "expected"),
     [
         (["10.0.0.1", "10.0.0.2"], ["10.0.0.1", "10.0.0.2"]),
         (["fe80::1", "10.0.0.1"], ["10.0.0.1"]),
@@ -210,7 +210,7 @@ def test_what_is_a_name(host: str, told: bool) -> None:
     ],
 )
 async def test_the_systems_resolver(
-    found: list[str], told: list[str], monkeypatch: pytest.MonkeyPatch
+    found: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def getaddrinfo(host: str, port: int, *_: object, **__: object) -> list[object]:
         if not found:
@@ -220,7 +220,7 @@ async def test_the_systems_resolver(
         ]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    assert list(await resolve_host("pods", 1)) == told
+    assert list(await resolve_host("pods", 1)) == expected
 
 
 async def test_a_name_that_can_be_none_has_no_address() -> None:

@@ -10,7 +10,7 @@ from faults.peer import Client
 from faults.tight import CHUNKED, GOOD, Tight, good, good_frame, head
 from faults.watch import lets_go
 
-_PLACES = {
+_PREFIXES = {
     "in the line": b"POST /v2",
     "in the header": head()[:-9],
     "before the body": head(),
@@ -20,19 +20,19 @@ _PLACES = {
 }
 
 
-@pytest.mark.parametrize("place", _PLACES)
-def test_a_reset(gateway: Tight, place: str) -> None:
+@pytest.mark.parametrize("prefix", _PREFIXES)
+def test_a_reset(gateway: Tight, prefix: str) -> None:
     with lets_go(gateway, "http"), Client(gateway.http) as client:
-        client.send(_PLACES[place])
+        client.send(_PREFIXES[prefix])
         good(gateway)
         client.reset()
 
 
-@pytest.mark.parametrize("place", [p for p in _PLACES if p != "after the request"])
-def test_a_half_close(gateway: Tight, place: str) -> None:
+@pytest.mark.parametrize("prefix", [p for p in _PREFIXES if p != "after the request"])
+def test_a_half_close(gateway: Tight, prefix: str) -> None:
     """An end of file is a client that left: TCP cannot tell the two apart."""
     with lets_go(gateway, "http"), Client(gateway.http) as client:
-        client.send(_PLACES[place])
+        client.send(_PREFIXES[prefix])
         client.socket.shutdown(1)
         assert client.rest() == b""
 

@@ -51,7 +51,7 @@ KNOWN = INFER.replace(b"Host: x", b"Host: x\r\nx-api-key: " + KEY.encode())
 COUNT = 4
 
 
-class Site:
+class Harness:
     def __init__(self, running: Infergate, authority: Authority, shown: Pair) -> None:
         self.running = running
         self.shown = shown
@@ -90,23 +90,23 @@ class Site:
 async def test_guards_are_of_all_workers(engine: str, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     shown = authority.server()
-    told = f"{{{{certificate: {shown.certificate}, key: {shown.key}}}}}"
-    with several(engine, CONFIG, listeners=TLS.format(tls=told)) as running:
-        site = Site(running, authority, shown)
-        clients = await site.spread()
-        await rates_are_counted_together(site, clients)
-        await a_certificate_reaches_all(site)
+    settings = f"{{{{certificate: {shown.certificate}, key: {shown.key}}}}}"
+    with several(engine, CONFIG, listeners=TLS.format(tls=settings)) as running:
+        harness = Harness(running, authority, shown)
+        clients = await harness.spread()
+        await rates_are_counted_together(harness, clients)
+        await a_certificate_reaches_all(harness)
         for each in clients:
             each.close()
-        await a_second_signal_ends_all(site)
+        await a_second_signal_ends_all(harness)
 
 
-async def rates_are_counted_together(site: Site, clients: list[Client]) -> None:
-    told = [await each.ask(KNOWN) for _ in range(3) for each in clients]
-    assert told == [200] * 7 + [429] * 5
+async def rates_are_counted_together(harness: Harness, clients: list[Client]) -> None:
+    settings = [await each.ask(KNOWN) for _ in range(3) for each in clients]
+    assert settings == [200] * 7 + [429] * 5
     assert [await each.ask(INFER) for each in clients] == [401] * COUNT
-    running = site.running
-    assert await asyncio.to_thread(site.grpc) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    running = harness.running
+    assert await asyncio.to_thread(harness.grpc) is grpc.StatusCode.RESOURCE_EXHAUSTED
     refused = "infergate_access_refused_total"
     assert value(running, refused, {"reason": "requests"}) == 6
     assert value(running, refused, {"reason": "no_credentials"}) == COUNT
@@ -122,12 +122,12 @@ async def rates_are_counted_together(site: Site, clients: list[Client]) -> None:
     assert others == {200: 6, 429: 2}
 
 
-async def a_certificate_reaches_all(site: Site) -> None:
-    put(new := site.authority.server(), site.shown)
+async def a_certificate_reaches_all(harness: Harness) -> None:
+    put(new := harness.authority.server(), harness.shown)
     wanted = ssl.PEM_cert_to_DER_cert(new.certificate.read_text().partition("\n\n")[0])
 
     async def is_shown() -> bool:
-        clients = await site.spread()
+        clients = await harness.spread()
         shown = {each.certificate for each in clients}
         for each in clients:
             each.close()
@@ -137,21 +137,21 @@ async def a_certificate_reaches_all(site: Site) -> None:
         while not await is_shown():  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.1)
     taken = {"listener": "http", "outcome": "taken"}
-    assert value(site.running, "infergate_certificate_reloads_total", taken) == 2
+    assert value(harness.running, "infergate_certificate_reloads_total", taken) == 2
 
 
-async def a_second_signal_ends_all(site: Site) -> None:
-    running = site.running
+async def a_second_signal_ends_all(harness: Harness) -> None:
+    running = harness.running
     processes = [running.pid, *workers(running)]
-    clients = await site.spread()
+    clients = await harness.spread()
     for each in clients:
         await each.send(KNOWN[: -len(BODY) // 2])
     os.kill(running.pid, signal.SIGTERM)
 
     def is_refused() -> bool:
         host, _, port = running.http.rpartition(":")
-        with socket.socket() as asking:
-            return asking.connect_ex((host, int(port))) != 0
+        with socket.socket() as connection:
+            return connection.connect_ex((host, int(port))) != 0
 
     await asyncio.to_thread(until, is_refused, "nobody accepts")
     assert all(map(lives, processes))

@@ -83,7 +83,7 @@ def test_of_a_process_that_is_gone_only_what_it_counted() -> None:
     assert "depth 1.0" in lines
 
 
-def test_what_is_no_amount_is_told_once() -> None:
+def test_an_invalid_amount_is_reported_once() -> None:
     one, other = Metrics(), Metrics()
     one.loaded_at.set(100)
     one.config.info({"sha256": "a", "number": "2"})
@@ -117,18 +117,18 @@ def test_of_certificates_the_first_that_expires() -> None:
     assert 'infergate_certificate_expiry_seconds{listener="http"} 100.0' in text(summed)
 
 
-def test_the_latest_exemplar_is_told() -> None:
+def test_the_latest_exemplar_is_exported() -> None:
     summed = AggregatedMetrics()
     for at, trace in ((5.0, "a"), (9.0, "b"), (7.0, "c")):
-        told = HistogramValue((1, 0), 0.1, {0: Exemplar({"trace_id": trace}, 0.1, at)})
-        rows = (each for each in [((), told)])
+        result = HistogramValue((1, 0), 0.1, {0: Exemplar({"trace_id": trace}, 0.1, at)})
+        rows = (each for each in [((), result)])
         family = MetricFamily("histogram", "took_seconds", "Took.", (), rows, bounds=(1.0,))
         for piece in in_batches([family]):
             summed.add(pickle.loads(pickle.dumps(piece)))
     registry = CollectorRegistry(auto_describe=False)
     registry.register(summed)
-    (told,) = [line for line in openmetrics(registry).decode().splitlines() if 'le="1.0"' in line]
-    assert told == 'took_seconds_bucket{le="1.0"} 3.0 # {trace_id="b"} 0.1 9.0'
+    (result,) = [line for line in openmetrics(registry).decode().splitlines() if 'le="1.0"' in line]
+    assert result == 'took_seconds_bucket{le="1.0"} 3.0 # {trace_id="b"} 0.1 9.0'
 
 
 def test_what_was_counted_of_names_that_there_are_no_more_is_forgotten() -> None:
@@ -139,6 +139,6 @@ def test_what_was_counted_of_names_that_there_are_no_more_is_forgotten() -> None
     summed = AggregatedMetrics()
     summed.add(metrics.registry.collect(), has_exited=True)
     summed.keep(MetricNames({"", "new*"}, {"", "new"}))
-    told = "\n".join(text(summed))
-    assert '"old' not in told
-    assert 'backend="new"' in told
+    result = "\n".join(text(summed))
+    assert '"old' not in result
+    assert 'backend="new"' in result

@@ -30,16 +30,16 @@ class Server:
     def __init__(self, lifetime: float = 60.0) -> None:
         self.now = 100.0
         self.lifetime = lifetime
-        self.asked = 0
+        self.requests = 0
         self.calls: list[RequestContext] = []
         self.error: GatewayError | None = None
         self.open = asyncio.Event()
         self.open.set()
-        self.remembered: SingleFlightCache[int] = SingleFlightCache(self.answer, lambda: self.now)
+        self.cache: SingleFlightCache[int] = SingleFlightCache(self.answer, lambda: self.now)
 
     async def answer(self, context: RequestContext) -> tuple[int, float]:
-        self.asked += 1
-        number = self.asked
+        self.requests += 1
+        number = self.requests
         self.calls.append(context)
         await self.open.wait()
         if self.error is not None:
@@ -47,75 +47,75 @@ class Server:
         return number, self.lifetime
 
     def get(self, seconds: float = 60.0, *, newer: bool = False) -> asyncio.Task[int]:
-        return asyncio.create_task(self.remembered.get(call(seconds), refresh=newer))
+        return asyncio.create_task(self.cache.get(call(seconds), refresh=newer))
 
 
-async def turns() -> None:
+async def run_pending() -> None:
     """Let every task run until it waits."""
     for _ in range(10):
         await asyncio.sleep(0)
 
 
-async def test_it_is_asked_once_and_believed_for_its_lifetime() -> None:
+async def test_it_is_fetched_once_and_cached_for_its_lifetime() -> None:
     server = Server(lifetime=60.0)
-    assert server.remembered.cached is None
-    assert server.remembered.is_empty
+    assert server.cache.cached is None
+    assert server.cache.is_empty
     assert await server.get() == 1
     server.now += 59.9
     assert await server.get() == 1
-    assert server.remembered.cached == 1
+    assert server.cache.cached == 1
     server.now += 0.1
-    assert server.remembered.cached is None
+    assert server.cache.cached is None
     assert await server.get() == 2
-    assert not server.remembered.is_empty
+    assert not server.cache.is_empty
 
 
 async def test_one_asks_for_all_who_wait() -> None:
     server = Server()
     server.open.clear()
     waiting = [server.get() for _ in range(10)]
-    await turns()
+    await run_pending()
     server.open.set()
     assert await asyncio.gather(*waiting) == [1] * 10
-    assert server.asked == 1
+    assert server.requests == 1
 
 
-async def test_an_error_is_told_to_all_who_wait_and_not_remembered() -> None:
+async def test_an_error_reaches_all_waiters_and_is_not_cached() -> None:
     server = Server()
     server.open.clear()
     server.error = GatewayError(Kind.NOT_FOUND, "no such model")
     waiting = [server.get() for _ in range(10)]
-    await turns()
+    await run_pending()
     server.open.set()
     for each in await asyncio.gather(*waiting, return_exceptions=True):
         assert each is server.error
-    assert server.asked == 1
-    assert server.remembered.is_empty
+    assert server.requests == 1
+    assert server.cache.is_empty
     server.error = None
     assert await server.get() == 2
 
 
-async def test_an_error_keeps_nothing_of_those_who_are_told_it() -> None:
+async def test_an_error_holds_no_references_to_its_waiters() -> None:
     server = Server()
     kept: list[weakref.ref[Message]] = []
 
-    async def asking() -> None:
+    async def fetch() -> None:
         message = Message()
         kept.append(weakref.ref(message))
-        await server.remembered.get(call())
+        await server.cache.get(call())
 
     async def away(context: RequestContext) -> tuple[int, float]:
         await asyncio.sleep(0)
         raise GatewayError(Kind.CONNECT, "down")
 
-    server.remembered = SingleFlightCache(away)
+    server.cache = SingleFlightCache(away)
     gc.collect()
     gc.disable()
     try:
-        told = await asyncio.gather(*(asking() for _ in range(3)), return_exceptions=True)
-        assert [str(each) for each in told] == ["down"] * 3
-        del told
-        await turns()
+        response = await asyncio.gather(*(fetch() for _ in range(3)), return_exceptions=True)
+        assert [str(each) for each in response] == ["down"] * 3
+        del response
+        await run_pending()
         assert [each() for each in kept] == [None] * 3
     finally:
         gc.enable()
@@ -125,53 +125,53 @@ async def test_where_the_one_that_asks_goes_away_the_next_asks() -> None:
     server = Server()
     server.open.clear()
     first, *others = (server.get() for _ in range(4))
-    await turns()
+    await run_pending()
     first.cancel()
-    await turns()
+    await run_pending()
     assert first.cancelled()
-    assert server.asked == 2
+    assert server.requests == 2
     server.open.set()
     assert await asyncio.gather(*others) == [2] * 3
-    assert server.asked == 2
+    assert server.requests == 2
 
 
 async def test_one_that_waits_may_go_away() -> None:
     server = Server()
     server.open.clear()
-    asking, waiting = server.get(), server.get()
-    await turns()
+    fetch, waiting = server.get(), server.get()
+    await run_pending()
     waiting.cancel()
-    await turns()
+    await run_pending()
     server.open.set()
-    assert await asking == 1
-    assert server.asked == 1
+    assert await fetch == 1
+    assert server.requests == 1
 
 
 async def test_a_deadline_holds_for_the_one_that_waits_alone() -> None:
     server = Server()
     server.open.clear()
-    asking = server.get()
-    await turns()
+    fetch = server.get()
+    await run_pending()
     with pytest.raises(TimeoutError):
         await server.get(0.01)
     server.open.set()
-    assert await asking == 1
+    assert await fetch == 1
 
 
-async def test_who_runs_out_of_time_while_asking_has_learnt_nothing_for_others() -> None:
+async def test_a_leading_callers_timeout_is_not_shared() -> None:
     server = Server()
     server.error = GatewayError(Kind.TIMEOUT, "late")
     server.open.clear()
     first = server.get()
-    await turns()
+    await run_pending()
     second = server.get()
-    await turns()
+    await run_pending()
     server.open.set()
     with pytest.raises(GatewayError, match="late"):
         await first
     with pytest.raises(GatewayError, match="late"):
         await second
-    assert server.asked == 2
+    assert server.requests == 2
 
 
 async def test_a_question_that_has_less_time_than_its_call_is_lost_for_all() -> None:
@@ -182,25 +182,25 @@ async def test_a_question_that_has_less_time_than_its_call_is_lost_for_all() -> 
         own.shorten_deadline(time.monotonic() + 1)
         return await ask(own)
 
-    remembered: SingleFlightCache[int] = SingleFlightCache(impatient)
+    cache: SingleFlightCache[int] = SingleFlightCache(impatient)
     server.error = GatewayError(Kind.TIMEOUT, "silent")
     server.open.clear()
-    waiting = [asyncio.create_task(remembered.get(call())) for _ in range(3)]
-    await turns()
+    waiting = [asyncio.create_task(cache.get(call())) for _ in range(3)]
+    await run_pending()
     server.open.set()
     for each in await asyncio.gather(*waiting, return_exceptions=True):
         assert each is server.error
-    assert server.asked == 1
+    assert server.requests == 1
 
 
 async def test_the_question_has_a_call_of_its_own() -> None:
     server = Server()
-    asked = call()
-    await server.remembered.get(asked)
+    context = call()
+    await server.cache.get(context)
     server.calls[0].response_headers = {"x": "y"}
     server.calls[0].shorten_deadline(0.0)
-    assert asked.response_headers == {}
-    assert asked.deadline != 0.0
+    assert context.response_headers == {}
+    assert context.deadline != 0.0
 
 
 @pytest.mark.parametrize(("age", "expected"), [(0.0, 1), (1.0, 1), (1.1, 2)])
@@ -218,38 +218,38 @@ async def test_all_who_want_it_newer_share_one_question() -> None:
     server.now += 30
     server.open.clear()
     waiting = [server.get(newer=True) for _ in range(5)]
-    await turns()
+    await run_pending()
     server.now += 10  # it takes its time
     server.open.set()
     assert await asyncio.gather(*waiting) == [2] * 5
-    assert server.asked == 2
+    assert server.requests == 2
 
 
-async def test_newer_is_not_what_was_asked_long_before() -> None:
+async def test_an_old_pending_fetch_does_not_count_as_newer() -> None:
     """An answer on its way tells of the time when it was asked for."""
     server = Server()
     server.open.clear()
     first = server.get()
-    await turns()
+    await run_pending()
     server.now += 5
     second = server.get(newer=True)
-    await turns()
+    await run_pending()
     server.open.set()
     assert await asyncio.gather(first, second) == [1, 2]
 
 
-async def test_what_is_doubted_is_asked_again_when_it_is_a_second_old() -> None:
+async def test_doubted_metadata_is_fetched_again_after_a_second() -> None:
     server = Server()
     await server.get()
     for _ in range(3):
-        server.remembered.mark_doubtful()
+        server.cache.mark_doubtful()
         server.now += 0.3
         assert await server.get() == 1
     server.now += 0.2
     assert await server.get() == 2
 
 
-async def test_what_is_known_stays_where_asking_for_newer_fails() -> None:
+async def test_a_failed_refresh_keeps_the_cached_value() -> None:
     server = Server()
     await server.get()
     server.now += 5

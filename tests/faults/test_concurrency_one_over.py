@@ -12,7 +12,7 @@ from faults import frames
 from faults.peer import Client
 from faults.rpc import call, channel
 from faults.tight import BODY, COUNT, GOOD, HEADERS, PATH, Tight, frame, good_frame, head, message
-from faults.watch import MIB, counted, growing_at_most, refused_by, rises
+from faults.watch import MIB, counted, limited_growth, refused_by, rises
 
 over_or_not = pytest.mark.parametrize("over", [0, 1])
 
@@ -65,7 +65,7 @@ def test_the_length_of_the_target(gateway: Tight, over: int) -> None:
 
 
 def test_headers_that_never_end(gateway: Tight) -> None:
-    limited, little = refused_by(gateway, "headers"), growing_at_most(gateway.pid, 16 * MIB)
+    limited, little = refused_by(gateway, "headers"), limited_growth(gateway.pid, 16 * MIB)
     with limited, little, Client(gateway.http) as client:
         client.send(b"GET / HTTP/1.1\r\nA: " + b"x" * 60_000)
         assert client.answer().status == 431
@@ -121,7 +121,7 @@ def test_a_message_over_the_limit(gateway: Tight) -> None:
 @pytest.mark.parametrize("length", [BODY + 1, 2**31, 2**32 - 1])
 def test_a_frame_over_the_limit_is_refused_before_it_comes(gateway: Tight, length: int) -> None:
     before = counted(gateway, outcome="too_large")
-    limited, little = refused_by(gateway, "body"), growing_at_most(gateway.pid, 4 * MIB)
+    limited, little = refused_by(gateway, "body"), limited_growth(gateway.pid, 4 * MIB)
     with limited, little, Client(gateway.raw) as client:
         client.send(frame(length))
         assert f"the limit is {BODY}" in frames.error_in(client)
@@ -132,7 +132,7 @@ def test_a_frame_over_the_limit_is_refused_before_it_comes(gateway: Tight, lengt
 @pytest.mark.parametrize("sent", [20_000, 5_000_000])
 def test_a_frame_over_the_limit_that_comes_all_the_same(gateway: Tight, sent: int) -> None:
     """It is read away, so that the answer arrives."""
-    limited, little = refused_by(gateway, "body"), growing_at_most(gateway.pid, 4 * MIB)
+    limited, little = refused_by(gateway, "body"), limited_growth(gateway.pid, 4 * MIB)
     with limited, little, Client(gateway.raw) as client:
         client.send(frame(100 * MIB) + bytes(sent))
         assert f"the limit is {BODY}" in frames.error_in(client)

@@ -6,25 +6,25 @@ import time
 
 import pytest
 
-from faults.behind import Site
+from faults.behind import Harness
 from faults.replicas import Names, gateway, replicas
 from faults.replicas import until as comes
 from infergate.core.errors import GatewayError, Kind
 
 
 @pytest.mark.parametrize("kind", ["rest", "grpc"])
-def test_refused(site: Site, kind: str) -> None:
+def test_refused(harness: Harness, kind: str) -> None:
     name = {"rest": "nobody-http", "grpc": "nobody-grpc"}[kind]
     for _ in range(3):
-        site.fails(f"nobody.{kind}", name, "connect")
+        harness.fails(f"nobody.{kind}", name, "connect")
 
 
 @pytest.mark.parametrize("kind", ["rest", "grpc"])
-def test_a_black_hole(site: Site, kind: str) -> None:
+def test_a_black_hole(harness: Harness, kind: str) -> None:
     """Not waited for longer than connecting to this backend may take, twice."""
     name = {"rest": "hole-http", "grpc": "hole-grpc"}[kind]
     began = time.monotonic()
-    site.fails(f"hole.{kind}", name, "connect")
+    harness.fails(f"hole.{kind}", name, "connect")
     assert time.monotonic() - began < 15
 
 

@@ -16,10 +16,10 @@ from infergate.runtime.running import ADMIN
 from infergate.transport.server.connection_gate import ConnectionGate
 
 
-def let_in(door: ConnectionGate) -> int:
+def let_in(gate: ConnectionGate) -> int:
     """How many come before one is turned away."""
     count = 0
-    while count < 1000 and door.admit("a client"):
+    while count < 1000 and gate.admit("a client"):
         count += 1
     return count
 
@@ -32,31 +32,31 @@ def refused(metrics: Metrics, listener: str) -> float:
 
 def test_the_admin_listener_has_connections_of_its_own() -> None:
     metrics = Metrics()
-    doors = ConnectionGates(metrics)
+    gates = ConnectionGates(metrics)
     limits = Limits(connections=3)
     http, grpc, admin = (
-        doors.make_gate(name, limits, None, ()) for name in ("http", "grpc", ADMIN)
+        gates.make_gate(name, limits, None, ()) for name in ("http", "grpc", ADMIN)
     )
     assert (let_in(http), let_in(grpc)) == (3, 0), "one limit for all of them"
     assert let_in(admin) == MAX_ADMIN_CONNECTIONS == 64
     assert [refused(metrics, each) for each in ("http", "grpc", ADMIN)] == [1, 1, 1]
 
 
-@pytest.mark.parametrize(("files", "most"), [(100, 75), (10, 7), (1, 1), (1000, 500)])
+@pytest.mark.parametrize(("files", "maximum"), [(100, 75), (10, 7), (1, 1), (1000, 500)])
 def test_no_more_are_let_in_than_there_are_files_for(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, files: int, most: int
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, files: int, maximum: int
 ) -> None:
     monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: (files, files))
-    doors = ConnectionGates(Metrics())
+    gates = ConnectionGates(Metrics())
     with caplog.at_level(logging.WARNING):
         http, grpc = (
-            doors.make_gate(name, Limits(connections=500), None, ()) for name in ("a", "b")
+            gates.make_gate(name, Limits(connections=500), None, ()) for name in ("a", "b")
         )
-    assert (let_in(http), let_in(grpc)) == (most, 0)
-    told = [each.getMessage() for each in caplog.records if "limits.connections" in each.msg]
-    assert told == (
-        [f"limits.connections lowered to {most} from 500: the system's limit of open files"]
-        if most < 500
+    assert (let_in(http), let_in(grpc)) == (maximum, 0)
+    record = [each.getMessage() for each in caplog.records if "limits.connections" in each.msg]
+    assert record == (
+        [f"limits.connections lowered to {maximum} from 500: the system's limit of open files"]
+        if maximum < 500
         else []
     )
 

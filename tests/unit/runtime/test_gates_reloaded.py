@@ -38,7 +38,7 @@ async def connected(
     return writer.get_extra_info("ssl_object").getpeercert()["serialNumber"], reader, writer
 
 
-async def is_served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+async def is_accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
     writer.write(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
     return b"200 OK" in await reader.readuntil(b"\r\n\r\n")
 
@@ -52,7 +52,7 @@ async def test_another_certificate_and_another_limit(tmp_path: Path) -> None:
     try:
         before, *held = await connected(running, authority)
         await running.reload(parse(text(two, 1, 0), file, {}))
-        assert await is_served(*held), "what is open stays"
+        assert await is_accepted(*held), "what is open stays"
         with pytest.raises((ConnectionError, ssl.SSLError, asyncio.IncompleteReadError)):
             await connected(running, authority)  # it is one too many now
         held[1].close()
@@ -61,15 +61,15 @@ async def test_another_certificate_and_another_limit(tmp_path: Path) -> None:
                 await asyncio.sleep(0.01)
         after, *made = await connected(running, authority)
         assert after != before
-        assert await is_served(*made)
+        assert await is_accepted(*made)
         with pytest.raises(ConfigRejectedError, match="changing TLS on"):
             await running.reload(parse(text(None, 1, 0), file, {}))
-        assert await is_served(*made)
+        assert await is_accepted(*made)
         config = parse(text(one, 1, 0), file, {})
         one.key.unlink()  # in the moment between
         with pytest.raises(ConfigRejectedError, match="cannot be read"):
             await running.reload(config)
-        assert await is_served(*made)
+        assert await is_accepted(*made)
         made[1].close()
     finally:
         await running.stop(0)

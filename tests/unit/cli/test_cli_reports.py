@@ -61,9 +61,9 @@ PLAN: dict[str, Any] = {
 
 class Admin(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        told = {"/console/state": STATE, "/console/plan": PLAN}.get(self.path)
-        body = b"no" if told is None else json.dumps(told).encode()
-        self.send_response(404 if told is None else 200)
+        fields = {"/console/state": STATE, "/console/plan": PLAN}.get(self.path)
+        body = b"no" if fields is None else json.dumps(fields).encode()
+        self.send_response(404 if fields is None else 200)
         self.end_headers()
         self.wfile.write(body)
 
@@ -87,18 +87,18 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
 
 def test_routes(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["routes", "--admin", admin]) == 0
-    told = lines(capsys)
-    assert " ".join(told[2]).startswith(
+    result = lines(capsys)
+    assert " ".join(result[2]).startswith(
         "bert a, 5% b, else c, copy d model: x 12 2 8.33 ms 10 ms 19.8 ms"
     )
-    assert told[3] == ["*", "b", "-", "0", "0", "-", "-", "-"]
+    assert result[3] == ["*", "b", "-", "0", "0", "-", "-", "-"]
 
 
 def test_backends(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["backends", "--admin", f"http://{admin}"]) == 0
-    told = lines(capsys)
-    assert told[2][:6] == ["a", "v2-grpc", "3", "6", "12", "2"]
-    assert ["a", "grpc://x:1", "down", "1", "8", "2", "5"] in told
+    result = lines(capsys)
+    assert result[2][:6] == ["a", "v2-grpc", "3", "6", "12", "2"]
+    assert ["a", "grpc://x:1", "down", "1", "8", "2", "5"] in result
 
 
 def test_health_is_its_exit_code(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,33 +106,33 @@ def test_health_is_its_exit_code(admin: str, capsys: pytest.CaptureFixture[str])
     text = capsys.readouterr().out
     ends = [line.split() for line in text.splitlines() if "grpc://x:1" in line]
     assert ends == [["a", "grpc://x:1", "down"], ["c", "grpc://x:1", "up"]]
-    for told in ("not ready", "1 of 2", "number 3, routes.yaml", "no!", "4 requests", "grpc://x:1"):
-        assert told in text
+    for case in ("not ready", "1 of 2", "number 3, routes.yaml", "no!", "4 requests", "grpc://x:1"):
+        assert case in text
 
 
 @pytest.mark.parametrize("command", ["routes", "backends", "health"])
-def test_programs_are_told_json(
-    command: str, admin: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_programs_get_json(command: str, admin: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--admin", admin, "--json"]) == (command == "health")
-    told = json.loads(capsys.readouterr().out)
+    document = json.loads(capsys.readouterr().out)
     match command:
         case "routes":
-            assert told[0]["traffic"]["requests"] == 12
-            assert told[1]["traffic"]["p99_seconds"] is None
+            assert document[0]["traffic"]["requests"] == 12
+            assert document[1]["traffic"]["p99_seconds"] is None
         case "backends":
-            assert told[0]["endpoints"][0]["health"] == "down"
+            assert document[0]["endpoints"][0]["health"] == "down"
         case _:
-            assert told["ready"] is False
+            assert document["ready"] is False
 
 
-def test_who_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_gateway_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["health", "--admin", "http://127.0.0.1:9"]) == 1
     assert "http://127.0.0.1:9 cannot be reached" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("said", [b"\0\0\x06\x04", b"HTTP/1.1 200 OK\r\n\r\n[]"])
-def test_who_is_no_admin_port_is_told(said: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_no_admin_port_is_reported(
+    said: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
@@ -148,7 +148,7 @@ def test_who_is_no_admin_port_is_told(said: bytes, capsys: pytest.CaptureFixture
     assert "returned an invalid response" in capsys.readouterr().err
 
 
-def test_who_has_no_console_is_told(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_console_is_reported(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["health", "--admin", f"{admin}/elsewhere"]) == 1
     assert "its console is off" in capsys.readouterr().err
 
@@ -171,7 +171,7 @@ def test_options_that_do_not_fit(argv: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("buckets", "share", "told"),
+    ("buckets", "share", "expected"),
     [
         ([], 0.5, None),
         ([(1.0, 0), (float("inf"), 0)], 0.5, None),
@@ -181,6 +181,6 @@ def test_options_that_do_not_fit(argv: list[str]) -> None:
     ],
 )
 def test_quantiles_are_those_of_prometheus(
-    buckets: list[tuple[float, float]], share: float, told: float | None
+    buckets: list[tuple[float, float]], share: float, expected: float | None
 ) -> None:
-    assert quantile(buckets, share) == told
+    assert quantile(buckets, share) == expected

@@ -21,36 +21,39 @@ from infergate.testing.strategies import tensors as any_tensor
 
 def test_a_request_over_http_is_its_line_headers_and_body() -> None:
     body = [b'{"inputs":[{"data":[1,2]}],', b'"id":"7"}']
-    told = wire_format.describe_request(
+    metadata = wire_format.describe_request(
         HttpRequest("POST", "/v2/m", "a=b", {"content-type": "x"}, body)
     )
-    assert told["start"] == "POST /v2/m?a=b HTTP/1.1"
-    assert told["headers"] == [["content-type", "x"]]
-    assert told["size"] == 36
-    assert json.loads(told["decoded"]) == {"inputs": [{"data": [1, 2]}], "id": "7"}
-    assert '"data": [1, 2]' in told["decoded"], "a list of numbers is a line"
-    assert told["bytes"].startswith("000000  7b 22 69 6e")
-    assert '{"inputs":[{"dat' in told["bytes"]
+    assert metadata["start"] == "POST /v2/m?a=b HTTP/1.1"
+    assert metadata["headers"] == [["content-type", "x"]]
+    assert metadata["size"] == 36
+    assert json.loads(metadata["decoded"]) == {"inputs": [{"data": [1, 2]}], "id": "7"}
+    assert '"data": [1, 2]' in metadata["decoded"], "a list of numbers is a line"
+    assert metadata["bytes"].startswith("000000  7b 22 69 6e")
+    assert '{"inputs":[{"dat' in metadata["bytes"]
 
 
-def test_tensors_behind_json_are_told_by_their_size() -> None:
+def test_tensors_after_json_are_shown_by_size() -> None:
     headers = {"inference-header-content-length": "2"}
-    told = wire_format.describe_response(
+    response = wire_format.describe_response(
         HttpResponse(200, headers, [b"{}\x01\x02\x03"], reason="OK")
     )
-    assert (told["start"], told["decoded"]) == ("HTTP/1.1 200 OK", "{}\n\nand 3 bytes of tensors")
+    assert (response["start"], response["decoded"]) == (
+        "HTTP/1.1 200 OK",
+        "{}\n\nand 3 bytes of tensors",
+    )
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff\x00", b"{", b"plain"])
 def test_what_is_no_json_is_bytes(body: bytes) -> None:
-    told = wire_format.describe_response(HttpResponse(200, {}, [body]))
-    assert told["decoded"] == ""
+    metadata = wire_format.describe_response(HttpResponse(200, {}, [body]))
+    assert metadata["decoded"] == ""
 
 
 def test_a_grpc_message_is_decoded_by_its_method() -> None:
     method = "/inference.GRPCInferenceService/ModelReady"
-    told = wire_format.describe_request(RpcRequest(method, [b"\x0a\x01m"], {"x": "y"}))
-    assert (told["start"], told["decoded"]) == (f"gRPC {method}", 'name: "m"\n')
+    metadata = wire_format.describe_request(RpcRequest(method, [b"\x0a\x01m"], {"x": "y"}))
+    assert (metadata["start"], metadata["decoded"]) == (f"gRPC {method}", 'name: "m"\n')
     answer = wire_format.describe_response(RpcResponse([b"\x08\x01"]), method)
     assert (answer["start"], answer["decoded"]) == ("gRPC status 0", "ready: true\n")
     refused = wire_format.describe_response(RpcResponse(code=5, details="no such model"), method)
@@ -59,10 +62,10 @@ def test_a_grpc_message_is_decoded_by_its_method() -> None:
 
 @pytest.mark.parametrize("message", [b"\xff\xff", b"\x0a\x05m"])
 def test_a_message_that_is_none_is_bytes(message: bytes) -> None:
-    told = wire_format.describe_request(
+    metadata = wire_format.describe_request(
         RpcRequest("/inference.GRPCInferenceService/ModelReady", [message])
     )
-    assert told["decoded"] == ""
+    assert metadata["decoded"] == ""
     assert wire_format.describe_request(RpcRequest("/no.Such/Method", [message]))["decoded"] == ""
 
 
@@ -75,27 +78,27 @@ def test_credentials_are_not_shown() -> None:
 
 def test_what_is_long_is_cut() -> None:
     data = json.dumps({"data": list(range(10_000))}).encode()
-    told = wire_format.describe_request(HttpRequest("POST", "/", body=[data]))
-    assert "… 9968 more" in told["decoded"]
-    assert told["bytes"].endswith("more bytes")
-    assert len(str(told)) < 10_000
+    metadata = wire_format.describe_request(HttpRequest("POST", "/", body=[data]))
+    assert "… 9968 more" in metadata["decoded"]
+    assert metadata["bytes"].endswith("more bytes")
+    assert len(str(metadata)) < 10_000
 
 
 def test_json_that_is_long_is_not_decoded() -> None:
     data = b'{"data": [' + b"1," * (1 << 20) + b"1]}"
-    told = wire_format.describe_response(HttpResponse(200, {}, [data]))
-    assert told["decoded"].startswith('{"data": [1,1,')
-    assert len(told["decoded"]) < 10_000
+    metadata = wire_format.describe_response(HttpResponse(200, {}, [data]))
+    assert metadata["decoded"].startswith('{"data": [1,1,')
+    assert len(metadata["decoded"]) < 10_000
     assert (
         wire_format.describe_response(HttpResponse(200, {}, [b"\xff" * (1 << 21)]))["decoded"] == ""
     )
 
 
 @pytest.mark.parametrize("depth", [50, 900, 200_000])
-def test_json_that_is_deep_is_told_as_far_as_it_can_be(depth: int) -> None:
-    told = wire_format.describe_response(HttpResponse(200, {}, [b"[" * depth + b"]" * depth]))
-    assert "…" in told["decoded"] or told["decoded"] == ""
-    assert told["bytes"]
+def test_deep_json_is_shown_up_to_a_depth(depth: int) -> None:
+    metadata = wire_format.describe_response(HttpResponse(200, {}, [b"[" * depth + b"]" * depth]))
+    assert "…" in metadata["decoded"] or metadata["decoded"] == ""
+    assert metadata["bytes"]
 
 
 def test_a_split_that_is_no_number_is_none() -> None:
@@ -103,18 +106,18 @@ def test_a_split_that_is_no_number_is_none() -> None:
     assert wire_format.describe_response(HttpResponse(200, headers, [b"{}"]))["decoded"] == "{}"
 
 
-def test_of_a_long_protobuf_message_the_beginning_is_told() -> None:
+def test_a_long_protobuf_message_is_shown_truncated() -> None:
     method = "/inference.GRPCInferenceService/ModelInfer"
     made = SCHEMA.method_classes(method)[0]()
     made.model_name = "m" * 1000
     made.inputs.add(name="a").contents.fp32_contents.extend([1.0] * 1_000_000)
     made.raw_input_contents.append(b"\x00" * (8 << 20))
     began = time.process_time()
-    told = wire_format.describe_request(RpcRequest(method, [made.SerializeToString()]))
+    metadata = wire_format.describe_request(RpcRequest(method, [made.SerializeToString()]))
     assert time.process_time() - began < 1.0, "seconds, where all of it is written out"
-    assert told["decoded"].count("fp32_contents: 1.0") == 32
+    assert metadata["decoded"].count("fp32_contents: 1.0") == 32
     for rest in ("model_name: 744 more", "fp32_contents: 999968 more", "[0]: 8388352 more"):
-        assert rest in told["decoded"]
+        assert rest in metadata["decoded"]
 
 
 # ---- tensors
@@ -156,13 +159,13 @@ def test_an_input_that_is_none(wrong: Any) -> None:
 
 
 @given(any_tensor())
-def test_what_is_told_of_a_tensor_is_json_and_can_be_read_again(tensor: Any) -> None:
-    told = tensor_format.to_json(tensor)
-    json.dumps(told)
-    if len(told["data"]) == np.prod(tensor.shape) and tensor.datatype is not Datatype.BYTES:
-        assert bytes(tensor_format.parse(told, DEFAULT_LIMITS).data) == bytes(tensor.data) or told[
-            "datatype"
-        ].startswith(("FP", "BF")), "but for NaNs' payloads"
+def test_a_tensor_shown_as_json_can_be_read_back(tensor: Any) -> None:
+    document = tensor_format.to_json(tensor)
+    json.dumps(document)
+    if len(document["data"]) == np.prod(tensor.shape) and tensor.datatype is not Datatype.BYTES:
+        assert bytes(tensor_format.parse(document, DEFAULT_LIMITS).data) == bytes(
+            tensor.data
+        ) or document["datatype"].startswith(("FP", "BF")), "but for NaNs' payloads"
 
 
 def test_an_example_fits_its_model() -> None:
@@ -176,19 +179,19 @@ def test_an_example_fits_its_model() -> None:
             TensorMetadata("e", "BYTES", (1000, 10)),
         ),
     )
-    told = tensor_format.example(model)
-    assert [each["shape"] for each in told[:4]] == [[1, 3], [4], [1, 224, 224, 3], [2]]
-    assert [each["data"] for each in told[3:]] == [[False, True], "text 1"]
-    assert told[2]["data"] == 1
-    for each in told:
+    result = tensor_format.example(model)
+    assert [each["shape"] for each in result[:4]] == [[1, 3], [4], [1, 224, 224, 3], [2]]
+    assert [each["data"] for each in result[3:]] == [[False, True], "text 1"]
+    assert result[2]["data"] == 1
+    for each in result:
         tensor_format.parse(each, DEFAULT_LIMITS)
 
 
-def test_long_tensors_are_told_by_their_beginning() -> None:
+def test_long_tensors_are_shown_truncated() -> None:
     array = np.arange(1000, dtype=np.int32)
-    told = tensor_format.to_json(tensor_from_array("x", Datatype.INT32, array))
-    assert told["data"] == list(range(256))
-    assert told["shape"] == [1000]
+    document = tensor_format.to_json(tensor_from_array("x", Datatype.INT32, array))
+    assert document["data"] == list(range(256))
+    assert document["shape"] == [1000]
 
 
 def test_an_example_of_a_huge_tensor_costs_nothing() -> None:
@@ -200,11 +203,11 @@ def test_texts_may_be_nested_as_deep_as_json_is() -> None:
     data: Any = ["x"]
     for _ in range(1020):
         data = [data]
-    told = {"name": "a", "datatype": "BYTES", "shape": [1], "data": data}
-    assert tensor_format.to_json(tensor_format.parse(told, DEFAULT_LIMITS))["data"] == ["x"]
+    fields = {"name": "a", "datatype": "BYTES", "shape": [1], "data": data}
+    assert tensor_format.to_json(tensor_format.parse(fields, DEFAULT_LIMITS))["data"] == ["x"]
 
 
-def test_long_texts_are_told_by_their_beginning() -> None:
+def test_long_texts_are_shown_truncated() -> None:
     text = {"name": "a", "datatype": "BYTES", "shape": [1], "data": "x" * 1000}
     assert tensor_format.to_json(tensor_format.parse(text, DEFAULT_LIMITS))["data"] == [
         "x" * 256 + "…"

@@ -55,7 +55,7 @@ class Source:
         return SOURCE_KEYS
 
 
-class Door:
+class Access:
     """An entrance, and what it told."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Door:
             ),
         )
         self.authenticator = Authenticator(made, fields["keys"], fields["tokens"])
-        self.entrance = Authorizer(
+        self.authorizer = Authorizer(
             settings,
             self.authenticator,
             fields["rates"],
@@ -96,7 +96,7 @@ class Door:
     async def enter(self, peek: RequestSummary = INFER, **fields: Any) -> str:
         """Who came in."""
         self.context = RequestContext("test", **fields)
-        self.peek = await self.entrance.authorize(peek, self.context)
+        self.peek = await self.authorizer.authorize(peek, self.context)
         return self.context.identity
 
     async def refusal(self, peek: RequestSummary = INFER, **fields: Any) -> GatewayError:
@@ -107,91 +107,96 @@ class Door:
 
 
 async def test_keys_tokens_and_certificates_tell_who_asks() -> None:
-    door = Door()
-    assert await door.enter(headers=BEARER) == "key:a"
-    assert await door.enter(headers={"x-api-key": SECRET}) == "key:a"
-    assert await door.enter(headers={"authorization": f"bearer {token()}"}) == "jwt:idp:alice"
-    assert await door.enter(peer_identity=("spiffe://a", "a.example")) == "cert:spiffe://a"
-    assert door.reasons == []
+    access = Access()
+    assert await access.enter(headers=BEARER) == "key:a"
+    assert await access.enter(headers={"x-api-key": SECRET}) == "key:a"
+    assert await access.enter(headers={"authorization": f"bearer {token()}"}) == "jwt:idp:alice"
+    assert await access.enter(peer_identity=("spiffe://a", "a.example")) == "cert:spiffe://a"
+    assert access.reasons == []
 
 
 async def test_a_credential_goes_before_the_certificate_and_is_right_or_wrong() -> None:
-    door = Door(AccessRule(("cert:spiffe://a", "anonymous", "key:a")))
+    access = Access(AccessRule(("cert:spiffe://a", "anonymous", "key:a")))
     both = {"headers": BEARER, "peer_identity": ("spiffe://a",)}
-    assert await door.enter(**both) == "key:a"
+    assert await access.enter(**both) == "key:a"
     for wrong in ("Bearer wrong", "Basic x", f"Bearer {token(aud='other')}", ""):
-        error = await door.refusal(headers={"authorization": wrong}, peer_identity=("spiffe://a",))
+        error = await access.refusal(
+            headers={"authorization": wrong}, peer_identity=("spiffe://a",)
+        )
         assert error.kind is Kind.UNAUTHENTICATED
-    assert await door.enter() == "anonymous"
+    assert await access.enter() == "anonymous"
 
 
 async def test_a_name_of_one_kind_is_none_of_another() -> None:
-    door = Door(AccessRule(("key:spiffe://a", "jwt:idp:a")))
-    assert (await door.refusal(headers=BEARER)).kind is Kind.FORBIDDEN
-    assert (await door.refusal(peer_identity=("spiffe://a",))).kind is Kind.FORBIDDEN
+    access = Access(AccessRule(("key:spiffe://a", "jwt:idp:a")))
+    assert (await access.refusal(headers=BEARER)).kind is Kind.FORBIDDEN
+    assert (await access.refusal(peer_identity=("spiffe://a",))).kind is Kind.FORBIDDEN
 
 
 async def test_only_the_first_name_of_a_certificate_counts() -> None:
-    door = Door(AccessRule(("cert:b.example",)))
-    assert (await door.refusal(peer_identity=("a.example", "b.example"))).kind is Kind.FORBIDDEN
+    access = Access(AccessRule(("cert:b.example",)))
+    assert (await access.refusal(peer_identity=("a.example", "b.example"))).kind is Kind.FORBIDDEN
 
 
 async def test_who_opens_a_stream_is_known_or_a_guest() -> None:
-    door, guests = Door(), Door(AccessRule(("anonymous",)))
+    access, guests = Access(), Access(AccessRule(("anonymous",)))
     for wrong in ({}, {"x-api-key": "wrong"}):
         with pytest.raises(GatewayError) as caught:
-            await door.entrance.authenticate(RequestContext("test", headers=wrong))
+            await access.authorizer.authenticate(RequestContext("test", headers=wrong))
         assert caught.value.kind is Kind.UNAUTHENTICATED
-    assert door.reasons == [RejectionReason.NO_CREDENTIALS.value, RejectionReason.UNKNOWN_KEY.value]
-    for which, headers, identity in ((door, BEARER, "key:a"), (guests, {}, "anonymous")):
-        await which.entrance.authenticate(call := RequestContext("test", headers=headers))
+    assert access.reasons == [
+        RejectionReason.NO_CREDENTIALS.value,
+        RejectionReason.UNKNOWN_KEY.value,
+    ]
+    for which, headers, identity in ((access, BEARER, "key:a"), (guests, {}, "anonymous")):
+        await which.authorizer.authenticate(call := RequestContext("test", headers=headers))
         assert call.identity == identity
-    door.entrance.hand_over_to(guests.entrance)
-    await door.entrance.authenticate(call := RequestContext("test"))
+    access.authorizer.hand_over_to(guests.authorizer)
+    await access.authorizer.authenticate(call := RequestContext("test"))
     assert call.identity == "anonymous"
 
 
-async def test_who_says_nothing_is_told_to_say_something() -> None:
-    door = Door()
-    assert (await door.refusal()).kind is Kind.UNAUTHENTICATED
-    guests = Door(AccessRule(("anonymous",), ("demo",)), AccessRule(("key:a",)))
+async def test_a_missing_content_length_is_requested() -> None:
+    access = Access()
+    assert (await access.refusal()).kind is Kind.UNAUTHENTICATED
+    guests = Access(AccessRule(("anonymous",), ("demo",)), AccessRule(("key:a",)))
     assert await guests.enter(RequestSummary(InferRequest, "demo")) == "anonymous"
     assert (await guests.refusal()).kind is Kind.UNAUTHENTICATED  # not that it is forbidden
-    assert door.reasons == guests.reasons == [RejectionReason.NO_CREDENTIALS.value]
+    assert access.reasons == guests.reasons == [RejectionReason.NO_CREDENTIALS.value]
 
 
 async def test_a_token_is_a_key_where_no_issuer_is_configured() -> None:
     text = token()
     keys = KeyRing(ApiKeys([ApiKey("odd", digest_of(text))]), None)
-    door = Door(AccessRule(("key:odd",)), tokens=None, keys=keys)
-    assert await door.enter(headers={"authorization": f"Bearer {text}"}) == "key:odd"
-    assert await door.enter(headers={"x-api-key": text}) == "key:odd"
+    access = Access(AccessRule(("key:odd",)), tokens=None, keys=keys)
+    assert await access.enter(headers={"authorization": f"Bearer {text}"}) == "key:odd"
+    assert await access.enter(headers={"x-api-key": text}) == "key:odd"
 
 
 async def test_a_token_is_not_taken_as_an_api_key() -> None:
-    assert (await Door().refusal(headers={"x-api-key": token()})).kind is Kind.UNAUTHENTICATED
+    assert (await Access().refusal(headers={"x-api-key": token()})).kind is Kind.UNAUTHENTICATED
 
 
 @pytest.mark.parametrize("operation", OPERATION_NAMES)
 async def test_of_all_operations_health_alone_is_open(operation: type) -> None:
-    door = Door()
+    access = Access()
     peek = RequestSummary(operation, "m")
     if operation in {ServerLiveRequest, ServerReadyRequest}:
-        assert await door.enter(peek) == ""
-        assert (await Door(open_health=False).refusal(peek)).kind is Kind.UNAUTHENTICATED
-        allowed = Door(AccessRule(("*",), operations=frozenset({"health"})), open_health=False)
+        assert await access.enter(peek) == ""
+        assert (await Access(open_health=False).refusal(peek)).kind is Kind.UNAUTHENTICATED
+        allowed = Access(AccessRule(("*",), operations=frozenset({"health"})), open_health=False)
         assert await allowed.enter(peek, headers=BEARER) == "key:a"
     else:
-        assert (await door.refusal(peek)).kind is Kind.UNAUTHENTICATED
+        assert (await access.refusal(peek)).kind is Kind.UNAUTHENTICATED
 
 
 async def test_what_is_forbidden_is_named() -> None:
-    door = Door(AccessRule(("key:a",), ("bert-*",)))
-    error = await door.refusal(RequestSummary(InferRequest, "gpt"), headers=BEARER)
+    access = Access(AccessRule(("key:a",), ("bert-*",)))
+    error = await access.refusal(RequestSummary(InferRequest, "gpt"), headers=BEARER)
     assert error.kind is Kind.FORBIDDEN
     assert error.public == "infer of model 'gpt' is not allowed to this client"
-    assert door.context.identity == "key:a"  # for the log
-    assert door.reasons == ["forbidden"]
+    assert access.context.identity == "key:a"  # for the log
+    assert access.reasons == ["forbidden"]
 
 
 @pytest.mark.parametrize(
@@ -202,12 +207,12 @@ async def test_what_is_forbidden_is_named() -> None:
         RequestSummary(SharedMemoryRegisterRequest),
     ],
 )
-async def test_changes_that_were_refused_are_told(peek: RequestSummary) -> None:
-    door = Door()
-    await door.refusal(peek, headers=BEARER)
-    await door.refusal(peek)
-    await door.refusal(headers={"authorization": "Bearer x"})
-    assert door.denied == [
+async def test_rejected_changes_are_shown(peek: RequestSummary) -> None:
+    access = Access()
+    await access.refusal(peek, headers=BEARER)
+    await access.refusal(peek)
+    await access.refusal(headers={"authorization": "Bearer x"})
+    assert access.denied == [
         (peek.operation, "key:a", Kind.FORBIDDEN),
         (peek.operation, "", Kind.UNAUTHENTICATED),
     ]
@@ -215,37 +220,37 @@ async def test_changes_that_were_refused_are_told(peek: RequestSummary) -> None:
 
 async def test_rates_are_kept_and_health_does_not_count() -> None:
     limit = RateLimit(("*",), requests=Rate(2, 3600.0, 2))
-    door = Door(AccessRule(("*",)), limits=(limit,), open_health=False)
+    access = Access(AccessRule(("*",)), limits=(limit,), open_health=False)
     for _ in range(2):
-        await door.enter(headers=BEARER)
-    error = await door.refusal(headers=BEARER)
+        await access.enter(headers=BEARER)
+    error = await access.refusal(headers=BEARER)
     assert error.kind is Kind.RATE_LIMITED
     assert error.retry_after == pytest.approx(1800, abs=60)
-    assert door.reasons == ["requests"]
+    assert access.reasons == ["requests"]
     index = RequestSummary(ModelIndexRequest)
-    assert await door.enter(index, headers=BEARER) == "key:a"  # of no route
-    forbidden = await door.refusal(RequestSummary(ServerLiveRequest), headers=BEARER)
+    assert await access.enter(index, headers=BEARER) == "key:a"  # of no route
+    forbidden = await access.refusal(RequestSummary(ServerLiveRequest), headers=BEARER)
     assert forbidden.kind is Kind.FORBIDDEN
 
 
 async def test_bytes_are_those_of_the_call() -> None:
-    door = Door(limits=(RateLimit(("*",), bytes=Rate(100, 3600.0, 100)),))
-    await door.enter(headers=BEARER, record=RequestRecord(bytes_in=60))
+    access = Access(limits=(RateLimit(("*",), bytes=Rate(100, 3600.0, 100)),))
+    await access.enter(headers=BEARER, record=RequestRecord(bytes_in=60))
     assert (
-        await door.refusal(headers=BEARER, record=RequestRecord(bytes_in=60))
+        await access.refusal(headers=BEARER, record=RequestRecord(bytes_in=60))
     ).kind is Kind.RATE_LIMITED
-    assert door.reasons == ["bytes"]
+    assert access.reasons == ["bytes"]
 
 
 async def test_who_is_refused_is_not_counted() -> None:
-    door = Door(
+    access = Access(
         AccessRule(("key:a",), ("m",)), limits=(RateLimit(("*",), requests=Rate(1, 3600.0, 1)),)
     )
     for _ in range(3):
         assert (
-            await door.refusal(RequestSummary(InferRequest, "n"), headers=BEARER)
+            await access.refusal(RequestSummary(InferRequest, "n"), headers=BEARER)
         ).kind is Kind.FORBIDDEN
-    assert await door.enter(headers=BEARER)
+    assert await access.enter(headers=BEARER)
 
 
 async def test_a_store_that_is_away_and_closed_lets_nobody_in() -> None:
@@ -255,10 +260,10 @@ async def test_a_store_that_is_away_and_closed_lets_nobody_in() -> None:
 
     store: RateStore = Away()
     limit = RateLimit(("*",), requests=Rate(1, 1.0, 1))
-    door = Door(rates=RateLimits((limit,), store))
-    error = await door.refusal(headers=BEARER)
+    access = Access(rates=RateLimits((limit,), store))
+    error = await access.refusal(headers=BEARER)
     assert error.kind is Kind.OVERLOADED
-    assert door.reasons == ["store_away"]
+    assert access.reasons == ["store_away"]
 
 
 async def test_who_may_not_use_shared_memory_has_his_messages_read() -> None:
@@ -268,13 +273,13 @@ async def test_who_may_not_use_shared_memory_has_his_messages_read() -> None:
         (True, plain, False),
         (True, memory, True),
     ]:
-        door = Door(AccessRule(("*",), operations=operations), has_shared_memory=shares)
-        await door.enter(headers=BEARER)
-        assert door.peek.can_pass_through is forwards
+        access = Access(AccessRule(("*",), operations=operations), has_shared_memory=shares)
+        await access.enter(headers=BEARER)
+        assert access.peek.can_pass_through is forwards
 
 
-async def test_what_is_remembered_of_identities_is_bounded() -> None:
-    door = Door(AccessRule(("cert:*",)))
+async def test_the_cache_of_identities_is_bounded() -> None:
+    access = Access(AccessRule(("cert:*",)))
     for number in range(5000):
-        await door.enter(peer_identity=(f"c{number}",))
-    assert len(door.authenticator._permits) <= 4096
+        await access.enter(peer_identity=(f"c{number}",))
+    assert len(access.authenticator._permits) <= 4096

@@ -6,17 +6,17 @@ import time
 from infergate.runtime.event_loop_lag import EventLoopLagMonitor
 
 
-async def test_a_loop_that_is_held_up_is_told_of() -> None:
+async def test_a_blocked_event_loop_is_reported() -> None:
     late: list[float] = []
-    pulse = EventLoopLagMonitor(late.append)
-    pulse.start()
+    monitor = EventLoopLagMonitor(late.append)
+    monitor.start()
     await asyncio.sleep(0)
     time.sleep(0.6)  # noqa: ASYNC251 - what it is about
     async with asyncio.timeout(20):
         while not late:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert 0.3 <= late[0] < 20
-    pulse.stop()
+    monitor.stop()
     late.clear()
     time.sleep(0.6)  # noqa: ASYNC251
     await asyncio.sleep(0.05)

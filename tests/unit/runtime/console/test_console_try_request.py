@@ -89,62 +89,64 @@ async def ask(
     return answer.status, json.loads(text) if is_json else text.decode()
 
 
-async def tried(running: RunningGateway, **asked: Any) -> Any:
-    status, told = await ask(running, "try", {"inputs": [TENSOR]} | asked)
-    assert status == 200, told
-    return told
+async def tried(running: RunningGateway, **fields: Any) -> Any:
+    status, response = await ask(running, "try", {"inputs": [TENSOR]} | fields)
+    assert status == 200, response
+    return response
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("backend", PROTOCOLS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_both_sides_are_shown(front: RunningGateway, protocol: str, backend: str) -> None:
-    told = await tried(front, protocol=protocol, model=f"to-{backend}")
-    assert (told["outcome"], told["protocol"], told["backend_protocol"]) == (
+    response = await tried(front, protocol=protocol, model=f"to-{backend}")
+    assert (response["outcome"], response["protocol"], response["backend_protocol"]) == (
         "ok",
         protocol,
         backend,
     )
-    assert json.loads(told["result"])["outputs"][0]["data"] == [1, 2.5, -3]
-    assert told["request"]["size"] > 12 or told["request"]["headers"]
-    exchange = told["exchanges"][-1]
+    assert json.loads(response["result"])["outputs"][0]["data"] == [1, 2.5, -3]
+    assert response["request"]["size"] > 12 or response["request"]["headers"]
+    exchange = response["exchanges"][-1]
     assert exchange["backend"] == backend
     assert exchange["answer"]["size"] > 0
     assert exchange["request"]["start"].partition(" ")[0] in {"POST", "gRPC"}
-    assert told["answer"]["start"] in {"HTTP/1.1 200", "HTTP/1.1 200 OK", "gRPC status 0"}
+    assert response["answer"]["start"] in {"HTTP/1.1 200", "HTTP/1.1 200 OK", "gRPC status 0"}
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("protocol", ["graphpipe", "v2-rest"])
 async def test_a_model_is_called_what_was_written(front: RunningGateway, protocol: str) -> None:
     for name in ("a%41", "a/b", "a?b", "größe", "a%"):
-        told = await tried(front, protocol=protocol, model=name, operation="metadata")
+        metadata = await tried(front, protocol=protocol, model=name, operation="metadata")
         is_name = name in {"größe", "a%"}
-        assert told["outcome"] == ("not_found" if is_name else "bad_request")
-        assert (f"no route for model '{name}'" if is_name else "the model name ") in told["error"]
+        assert metadata["outcome"] == ("not_found" if is_name else "bad_request")
+        assert (f"no route for model '{name}'" if is_name else "the model name ") in metadata[
+            "error"
+        ]
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_what_runs_inside_has_one_side(front: RunningGateway) -> None:
-    told = await tried(front, protocol="v2-rest", model="to-embedded", binary=True)
-    assert told["exchanges"] == []
-    assert dict(told["request"]["headers"])["inference-header-content-length"]
+    response = await tried(front, protocol="v2-rest", model="to-embedded", binary=True)
+    assert response["exchanges"] == []
+    assert dict(response["request"]["headers"])["inference-header-content-length"]
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_backend_that_is_away_and_the_one_that_stands_in(front: RunningGateway) -> None:
-    told = await tried(front, protocol="v2-grpc", model="to-gone")
-    assert told["outcome"] == "connect"
-    assert "down" in told["meaning"]
-    assert {each["error"].partition(":")[0] for each in told["exchanges"]} == {"connect"}
+    response = await tried(front, protocol="v2-grpc", model="to-gone")
+    assert response["outcome"] == "connect"
+    assert "down" in response["meaning"]
+    assert {each["error"].partition(":")[0] for each in response["exchanges"]} == {"connect"}
     assert (await tried(front, protocol="v2-grpc", model="saved"))["outcome"] == "ok"
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_headers_choose_a_route(front: RunningGateway) -> None:
     assert (await tried(front, protocol="v2-rest", model="chosen"))["outcome"] == "not_found"
-    told = await tried(front, protocol="v2-rest", model="chosen", headers={"X-Stage": "canary"})
-    assert (told["outcome"], told["route"]) == ("ok", "chosen")
+    headers = await tried(front, protocol="v2-rest", model="chosen", headers={"X-Stage": "canary"})
+    assert (headers["outcome"], headers["route"]) == ("ok", "chosen")
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -153,24 +155,24 @@ async def test_headers_choose_a_route(front: RunningGateway) -> None:
 )
 async def test_other_operations(front: RunningGateway, operation: str) -> None:
     for protocol in ("v2-rest", "v2-grpc"):
-        told = await tried(front, protocol=protocol, model="to-v2-grpc", operation=operation)
-        assert told["outcome"] == "ok", operation
-        assert json.loads(told["result"])
+        response = await tried(front, protocol=protocol, model="to-v2-grpc", operation=operation)
+        assert response["outcome"] == "ok", operation
+        assert json.loads(response["result"])
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_an_example_can_be_sent(front: RunningGateway) -> None:
-    status, told = await ask(front, "try/example", {"model": "to-v2-rest"})
+    status, response = await ask(front, "try/example", {"model": "to-v2-rest"})
     assert status == 200
-    again = await tried(front, protocol="v2-grpc", model="to-v2-rest", inputs=told["inputs"])
+    again = await tried(front, protocol="v2-grpc", model="to-v2-rest", inputs=response["inputs"])
     assert again["outcome"] == "ok"
-    status, told = await ask(front, "try/example", {"model": "nowhere"})
-    assert (status, told["kind"]) == (400, "not_found")
+    status, response = await ask(front, "try/example", {"model": "nowhere"})
+    assert (status, response["kind"]) == (400, "not_found")
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
-    "asked",
+    "fields",
     [
         b"{",
         [],
@@ -193,10 +195,10 @@ async def test_an_example_can_be_sent(front: RunningGateway) -> None:
         {"protocol": "trtis-grpc", "model": "nowhere", "inputs": [TENSOR]},
     ],
 )  # fmt: skip
-async def test_what_cannot_be_sent_is_told(front: RunningGateway, asked: Any) -> None:
-    status, told = await ask(front, "try", asked)
+async def test_an_unsendable_request_is_reported(front: RunningGateway, fields: Any) -> None:
+    status, response = await ask(front, "try", fields)
     assert status == 400
-    assert told["error"]
+    assert response["error"]
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -218,11 +220,11 @@ async def test_so_many_are_under_way_at_once_and_no_more(
         return {}
 
     monkeypatch.setattr("infergate.runtime.console.sources.SingleProcess.run_action", waits)
-    asking = [asyncio.create_task(ask(front, "try", {})) for _ in range(9)]
-    done, _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED, timeout=60)
+    pending = [asyncio.create_task(ask(front, "try", {})) for _ in range(9)]
+    done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED, timeout=60)
     assert [task.result()[0] for task in done] == [503]
     goes_on.set()
-    assert sorted(status for status, _ in await asyncio.gather(*asking)) == [200] * 8 + [503]
+    assert sorted(status for status, _ in await asyncio.gather(*pending)) == [200] * 8 + [503]
     assert (await ask(front, "try", {}))[0] == 200
 
 
@@ -255,8 +257,8 @@ async def test_it_is_off_by_default() -> None:
             },
             stack,
         )
-        status, told = await ask(running, "try", {"protocol": "v2-rest", "inputs": []})
-        assert (status, "listeners.admin.actions" in told) == (403, True)
+        status, response = await ask(running, "try", {"protocol": "v2-rest", "inputs": []})
+        assert (status, "listeners.admin.actions" in response) == (403, True)
 
 
 async def test_the_operator_goes_past_access() -> None:
@@ -279,8 +281,10 @@ async def test_the_operator_goes_past_access() -> None:
             },
             stack,
         )
-        asked = {"protocol": "v2-rest", "model": "identity", "inputs": [TENSOR]}
-        assert (await ask(running, "try", asked))[0] == 401
-        status, told = await ask(running, "try", asked, {CONSOLE_HEADER: "1", "x-api-key": key})
-        assert status == 200, told
-        assert told["outcome"] == "ok"
+        fields = {"protocol": "v2-rest", "model": "identity", "inputs": [TENSOR]}
+        assert (await ask(running, "try", fields))[0] == 401
+        status, response = await ask(
+            running, "try", fields, {CONSOLE_HEADER: "1", "x-api-key": key}
+        )
+        assert status == 200, response
+        assert response["outcome"] == "ok"

@@ -291,7 +291,7 @@ def _cannot(*_: Any) -> Any:
     raise MemoryError
 
 
-async def test_a_caller_that_goes_away_leaves_the_place_in_order(pool: HelperPool) -> None:
+async def test_a_cancelled_caller_releases_its_slot(pool: HelperPool) -> None:
     first = asyncio.create_task(pool.run(None, time.sleep, 0.2))
     while process(pool) is None or process(pool)._result is None:  # noqa: ASYNC110
         await asyncio.sleep(0)
@@ -310,7 +310,7 @@ async def test_jobs_that_wait_are_all_done(pool: HelperPool) -> None:
 async def test_closing_ends_what_is_at_work() -> None:
     pool = HelperPool(2)
     at_work = asyncio.create_task(pool.run(None, time.sleep, 3600))
-    while all(place._starting is None for place in pool._slots):  # noqa: ASYNC110
+    while all(position._starting is None for position in pool._slots):  # noqa: ASYNC110
         await asyncio.sleep(0)
     await pool.close()
     with pytest.raises(GatewayError, match="internal error"):
@@ -321,8 +321,8 @@ async def test_closing_ends_what_is_at_work() -> None:
 
 
 async def test_large_jobs_leave_one_process_to_the_others() -> None:
-    tally = BackendCounters()
-    pool = HelperPool(2, tally)
+    counters = BackendCounters()
+    pool = HelperPool(2, counters)
     large = [
         asyncio.create_task(
             pool.run(None, time.sleep, 3600, client=("bad", str(number)), cost=LARGE_JOB_COST + 1)
@@ -330,43 +330,43 @@ async def test_large_jobs_leave_one_process_to_the_others() -> None:
         for number in range(3)
     ]
     await asyncio.sleep(0)
-    assert tally.queued == 2
+    assert counters.queued == 2
     small = pool.run(None, pow, 2, 3, client=("bad", "another"), cost=LARGE_JOB_COST)
     assert await asyncio.wait_for(small, 60) == 8
     assert not any(each.done() for each in large)
     for each in large:
         each.cancel()
     await asyncio.gather(*large, return_exceptions=True)
-    assert (tally.queued, len(pool._queue)) == (0, 0)
+    assert (counters.queued, len(pool._queue)) == (0, 0)
     await pool.close()
 
 
-async def test_a_full_queue_refuses_and_callers_that_leave_make_room(
+async def test_a_full_queue_rejects_until_a_caller_leaves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(HelperPool.__module__ + ".MAX_WAITING", 2)
-    tally = BackendCounters()
-    pool = HelperPool(1, tally)
+    counters = BackendCounters()
+    pool = HelperPool(1, counters)
     at_work, waits = (asyncio.create_task(pool.run(None, time.sleep, 3600)) for _ in range(2))
     await asyncio.sleep(0)
     with pytest.raises(GatewayError, match="too many long messages") as caught:
         await pool.run(None, pow, 2, 2)
     assert (caught.value.kind, caught.value.retry_after) == (Kind.OVERLOADED, 1.0)
-    assert (tally.queued, tally.queue_rejected) == (1, 1)
+    assert (counters.queued, counters.queue_rejected) == (1, 1)
     waits.cancel()
     await asyncio.gather(waits, return_exceptions=True)
-    assert (tally.queued, len(pool._queue)) == (0, 0)
+    assert (counters.queued, len(pool._queue)) == (0, 0)
     with pytest.raises(GatewayError, match="deadline"):
         await pool.run(time.monotonic() + 0.01, pow, 2, 2)
-    assert (tally.queue_rejected, tally.queue_expired) == (1, 1)
+    assert (counters.queue_rejected, counters.queue_expired) == (1, 1)
     at_work.cancel()
     await pool.close()
 
 
 async def test_a_job_that_is_replaced_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HelperPool.__module__ + ".MAX_WAITING", 2)
-    tally = BackendCounters()
-    pool = HelperPool(1, tally)
+    counters = BackendCounters()
+    pool = HelperPool(1, counters)
     at_work = asyncio.create_task(pool.run(None, time.sleep, 3600))
     await asyncio.sleep(0)
 
@@ -383,7 +383,7 @@ async def test_a_job_that_is_replaced_is_refused(monkeypatch: pytest.MonkeyPatch
             await task
         assert (caught.value.kind, caught.value.retry_after) == (Kind.OVERLOADED, 1.0)
     await asyncio.gather(tasks[1], return_exceptions=True)
-    assert (tally.queued, tally.queue_rejected, len(pool._queue)) == (1, 2, 1)
+    assert (counters.queued, counters.queue_rejected, len(pool._queue)) == (1, 2, 1)
     tasks[2].cancel()
     at_work.cancel()
     await asyncio.gather(tasks[2], return_exceptions=True)
@@ -449,9 +449,9 @@ async def _read(pool: HelperPool | None, codec: Any, vector: Vector) -> str:
 
 async def test_a_long_answer_is_written_there_as_here(pool: HelperPool) -> None:
     tensor = Tensor("OUT", Datatype.FP32, (50_000,), os.urandom(200_000))
-    answer, asked = InferResponse("m", outputs=(tensor,)), ParsedRequest(InferRequest("m"))
-    here = CODEC.build_response(answer, asked)
-    there = await pool.run(None, CODEC.build_response, answer, asked)
+    answer, request = InferResponse("m", outputs=(tensor,)), ParsedRequest(InferRequest("m"))
+    here = CODEC.build_response(answer, request)
+    there = await pool.run(None, CODEC.build_response, answer, request)
     assert join_parts(there.body) == join_parts(here.body)
     assert (there.status, there.headers) == (here.status, here.headers)
 
@@ -459,8 +459,8 @@ async def test_a_long_answer_is_written_there_as_here(pool: HelperPool) -> None:
 class _Budget:
     """One that ``most`` bytes fit in, whoever holds them."""
 
-    def __init__(self, most: int) -> None:
-        self.left = most
+    def __init__(self, maximum: int) -> None:
+        self.left = maximum
         self.refused = asyncio.Event()
 
     def grow(self, size: int) -> None:

@@ -1,0 +1,169 @@
+"""As many requests, or as many bytes of them, as the gateway may hold: more are told at once to
+come again, in each protocol's form, and served when there is room. The admin listener always
+answers."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import grpc
+import pytest
+
+from e2e.running import LISTENERS, Infergate, started_infergate
+from faults import frames
+from faults.payloads import document, tensor
+from faults.peer import Answer, Backend, Client, Connection, post, scripted
+from faults.rpc import Status, call, channel
+from faults.tight import GOOD, PATH, body, head, message
+from faults.watch import metric, refused_by, unharmed, until, well
+from peers.support.process import free_ports
+
+REQUESTS = 3
+BYTES = 1_000_000
+CONFIG = """
+backends:
+  depot: {{protocol: v2-rest, endpoints: ["http://{depot}"], profile: infergate}}
+  ours: {{protocol: builtin}}
+routes:
+  - {{model: slow, backend: depot, rewrite: {{model: m}}}}
+  - {{model: "*", backend: ours}}
+limits: {{in_flight: {requests}, in_flight_bytes: {bytes}B, json: 32MiB}}
+readiness: lenient
+helpers: 0
+"""
+LARGE = body(elements=60_000)
+assert 0.2 * BYTES < len(LARGE) < BYTES
+_, LARGE_FRAME = frames.request_message(250_000)
+
+
+def silent(connection: Connection, backend: Backend) -> None:
+    connection.request()
+    backend.requests.append("asked")
+    connection.gone()
+
+
+@dataclass(frozen=True)
+class Harness:
+    gateway: Infergate
+    raw: str
+    depot: Backend
+
+    def http(self, request: bytes) -> Answer:
+        return post(self.gateway.http, PATH, request)
+
+    def chunked(self, request: bytes) -> Answer:
+        """Of which nothing is announced."""
+        with Client(self.gateway.http) as client:
+            client.send(head("Transfer-Encoding: chunked", length=None))
+            client.send(b"%x\r\n%b\r\n" % (len(request), request))
+            return client.answer()
+
+    def grpc(self, size: int) -> Status:
+        with channel(self.gateway.grpc) as made:
+            return call(made, message(size))
+
+    def frame(self, request: bytes) -> str:
+        with Client(self.raw) as client:
+            client.send(request)
+            return frames.error_in(client)
+
+    def admin(self) -> int:
+        with urllib.request.urlopen(f"http://{self.gateway.admin}/healthz") as answer:
+            return int(answer.status)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Harness]:
+    (port,) = free_ports(1)
+    raw = f'{{{{address: "tcp://127.0.0.1:{port}", model: identity, framing: size-prefixed}}}}'
+    with scripted(silent) as depot:
+        config = CONFIG.format(depot=depot.address, requests=REQUESTS, bytes=BYTES)
+        with started_infergate(config, f"{LISTENERS}  graphpipe: [{raw}]\n") as gateway:
+            harness = Harness(gateway, f"127.0.0.1:{port}", depot)
+            assert harness.http(LARGE).status == 200
+            assert harness.grpc(1).code is grpc.StatusCode.OK
+            yield harness
+            well(gateway)
+
+
+@pytest.fixture
+def harness(running: Harness) -> Iterator[Harness]:
+    """The admin listener answers whatever happens."""
+    with unharmed(running.gateway, running.admin):
+        yield running
+
+
+@contextmanager
+def held(harness: Harness, size: int) -> Iterator[None]:
+    """A client is about to send so much."""
+    with Client(harness.gateway.http) as client:
+        client.send(head(length=size) + b"{")
+        until(lambda: metric(harness.gateway, "infergate_in_flight_bytes") == size, "it is let in")
+        yield
+
+
+def test_the_budget_of_memory_is_spent(harness: Harness) -> None:
+    with held(harness, BYTES * 9 // 10):
+        with refused_by(harness.gateway, "in_flight_bytes"):
+            refused = harness.http(LARGE)
+            assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+            assert str(BYTES) in refused.error
+        with refused_by(harness.gateway, "in_flight_bytes"):
+            assert harness.chunked(LARGE).status == 503
+        with refused_by(harness.gateway, "in_flight_bytes"):
+            results = harness.grpc(100_000)
+            assert results.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert str(BYTES) in results.details
+        with refused_by(harness.gateway, "in_flight_bytes"):
+            assert str(BYTES) in harness.frame(LARGE_FRAME)
+        assert harness.http(GOOD).status == 200, "there is room for small ones"
+        assert harness.grpc(10).code is grpc.StatusCode.OK
+        assert harness.frame(frames.GOOD) == ""
+    until(lambda: metric(harness.gateway, "infergate_in_flight_bytes") == 0, "it is given back")
+    assert harness.http(LARGE).status == 200
+    assert harness.grpc(100_000).code is grpc.StatusCode.OK
+    assert harness.frame(LARGE_FRAME) == ""
+
+
+def test_as_many_requests_as_may_be(harness: Harness) -> None:
+    request = document(tensor())
+    with ExitStack() as stack:
+        for _ in range(REQUESTS):
+            client = stack.enter_context(Client(harness.gateway.http))
+            client.send(head(length=len(request), path="/v2/models/slow/infer") + request)
+        until(lambda: len(harness.depot.requests) == REQUESTS, "they are under way")
+        assert metric(harness.gateway, "infergate_in_flight_requests") == REQUESTS
+        with refused_by(harness.gateway, "in_flight"):
+            refused = harness.http(GOOD)
+            assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+        with refused_by(harness.gateway, "in_flight"):
+            assert harness.grpc(1).code is grpc.StatusCode.UNAVAILABLE
+        with refused_by(harness.gateway, "in_flight"):
+            assert "limit of 3 requests" in harness.frame(frames.GOOD)
+    until(lambda: metric(harness.gateway, "infergate_in_flight_requests") == 0, "they are given up")
+    assert harness.http(GOOD).status == 200
+    assert harness.grpc(1).code is grpc.StatusCode.OK
+    assert harness.frame(frames.GOOD) == ""
+
+
+def test_many_more_at_once_than_may_be(harness: Harness) -> None:
+    """Each is served, or told to come again; nothing else."""
+
+    def ask(number: int) -> int:
+        return harness.http(GOOD if number % 2 else LARGE).status
+
+    limits = ("in_flight", "in_flight_bytes")
+    before = sum(_refused(harness, limit) for limit in limits)
+    with ThreadPoolExecutor(16) as crowd:
+        results = list(crowd.map(ask, range(100)))
+    assert set(results) <= {200, 503}
+    assert 200 in results
+    assert sum(_refused(harness, limit) for limit in limits) == before + results.count(503)
+
+
+def _refused(harness: Harness, limit: str) -> float:
+    return metric(harness.gateway, "infergate_refused_requests_total", limit=limit)
