@@ -223,7 +223,9 @@ class Pool(Generic[PooledT]):
             kind, public = Kind.TIMEOUT, "the backend could not be reached in time"
         try:
             async with asyncio.timeout(limit):
-                connection = await self._open_connection()
+                connection = await open_connection(
+                    self._loop, lambda: self._create(self), self.endpoint, self._tls
+                )
         except OSError as error:
             if not isinstance(error, TimeoutError):
                 kind = Kind.CONNECT
@@ -234,11 +236,6 @@ class Pool(Generic[PooledT]):
         if connection.is_usable:
             self._open.add(connection)
         return connection
-
-    async def _open_connection(self) -> PooledT:
-        return await open_connection(
-            self._loop, lambda: self._create(self), self.endpoint, self._tls
-        )
 
     async def close(self) -> None:
         """Close all connections, including busy ones."""

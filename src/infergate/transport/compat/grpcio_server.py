@@ -16,7 +16,6 @@ import time
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
-    Awaitable,
     Callable,
     Iterable,
     Iterator,
@@ -214,7 +213,7 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         method: str = handler_call_details.method
         if stream_handler(self.app, method, self.admission) is None:
             return self._unary(method)
-        return grpc.stream_stream_rpc_method_handler(self._make_stream(method))
+        return grpc.stream_stream_rpc_method_handler(functools.partial(self._answer_stream, method))
 
     def cancel_with(self, error: GatewayError) -> None:
         """End all active calls with `error`."""
@@ -237,10 +236,7 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
             del self.active[task]
 
     def _make_unary(self, method: str) -> Any:
-        async def respond(message: bytes, servicer_context: Any) -> bytes:
-            return await self._answer(method, message, servicer_context)
-
-        return grpc.unary_unary_rpc_method_handler(respond)
+        return grpc.unary_unary_rpc_method_handler(functools.partial(self._answer, method))
 
     async def _respond(
         self, method: str, message: bytes, context: RequestContext, servicer_context: Any
@@ -271,12 +267,6 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         if response.metadata:
             servicer_context.set_trailing_metadata(metadata.write(response.metadata))
         return _message(response)
-
-    def _make_stream(self, method: str) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
-        async def respond(messages: AsyncIterator[bytes], servicer_context: Any) -> None:
-            await self._answer_stream(method, messages, servicer_context)
-
-        return respond
 
     async def _answer_stream(
         self, method: str, messages: AsyncIterator[bytes], servicer_context: Any
