@@ -90,10 +90,7 @@ class PooledConnection(asyncio.BaseProtocol):
             del waiter  # its error refers to this frame and to frames that hold messages
 
     def _count_bytes(self, size: int) -> bool:
-        """Count ``size`` more bytes of the response.
-
-        If the memory limit refuses them, the exchange fails; return False.
-        """
+        """Count ``size`` more bytes; if memory does not suffice, fail and return False."""
         try:
             self._memory.grow(size)
         except GatewayError as error:

@@ -89,10 +89,7 @@ class FrameUpstream(PooledUpstream):
         super().__init__(self._pools)
 
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
-        """Send a request and return the complete response within ``timeout`` seconds.
-
-        Raises UNSUPPORTED for methods other than POST.
-        """
+        """Exchange within ``timeout`` seconds. Raises UNSUPPORTED for methods other than POST."""
         if wire.method != "POST":
             raise GatewayError(
                 Kind.UNSUPPORTED, "a backend that uses frames does not support this request"

@@ -35,10 +35,7 @@ class ResponseReader(Protocol):
         ...
 
     def end(self) -> None:
-        """Handle the end of the connection, which ends a body without a length.
-
-        Raises ValueError if the response is incomplete.
-        """
+        """Handle the end of the connection. Raises ValueError if the response is incomplete."""
         ...
 
     def take(self) -> bytes:

@@ -165,10 +165,7 @@ def check_head(
 
 
 def check_fields(fields: Sequence[tuple[bytes, bytes]], limits: Limits) -> None:
-    """Check the number and size of parsed header lines. Raises HeadError.
-
-    Each line counts with its ``": "`` and CRLF.
-    """
+    """Check the number and size of header lines, with ``": "`` and CRLF. Raises HeadError."""
     if len(fields) > limits.header_count:
         raise too_many_headers(limits)
     if sum([len(name) + len(value) + 4 for name, value in fields]) > limits.headers:

@@ -53,10 +53,7 @@ _date_lines = _DateLines()
 def response_to_failure(
     failure: BaseException, app: HttpApp, wire: HttpRequest, context: RequestContext
 ) -> HttpResponse:
-    """Return the response to use when the application raised ``failure``.
-
-    Re-raises it if it is the task's own cancellation.
-    """
+    """Return the response to ``failure`` of the application; re-raise the task's cancellation."""
     if isinstance(failure, asyncio.CancelledError):
         task = asyncio.current_task()
         if task is not None and task.cancelling():

@@ -107,10 +107,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         raise NotImplementedError
 
     def _continue(self, *, receiving: bool) -> None:
-        """Continue with the next request, of which bytes may have arrived.
-
-        ``received`` is True inside a receive callback, whose caller continues with those bytes.
-        """
+        """Continue with the next request; ``receiving``: the caller passes on what has arrived."""
         raise NotImplementedError
 
     # ---- called by asyncio

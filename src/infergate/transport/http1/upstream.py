@@ -111,10 +111,7 @@ class Http1Upstream(PooledUpstream):
 async def _decode_content(
     response: HttpResponse, max_bytes: int, memory: MemoryAccount
 ) -> HttpResponse:
-    """Decode the gzip or deflate content encoding of ``response``.
-
-    It is present only if an operator forwards Accept-Encoding.
-    """
+    """Decode the content encoding, present only if an operator forwards Accept-Encoding."""
     data = join_parts(response.body)
     encoding = response.headers["content-encoding"].strip().lower()
     window = zlib_window_bits(encoding, data)

@@ -47,10 +47,7 @@ class BufferPool:
         self._next_sweep = 0.0  # time of the next sweep
 
     def allocate(self, size: int) -> memoryview:
-        """Return a buffer of ``size`` bytes with arbitrary contents.
-
-        Untouched pages of a new buffer use no memory.
-        """
+        """Return a buffer of ``size`` arbitrary bytes. Untouched new pages use no memory."""
         if size < MIN_POOLED_BYTES:
             return allocate_plain(size)
         memory = self._take_unused(size)

@@ -271,10 +271,7 @@ class PendingTransfer:
         self.size = self._remaining = 0
 
     def seconds_left(self, now: float) -> float:
-        """Return how long the client needs for the rest at its rate.
-
-        Infinite if it has paused; 0 as long as the rate is unknown.
-        """
+        """Return how long the rest takes: infinite if paused, 0 while the rate is unknown."""
         if not self.size:
             return 0.0
         if self._client is not None:

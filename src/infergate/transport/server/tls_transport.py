@@ -227,10 +227,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._on_client_end()
 
     def _decrypt(self, buffer: memoryview) -> tuple[int, bool]:
-        """Decrypt into ``buffer``; return the number of bytes, and whether there may be more.
-
-        Raises SSLError.
-        """
+        """Decrypt into ``buffer``; return the size, and whether there is more. Raises SSLError."""
         filled, capacity = 0, len(buffer)
         while filled < capacity:
             try:
@@ -296,10 +293,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._send_encrypted()
 
     def _next_piece(self) -> Buffer:
-        """Return the next data to encrypt.
-
-        Small parts are joined, because each call to OpenSSL starts a new TLS record.
-        """
+        """Return the next data, in as few parts as possible: each starts a new TLS record."""
         waiting, taken, size = self._unsent, [], 0
         while waiting and size < _MAX_PIECE:
             part = waiting.popleft()
