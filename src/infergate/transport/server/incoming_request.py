@@ -28,7 +28,8 @@ class IncomingHttpRequest(IncomingRequest):
     __slots__ = ("body_started_at", "is_complete", "is_http10", "keep_alive", "wire")
 
     def __init__(self, wire: HttpRequest, context: RequestContext, admission: Admission) -> None:
-        super().__init__(context, admission)
+        self.context = context  # not by super(): each request would pay for the call
+        self.account = context.memory = RequestAccount(admission)
         self.wire = wire
         self.is_complete = False
         self.body_started_at = 0.0
