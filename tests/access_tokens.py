@@ -53,7 +53,7 @@ def jwks(*keys: dict[str, Any]) -> bytes:
 
 
 def claims(**changed: Any) -> dict[str, Any]:
-    """Those of a good token; None leaves one out."""
+    """Claims of a valid token; None omits a claim."""
     now = int(time.time())
     fields = {
         "iss": ISSUER,

@@ -83,9 +83,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _is_counted(item: pytest.Item) -> bool:
-    """Whether what it takes counts as covered: what examples that somebody chose take does, of the
-    part that they are about; what a search comes upon may be otherwise the next time. A test that
-    goes the same ways thousands of times is itself marked ``no_cover``."""
+    """Whether coverage counts this test. A search is excluded, as its paths differ from run to
+    run.
+
+    A test that takes the same path thousands of times is marked ``no_cover``.
+    """
     return _is_of_a_part(item.path) and item.get_closest_marker("hypothesis") is None
 
 
@@ -132,8 +134,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _peers_of(item: pytest.Item) -> list[str]:
-    """Those that it names as fixtures; Triton also where it is marked for it, as a parameter is by
-    which a fixture chooses."""
+    """The peers that a test names as fixtures, and Triton if it is marked for it."""
     named = {*getattr(item, "fixturenames", ())} & _PEERS.keys()
     if item.get_closest_marker("triton"):
         named.add("triton")
@@ -199,11 +200,11 @@ def perf_analyzer() -> Installed:
 
 @pytest.fixture(scope="session")
 def deploy_tools() -> Installed:
-    """What looks at deploy/ from outside."""
+    """Tools that check deploy/."""
     return prepare_deploy_tools()
 
 
 @pytest.fixture(scope="session")
 def release_tools() -> Installed:
-    """What makes packages, and lints workflows."""
+    """Tools that build packages and lint workflows."""
     return prepare_release_tools()

@@ -1,4 +1,4 @@
-"""What several end-to-end tests have behind their gateway."""
+"""Backends that several end-to-end tests share."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from faults.rpc import RpcBackend, rpc_backend
 
 @pytest.fixture(scope="module")
 def rpc() -> Iterator[RpcBackend]:
-    """A V2 gRPC server that answers as it is told."""
+    """A V2 gRPC server with scripted responses."""
     with rpc_backend() as backend:
         yield backend

@@ -24,7 +24,7 @@ class Infergate:
     log: Path
 
     def metrics(self) -> str:
-        """What a scrape reads."""
+        """The text of a scrape."""
         with urllib.request.urlopen(f"http://{self.admin}/metrics") as answer:
             return str(answer.read().decode())
 
@@ -39,16 +39,18 @@ listeners:
 
 
 ENGINE = os.environ.get("INFERGATE_ENGINE", "own")
-"""What speaks gRPC in all tests that do not say it themselves."""
+"""The engine that speaks gRPC in all tests that do not choose one."""
 
 
 @contextmanager
 def started_infergate(
     config: str, listeners: str = LISTENERS, engine: str = ENGINE
 ) -> Iterator[Infergate]:
-    """``infergate --config`` on free ports; ``config`` holds backends, routes and the rest. The
-    file is not watched unless it says so: the watch opens descriptors a moment after the start,
-    which tests would count."""
+    """Run ``infergate --config`` on free ports; ``config`` holds backends, routes and the rest.
+
+    The file is not watched by default: the watch opens descriptors shortly after the start, which
+    tests would count.
+    """
 
     def prepare(folder: Path) -> Launch:
         ports = free_ports(3)

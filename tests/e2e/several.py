@@ -58,7 +58,7 @@ class Client:
         await self._writer.drain()
 
     async def status(self) -> int:
-        """Of the next answer, which is read whole."""
+        """The status of the next response, which is read completely."""
         head = await self._reader.readuntil(b"\r\n\r\n")
         length = re.search(rb"(?i)content-length: (\d+)", head)
         assert length, head
@@ -74,7 +74,7 @@ class Client:
 
     @property
     def certificate(self) -> bytes:
-        """What it was shown."""
+        """The certificate that the server presented."""
         shown: bytes = self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         return shown
 
@@ -118,7 +118,7 @@ def connections(pid: int, ports: Collection[int] | None = None) -> int:
 
 
 def is_ready(of: Infergate) -> bool:
-    """/readyz says so."""
+    """Whether /readyz reports ready."""
     connection = http.client.HTTPConnection(of.admin, timeout=20)
     try:
         connection.request("GET", "/readyz")
@@ -128,7 +128,7 @@ def is_ready(of: Infergate) -> bool:
 
 
 def reloaded(running: Infergate) -> dict[str, Any]:
-    """What became of POST /reload."""
+    """The response to POST /reload."""
     connection = http.client.HTTPConnection(running.admin, timeout=30)
     connection.request("POST", "/reload")
     document: dict[str, Any] = json.loads(connection.getresponse().read())

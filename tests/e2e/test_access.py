@@ -1,4 +1,4 @@
-"""Who comes in and who does not, over every protocol and both engines, and what is never told."""
+"""Authentication and authorization over every protocol and both engines; no secret is logged."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ ADD = ModelMetadata(
 
 
 class Keys(BaseHTTPRequestHandler):
-    """Where a token's keys are had."""
+    """The URL of the keys of tokens."""
 
     def do_GET(self) -> None:
         body = jwks(jwk(rsa_key(), kid="1"))
@@ -656,7 +656,7 @@ def test_what_changes_on_the_admin_listener_needs_its_key(harness: Harness) -> N
 
 
 def test_access_is_switched_on_while_infergate_runs() -> None:
-    """By who has a key of the admin listener; a connection that is open is asked, too."""
+    """Only clients with a key of the admin listener may reload, also on open connections."""
     base = """
 backends: {demo: {protocol: builtin}}
 routes: [{model: '*', backend: demo}]

@@ -1,4 +1,4 @@
-"""Identities from certificates: over HTTP, gRPC and raw sockets, which can say so no other way."""
+"""Identities from client certificates over HTTP, gRPC and raw sockets."""
 
 from __future__ import annotations
 

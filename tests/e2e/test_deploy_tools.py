@@ -16,7 +16,8 @@ from peers.support.installed import PROJECT, Installed
 DEPLOY = PROJECT / "deploy"
 OVERLAYS = ("base", "sidecar", "fleet")
 RELEASES = ("1.27", "1.32", "1.37")
-"""Of Kubernetes: the oldest that has all of it, one between, the newest that the tool knows."""
+"""Kubernetes versions: the oldest that is supported, one between, the newest that the tool knows.
+"""
 CUSTOM = {"ServiceMonitor", "PrometheusRule"}
 """Kinds that no Kubernetes knows by itself."""
 

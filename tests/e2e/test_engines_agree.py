@@ -1,6 +1,6 @@
-"""The same calls to a gateway of each engine come to the same: code, words, messages, metadata.
+"""The same calls to a gateway of each engine give the same code, message and metadata.
 
-Where they differ on purpose, decision 14 says so, and no case is made of it here.
+Decision 14 lists the intended differences, which are not tested here.
 """
 
 from __future__ import annotations

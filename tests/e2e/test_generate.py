@@ -302,7 +302,7 @@ def test_a_route_bounds_the_wait_for_each_answer(gateway: Infergate) -> None:
 
 
 def test_a_slow_reader_costs_bounded_memory(gateway: Infergate) -> None:
-    """20,000 answers of 60 KB are there to be had; the reader takes a few."""
+    """The stream has 20,000 responses of 60 KB; the reader takes a few."""
     body = json.dumps(repeated("inside", 20_000, id="p" * 60_000)).encode()
     ask(gateway.http, "inside.repeat", "generate_stream", repeated("inside", 5, id="p" * 60_000))
     with Client(gateway.http) as client, limited_growth(gateway.pid, 64 << 20):

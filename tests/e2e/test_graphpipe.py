@@ -234,7 +234,7 @@ def test_the_tensorflow_operation(server: Server) -> None:
 
 
 def consented(server: Server, head: bytes, body: bytes) -> int:
-    """The status of a request whose body is sent when the server says so."""
+    """The status of a request that sends its body after 100 Continue."""
     with socket.create_connection(("127.0.0.1", server.http), timeout=10) as one:
         one.sendall(head)
         go = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -247,7 +247,7 @@ def consented(server: Server, head: bytes, body: bytes) -> int:
 
 
 def infer(address: str, model: str, inputs: list[dict[str, Any]]) -> tuple[int, Any]:
-    """Over V2 REST: the status and what was told."""
+    """The status and body over V2 REST."""
     request = urllib.request.Request(
         f"http://{address}/v2/models/{model}/infer", json.dumps({"inputs": inputs}).encode()
     )
@@ -291,8 +291,8 @@ routes:
 
 
 class Mute(BaseHTTPRequestHandler):
-    """As graphpipe-py's examples: HTTP/1.0, one connection at a time, answers that end with the
-    connection, no GET, and no word where it is asked for metadata."""
+    """A server as in graphpipe-py's examples: HTTP/1.0, one connection at a time, responses that
+    end with the connection, no GET and no metadata."""
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))

@@ -1,5 +1,5 @@
-"""What GraphPipe's clients were recorded to send, byte for byte, to a running infergate with a V2
-server behind: its models do what the recorded servers did, and the answers are the same.
+"""Recorded requests of GraphPipe's clients, replayed byte for byte to infergate with a V2 server
+behind it. Its models behave as the recorded servers did, and the responses are the same.
 
 *Strategy.* The recordings are the vectors of the codec: ``request-<case>-<server>``, beside it
 mostly ``answer-<case>-<server>``. Each server is a listener of one model, and a gRPC server written
@@ -39,21 +39,21 @@ BAD = sorted(folder.name for folder in VECTORS.glob("bad-*"))
 TAKEN = {
     "goc-f16-go-echo", "goc-scalar-go-echo", "py19-emptyout-go-raw", "py19-nodefout-go-nodef",
 }  # fmt: skip
-"""What the recorded server refused and need not have."""
+"""Requests that the recorded server rejected unnecessarily."""
 MISTAKEN = {
     "py19-cachescalar-go-cache": "its cache gave what it had of another shape",
     "py19-cachestr-go-cache": "its cache spoils strings",
     "py19-multi-oneout-go-typed": "graphpipe-go's Serve does not look at output names",
     "py19-multi-swapped-go-typed": "graphpipe-go's Serve does not look at output names",
 }
-"""Where the recorded server's answer was wrong."""
+"""Requests that the recorded server answered incorrectly."""
 
 
 # ---- the models
 
 
 class Failed(Exception):  # noqa: N818
-    """What the model says."""
+    """The error of the model."""
 
 
 def report(request: pb.ModelInferRequest) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def case(name: str) -> dict[str, Any]:
 
 
 def metadata(server: str) -> dict[str, Any]:
-    """As the server tells it; all of raw echoes share theirs."""
+    """The metadata of the server; all raw echoes share theirs."""
     known = {"go-echo": "goc-f32-go-echo", "go-typed": "goc-two-go-typed"}
     model: dict[str, Any] = case("request-" + known.get(server, "goc-f32-go-raw"))["model"]
     return model
@@ -169,7 +169,7 @@ routes: [{{model: "*", backend: v2}}]
 
 
 class Read(io.BytesIO):
-    """What http.client takes for a socket."""
+    """The socket that http.client reads from."""
 
     def makefile(self, *_: Any, **__: Any) -> Read:
         return self
@@ -242,7 +242,7 @@ def test_an_inference(listeners: Mapping[str, str], name: str) -> None:
 
 
 def due(name: str) -> list[tuple[int, list[int], list[bytes]]]:
-    """What an echo owes that was not recorded; of the other server, what is written here."""
+    """Expected responses that were not recorded."""
     types = {"UINT8": 1, "FP16": 9, "FP32": 10, "BYTES": 12}
     numbers = {
         "py19-multi-go-typed": [[11, 22, 33], [-9, -18, -27]],
@@ -284,7 +284,7 @@ def test_metadata(listeners: Mapping[str, str], name: str) -> None:
 
 @pytest.mark.parametrize("name", BAD)
 def test_mistakes_are_reported(listeners: Mapping[str, str], name: str) -> None:
-    """Where the recorded server closed the connection, most times."""
+    """Requests after which the recorded server usually closed the connection."""
     body = recorded(name).partition(b"\r\n\r\n")[2]
     answer = post(listeners["go-raw"], "/", body)
     if "error" in case(name):

@@ -263,7 +263,7 @@ def test_the_status_of_other_models(old: Old, where: str) -> None:
 
 
 def test_the_status_of_all(old: Old) -> None:
-    """Of what the backends list, under the names that clients use."""
+    """The status lists the backends' models under the names that clients use."""
     status, response = old.status()
     assert code_name(status) == "SUCCESS"
     assert response.ready_state == 2

@@ -345,7 +345,7 @@ def test_a_sequence_named_by_text(triton_client: Client, harness: Harness, backe
     assert harness.inferences() == before
 
 
-# ---- what the server tells of itself ---------------------------------------------------------
+# ---- server metadata ---------------------------------------------------------------------------
 
 
 @both_backends
@@ -409,8 +409,8 @@ def test_model_readiness(any_form: Client, backend: str) -> None:
 
 
 def test_a_server_that_is_not_ready() -> None:
-    """HTTP says so with 400 and NV-Status SUCCESS. By one of the backends being ready, the gateway
-    were ready too."""
+    """HTTP reports it with 400 and NV-Status SUCCESS. With one backend ready, the gateway would be
+    ready too."""
     with (
         started_legacy("--hazard", "not_ready") as server,
         started_infergate(config(server)) as gateway,
@@ -425,7 +425,7 @@ def test_a_server_that_is_not_ready() -> None:
 
 
 def test_the_index_is_the_servers(clients: dict[str, Client]) -> None:
-    """Those called ``simple*`` are asked for over gRPC, the others over HTTP."""
+    """Models called ``simple*`` are requested over gRPC, the others over HTTP."""
     listed = clients["http"].get_model_repository_index()
     same = clients["grpc"].get_model_repository_index(as_json=True)["models"]
     of = {(each["name"], each.get("version", "")): each for each in listed}
@@ -543,7 +543,7 @@ def test_a_header_that_the_server_would_not_take(
 
 @both_backends
 def test_a_model_that_takes_too_long(triton_client: Client, harness: Harness, backend: str) -> None:
-    """The client is told once, and the server asked once."""
+    """The client gets one error, and the server one request."""
     tensor = triton_client.input("INPUT0", ONE, "INT32")
     triton_client.get_model_metadata(f"{backend}-hurried")
     before = harness.inferences()
@@ -645,7 +645,7 @@ def test_a_model_that_was_replaced(changing: Harness) -> None:
 
 
 def test_a_model_that_was_replaced_by_one_of_another_shape(changing: Harness) -> None:
-    """Which only the server can tell: the gateway doubts what it knows."""
+    """Only the server can report it: the gateway doubts its cached metadata."""
     with client_of("grpc", changing.gateway) as triton_client:
 
         def infer(backend: str, size: int) -> Any:

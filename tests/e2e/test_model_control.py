@@ -92,6 +92,12 @@ def triton_client(request: pytest.FixtureRequest, client_map: dict[str, Client])
 
 
 both = pytest.mark.parametrize("backend", ["rest", "grpc"])
+LOADING = [("http", "rest"), ("http.aio", "grpc"), ("grpc", "grpc"), ("grpc.aio", "rest")]
+"""All clients and all pairs of protocols, but not their product: Triton loads slowly."""
+loading = pytest.mark.parametrize(("form", "backend"), LOADING)
+loading_client = pytest.mark.parametrize(
+    ("triton_client", "backend"), LOADING, indirect=["triton_client"]
+)
 
 
 @both
@@ -231,8 +237,7 @@ def listed(triton_client: Client) -> dict[str, tuple[str, str, str]]:
     }
 
 
-@pytest.mark.parametrize("form", FORMS)
-@both
+@loading
 def test_the_index_tells_of_routed_models(
     named: dict[str, Client], form: str, backend: str
 ) -> None:
@@ -251,8 +256,7 @@ def test_the_index_tells_of_routed_models(
     assert listed(triton_client)[model] == ("1", "READY", "")
 
 
-@pytest.mark.parametrize("form", FORMS)
-@both
+@loading
 def test_a_given_configuration_is_loaded_unchanged(
     named: dict[str, Client], form: str, backend: str
 ) -> None:
@@ -271,7 +275,7 @@ def test_a_given_configuration_is_loaded_unchanged(
         triton_client.load_model(model)
 
 
-@both
+@loading_client
 def test_a_model_is_unloaded_and_loaded_with_another_configuration(
     triton_client: Client, backend: str
 ) -> None:
@@ -297,7 +301,7 @@ def ready(triton_client: Client, model: str) -> bool:
     return bool(triton_client.is_model_ready(model))
 
 
-@both
+@loading_client
 def test_files_travel_with_a_model(triton_client: Client, backend: str, triton: Triton) -> None:
     code = b"""
 import numpy as np

@@ -196,7 +196,8 @@ def test_a_backend_that_comes_and_goes() -> None:
 
 
 def test_a_gateway_that_goes(rpc: RpcBackend) -> None:
-    """What it has taken it answers, streams end, new calls meet nobody; and it is gone in time."""
+    """Requests in flight are answered, streams end, new calls are rejected, and the process exits
+    in time."""
     quick, rpc.answer = rpc.answer, rpc.wait
     rpc.entered.clear()
     rpc.release.clear()

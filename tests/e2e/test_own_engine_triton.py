@@ -103,8 +103,7 @@ async def test_the_asyncio_client(gateway: Infergate, compression: str | None) -
 
 @pytest.mark.parametrize("every", [50, 1000])
 def test_pings_while_it_waits(gateway: Infergate, every: int) -> None:
-    """As many as grpcio's client sends when it is told to: it sees to it that they are not too
-    many."""
+    """grpcio's client sends as few pings as it is configured to; it limits them itself."""
     options = tc.KeepAliveOptions(every, 1000, True, 0)
     with tc.InferenceServerClient(gateway.grpc, keepalive_options=options) as client:
         assert client.infer("slow", slow(4), client_timeout=30).as_numpy("OUTPUT0")[0] == 7

@@ -1,5 +1,5 @@
-"""Wheel and source as somebody gets them: in an empty environment, with the newest dependencies and
-with the oldest that pyproject.toml allows."""
+"""Wheel and source distribution in an empty environment, with the newest dependencies and with the
+oldest that pyproject.toml allows."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A minute of ``make soak``: all protocols, about three in a hundred clients broken, servers that
-are killed, cut off and hang, and reloads; nothing fails without a reason, and nothing is left."""
+"""Half a minute of ``make soak``: all protocols, some broken clients, servers that are killed, cut
+off and hang, and reloads; nothing fails without a reason, and nothing is left."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ import pytest
 from e2e.running import ENGINE
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
-PACED = ("--seconds=60", "--rate=10", "--callers=4", "--faults=3", "--outage=6", "--reload=8")
-"""A minute of the clock, but little of the processors, which other tests have at the same time.
-Nothing is judged by how fast it is."""
+PACED = ("--seconds=30", "--rate=10", "--callers=4", "--faults=2", "--outage=5", "--reload=6")
+"""A low rate leaves the processors to the other tests; nothing is judged by its speed."""
 
 
 @pytest.mark.timeout(900)
-def test_a_minute_of_everything() -> None:
+def test_half_a_minute_of_everything() -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "bench.soak", *PACED, "--engine", ENGINE],
         cwd=PROJECT,

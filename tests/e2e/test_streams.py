@@ -358,7 +358,7 @@ def test_mlservers_own_form_is_read(before_mlserver: Infergate) -> None:
 
 
 def plainly(address: str, messages: list[bytes]) -> list[Any]:
-    """What MLServer's own generated client would make of the answers."""
+    """The responses as MLServer's generated client reads them."""
     with channel(address) as made:
         answers = made.stream_stream(METHOD)(iter(messages), timeout=SECONDS)
         return [pb.ModelInferResponse.FromString(answer) for answer in answers]
@@ -502,7 +502,7 @@ def test_each_request_is_logged_with_its_response_count(inside: Infergate) -> No
 
 
 def test_a_slow_reader_costs_bounded_memory(inside: Infergate) -> None:
-    """20,000 answers of 60 KB are there to be had; the reader takes a few."""
+    """The stream has 20,000 responses of 60 KB; the reader takes a few."""
     count, padding = 20_000, "p" * 60_000
     held: queue.Queue[bytes | None] = queue.Queue()
     with channel(inside.grpc) as made, limited_growth(inside.pid, 64 << 20):

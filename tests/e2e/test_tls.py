@@ -80,7 +80,7 @@ def chain(
 ) -> Iterator[Chain]:
     authority = Authority(tmp_path_factory.mktemp("authority"))
     clients = Authority(tmp_path_factory.mktemp("clients"))
-    # The back's certificate is for a name that nobody looks up.
+    # The back's certificate is for a name that is never resolved.
     hidden, shown = authority.issue("back.example"), authority.server()
     ours = clients.issue("one.gateways.example")
     tls = (

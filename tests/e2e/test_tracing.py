@@ -167,7 +167,7 @@ def test_every_worker_tells_of_its_requests(monkeypatch: pytest.MonkeyPatch) -> 
         with started_infergate(CONFIG + "workers: 2\n") as running:
             for _ in range(8):
                 infer(running.http)
-            # One that does not answer a scrape in time is told as it was, or not at all.
+            # A worker that misses a scrape is reported with its last values, or omitted.
             deadline = time.monotonic() + 200
             while 'infergate_limits{limit="in_flight"} 2048.0' not in (result := scrape(running)):
                 assert time.monotonic() < deadline, "of two workers, not of three"

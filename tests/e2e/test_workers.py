@@ -63,7 +63,7 @@ def written(
 
 
 async def spread(running: Infergate, count: int) -> list[Client]:
-    """That many connections, each used once."""
+    """Open ``count`` connections, each used once."""
     clients = [await Client.connected(running.http) for _ in range(count)]
     for each in clients:
         assert await each.ask() == 200

@@ -130,12 +130,12 @@ def in_graphpipe(case: str, names: str, body: bytes | bytearray, *, large: bool 
 _REQ: Final = 44
 _INPUT_NAMES: Final = 56
 _INPUT_TENSORS: Final = 60
-"""Where the fields of what ``pipe`` makes stand; those of a tensor are in its table."""
+"""The positions of the fields that ``pipe`` writes; those of a tensor are in its table."""
 _TYPE, _DATA, _STRINGS = 4, 12, 16
 
 
 def followed(body: bytearray, position: int) -> int:
-    """Where the offset at ``place`` leads."""
+    """The target of the offset at ``position``."""
     return position + int(struct.unpack_from("<I", body, position)[0])
 
 

@@ -69,7 +69,7 @@ EXPECTED = {
 }
 """The statuses of each outcome."""
 RELAYED = re.compile("it broke|busy|full|no such|SHAPE|HTTP 5|http2 header with status")
-"""What the backends below say themselves: told as it is."""
+"""The backends' own error texts, which are passed on."""
 
 
 @dataclass(frozen=True)
@@ -146,8 +146,8 @@ def good_rpc(connection: Connection, backend: Backend) -> None:
 
 @contextmanager
 def black_hole() -> Iterator[str]:
-    """An address where whoever connects hears nothing: those who wait to be accepted are as many as
-    may be, and Linux drops the packets of others."""
+    """An address at which connections get no reply: its backlog is full, and Linux drops further
+    packets."""
     with socket.socket() as listener, ExitStack() as stack:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -201,7 +201,7 @@ def fails_over_grpc(harness: Harness, model: str, kind: str, script: Script) -> 
 
 
 Faults = Mapping[str, tuple[str, Script]]
-"""What a backend does, by name, and how requests then end."""
+"""The behaviour of a backend, by name, and the outcome of its requests."""
 
 
 def over_http(faults: Faults) -> Callable[..., None]:

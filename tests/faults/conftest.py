@@ -40,7 +40,7 @@ def counts(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tight() -> Iterator[Tight]:
-    """Of the engine that the tests run with."""
+    """The engine that the tests run with."""
     with started_tight(ENGINE) as gateway:
         yield gateway
 

@@ -25,7 +25,7 @@ INLINE = 256 * KIB
 MILLION: Final = MAX_BYTES_ELEMENTS
 EMPTY: Final = bytes(4 * MILLION)
 MANY: Final = MAX_ELEMENTS_ON_LOOP
-"""As many elements as the event loop reads itself; below, of unlike lengths."""
+"""The number of elements that the event loop still reads itself."""
 UNLIKE: Final = pack_bytes([b"", b"a"] * (MANY // 2))
 TENSORS = 1024
 

@@ -42,7 +42,7 @@ def answer(client: Client, request: InferRequest = REQUEST) -> Response:
 
 
 def error_in(client: Client, request: InferRequest = REQUEST) -> str:
-    """What the next answer tells of an error."""
+    """The error message of the next response."""
     try:
         answer(client, request)
     except GatewayError as error:

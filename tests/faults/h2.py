@@ -68,7 +68,7 @@ class Frame(NamedTuple):
 
 
 def frames(read: Callable[[int], bytes]) -> Iterator[Frame]:
-    """What the other side sends, until ``read`` raises."""
+    """The frames from the peer, until ``read`` raises."""
     while True:
         head = read(9)
         length = int.from_bytes(head[:3], "big")

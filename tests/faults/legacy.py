@@ -151,7 +151,7 @@ def answer(
     header: Any = None,
     more: Mapping[str, str] | None = None,
 ) -> bytes:
-    """An HTTP answer; a ``header`` or ``status`` that is text is told as it stands."""
+    """An HTTP response; a ``header`` or ``status`` given as text is sent unchanged."""
     response = {
         "NV-InferResponse": header,
         "NV-Status": request_status() if status is None else status,

@@ -239,7 +239,7 @@ def streamed(model: str, count: int, delay: int) -> bytes:
 
 
 async def stream_values(call: Any, limit: int | None = None) -> list[int]:
-    """What the answers of a stream tell, up to ``limit`` of them."""
+    """The values of a stream's responses, up to ``limit`` of them."""
     codec: Any = plugins()["v2-grpc"].create({})
     found: list[int] = []
     with contextlib.suppress(StopAsyncIteration):

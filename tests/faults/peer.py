@@ -31,7 +31,7 @@ class Answer:
 
     @property
     def error(self) -> str:
-        """What the error object says."""
+        """The text of the error object."""
         error = json.loads(self.body)["error"]
         assert isinstance(error, str)
         return error
@@ -59,7 +59,7 @@ class Client:
         self.socket.close()
 
     def some(self) -> bytes:
-        """What comes next; empty at the end."""
+        """The next bytes; empty at the end."""
         if self._held:
             held, self._held = self._held, b""
             return held
@@ -184,7 +184,7 @@ class Connection:
                 self._more()
 
     def cut(self) -> None:
-        """Wake whoever waits here."""
+        """Wake all waiting threads."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 

@@ -32,7 +32,7 @@ from infergate.runtime.assemble import RunningGateway, assemble
 
 QUIET: dict[str, Any] = {"log": {"access": False}, "helpers": 0}
 QUICK = {"interval": "50ms", "timeout": "500ms"}
-"""Of health: tests do not wait for five seconds."""
+"""The interval of health checks, shorter than the usual five seconds."""
 
 
 class Slowed(BuiltinBackend):
@@ -110,7 +110,7 @@ async def replicas(*hosts: str, same_ports: bool = False) -> AsyncIterator[list[
 
 @dataclass
 class Load:
-    """What became of requests."""
+    """Outcomes of requests."""
 
     gateway: RunningGateway
     backend: Backend
@@ -133,7 +133,7 @@ class Load:
         assert isinstance(answer, InferResponse)
 
     async def _others(self) -> None:
-        """Who asks for what needs no endpoint is served, whatever happens to those."""
+        """Requests that need no endpoint succeed whatever happens to the endpoints."""
         gateway = self.gateway.gateway
         inputs = (tensor_from_array("INPUT0", Datatype.INT32, np.zeros(1, np.int32)),)
         while not self._over.is_set():
@@ -259,7 +259,7 @@ async def until(met: Callable[[], bool], what: str) -> None:
 
 
 class Names:
-    """What names stand for; ``addresses`` may be changed."""
+    """The addresses of names; ``addresses`` may be changed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **addresses: list[str]) -> None:
         self.addresses = addresses

@@ -1,5 +1,4 @@
-"""A backend that closes or resets the connection, before an answer or inside one, or while nobody
-asks."""
+"""A backend that closes or resets the connection before or within a response, or while idle."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ RPC: Faults = {
 }  # fmt: skip
 
 OWN = {"GOAWAY": "connect"}
-"""What infergate's own engine tells apart better: the calls it leaves out were not looked at."""
+"""Cases that only infergate's own engine distinguishes; the omitted calls were not processed."""
 
 test_over_http = over_http(HTTP)
 test_over_grpc = over_grpc(RPC, OWN)

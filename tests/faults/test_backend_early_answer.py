@@ -1,5 +1,8 @@
-"""A backend that answers before it has the request: its word is told, whether it then takes the
-rest, leaves it, or closes. Nothing of the request is taken for the next one."""
+"""A backend that responds before it has the whole request, and then reads the rest, leaves it, or
+closes.
+
+The response is passed on, and no rest of the request is mistaken for the next one.
+"""
 
 from __future__ import annotations
 

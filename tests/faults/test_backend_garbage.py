@@ -1,5 +1,7 @@
-"""Backends that speak no HTTP or HTTP/2, or give no answer to what was asked: an error that says
-so, and what follows an answer is never read as the next one."""
+"""Backends that do not speak HTTP or HTTP/2, or whose responses do not fit the request.
+
+The error names the cause, and bytes after a response are never read as the next one.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,7 @@ RPC: Faults = {
 }  # fmt: skip
 
 OWN = {"two messages": "backend_garbage", "bytes after the message": "backend_garbage"}
-"""What infergate's own engine tells apart better: what is too much is seen when it comes."""
+"""Cases that only infergate's own engine distinguishes: it rejects an excess on arrival."""
 
 test_over_http = over_http(HTTP)
 test_over_grpc = over_grpc(RPC, OWN)

@@ -1,5 +1,4 @@
-"""What of a backend's headers is the connection's stays there, and answers before the answer are
-passed over."""
+"""A backend's hop-by-hop headers are not passed on, and interim responses are skipped."""
 
 from __future__ import annotations
 

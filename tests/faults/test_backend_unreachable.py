@@ -1,4 +1,5 @@
-"""Backends that nobody can connect to: nobody listens, nobody answers, or the name is gone."""
+"""Backends that cannot be reached: the port is closed, the host is silent, or the name does not
+resolve."""
 
 from __future__ import annotations
 

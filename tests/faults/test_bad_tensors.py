@@ -103,7 +103,7 @@ class Harness:
             assert client.answer().status == 200
 
     def warm(self) -> None:
-        """What each frontend opens once is open now."""
+        """The frontends' connections are still open."""
         for frontend in FRONTENDS:
             with ExitStack() as stack:
                 result = self.connected(frontend, stack).ask(GOOD[frontend])

@@ -1,5 +1,5 @@
-"""Requests that make a server break off cost nobody else the endpoint; a server that is gone is let
-alone as fast as ever."""
+"""Requests that make a server break off do not eject its endpoint; a dead server is still ejected
+quickly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from infergate.core.request_record import RequestRecord
 
 LOCAL = "127.0.0.1"
 LONGEST_LINE = 8190
-"""As aiohttp and Triton have it."""
+"""The default of aiohttp and Triton."""
 POISON = "x-poison"
 
 

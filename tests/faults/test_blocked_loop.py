@@ -1,5 +1,7 @@
-"""The event loop does nothing for longer than its limits, because the machine is short of time or a
-message costs too much: what came meanwhile is served, and nobody is sent away for being late."""
+"""The event loop is blocked longer than its limits, by a busy machine or an expensive message.
+
+Requests that arrive meanwhile are served, and none is rejected for being late.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ BLOCKED = 1.6
 
 @contextlib.contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """What the block does happens while the process does nothing."""
+    """Run the block while the process is stopped."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -119,7 +121,7 @@ CALLS: dict[str, Callable[[Tight], Iterator[None]]] = {
 
 @pytest.fixture
 def gateway(tight: Tight) -> Iterator[Tight]:
-    """Nobody is served while it is stopped; those who are there are what this is about."""
+    """No request is served while the process is stopped; the test is about those already there."""
     with unharmed(tight, lambda: None):
         yield tight
 
@@ -145,7 +147,7 @@ def test_who_came_meanwhile_is_served(gateway: Tight) -> None:
         ask(gateway)
 
 
-# ---- within the loop, by whoever reads
+# ---- within the loop, by each reader
 
 
 class Blocks(asyncio.Protocol):
@@ -210,7 +212,7 @@ def test_who_came_while_another_was_read_is_served(name: str) -> None:
         good(gateway)
         good_call(gateway)
         held_up = rises(gateway, HELD_UP, by=BLOCKED / 2)
-        with unharmed(gateway, lambda: None), held_up:  # nobody is served while it is blocked
+        with unharmed(gateway, lambda: None), held_up:  # no request is served while it is blocked
             people = (PEOPLE if name == "compat" else PEOPLE | CALLS).values()
             there = [each(gateway) for each in people]
             Blocks.begun.clear()

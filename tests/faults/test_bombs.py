@@ -43,5 +43,5 @@ def test_over_grpc(gateway: Tight) -> None:
         assert status.code is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "larger than max" in status.details
         assert ENGINE == "compat" or "(limits.body)" in status.details
-    if ENGINE == "own":  # grpcio tells nobody
+    if ENGINE == "own":  # grpcio does not report it
         assert counted(gateway, outcome="too_large") == before + 1

@@ -1,5 +1,5 @@
-"""Routes with more than one backend: one that is away has a fallback, a mirror that hangs slows
-nobody, headers and shares choose; over HTTP and gRPC."""
+"""Routes with several backends: fallback, mirror, and choice by header or share, over HTTP and
+gRPC."""
 
 from __future__ import annotations
 

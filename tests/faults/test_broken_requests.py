@@ -1,5 +1,8 @@
-"""What is no HTTP, or could be read as one request here and as two on the way: refused with 400,
-and nothing behind it is served. Other protocols at the wrong port are told apart."""
+"""Bytes that are not HTTP, or that two parsers could read differently, are rejected with 400, and
+nothing after them is served.
+
+Other protocols on the wrong port are recognized.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from faults.tight import CHUNKED, GOOD, LIVE, Tight, head
 from faults.watch import counted, refused_by, rises
 
 HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(193)
-"""What a client that speaks TLS says first."""
+"""The first bytes of a TLS client."""
 REFUSED, REQUESTS = "infergate_refused_connections_total", "infergate_requests_total"
 
 
@@ -95,7 +98,7 @@ def test_an_invalid_host(gateway: Tight, host: str) -> None:
 def test_an_absolute_target_says_which_host_is_meant(
     gateway: Tight, target: str, host: str, status: int
 ) -> None:
-    """RFC 9112, 3.2.2: the Host field is ignored then, so it lets nobody past rebinding's rule."""
+    """RFC 9112, 3.2.2: Host is ignored, so it cannot bypass the check against rebinding."""
     with Client(gateway.admin) as client:
         client.send(f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
         assert client.answer().status == status

@@ -1,6 +1,7 @@
-"""One of several endpoints answers everything with an error for a while, as one whose disk is full
-does: it is let alone soon, and asked again when its time is over; clients of routes that may be
-tried again never notice."""
+"""One of several endpoints responds with errors for a while, as with a full disk.
+
+It is ejected soon and used again afterwards; clients of routes with retries see no error.
+"""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ async def test_every_way(frontend: str, carrier: str, engine: str) -> None:
 
 @pytest.mark.parametrize(("frontend", "carrier"), [("http", "http"), ("grpc", "grpc")])
 async def test_the_first_request(frontend: str, carrier: str) -> None:
-    """Which connects, and asks what kind of server it is. Who asks beside it finds out as well."""
+    """The request that connects and detects the server. A concurrent request detects it as well."""
     async with two() as servers:
         for position in range(1, MAX_STEPS):
             async with started_harness(servers, frontend, carrier, "own", None) as harness:

@@ -92,7 +92,7 @@ def test_descriptors_are_used_up(gateway: Infergate) -> None:
 
 
 def open_descriptors(scraping: Client) -> float:
-    """As a scrape tells it on a connection that is open."""
+    """The count that a scrape reports on an open connection."""
     scraping.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
     return sample(scraping.answer().body.decode(), "infergate_open_descriptors")
 
@@ -105,7 +105,7 @@ def turned_away(address: str) -> None:
 
 @pytest.mark.parametrize(("engine", "http", "calls"), [("own", 2, 1), ("compat", 3, 3)])
 def test_too_many_connections(engine: str, http: int, calls: int) -> None:
-    """Of three. The gRPC library counts its own apart, and tells nobody of them."""
+    """The count of three connections. The gRPC library does not report its own."""
     config = CONFIG + "limits: {connections: 3}\n"
     with started_infergate(config, engine=engine) as gateway, ExitStack() as stack:
         clients = [stack.enter_context(Client(gateway.http)) for _ in range(http)]
@@ -133,7 +133,7 @@ def test_too_many_connections(engine: str, http: int, calls: int) -> None:
 
 
 def is_greeted(address: str) -> bool:
-    """A new client over HTTP/2 is told settings."""
+    """A new HTTP/2 client receives settings."""
     with suppress(ConnectionError), Client(address) as client:
         client.send(h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0))
         return client.some() != b""

@@ -1,9 +1,9 @@
-"""What the most expensive messages cost: the event loop, memory, and clients beside them.
+"""The cost of the most expensive messages: the event loop, memory, and concurrent clients.
 
-*Why.* A few bytes may stand for much work. Whatever a message within the limits asks for, no
-callback of the event loop takes longer than 50 ms of CPU: longer work is for a helper.
-*How.* ``faults.costly`` has the dearest message known of each loop over input; here is a search for
-dearer ones. What it finds becomes a row there.
+A few bytes may cause much work. No message within the limits may block the event loop for more than
+50 ms of CPU; longer work is done by helper processes. ``faults.costly`` has the most expensive
+known message of each loop; this file also searches for more expensive ones, which become rows
+there.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _allowed(worst: Worst) -> int:
 
 
 def _watched(timed: Timed, grows: int) -> AbstractContextManager[None]:
-    """What helpers have seen stays for 30 s for the next such message (docs/limits.md)."""
+    """Memory that helper processes keep for 30 s for the next such message (docs/limits.md)."""
     return unharmed(timed, lambda: good(timed), grows=grows, keeps=grows, opens=OPENS)
 
 
@@ -98,7 +98,7 @@ def test_others_hardly_notice(timed: Timed, name: str) -> None:
 
 LIMITS = event_loop_limits(DEFAULT_LIMITS)
 HEADERS = 64 * KIB
-"""As ``listeners.http`` takes them, where NV-InferRequest is one."""
+"""Requests for ``listeners.http``, which include NV-InferRequest."""
 
 
 def _rest(body: bytes) -> Any:
@@ -197,8 +197,8 @@ def _shielded(codec: Any, wire: Any) -> None:
 
 
 def _seconds(codec: Any, make: Any, data: bytes) -> float:
-    """What the event loop does with a request before its first wait, translated or forwarded, and
-    for an error."""
+    """The event loop's work on a request before its first wait: translated, forwarded, and
+    rejected."""
     longest = 0.0
     for read in (_parsed, _shielded):
         wire = make(data)

@@ -1,5 +1,8 @@
-"""Time: whose deadline counts, what travels upstream, and that nobody computes for a client that
-has left. With a real Triton, and with a gRPC server of ours that tells what it was given."""
+"""Deadlines: which one applies, what is sent upstream, and that work for a client that left is
+cancelled.
+
+With a real Triton, and with a gRPC server that reports what it received.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ def harness(running: tuple[Harness, RpcBackend]) -> Harness:
 
 @pytest.fixture
 def rpc(running: tuple[Harness, RpcBackend]) -> Iterator[RpcBackend]:
-    """As if just started."""
+    """A backend as after its start."""
     backend = running[1]
     good = RpcBackend.answer
     backend.answer = good
@@ -105,7 +108,7 @@ def counting(gateway: Infergate) -> None:
 
 
 def given_up(gateway: Infergate) -> float:
-    """Requests whose time was over, and those whose client said so first."""
+    """Requests that timed out, and those that the client cancelled."""
     return sum(counted(gateway, outcome=each) for each in ("timeout", "cancelled"))
 
 
@@ -137,7 +140,7 @@ def test_a_clients_shorter_deadline_travels_and_ends_the_call(
 def test_a_routes_timeout_stands_for_the_backends(
     harness: Harness, rpc: RpcBackend, model: str, min_seconds: float, max_seconds: float
 ) -> None:
-    """``plain`` has none of its own; nobody else sets a shorter one."""
+    """``plain`` has no timeout, and no client sets a shorter one."""
     before = counted(harness.gateway, route=model, outcome="ok")
     assert call(harness.channel, infer_message(model), timeout=LONG).code is grpc.StatusCode.OK
     assert post(harness.gateway.http, f"/v2/models/{model}/infer", document(tensor())).status == 200

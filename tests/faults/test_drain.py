@@ -71,7 +71,7 @@ def started_harness(engine: str, delay: str, timeout: str) -> Iterator[Harness]:
 
 
 async def statuses(harness: Harness, channel: grpc.aio.Channel) -> list[int]:
-    """What each protocol says of readiness."""
+    """The readiness in each protocol."""
     found = []
     for address, path in (
         (harness.gateway.http, "/v2/health/ready"),
@@ -92,7 +92,7 @@ def logged(gateway: Infergate, text: str) -> bool:
 
 
 def scraped(scraping: Client, name: str) -> float:
-    """On a connection from before: the admin listener ends last, but lets nobody in any more."""
+    """On an existing connection: the admin listener closes last, but accepts no new connections."""
     scraping.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
     return sample(scraping.answer().body.decode(), name)
 
@@ -120,7 +120,7 @@ async def test_every_message_of_fifty_streams_arrives(engine: str) -> None:
 
 
 async def drained(harness: Harness, raw: Client, scraping: Client) -> None:
-    """All that was asked over HTTP and gRPC is answered; what ``raw`` asks for is not there yet."""
+    """All HTTP and gRPC requests are answered; the one on ``raw`` has not arrived."""
     async with grpc.aio.insecure_channel(harness.gateway.grpc) as channel:
         assert await statuses(harness, channel) == [200, 200, 200, 1, 1]
         idle, kept = Connection(harness.gateway.http), Connection(harness.gateway.http)
@@ -142,7 +142,7 @@ async def drained(harness: Harness, raw: Client, scraping: Client) -> None:
         await asyncio.to_thread(until, lambda: logged(harness.gateway, "draining"), "it begins")
         refused = await statuses(harness, channel)
         assert refused == [400, 400, 503, 2, 0], "not ready, but served while it waits"
-        # Then the idle connection is closed, and nobody new is let in.
+        # Then the idle connection is closed, and new connections are refused.
         assert await idle.ended()
         await idle.close()
         with pytest.raises(ConnectionRefusedError):

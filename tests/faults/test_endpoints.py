@@ -16,7 +16,7 @@ from infergate.core.errors import GatewayError, Kind
 
 LOCAL = "127.0.0.1"
 FIVE = 5
-"""Requests that one that ends may still decline, before it is let alone."""
+"""Requests that a stopping endpoint may still decline before it is ejected."""
 WAYS = [("http", "own"), ("http", "compat"), ("grpc", "own"), ("grpc", "compat")]
 ways = pytest.mark.parametrize(("carrier", "engine"), WAYS)
 
@@ -219,7 +219,7 @@ async def test_a_pod_that_leaves_finishes_what_it_has(
             slow = asyncio.ensure_future(load.ask())
             await until(lambda: load.figures()[0].active == 1, "it is under way")
             names.addresses[PODS] = [hosts[1]]
-            before = names.requests  # the next one is told of it, and taken in before the one after
+            before = names.requests  # a lookup in progress may miss the change
             await until(lambda: names.requests >= before + 2, "the name was looked up")
             await load.ask()
             assert pods[1].connections() >= 1

@@ -1,6 +1,5 @@
-"""As many requests, or as many bytes of them, as the gateway may hold: more are told at once to
-come again, in each protocol's form, and served when there is room. The admin listener always
-answers."""
+"""The limits of concurrent requests and of their bytes: requests beyond them are rejected at once,
+in each protocol's form, and served later. The admin listener always responds."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ class Harness:
         return post(self.gateway.http, PATH, request)
 
     def chunked(self, request: bytes) -> Answer:
-        """Of which nothing is announced."""
+        """Requests without an announced length."""
         with Client(self.gateway.http) as client:
             client.send(head("Transfer-Encoding: chunked", length=None))
             client.send(b"%x\r\n%b\r\n" % (len(request), request))

@@ -56,7 +56,7 @@ def harness() -> Iterator[Harness]:
 
 @pytest.fixture(autouse=True)
 def all_counted(harness: Harness) -> Iterator[None]:
-    """Somebody's mistakes are counted as such, and none as ours."""
+    """Client errors are counted as such, and none as internal errors."""
     before = counted(harness.gateway, outcome="bad_request")
     yield
     assert counted(harness.gateway, outcome="bad_request") > before

@@ -40,7 +40,7 @@ def counted_rejection(gateway: Tight, reason: str) -> contextlib.AbstractContext
 
 
 def counting(gateway: Tight) -> contextlib.AbstractContextManager[None]:
-    """grpcio may refuse it, and tells nobody."""
+    """grpcio may reject it without a log line."""
     if ENGINE == "compat":
         return lets_go(gateway, "grpc")
     return rises(gateway, REQUESTS, operation="server_live", protocol="v2-grpc", outcome="ok")

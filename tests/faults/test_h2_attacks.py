@@ -258,7 +258,7 @@ def test_messages_that_drip(gateway: Tight, method: str) -> None:
 
 
 def whole_frames(came: bytes) -> Iterator[h2.Frame]:
-    """Those of ``came`` that are here."""
+    """The frames of ``came`` that are expected."""
     read = io.BytesIO(came)
 
     def exactly(count: int) -> bytes:
@@ -291,7 +291,7 @@ def stream_attacks(gateway: Tight) -> list[bytes]:
 
 
 def test_a_reader_of_one_byte(gateway: Tight) -> None:
-    """It is served as slowly as it reads, nobody else is, and each byte is worth one frame."""
+    """It is served as slowly as it reads, alone, and each byte costs one frame."""
     whole = h2.message(message(200))
     handled = rises(gateway, REQUESTS, protocol="v2-grpc", outcome="ok")
     with handled, Client(gateway.grpc) as client:
@@ -312,10 +312,10 @@ def test_a_reader_of_one_byte(gateway: Tight) -> None:
 
 @pytest.mark.parametrize("first", [0, 1, 2**31 - 1], ids=["closed", "a byte", "wide"])
 def test_readers_that_stop(gateway: Tight, first: int) -> None:
-    """A hundred answers of 128 KiB that nobody takes: given up, by streams or by the connection."""
+    """A hundred unread responses of 128 KiB: the streams or the connection are closed."""
     whole = h2.message(message(64 * 1024))
     slow = rises(gateway, REFUSED, listener="grpc", reason="slow_reader")
-    if first > 1:  # where the sockets' buffers hold all of it, nobody has to wait
+    if first > 1:  # no wait where the socket buffers hold all of it
         slow = lets_go(gateway, "grpc")
     with slow, Client(gateway.grpc) as client:
         client.send(h2.PREFACE + settings((4, first)))

@@ -1,6 +1,8 @@
-"""Floods of HTTP/2 frames, each of which costs more than its bytes, on whichever engine: nobody
-else waits, and memory stays. (More, and how each ends on infergate's own engine, in
-test_h2_attacks.)"""
+"""Floods of expensive HTTP/2 frames on either engine: other clients do not wait, and memory is
+bounded.
+
+test_h2_attacks has more of them for infergate's own engine.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections on which nothing is asked: closed in time, without a word, and counted."""
+"""Connections without requests are closed in time and counted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_one_to_the_admin_listener(gateway: Tight) -> None:
         assert client.rest() == b""
 
 
-# ---- gRPC, whose library tells nobody
+# ---- gRPC, whose library does not report them
 
 
 def counted_close(gateway: Tight, name: str, **labels: str) -> AbstractContextManager[None]:
@@ -58,7 +58,7 @@ def test_one_that_does_not_greet_over_grpc(gateway: Tight, greeting: bytes) -> N
 
 
 def test_one_that_vanishes_over_grpc(gateway: Tight) -> None:
-    """It is asked whether it is still there, and does not answer."""
+    """It does not respond to a keepalive ping."""
     with counted_close(gateway, IDLE, listener="grpc"), Client(gateway.grpc) as client:
         client.send(h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0))
         client.rest()

@@ -54,7 +54,7 @@ log: {{access: false}}
 KILLED = 3
 """All there are, one at a time."""
 CLIENTS = 4
-"""Of each kind."""
+"""One backend of each kind."""
 OPENS = 40
 """Connections to three servers, for sixteen clients."""
 _SIXTEEN: dict[str, Any] = {"shape": [1, 16], "data": list(range(16))}
@@ -85,7 +85,7 @@ def triton(ports: Sequence[int]) -> AbstractContextManager[Process]:
 
 
 def message(route: str) -> bytes:
-    """What BODY is over gRPC."""
+    """BODY as a gRPC message."""
     made = pb.ModelInferRequest(model_name=route)
     for name in ("INPUT0", "INPUT1"):
         made.inputs.add(name=name, datatype="INT32", shape=[1, 16])
@@ -94,8 +94,8 @@ def message(route: str) -> bytes:
 
 
 class Load:
-    """Clients that ask until they are told to stop. ``told`` counts answers, by route and by what
-    was told."""
+    """Clients that send requests until stopped. ``responses`` counts responses by route and
+    outcome."""
 
     def __init__(self, gateway: Infergate, made: grpc.Channel) -> None:
         self._gateway = gateway

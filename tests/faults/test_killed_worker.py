@@ -41,7 +41,7 @@ CONNECTIONS = 4
 
 @pytest.fixture
 def crashing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """As long as this file is there, workers end when they begin."""
+    """While this file exists, workers exit when they start."""
     file = tmp_path / "crash"
     (tmp_path / "sitecustomize.py").write_text(CRASHING.format(file=str(file)))
     path = os.environ.get("PYTHONPATH", "")
@@ -51,10 +51,10 @@ def crashing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @dataclass
 class Counters:
-    """What one client has seen."""
+    """The observations of one client."""
 
     answers: int = 0
-    told: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
     """How its connections were lost: gRPC may send once more on one that is."""
 
 
@@ -96,7 +96,7 @@ class Load:
                 counters.answers += 1
                 await asyncio.sleep(0.002)
             except (ConnectionError, asyncio.IncompleteReadError) as error:
-                counters.told.append(repr(error))
+                counters.lost.append(repr(error))
                 client.close()
                 client = await Client.connected(self._running.http)
         client.close()
@@ -113,12 +113,11 @@ class Load:
                 except grpc.aio.AioRpcError as error:
                     if error.code() is not grpc.StatusCode.UNAVAILABLE:
                         raise
-                    counters.told.append(error.details() or "")
+                    counters.lost.append(error.details() or "")
 
 
 async def test_a_killed_worker_is_replaced_unnoticed(crashing: Path) -> None:
-    """Of the processes the supervisor's memory and descriptors are watched, and the descriptors of
-    the worker that takes the other's place."""
+    """The supervisor's memory and descriptors are checked, and those of the replacing worker."""
     with several() as running:
         mine, theirs = descriptors(running.pid), max(map(descriptors, workers(running)))
         with done.watching(), limited_growth(running.pid, 64 * MIB):
@@ -142,21 +141,21 @@ async def one_is_killed(running: Infergate) -> int:
     kill(killed)
     await load.more(20)
     tallies = (*load.over_http, *load.over_grpc)
-    losers = [each for each in tallies if each.told]
+    losers = [each for each in tallies if each.lost]
     assert abs(len(losers) - CONNECTIONS) <= 1, tallies  # half of all, as they were spread,
-    assert max(len(each.told) for each in load.over_http) == 1, tallies  # and only once
+    assert max(len(each.lost) for each in load.over_http) == 1, tallies  # and only once
     await asyncio.to_thread(until, lambda: is_ready(running), "another worker serves")
     assert other in workers(running)
     assert value(running, "infergate_workers") == 2
     assert metric(running, "infergate_worker_restarts_total") == 1
     await load.end()
     assert requests(running) > counted  # what the killed one had told is not forgotten
-    assert [each for each in tallies if each.told] == losers
+    assert [each for each in tallies if each.lost] == losers
     return other
 
 
 async def crash_again_and_again(running: Infergate, crashing: Path) -> None:
-    crashing.touch()  # noqa: ASYNC240 - nobody waits
+    crashing.touch()  # noqa: ASYNC240 - no task waits
     killed, other = workers(running)
     kill(killed)
 
@@ -171,7 +170,7 @@ async def crash_again_and_again(running: Infergate, crashing: Path) -> None:
     client.close()
     assert not is_ready(running)
     assert value(running, "infergate_workers") == 1
-    crashing.unlink()  # noqa: ASYNC240 - nobody waits
+    crashing.unlink()  # noqa: ASYNC240 - no task waits
     await asyncio.to_thread(until, lambda: is_ready(running), "it has recovered")
     assert other in workers(running)
 

@@ -51,7 +51,7 @@ limits: {body: 1MiB}
 """
 MIB = 1 << 20
 REFUSED: list[str] = []
-"""What was refused as INVALID_ARG over HTTP."""
+"""Requests that are rejected as INVALID_ARG over HTTP."""
 STREAM = f"/{SERVICE}/StreamInfer"
 
 
@@ -88,7 +88,7 @@ def good(gateway: Infergate) -> None:
 
 
 def is_bare(answer: Answer, status: int = 400) -> None:
-    """As what reaches no handler is answered."""
+    """Responses to requests that no handler claims."""
     assert answer.status == status
     assert not set(answer.headers) & {"nv-status", "nv-inferresponse"}
     assert answer.body == b""
@@ -187,7 +187,7 @@ def test_a_header_twice(gateway: Infergate) -> None:
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_a_header_over_the_limit(gateway: Infergate, over: int) -> None:
-    """As large as the API's clients need it, on their listener; pipelined, too."""
+    """Headers as large as the API's clients need, on their listener; also pipelined."""
     lines = ["Host: x", f"Content-Length: {len(NUMBERS)}", f"NV-InferRequest: {SIMPLE} #"]
     headroom = 64 * 1024 - sum(len(line) + len("\r\n") for line in lines)
     head = "\r\n".join(["POST /api/infer/simple HTTP/1.1", *lines]) + "x" * (headroom + over)
@@ -597,7 +597,7 @@ def test_connections_close_when_requested(gateway: Infergate, version: str, more
 
 
 def test_pipelined_requests_are_not_lost(gateway: Infergate) -> None:
-    """As they are by the servers."""
+    """The servers' own responses."""
     one = f"{ASKS}Content-Length: {len(NUMBERS)}\r\n\r\n".encode() + NUMBERS
     live = b"GET /api/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
     with Client(gateway.http) as client:
@@ -761,7 +761,7 @@ def test_errors_among_good_ones_in_order(rpc: grpc.Channel) -> None:
 
 
 def test_a_message_that_is_none_ends_the_stream(rpc: grpc.Channel) -> None:
-    """What was asked before it is answered first."""
+    """Requests sent before it are answered first."""
     good = old_message("simple")
     codes, status = streamed(rpc, good, good, b"\xff", good)
     assert codes == ["SUCCESS", "SUCCESS"]

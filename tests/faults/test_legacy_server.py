@@ -76,13 +76,13 @@ EXPECTED: dict[str, tuple[int, str, str]] = {
     "not_found": (404, "NOT_FOUND", "UNAVAILABLE"),
     "unsupported": (501, "UNIMPLEMENTED", "UNSUPPORTED"),
 }
-"""What each outcome is over V2 REST, over V2 gRPC and in a legacy RequestStatus."""
+"""Each outcome over V2 REST, over V2 gRPC and in a legacy RequestStatus."""
 GOOD = {"v2-rest": 200, "v2-grpc": "OK", "trtis-http": "SUCCESS", "trtis-grpc": "SUCCESS"}
 RELAYED = re.compile(
     "SHAPE|it broke|busy|not that|unknown model|and no message|the backend answered"
     "|cannot parse the request"
 )
-"""What the servers below say themselves: told as it is."""
+"""The servers' own error texts, which are passed on."""
 
 
 def code_of(protocol: str, kind: str) -> int | str:
@@ -104,7 +104,8 @@ class Harness:
     pool: ThreadPoolExecutor
 
     def fails(self, model: str, kind: str, *, asks: int = 1) -> None:
-        """``model`` fails so in every protocol; its server is asked ``asks`` times for each."""
+        """``model`` fails with this outcome in every protocol; its server gets ``asks`` requests
+        for each."""
         backend: Any = self.http if model.startswith("http.") else self.rpc
         name = "depot" if model.startswith("http.") else "shop"
         before = len(backend.requests)
@@ -520,7 +521,7 @@ DOCUMENT = document(
 def test_a_chunked_request_has_a_length_for_the_server(
     hazardous: Pair, path: str, header: str, body: bytes
 ) -> None:
-    """Which dies of one that has none."""
+    """The crash of a server without a status."""
     lines = f"POST {path} HTTP/1.1\r\nHost: x\r\n{header}\r\nTransfer-Encoding: chunked\r\n\r\n"
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
     with Client(hazardous.gateway.http) as client:
@@ -663,7 +664,7 @@ def test_a_server_that_dies_and_comes_back() -> None:
 
 
 _BROKEN_CALL = ("backend_garbage", "connect", "no_backend")
-"""What a call is whose connection breaks, by what grpcio makes of it."""
+"""The outcome of a call whose connection breaks, as grpcio reports it."""
 
 
 def _inferences(server: LegacyServer) -> int:

@@ -36,8 +36,7 @@ BUDGET = 64 * MIB
 BODY = 12 * MIB
 CROWD = 24
 PLAIN = 64 * MIB
-"""What the processes may hold beside the budget: memory that is kept for the next ones, helpers'
-own, and what sockets hold."""
+"""Memory of the processes beside the budget: caches, helper processes and socket buffers."""
 CONFIG = f"""
 backends:
   silent: {{{{protocol: v2-rest, endpoints: ["http://{{silent}}"], profile: infergate}}}}
@@ -127,7 +126,7 @@ class Harness:
         return rest and self.held() >= held + MIB
 
     def memory(self) -> int:
-        """Of the process and its helpers."""
+        """The memory of the process and its helpers."""
         pids = [self.gateway.pid, *children(self.gateway.pid)]
         return sum(map(resident, pids))
 
@@ -162,8 +161,7 @@ def crowd(harness: Harness, wanted: bytes, stack: ExitStack, count: int = CROWD)
 
 @pytest.mark.parametrize("model", ["fwd", "tr", "chatty"])
 def test_what_waits_for_a_backend_that_says_nothing(harness: Harness, model: str) -> None:
-    """What was inflated, and what the backend has answered so far, is held, counted, and no more
-    than the budget."""
+    """Decompressed bytes and received response bytes are held and counted, within the budget."""
     before = harness.memory()
     with ExitStack() as stack:
         with refused_by(harness.gateway, "in_flight_bytes"):

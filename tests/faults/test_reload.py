@@ -1,4 +1,4 @@
-"""Reloads that fail, and those that change the listeners: nobody is refused who was served."""
+"""Reloads that fail, and those that change the listeners: clients that were served stay served."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Harness:
         return document
 
     def replace(self, text: str) -> None:
-        """As editors do: another file takes its name."""
+        """Replace the file by renaming, as editors do."""
         other = self.file.with_suffix(".new")
         other.write_text(text)
         other.rename(self.file)

@@ -1,5 +1,5 @@
-"""Fifty reloads while clients of every protocol ask, keep their connections and stream: nobody
-notices, and nothing is left behind."""
+"""Fifty reloads while clients of every protocol send requests and stream: none fails, and nothing
+leaks."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_fifty_reloads_under_mixed_load(harness: Harness) -> None:
 
 @pytest.mark.peers
 async def test_reloads_of_two_workers_under_mixed_load(behind: Infergate) -> None:
-    """Each is told when both serve the new one; requests find either on the way."""
+    """A reload is reported once both workers have it; until then either configuration serves."""
     with started_harness(behind, "own", f"{FRONT}workers: 2\n") as harness:
         load, gateway = Load(), harness.gateway
         addresses = {"http": gateway.http, "grpc": gateway.grpc, "frames": harness.frames}

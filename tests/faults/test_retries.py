@@ -1,6 +1,8 @@
-"""Endpoints that refuse, break off, decline or are slow, beside one that is good, and backends that
-are sent too much: what is tried again, what is not, and what clients are told. Over HTTP and gRPC,
-by both engines; every fault has two endpoints of its own."""
+"""Retries: endpoints that refuse, break off, decline or are slow beside a healthy one, and
+overloaded backends.
+
+Over HTTP and gRPC, with both engines; every fault has two endpoints of its own.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ ROUTES = {
     "short": "timeout: 200ms",
 }
 ALONE = "health: {checks: never}, outliers: {consecutive_errors: 0}"
-"""Else endpoints would be let alone that are to fail."""
+"""Failing endpoints must not be ejected here."""
 MANY = 12
 
 
@@ -55,7 +57,7 @@ GOOD: dict[str, Script] = {"rest": good_http, "grpc": good_rpc}
 
 @dataclass(frozen=True)
 class Reported:
-    """What a client was told: an HTTP status or a gRPC code, and headers or details."""
+    """A client's response: an HTTP status or a gRPC code, and headers or details."""
 
     status: object
     words: str
@@ -252,7 +254,7 @@ def test_a_declined_request_is_retried_only_where_that_is_safe(harness: Harness,
 
 
 def test_a_call_that_the_server_did_not_look_at_was_not_sent(harness: Harness) -> None:
-    """REFUSED_STREAM and a GOAWAY before the call say so (RFC 9113, 8.7)."""
+    """After REFUSED_STREAM, or a GOAWAY before the call, it was not processed (RFC 9113, 8.7)."""
     before = harness.retries("grpc", "silent", "not_sent")
     if harness.engine == "compat":
         pytest.skip("grpcio does not tell")
@@ -324,7 +326,7 @@ def test_a_stream_is_retried_only_before_its_first_response(harness: Harness) ->
         come.wait(20)
 
     def streamed(script: Script) -> tuple[int, str, int]:
-        """How many answers, the error after them, and how often a backend was asked."""
+        """The number of responses, the error after them, and the number of backend requests."""
         for backend in backends:
             backend.requests.clear()
             backend.use(script)
@@ -410,7 +412,7 @@ def test_a_hedge_wins_and_the_slow_try_is_cancelled(harness: Harness, kind: str)
 
     def http(connection: Connection, backend: Backend) -> None:
         connection.request()
-        connection.gone()  # HTTP/1.1 has no other way to say so
+        connection.gone()  # HTTP/1.1 has no other signal
         cancelled.set()
 
     def rpc(connection: Connection, backend: Backend) -> None:

@@ -1,6 +1,5 @@
-"""Clients that are slow to say what they want: within a head, a body, a chunk or a frame, stopping
-or dripping. They are told so in time, over HTTP and on raw sockets (HTTP/2's are in
-test_h2_attacks)."""
+"""Slow clients that stall or drip within a head, a body, a chunk or a frame get an error in time,
+over HTTP and on raw sockets. test_h2_attacks has those of HTTP/2."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Clients that announce long bodies, or send most of them, and let the rest drip: they hold the
-memory budget only as long as nobody else needs it."""
+"""Clients that announce long bodies and let the rest drip hold the memory budget only until other
+clients need it."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ class Drippers:
 
 @pytest.mark.parametrize("drip", DRIPS)
 def test_memory_is_not_held_by_dripping(harness: Tight, drip: str) -> None:
-    """Whoever asks is refused at first, served within seconds, and from then on. A client that
-    sends at its own steady rate, though it takes seconds, is not cut off."""
+    """A new client is rejected at first, then served within seconds. A client that sends at its
+    own steady rate is not cut off."""
     kind, begin, piece = DRIPS[drip]
     address = {"http": harness.http, "grpc": harness.grpc, "raw": harness.raw}[kind]
     with (

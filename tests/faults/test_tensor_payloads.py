@@ -37,7 +37,8 @@ models:
 limits: {{body: 128KiB}}
 """
 ROUTES = ("fwd.rest", "tr.rest", "fwd.grpc", "tr.grpc")
-"""Of those two of the frontend's own protocol one is forwarded, all others are translated."""
+"""The backend of the frontend's own protocol gets forwarded requests, all others translated ones.
+"""
 WRONG = (
     "bad_request", "too_large", "not_found", "unsupported", "unsupported_encoding",
     "method_not_allowed",

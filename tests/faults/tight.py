@@ -133,5 +133,5 @@ def good_frame(gateway: Tight) -> None:
 
 
 def frame(length: int) -> bytes:
-    """What announces a frame."""
+    """The header of a frame."""
     return struct.pack("<I", length)

@@ -1,6 +1,9 @@
-"""``python -m faults.timed PORT ARGUMENT…``: infergate on asyncio's own loop, whose callbacks
-are measured. Whoever connects to PORT gets the costliest since the last time, in seconds of CPU, as
-one line of JSON."""
+"""``python -m faults.timed PORT ARGUMENT…``: run infergate on asyncio's loop and measure its
+callbacks.
+
+A connection to PORT receives the most expensive one since the last connection, in seconds of CPU,
+as one line of JSON.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ def calibrated() -> float:
 
 
 def answer(listener: socket.socket) -> None:
-    """Tell whoever asks, and begin anew."""
+    """Report the worst callback, and start over."""
     while True:
         accepted, _ = listener.accept()
         with accepted:

@@ -1,5 +1,5 @@
-"""A process seen from outside: whether it lives, what it holds, what it counted, and that a fault
-which one client or server makes is nobody else's."""
+"""Observes a process from outside: its liveness, resources and counters, and that a fault caused
+by one client or server affects no other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECONDS = 60.0
 """How long a condition may take to come true before the test gives up on it."""
 MIB = 1 << 20
 KEEPS = {"own": 24, "compat": 64}[ENGINE] * MIB
-"""Of memory, which comes back in large pieces. grpcio keeps some of what its messages took."""
+"""Memory comes back in large pieces, and grpcio keeps some of what its messages took."""
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _PAUSE = 0.1
 """Seconds between two requests of who is there as well."""
@@ -27,7 +27,7 @@ _PAUSE = 0.1
 
 @dataclass
 class Done:
-    """What tests have done so far, by which conftest sees what each of them has."""
+    """The number of faults so far, by which conftest checks that each test has one."""
 
     begun: int = 0
     """How often something was to be as before."""
@@ -38,7 +38,7 @@ class Done:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """What the block does is held to what every fault is held to."""
+        """Check the block as every fault is checked."""
         self.begun += 1
         self.open += 1
         try:
@@ -61,7 +61,7 @@ def until(met: Callable[[], bool], what: str) -> None:
 
 
 def open_files(pid: int) -> list[str]:
-    """What each descriptor of a process stands for, but for those that close meanwhile."""
+    """The target of each open descriptor of a process."""
     held = []
     for each in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -106,15 +106,14 @@ def children(pid: int) -> list[int]:
 
 @contextmanager
 def descriptors_come_back(pid: int) -> Iterator[None]:
-    """What the block makes the process open is closed again soon after."""
+    """Descriptors that the process opens in the block are closed soon afterwards."""
     before = descriptors(pid)
     yield
     until(lambda: descriptors(pid) <= before, f"descriptors are back to {before}")
 
 
 def complaints(gateway: Infergate) -> str:
-    """What the log tells of bugs: nothing, one hopes. (Lines of requests may tell of a
-    backend's.)"""
+    """Bugs that the log reports: none is expected. Request lines may report a backend's."""
     log = gateway.log.read_text(errors="replace")
     lines = [
         line
@@ -162,7 +161,7 @@ def counted(gateway: Infergate, **labels: str) -> float:
 
 @contextmanager
 def rises(gateway: Infergate, name: str, by: float = 1, **labels: str) -> Iterator[None]:
-    """What the block does is told by a metric: it is ``by`` more soon after, or still more."""
+    """A metric is at least ``by`` higher soon after the block."""
     before = metric(gateway, name, **labels)
     yield
     until(lambda: metric(gateway, name, **labels) >= before + by, f"{name}{labels} rises by {by}")
@@ -225,10 +224,12 @@ def unharmed(
     keeps: int = KEEPS,
     opens: int = 0,
 ) -> Iterator[None]:
-    """A fault in the block is nobody else's. All the while another client is served. The process
-    never holds ``grows`` bytes more memory than before; soon afterwards it has ``keeps`` more at
-    most, no more descriptors than before and ``opens`` (connections to backends, which stay), and
-    nothing under way."""
+    """Run a fault in the block while another client is served without errors.
+
+    The process never holds ``grows`` bytes more memory than before; soon afterwards it has at most
+    ``keeps`` more, no more descriptors than before plus ``opens`` (lasting connections to
+    backends), and no requests in flight.
+    """
     held, memory = descriptors(gateway.pid) + opens, resident(gateway.pid)
     with done.watching(), limited_growth(gateway.pid, grows), others_unaffected(good):
         yield

@@ -1,4 +1,4 @@
-"""What the server answers, whatever the transport: health, status, control, and who it is."""
+"""The server's responses on any transport: health, status, control and server metadata."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class Answers:
         return mode == "live" or not self.behaviour.not_ready
 
     def server_status(self, model: str) -> Any:
-        """Of one model, or of all for an empty name. Statistics are not kept. Raises Refused."""
+        """The status of one model, or of all for an empty name, without statistics. Raises
+        Refused."""
         status = self.messages.ServerStatus(
             id=self._id,
             version=f"{self.behaviour.level}.0",

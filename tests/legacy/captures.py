@@ -1,4 +1,4 @@
-"""What a real server (v1.9.0) and its real client were heard saying.
+"""Recorded messages of a real server (v1.9.0) and its real client.
 
 A line of each ``captures/*.jsonl`` is one case; its bytes are written as latin-1 text.
 """

@@ -1,6 +1,6 @@
-"""What the real client insists on, held against any server's answers to its recorded requests.
+"""Requirements of the real client, checked on any server's responses to its recorded requests.
 
-*Strategy.* The real server's recorded answer tells what the client must learn; how it is told may
+*Strategy.* The real server's recorded answer tells what the client must learn; its form may
 differ: other headers, header case, the order of outputs, ids, statistics, the form of the trailer
 where it is not asked in binary. Each difference that the client or its user would notice is a
 line of text; none is what a test wants.
@@ -25,14 +25,14 @@ _MESSAGES = Messages("1.9")
 
 
 def noticed_over_http(address: str, talk: Talk) -> list[str]:
-    """What the client would notice if ``address`` answered what it sent."""
+    """The differences that the client would notice in the responses of ``address``."""
     requests = list(replay.requests_of(talk.sent))
     expected = replay.responses_of(talk.received)
     return http_differences(requests, expected, replay.http(address, talk.sent))
 
 
 def noticed_over_grpc(address: str, talk: Talk) -> list[str]:
-    """What the client would notice if ``address`` answered what it sent."""
+    """The differences that the client would notice in the responses of ``address``."""
     request = replay.streams(talk.sent, client=True)
     paths = {number: stream.fields[":path"] for number, stream in request.items()}
     expected = replay.streams(talk.received, client=False)
@@ -42,7 +42,7 @@ def noticed_over_grpc(address: str, talk: Talk) -> list[str]:
 def http_differences(
     requests: list[bytes], expected: list[Response], given: list[Response]
 ) -> list[str]:
-    """What the client would notice over HTTP; lists run along each other."""
+    """The differences that the client would notice over HTTP, in lists of equal order."""
     if len(given) != len(expected):
         return [f"{len(given)} responses to {len(expected)} requests"]
     return [
@@ -104,7 +104,7 @@ def _cut(header: Any, body: bytes) -> tuple[dict[str, bytes], bytes]:
 def grpc_differences(
     paths: dict[int, str], expected: dict[int, Stream], given: dict[int, Stream]
 ) -> list[str]:
-    """What the client would notice over gRPC; calls by the number of their stream."""
+    """The differences that the client would notice over gRPC; calls are keyed by stream number."""
     return [
         f"{paths[number]} {number}: {each}"
         for number, theirs in expected.items()
@@ -184,7 +184,7 @@ def _outputs(header: Any) -> dict[str, bytes]:
 
 
 def _same_models(expected: Any, given: Any) -> Iterator[str]:
-    """What the client uses of a status: of each model the greatest batch, inputs and outputs."""
+    """The fields of a status that the client uses: each model's batch limit, inputs, outputs."""
     if expected.id and not given.id:
         yield "a status without the server's id"
     for name, theirs in expected.model_status.items():

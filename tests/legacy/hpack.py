@@ -73,7 +73,7 @@ class Decoder:
         self._added: list[tuple[str, str]] = []  # the newest first; never so many that some go
 
     def fields(self, block: bytes) -> list[tuple[str, str]]:
-        """Names and values. A value in Huffman code is told as it stands, behind ``huffman:``."""
+        """Names and values. A Huffman-coded value is returned unchanged after ``huffman:``."""
         self._block, self._at = block, 0
         received = []
         while self._at < len(block):

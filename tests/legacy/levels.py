@@ -1,4 +1,4 @@
-"""What differs between two real servers, v1.9.0 and v1.15.0, and every hazard, each by its name.
+"""The differences between two real servers, v1.9.0 and v1.15.0, and every hazard by its name.
 
 A hazard is a field of ``Behaviour`` that a test can turn on or off for any level.
 """
@@ -42,7 +42,7 @@ class Behaviour:
     explicit: bool = False
     """No model is loaded until asked for; else loading is refused, as when polling."""
     delay_ms: int = 0
-    """What every inference takes longer."""
+    """The additional time of every inference."""
 
     # what the two say differently
     refuses_repeated_outputs: bool = False

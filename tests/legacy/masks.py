@@ -1,6 +1,6 @@
-"""What of an answer differs from run to run, taken out: ids of requests, times and statistics.
+"""Removes from a response the parts that differ between runs: request ids, times and statistics.
 
-Everything else stays as it is, byte for byte. The server for tests keeps no statistics.
+Everything else stays byte for byte. The server for tests keeps no statistics.
 """
 
 from __future__ import annotations

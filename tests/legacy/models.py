@@ -29,15 +29,15 @@ STRING = 13
 _LABELS = ("cat", "dog", "bird with space", 'fish "q"')
 MANY = 1000
 LONG_NAMES = tuple(f"{number}{'x' * 999}" for number in range(5))
-"""As long as names may be, nearly: five of them twice are more than a header takes."""
+"""Nearly the longest allowed name: five of them twice exceed a header."""
 _SLOW_SECONDS = 1.0
 
 
 class Refused(Exception):  # noqa: N818 - a refusal is an answer
-    """An error that the client is told: the name of a RequestStatusCode and the message.
+    """An error for the client: the name of a RequestStatusCode and the message.
 
-    ``late`` is one found after the header check. ``untold`` is one that every real server lets
-    its HTTP clients guess: it closes the connection.
+    ``late`` is an error found after the header check. ``untold`` is an error that every real server
+    reports to HTTP clients only by closing the connection.
     """
 
     def __init__(self, code: str, reason: str, *, late: bool = False, untold: bool = False) -> None:
@@ -59,7 +59,7 @@ Tensors = Mapping[str, Tensor]
 
 
 class Sequence(NamedTuple):
-    """Where a request stands in which sequence; ``key`` 0 is none."""
+    """The position of a request in its sequence; ``key`` 0 means no sequence."""
 
     key: int
     start: bool
@@ -152,7 +152,7 @@ class Repository:
         return known.config, max(ready) if version == LATEST else version
 
     def work(self, config: Any, inputs: Tensors, sequence: Sequence) -> Tensors:
-        """What the model answers, all outputs. Raises Refused."""
+        """All outputs of the model. Raises Refused."""
         if config.name == "failing":
             reason = "payload error for 'failing_0_0_cpu': (7) deliberate failure"
             raise Refused("INTERNAL", reason)

@@ -81,7 +81,7 @@ class HTTP:
         return Response(line, pairs, body, result.raw + body)
 
     def rest(self) -> bytes:
-        """What else there is until the server closes, which it is made to."""
+        """All remaining bytes until the server closes."""
         self._socket.shutdown(socket.SHUT_WR)
         return self.until_closed()
 
@@ -153,7 +153,7 @@ class Stream:
 
 
 def grpc(address: str, sent: bytes) -> dict[int, Stream]:
-    """What a server answers to the calls of a recorded connection, by the number of the stream.
+    """A server's responses to the calls of a recorded connection, by stream number.
 
     A call starts when those that the client had ended before are answered.
     """

@@ -16,7 +16,7 @@ from legacy.web import Note
 
 
 class Service(grpc.GenericRpcHandler):
-    """Takes and gives bytes, so that what cannot be parsed is told in the real server's words."""
+    """Handles raw bytes, so that a malformed message gets the real server's error text."""
 
     def __init__(self, answers: Answers, note: Note) -> None:
         self._answers = answers

@@ -26,7 +26,7 @@ class LegacyServer:
     log: Path
 
     def requests(self) -> list[dict[str, Any]]:
-        """What it was asked so far, and last why it died: see ``legacy.server``."""
+        """The requests received so far, and last the reason of a crash: see ``legacy.server``."""
         return [json.loads(line) for line in self.log.read_text().splitlines() if line[:1] == "{"]
 
 

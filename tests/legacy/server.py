@@ -1,6 +1,6 @@
-"""``python -m legacy.server --http PORT --grpc PORT``: a legacy server, until it is ended.
+"""``python -m legacy.server --http PORT --grpc PORT``: run a legacy server.
 
-What it is asked is written to standard output, a JSON object a line: ``method``, ``target`` and
+Each request is written to standard output as a JSON object per line: ``method``, ``target`` and
 ``headers`` of an HTTP request, ``rpc`` of a gRPC call.
 """
 

@@ -1,7 +1,7 @@
-"""What the legacy client is held against: recorded in ``legacy``, alive in ``peers``.
+"""The servers that the legacy client is tested against: recorded in ``legacy``, live in ``peers``.
 
-All targets serve the same models, so all owe the same answers; where one may differ, it says in
-what. To add one: a context manager that yields a ``Target``, and its name in ``TARGETS``.
+All targets serve the same models and owe the same responses; each target lists its differences. To
+add one, write a context manager that yields a ``Target``, and add its name to ``TARGETS``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the real client sent, sent again: every target answers so that it would accept it.
+"""Recorded bytes of the real client, replayed: every target responds as the client requires.
 
-Then the comparison itself: each thing that the real client was seen to choke on is noticed.
+The comparison itself is tested too: it notices each difference that the real client rejects.
 """
 
 from __future__ import annotations

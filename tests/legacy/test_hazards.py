@@ -1,4 +1,4 @@
-"""What real legacy servers do to a careless client, done by the server for tests."""
+"""Hazards of real legacy servers for careless clients, reproduced by the server for tests."""
 
 from __future__ import annotations
 

@@ -289,7 +289,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def _begin(self, head: Request) -> bool:
-        """What happens before the body is read; whether there is more to do."""
+        """Act before the body is read; return whether to continue."""
         chunked = head.header("transfer-encoding") is not None
         if chunked and head.header("content-length") is None and self._behaviour.dies_on_chunked:
             self._die("a chunked body without Content-Length")

@@ -16,5 +16,5 @@
 - ``make`` tells only whether there is such a target.
 
 *Why nothing is rewritten.* A page is run in a network namespace, where all ports are free and
-nobody else's: as it stands, by its own numbers.
+no other page's: as it stands, by its own numbers.
 """

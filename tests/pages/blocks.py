@@ -1,4 +1,4 @@
-"""What a page has in fences."""
+"""The fenced blocks of a page."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a page's script calls between its commands: ``python -m pages.inside listens PID``, and
-``… printed SAID WANTED SECONDS``, two files and how long to wait for it."""
+"""Helpers that a page's script calls between its commands: ``python -m pages.inside listens PID``,
+and ``… printed SAID WANTED SECONDS``, with two files and the time to wait for the output."""
 
 from __future__ import annotations
 

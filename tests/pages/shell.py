@@ -99,7 +99,7 @@ def _ended(code: int, kept: Path) -> Ended:
 
 
 def _environment(folder: Path, programs: Path) -> dict[str, str]:
-    """As little of this process's as will do: no proxies, no settings of tests."""
+    """A minimal environment: no proxies and no settings of the test run."""
     path = [str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]
     return {
         "PATH": os.pathsep.join(path),

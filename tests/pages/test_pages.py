@@ -30,14 +30,14 @@ PAGES = sorted(
     ]
 )
 HERE_AND_NOW = ("README.md", "docs/tutorial.md")
-"""Those that ``make test`` runs, because they are what a newcomer does."""
+"""The pages that ``make test`` runs, because newcomers follow them."""
 LANGUAGES = {COMMANDS, "text", "yaml", "json", "python"}
 PROGRAMS = {"grpcurl", "helm", "kubectl", "openssl"}
-"""What a block may need, and has where it is installed."""
+"""Needs of a block that are met where the tool is installed."""
 OPTIONAL_NEEDS = {
     "cluster", "docker", "gpu", "minutes", "network", "systemctl", "triton", "trtserver",
 }  # fmt: skip
-"""What a block may need, and has where somebody says so: it reaches beyond the test."""
+"""Needs of a block that reach beyond the test and are met only on request."""
 MAY = frozenset(os.environ.get("INFERGATE_PAGES_MAY", "").replace(",", " ").split())
 ALONE = (sys.executable, "-m", "pages.alone")
 PATHS = re.compile(r"(?<![\w./~-])(?:bench|config|deploy|docs|fbs|proto|src|tests)/[\w./-]*\w")
@@ -80,7 +80,7 @@ def check(page: Path, folder: Path, environment: Mapping[str, str] | None = None
 
 @pytest.mark.peers
 def test_a_page_for_clients_of_other_machines(tmp_path: Path) -> None:
-    """As the page says it: listeners stay open to them when the configuration is replaced."""
+    """Listeners keep their connections when the configuration is replaced."""
     (page,) = (page for page in PAGES if page.name == "migrate-from-trt.md")
     check(page, tmp_path, {"INFERGATE_HOST": "0.0.0.0"})
 

@@ -1,6 +1,7 @@
-"""The console in a real browser: it loads, lives, needs no mouse, and asks nobody else.
+"""The console in a real browser: it loads, updates, works by keyboard, and sends no request to
+other hosts.
 
-INFERGATE_SHOTS names a folder that pictures of it are kept in, to be looked at.
+INFERGATE_SHOTS names a folder for screenshots.
 """
 
 from __future__ import annotations

@@ -163,12 +163,12 @@ JS_OUTCOMES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Target:
-    """Where the models are, and what comes ``instead`` of the usual there."""
+    """The URLs of the models, with ``instead`` replacing the usual ones."""
 
     at: Callable[[Server], dict[str, str]]
     instead: dict[str, Any] = field(default_factory=dict)
     name: str = "simple"
-    """What the model is called in its metadata."""
+    """The model's name in its metadata."""
 
 
 class Server:
@@ -276,7 +276,7 @@ def test_no_scenario_of_js_is_forgotten(by_js: dict[str, Any]) -> None:
 
 
 def test_python_reads_the_words_of_a_response(server: Server, graphpipe: Installed) -> None:
-    """Which a status keeps from it. JavaScript's client takes such an answer for one without
+    """A status hides the error from it. JavaScript's client reads such a response as one without
     outputs."""
     result = graphpipe_report(server.responding() | {"fail": server.responding()["nosuch"]})
     assert result["error_unknown_model"]["error"].startswith("unknown model 'nosuch'")

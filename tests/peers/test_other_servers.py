@@ -1,4 +1,4 @@
-"""What the other tests rely on: MLServer and KServe do what their models say, asked directly."""
+"""Assumptions of other tests: MLServer and KServe behave as their models declare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the other tests rely on: this Triton does what its models say, asked by its own client."""
+"""Assumptions of other tests: this Triton behaves as its models declare."""
 
 from __future__ import annotations
 

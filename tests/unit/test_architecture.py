@@ -101,7 +101,7 @@ ONLY_IN = {
     "watchfiles": ("runtime.file_watch",),
 }
 IMPURE = ("asyncio", "logging", "time", "socket")
-"""What codecs, being pure, may not import."""
+"""Modules that codecs, being pure, may not import."""
 UNTRACKED_TASKS = ("create_task", "ensure_future")
 TASKS_IN = (
     "transport.",
@@ -111,14 +111,14 @@ TASKS_IN = (
     "backends.endpoint_monitor",
     "gateway.mirror",
 )
-"""Where tasks may be started: elsewhere nobody would wait for them or cancel them."""
+"""Modules that may start tasks: elsewhere a task would be neither awaited nor cancelled."""
 PROTOCOLS_IN = ("codecs.registry", "config")
 
 
 def mistakes_in(module: str, source: str, modules: frozenset[str]) -> list[str]:
-    """What breaks a rule in ``source`` of ``module`` (dotted, without the package's name).
+    """The rules that ``source`` of ``module`` (dotted, without the package's name) breaks.
 
-    ``modules`` are all modules of the package, spelled so.
+    ``modules`` are all modules of the package in the same form.
     """
     tree = ast.parse(source)
     name = _without_init(module)
@@ -168,7 +168,7 @@ def _package(module: str) -> str:
 
 
 def _own(module: str) -> str:
-    """What a module may import freely: its room; of the codecs, just its own protocol's."""
+    """The packages that a module may import freely: its own; of codecs, only its own protocol."""
     parts = module.split(".")
     return ".".join(parts[:2]) if parts[0] == "codecs" else parts[0]
 

@@ -26,7 +26,7 @@ OTHERS = {
     Kind.BACKEND_ERROR: ["other 5xx"],
     Kind.BACKEND_GARBAGE: ["any other than 200"],
 }
-"""Of the statuses of HTTP that have no row of their own."""
+"""The HTTP statuses without a row of their own."""
 
 
 def rows(heading: str) -> dict[str, list[str]]:

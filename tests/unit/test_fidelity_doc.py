@@ -12,7 +12,7 @@ NAMED = re.compile(r"`((?:tests|vectors)/[^`]+)`")
 
 
 def rows_of(page: Path) -> list[tuple[str, str]]:
-    """What each row is about, and its last cell."""
+    """The subject of each row and its last cell."""
     text = page.read_text()
     cells = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| ")]
     return [(row[0].strip(), row[-1]) for row in cells if row[0].strip() != "Topic"]

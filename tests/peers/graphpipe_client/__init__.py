@@ -1,1 +1,1 @@
-"""What runs inside the environments of GraphPipe's clients."""
+"""Scripts that run in the environments of GraphPipe's clients."""

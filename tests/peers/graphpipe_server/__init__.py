@@ -1,1 +1,1 @@
-"""What runs inside the environment of graphpipe-py, on its server library."""
+"""The script that runs in graphpipe-py's environment, on its server library."""

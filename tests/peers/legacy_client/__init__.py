@@ -1,1 +1,1 @@
-"""What runs inside the environment of NVIDIA's legacy client."""
+"""Scripts that run in the environment of NVIDIA's legacy client."""

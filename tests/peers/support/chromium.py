@@ -45,8 +45,8 @@ def chromium() -> str:
 
 
 class Page:
-    """One tab. ``complaints`` are the console's errors and warnings, exceptions that nobody caught,
-    and answers that were no success; ``asked`` all URLs that were asked for."""
+    """A browser tab. ``complaints`` are the console's errors and warnings, uncaught exceptions and
+    failed responses; ``requests`` are all requested URLs."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket

@@ -1,4 +1,4 @@
-"""What looks at deploy/ from outside; promtool only where it is to be had."""
+"""Tools that check deploy/; promtool only where it is available."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def prepare_deploy_tools() -> Installed:
 
 
 def promtool(tools: Installed) -> str | None:
-    """Where it is: the system's, or the one of Debian's package, unpacked; None: not to be had."""
+    """The path of promtool: the system's, or Debian's package unpacked; None if unavailable."""
     unpacked = tools.folder / "usr" / "bin" / "promtool"
     return shutil.which("promtool") or (str(unpacked) if unpacked.is_file() else None)
 

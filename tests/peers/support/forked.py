@@ -111,7 +111,7 @@ _template = cache(_Template)
 def forked(
     argv: Sequence[str], env: Mapping[str, str], folder: Path, log: BinaryIO
 ) -> Forked | None:
-    """``argv``, if it is a gateway that can be had so; else None."""
+    """The fork's arguments if ``argv`` is a gateway that can be forked; else None."""
     if not _WANTED or list(argv[:3]) != [sys.executable, "-m", "infergate"]:
         return None
     if _begins_with(env) != _begins_with(_ENVIRONMENT):

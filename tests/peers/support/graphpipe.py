@@ -56,9 +56,9 @@ def _install_js(peer: Installed) -> None:
 
 
 def graphpipe_report(addresses: Mapping[str, str]) -> dict[str, Any]:
-    """What each scenario of ``client.py`` ended in; ``addresses`` are model → URL.
+    """The results of the scenarios of ``client.py``; ``addresses`` maps models to URLs.
 
-    Raises RuntimeError with the client's own words when it did not come to its end.
+    Raises RuntimeError with the client's output if it fails.
     """
     argv = [prepare_graphpipe().python, _CLIENTS / "client.py", json.dumps(addresses)]
     return _report(argv, {**os.environ, "PYTHONPATH": "", "NO_PROXY": "*"})

@@ -25,7 +25,7 @@ def prepare_grpclib() -> Installed:
 
 
 def grpclib_report(peer: Installed, address: str, said: Mapping[str, bytes]) -> dict[str, Any]:
-    """What each scenario of ``client.py`` came to at ``address``."""
+    """The results of the scenarios of ``client.py`` at ``address``."""
     host, _, port = address.rpartition(":")
     done = subprocess.run(
         [str(peer.python), str(_SCRIPTS / "client.py"), host, port],

@@ -71,9 +71,9 @@ def _started(program: str, *options: str) -> Iterator[KServe]:
 
 
 def kserve_report(http: str, grpc: str) -> dict[str, Any]:
-    """What each scenario of ``client.py`` ended in.
+    """The results of the scenarios of ``client.py``.
 
-    Raises RuntimeError with the client's own words when it did not come to its end.
+    Raises RuntimeError with the client's output if it fails.
     """
     done = subprocess.run(
         [str(prepare_kserve().python), str(_SOURCES / "client.py"), http, grpc],

@@ -55,9 +55,9 @@ def _libraries(peer: Installed) -> Path:
 
 
 def legacy_client_report(protocol: str, address: str) -> dict[str, Any]:
-    """What each scenario of ``peers.legacy_client.client`` ended in, over ``http`` or ``grpc``.
+    """The results of the scenarios of ``peers.legacy_client.client``, over ``http`` or ``grpc``.
 
-    Raises RuntimeError with the client's own words when it did not come to its end.
+    Raises RuntimeError with the client's output if it fails.
     """
     peer = prepare_legacy_client()
     argv = [str(peer.python), str(_CLIENT), protocol, address]

@@ -41,7 +41,7 @@ def _complete(peer: Installed) -> None:
         return
     try:
         run("apt-get", "download", _LIBRARY, cwd=folder)
-    except RuntimeError:  # nobody has updated the system's lists: lists of our own
+    except RuntimeError:  # the system's lists are out of date: use lists of our own
         own = [f"--option=Dir::State={peer.folder}/apt", f"--option=Dir::Cache={peer.folder}/apt"]
         (peer.folder / "apt" / "lists" / "partial").mkdir(parents=True)
         run("apt-get", *own, "update")

@@ -41,10 +41,10 @@ class PortTakenError(RuntimeError):
 
 @dataclass(frozen=True)
 class Launch:
-    """What to run.
+    """The command of a server.
 
-    It is ready when ``ready``, a path on the first port, answers 200 and every one of ``ports``
-    (on 127.0.0.1) accepts connections. ``ready`` is empty for a server that knows no GET.
+    The server is ready when ``ready``, a path on the first port, returns 200 and each of ``ports``
+    (on 127.0.0.1) accepts connections. ``ready`` is empty for a server without GET.
     """
 
     name: str
@@ -76,8 +76,8 @@ def free_ports(count: int) -> list[int]:
 def started(prepare: Callable[[Path], Launch], *, seconds: float = 100.0) -> Iterator[Running]:
     """Run the server that ``prepare`` describes, given an empty folder of its own.
 
-    ``prepare`` is asked again, for other ports, when a port was taken. Raises RuntimeError with
-    the end of the server's log when it is not ready within ``seconds``.
+    ``prepare`` is called again with other ports if a port was taken. Raises RuntimeError with the
+    end of the server's log if it is not ready within ``seconds``.
     """
     with contextlib.ExitStack() as stack:
         for attempt in range(_STARTS):

@@ -1,4 +1,4 @@
-"""What makes packages, installs their lowest versions, and lints workflows."""
+"""Tools that build packages, install their lowest versions, and lint workflows."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def started_rest_proxy(server: str) -> Iterator[str]:
                 self.wfile.write(body)
 
             def log_message(self, *_: Any) -> None:
-                """Nobody reads it."""
+                """Discard log lines."""
 
         with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as proxy:
             Thread(target=proxy.serve_forever, daemon=True).start()

@@ -1,8 +1,8 @@
-"""A process that has loaded infergate and becomes one, by a fork, as often as it is asked.
+"""A process that has loaded infergate and forks a gateway on request.
 
-Most of a gateway's start is loading modules, the same ones each time; a run of tests starts some
-hundred gateways. What is forked here reads its configuration, opens its sockets and ends as any
-other; only its modules are there already. See ``forked``, which asks.
+Most of a gateway's start is loading modules, and a test run starts some hundred gateways. A forked
+gateway reads its configuration, opens its sockets and ends like any other. The client side is
+``forked``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _load() -> None:
 
 
 def _become(request: dict[str, Any], log: int) -> None:
-    """What a process is that was started: a session, folder, environment and log of its own."""
+    """A started process: its session, folder, environment and log."""
     os.setsid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     os.chdir(request["folder"])

@@ -1,4 +1,4 @@
-"""Who comes in: keys, tokens, certificates and guests, rules and rates taken together."""
+"""Authorization: keys, tokens, certificates, guests, rules and rates together."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Access:
         )
 
     async def enter(self, peek: RequestSummary = INFER, **fields: Any) -> str:
-        """Who came in."""
+        """Authorize a request and return the identity."""
         self.context = RequestContext("test", **fields)
         self.peek = await self.authorizer.authorize(peek, self.context)
         return self.context.identity

@@ -1,4 +1,4 @@
-"""What headers say about who asks: one credential, well-formed, or none."""
+"""Credentials in request headers: one well-formed credential, or none."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ async def test_what_changed_before_the_first_look_is_seen(tmp_path: Path) -> Non
 
 
 async def test_a_link_that_is_swapped_is_followed(tmp_path: Path) -> None:
-    """As Kubernetes changes what it mounts."""
+    """Replace a file as Kubernetes updates a mounted volume."""
     for name in ("1", "2"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "f").write_text(name)

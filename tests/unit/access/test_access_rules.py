@@ -1,4 +1,4 @@
-"""Which rules let whom ask what."""
+"""The permissions that rules grant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a check makes of a server's answers, in each protocol that backends speak."""
+"""How health checks interpret a server's responses, in each backend protocol."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ async def test_nobody_is_checked_while_a_name_has_one_address() -> None:
 
 
 async def test_what_has_left_meanwhile_is_not_checked() -> None:
-    """That would make connections which nobody closes any more."""
+    """A late check would open connections that are never closed."""
     world = World()
     made, endpoints = watcher(world, [PODS, A])
     endpoints.set_addresses(0, ["10.0.0.7"])

@@ -225,7 +225,7 @@ async def test_who_waits_for_the_profile_waits_no_longer_than_its_own_deadline()
 
 @pytest.mark.parametrize("kind", [Kind.BACKEND_GARBAGE, Kind.BACKEND_ERROR])
 async def test_an_answer_that_cannot_be_read_names_the_backend(kind: Kind) -> None:
-    """What the backend said itself is relayed as it is."""
+    """The backend's own error is relayed unchanged."""
 
     class Reading(FakeCodec):
         def parse_response(

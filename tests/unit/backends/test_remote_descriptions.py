@@ -1,4 +1,4 @@
-"""What RemoteBackend makes of models' metadata, and of what kind of server it is."""
+"""How RemoteBackend uses models' metadata and the detected kind of server."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ async def test_a_request_that_does_not_fit_is_tried_with_a_newer_description(
 async def test_a_request_that_fits_no_description_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A second time for the newest; the server is asked no more than once a second."""
+    """The latest metadata is fetched again, at most once a second."""
     codec = FakeCodec(described=True)
     codec.refuses = codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
     made = backend(codec)

@@ -67,7 +67,7 @@ class FakeCodec:
 
 
 class FakeUpstream:
-    """Answers each endpoint's host as told; anything else is well. All are asked at once."""
+    """Responds for each endpoint as scripted, else with success. All are called at once."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers

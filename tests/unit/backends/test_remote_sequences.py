@@ -26,7 +26,7 @@ ANSWER = RpcResponse(write_raw(InferResponse("m", "1", "id")))
 
 
 class Upstream:
-    """Notes where it was asked; the endpoints that are ``away`` refuse the connection."""
+    """Records the endpoint of each request; the endpoints in ``away`` refuse the connection."""
 
     def __init__(self) -> None:
         self.requests: list[Endpoint] = []

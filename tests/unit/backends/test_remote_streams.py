@@ -173,7 +173,7 @@ async def test_a_server_without_the_stream_method_gets_a_unary_call() -> None:
 
 
 def triton(**policy: bool) -> dict[str, RpcResponse]:
-    """What it tells of its model."""
+    """Metadata and configuration of the model."""
     config = pb.ModelConfigResponse()
     config.config.name = "m"
     if policy:

@@ -22,7 +22,7 @@ BAD = Path(__file__).parents[2] / "config" / "bad" / "many.yaml"
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, Path | None]]:
-    """What ``main`` hands over to be served."""
+    """The configurations that ``main`` passes to the server."""
     seen: list[tuple[Config, Path | None]] = []
 
     def serve(read: ReadConfig, source: Path | None) -> int:

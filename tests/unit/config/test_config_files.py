@@ -1,4 +1,4 @@
-"""What a configuration was read from."""
+"""The files that a configuration was read from."""
 
 from __future__ import annotations
 

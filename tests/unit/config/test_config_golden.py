@@ -1,6 +1,6 @@
-"""Each file under tests/config: what a good one compiles to, what a bad one is told.
+"""Each file under tests/config: the compiled form of a good one, the errors of a bad one.
 
-``INFERGATE_WRITE_GOLDEN=1 pytest tests/unit/config`` writes the expectations anew, to be read.
+``INFERGATE_WRITE_GOLDEN=1 pytest tests/unit/config`` rewrites the expectations, for review.
 """
 
 from __future__ import annotations

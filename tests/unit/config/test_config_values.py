@@ -131,7 +131,7 @@ def test_any_url_parses_or_is_a_value_error(text: str) -> None:
 
 
 def outcome(parse: Any, value: Any) -> str:
-    """What became of it, in words. Any other exception fails the test."""
+    """The result or the error as text. Any other exception fails the test."""
     try:
         return repr(parse(value))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What the dashboard and the alerts ask for is what a gateway exports."""
+"""The metrics in the dashboard and the alerts are exported by a gateway."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def alerts() -> list[dict[str, Any]]:
 
 
 def request() -> Iterator[tuple[str, str, str]]:
-    """Where a query stands, the query, and the text that names labels of its result."""
+    """The position of a query, the query, and the text that uses labels of its result."""
     for panel in dashboard()["panels"]:
         for target in panel.get("targets", ()):
             yield panel["title"], target["expr"], target["legendFormat"]

@@ -26,7 +26,7 @@ CONFIGS = [
     *(KUBERNETES / overlay / "routes.yaml" for overlay in OVERLAYS),
 ]
 WORKER_BYTES = 100 * 2**20
-"""Of a process at rest, generously."""
+"""Generous bounds for an idle process."""
 AFTERWARDS = 10
 """Seconds beside those of the drain: 5 for the last spans or a worker that hangs, and a few."""
 
@@ -68,7 +68,7 @@ def test_none_is_forgotten() -> None:
 
 @cache
 def built(overlay: str) -> tuple[Manifest, ...]:
-    """What would be applied. Skips where there is no kubectl."""
+    """The rendered manifests. Skips the test without kubectl."""
     if shutil.which("kubectl") is None:
         pytest.skip("needs kubectl, which has kustomize in it")
     argv = ["kubectl", "kustomize", str(KUBERNETES / overlay)]
@@ -275,7 +275,7 @@ def instructions(name: str) -> Iterator[str]:
 
 
 def sent() -> set[str]:
-    """What .dockerignore lets through, as paths from the project's folder."""
+    """The files that .dockerignore admits, as paths from the project's folder."""
     lines = (PROJECT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     assert "*" in lines  # nothing else
     return {line[1:] for line in lines if line.startswith("!")}

@@ -1,4 +1,4 @@
-"""What the matrix says of each way in which an inference may change."""
+"""The finding of the matrix for each way in which an inference may change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scrape reads of endpoints."""
+"""The endpoint metrics of a scrape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scrape reads is what the library would write, and comes in pieces."""
+"""A scrape has the text that the library would write, and comes in pieces."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_any_family_is_written_as_the_library_does(family: MetricFamily, accept:
 
 
 def busy(routes: int) -> Metrics:
-    """``routes`` of them were asked something, each of its own backend."""
+    """Record requests on ``routes`` routes, each with its own backend."""
     metrics = Metrics()
     for number in range(routes):
         record = RequestRecord(
@@ -232,7 +232,7 @@ def counting(made: list[int], rows: int) -> Iterator[Row]:
 
 
 async def test_a_scrape_yields_more_often_with_more_routes() -> None:
-    """Of 10,000 routes it is 1500."""
+    """With 10,000 routes it is 1500."""
     pieces, loop_runs = await scraped(busy(1000))
     assert len(loop_runs) > 150
     assert loop_runs[-1] >= len(loop_runs) - 1

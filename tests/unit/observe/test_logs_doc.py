@@ -18,7 +18,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "logs.md").read_text(encoding="utf-
 LEVELS = {"info": "INFO", "warning": "WARNING", "error": "ERROR", "exception": "ERROR"}
 LOGGERS = {"_log", "log", "_audit"}
 OTHERS = {"traces_not_sent"}
-"""Of a library's lines."""
+"""Loggers of libraries."""
 
 
 def rows(heading: str) -> list[list[str]]:
@@ -29,7 +29,7 @@ def rows(heading: str) -> list[list[str]]:
 
 @functools.cache
 def lines() -> list[tuple[str, str, list[str]]]:
-    """Of the whole package."""
+    """The log events of the whole package."""
     return list(_lines())
 
 

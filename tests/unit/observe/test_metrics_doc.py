@@ -66,7 +66,7 @@ def exported(metrics: Metrics) -> dict[str, Reported]:
 
 
 async def all_exported() -> dict[str, Reported]:
-    """Of a supervisor, which has what one process has, and more."""
+    """The metrics of a supervisor: those of one process, and its own."""
     supervisor = Supervisor(Config.default().model_copy(update={"workers": 2}), ConfigHistory())
     try:
         return exported(supervisor._metrics)

@@ -116,7 +116,7 @@ def test_each_request_is_a_line(form: str) -> None:
 
 def test_a_reader_that_stops_reading_stops_no_request() -> None:
     class Stuck(io.RawIOBase):
-        """A pipe that nobody reads."""
+        """An unread pipe."""
 
         def __init__(self) -> None:
             self.reached = threading.Event()

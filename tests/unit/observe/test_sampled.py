@@ -1,4 +1,4 @@
-"""Which requests are lines at high rates, and which lines alike are left out."""
+"""Sampling of request lines at high rates, and of repeated lines."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def text(summed: AggregatedMetrics) -> list[str]:
 
 
 def process(*, requests: int, depth: int) -> list[Metric]:
-    """What a process tells, as it comes over a pipe."""
+    """A snapshot of one process, as received over a pipe."""
     registry = CollectorRegistry()
     counter = Counter("done", "Done.", ["way"], registry=registry)
     Gauge("depth", "Now.", registry=registry).set(depth)

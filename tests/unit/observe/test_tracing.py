@@ -1,4 +1,4 @@
-"""What traces tell of requests: two gateways in this process, one behind the other."""
+"""Traces of requests through two gateways in this process, one behind the other."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ QUIET = {"log": {"access": False}, "helpers": 0, "tracing": {"enabled": True}}
 
 
 class Spans:
-    """Those that were told."""
+    """The exported spans."""
 
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()
@@ -108,7 +108,7 @@ def path(protocol: str, model: str) -> str:
 
 
 def in_front(other: RunningGateway, **backend: Any) -> dict[str, Any]:
-    """Of each protocol a backend, to ``other``."""
+    """One backend of each protocol, all at ``other``."""
     ports = {name: server.address for name, server in other.listeners.items()}
     backends: dict[str, Any] = {}
     for protocol in PROTOCOLS:
@@ -315,7 +315,7 @@ UNSAMPLED = HEADERS["traceparent"][:-1] + "0"
 
 
 async def test_a_trace_that_is_not_sampled_goes_on_so(spans: Spans) -> None:
-    """A gateway behind that was told nothing would begin one of its own, and sample it."""
+    """Without a trace header, the second gateway would start and sample a trace of its own."""
     async with AsyncExitStack() as stack:
         other = await stack.enter_async_context(running(behind()))
         gateway = await stack.enter_async_context(running(in_front(other)))

@@ -1,4 +1,4 @@
-"""Which endpoint keeps a sequence."""
+"""The choice of the endpoint that keeps a sequence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which endpoints may be asked, on a simulated clock."""
+"""The choice among endpoints, on a simulated clock."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from infergate.routing.table import Rewrite, Route
         ("exact", "real", "exact", None),
         ("exact", "", "exact", "exact"),
         ("glob-*", "", "glob-1", "glob-1"),
-        # of these it cannot be told
+        # of these it is unknown
         (r"/x-(.+)/", r"\1\1", "aa", None),
         (r"/x-(.+)/", r"\g<0>", "x-a", None),
         (r"/x-(.+)-(.+)/", r"\1", "a", None),
@@ -50,7 +50,7 @@ TEXT = st.text(st.characters(blacklist_characters="\\", blacklist_categories=("C
 def test_readiness_is_what_the_backend_reports(
     before: str, after: str, prefix: str, suffix: str, group: str
 ) -> None:
-    """Text of any kind on both sides: nothing is told, or what leads back."""
+    """Arbitrary text on both sides: the result is None, or maps back to the input."""
     pattern = rf"/{before}([ab.-]+){after}/"
     route = Route(pattern, "b", rewrite=Rewrite(rf"{prefix}\1{suffix}"))
     result = route.client_model_lookup()(prefix + group + suffix)

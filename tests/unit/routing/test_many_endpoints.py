@@ -124,8 +124,8 @@ def test_without_checks_failures_alone_let_a_tenth_alone() -> None:
 
 
 def test_slow_endpoints_get_fewer_requests() -> None:
-    """Ten take 150 times as long: they are asked as often as they can serve, not a tenth of all
-    requests."""
+    """Ten endpoints take 150 times as long: they get as many requests as they can serve, not a
+    tenth of all."""
     world = World(lambda number, now: True, lambda number: 3.0 if number < 10 else 0.02)
     world.run(20.0)
     assert share(world.requests, range(10)) < 0.04 * world.request_count

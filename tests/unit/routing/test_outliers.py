@@ -1,4 +1,4 @@
-"""For how long an endpoint is let alone."""
+"""The duration of an endpoint's ejection."""
 
 from __future__ import annotations
 

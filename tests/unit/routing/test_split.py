@@ -1,4 +1,4 @@
-"""Which share of a route's requests goes where."""
+"""The shares of a route's requests by target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a configuration's ``access`` becomes, and the admin listener's keys."""
+"""The authorizer that a configuration's ``access`` produces, and the admin listener's keys."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_keys_that_a_url_does_not_give_are_counted(
 
 
 def test_what_is_not_configured_is_not_loaded() -> None:
-    """A library that serves nobody is memory of every process."""
+    """An unused library costs memory in every process."""
     code = "import sys, infergate.runtime.assemble; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert not {"jwt", "cryptography", "redis"} & set(done.stdout.split())

@@ -1,4 +1,4 @@
-"""What the configuration says reaches what is built of it."""
+"""The assembled objects get the values of the configuration."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_headers_may_be_as_large_as_a_protocol_of_the_listener_needs(
 async def test_lines_of_the_access_log_that_are_dropped_are_counted(
     monkeypatch: pytest.MonkeyPatch, sampling: dict[str, int] | None
 ) -> None:
-    monkeypatch.setattr(access_log, "_MAX_WAITING", 0)  # as if nobody read them
+    monkeypatch.setattr(access_log, "_MAX_WAITING", 0)  # as with a slow reader
     config = Config.model_validate(
         {
             "log": {"sampling": sampling},

@@ -1,4 +1,4 @@
-"""What the configuration says of endpoints reaches the backend."""
+"""The backend gets the configured endpoint settings."""
 
 from __future__ import annotations
 

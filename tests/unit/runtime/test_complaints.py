@@ -1,4 +1,4 @@
-"""What an event loop tells of errors that nobody awaits."""
+"""Log lines of an event loop for exceptions that no task awaits."""
 
 from __future__ import annotations
 

@@ -87,8 +87,8 @@ def test_a_job_that_is_discarded_leaves_no_trace(
 
 @given(st.integers(1, 200), st.integers(1, 5))
 def test_no_job_starves_while_others_keep_coming(cost: int, others: int) -> None:
-    """What passes a job is bounded by its own cost for each of the others, however many jobs they
-    have and however many connections they open."""
+    """The jobs that overtake a job are bounded by its own cost for each other client, however many
+    jobs and connections that client has."""
     queue, passed, number = _queue(), 0, 0
     large = ("victim", "1", cost, 0)
     assert _put(queue, large)

@@ -457,7 +457,7 @@ async def test_a_long_answer_is_written_there_as_here(pool: HelperPool) -> None:
 
 
 class _Budget:
-    """One that ``most`` bytes fit in, whoever holds them."""
+    """A memory budget of ``maximum`` bytes, shared by all."""
 
     def __init__(self, maximum: int) -> None:
         self.left = maximum
@@ -494,7 +494,7 @@ async def test_a_job_without_memory_waits_for_others_that_hold_some() -> None:
         assert await second == 3
         await first
         assert budget.left == 100
-        with pytest.raises(GatewayError, match="full"):  # nobody is waited for
+        with pytest.raises(GatewayError, match="full"):  # without waiting
             await pool.run(None, len, "abc", memory=budget, size=101)
     finally:
         await pool.close()

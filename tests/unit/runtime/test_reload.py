@@ -1,4 +1,4 @@
-"""Who asks for a reload, and what becomes of it."""
+"""Reload requests and their results."""
 
 from __future__ import annotations
 

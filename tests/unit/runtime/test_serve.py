@@ -1,4 +1,4 @@
-"""What a process does that is told to stop while it starts."""
+"""A stop signal while a process starts."""
 
 from __future__ import annotations
 

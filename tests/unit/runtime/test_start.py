@@ -1,5 +1,5 @@
-"""What a gateway loads before it serves: a library that serves nobody costs CPU at every start, and
-memory as long as it runs."""
+"""The modules that a gateway loads at its start: an unused library costs CPU at every start and
+memory for as long as it runs."""
 
 from __future__ import annotations
 

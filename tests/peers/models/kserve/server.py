@@ -41,7 +41,7 @@ class Fail(Model):
 
 
 def _answer(model: Model, payload: InferRequest, outputs: list[InferOutput]) -> InferResponse:
-    """As KServe's own runtimes answer: in binary where the client asked for it."""
+    """Like KServe's own runtimes, respond in binary if the client requested it."""
     return InferResponse(
         payload.id or str(uuid4()),
         model.name,

@@ -1,4 +1,4 @@
-"""What the tests of the embedded models share: asking one, and what it should refuse."""
+"""Helpers for the tests of the embedded models: requests and expected errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every embedded model has in common: health, metadata, index, and requests refused."""
+"""Behaviour of every embedded model: health, metadata, index and rejected requests."""
 
 import subprocess
 import sys
@@ -251,7 +251,7 @@ async def test_streams_refuse_like_unary_calls(backend: BuiltinBackend) -> None:
 @pytest.mark.parametrize("route", [None, 1e-9, 30.0])
 @pytest.mark.parametrize("own", [1e-9, 30.0])
 async def test_a_late_answer_is_none(own: float, route: float | None) -> None:
-    """As with other backends, a route's timeout stands for the backend's."""
+    """A route's timeout replaces the backend's."""
     backend = BuiltinBackend("demo", timeout=own)
     request = InferRequest("simple", inputs=GOOD)
     context = RequestContext("test", policy=RoutePolicy(route))

@@ -1,4 +1,4 @@
-"""What the admin listener answers below /console, of a gateway that is assembled."""
+"""The admin listener's responses below /console for an assembled gateway."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ routes:
 
 
 class Harness:
-    """A gateway that serves, and how it is asked."""
+    """A running gateway and a client of its console."""
 
     def __init__(self, running: RunningGateway, history: ConfigHistory, file: Path) -> None:
         self.running = running

@@ -1,4 +1,4 @@
-"""What the form sends, from every protocol to every protocol, in one process."""
+"""Test requests of the console, from every protocol to every protocol, in one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that write to one pipe, and whoever reads it slowly."""
+"""Processes that write to one pipe, and a slow reader."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PIPE = 65536
 
 
 def waiting(pipe: int) -> int:
-    """Bytes that nobody has read."""
+    """The number of unread bytes."""
     found = array.array("i", [0])
     fcntl.ioctl(pipe, termios.FIONREAD, found)
     return found[0]

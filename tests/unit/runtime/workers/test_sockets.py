@@ -1,4 +1,4 @@
-"""Whose what of a configuration is, and where it listens."""
+"""The sockets of a configuration, and the process that owns each."""
 
 from __future__ import annotations
 

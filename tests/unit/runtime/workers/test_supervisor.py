@@ -1,4 +1,5 @@
-"""What a supervisor does between two steps of its own; its workers are in tests/e2e."""
+"""The supervisor's control of its workers; the worker processes themselves are tested in
+tests/e2e."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ async def test_concurrent_callers_get_the_same_result(harness: Harness) -> None:
     first = asyncio.create_task(harness.scraped())
     others = [asyncio.create_task(harness.scraped()) for _ in range(5)]
     await asyncio.sleep(0)
-    first.cancel()  # and goes: the others are told all the same
+    first.cancel()  # the other waiters still get the result
     assert await asyncio.gather(*others) == [2] * 5
     assert len(harness.requests) == 2 * once
 
