@@ -141,8 +141,10 @@ class PassThrough(Generic[Req, Resp]):
             try:
                 if self._is_always_inline or offload.can_rewrite_inline(response, checked):
                     return self._rewrite_response(response, checked, *names, limits)
-            except NeedsOffloadError:
-                pass
+            except NeedsOffloadError:  # the codec may read the request again, with its tensors
+                return await offload.build_in_helper(
+                    context, self._codec.rewrite_response, response, checked, *names, limits
+                )
             return await self._rewrite_in_helper(response, checked, names, context)
         except GatewayError as error:
             if not await self._should_translate(error, checked, model, context):
