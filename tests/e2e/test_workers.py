@@ -113,10 +113,10 @@ async def the_console_tells_of_all(running: Infergate, clients: list[Client]) ->
     for each in clients:
         assert await each.ask(request("/v2/models/identity/versions/x/infer")) == 404
     state, plan = await asyncio.to_thread(console, running, "state", "plan")
-    assert state["workers"] == {"wanted": 2, "serving": 2, "told": 2}
+    assert state["workers"] == {"wanted": 2, "serving": 2, "reporting": 2}
     flows = [each for each in state["flows"] if each["operation"] == "infer"]
     assert sum(each["outcomes"].get("ok", 0) for each in flows) == COUNT
-    assert {(w["way"], w["count"]) for w in state["ways"]} == {("translate", 2 * COUNT)}
+    assert {(w["pipeline"], w["count"]) for w in state["pipelines"]} == {("translate", 2 * COUNT)}
     assert len(state["failures"]) == COUNT
     assert {each["worker"] for each in state["failures"]} == {0, 1}
     addresses = {each["name"]: each["address"] for each in plan["listeners"]}

@@ -142,8 +142,12 @@ async def test_what_is_sought_is_found(page: Page) -> None:
 
 async def test_the_table_tells_what_was_translated_and_what_went_on_as_it_came(page: Page) -> None:
     await turn_to(page, "translation")
-    await page.until("document.querySelectorAll('#matrix .way[data-way=translate]').length > 6")
-    await page.until("document.querySelectorAll('#matrix .way[data-way=forward]').length > 0")
+    await page.until(
+        "document.querySelectorAll('#matrix .pipeline[data-pipeline=translate]').length > 6"
+    )
+    await page.until(
+        "document.querySelectorAll('#matrix .pipeline[data-pipeline=forward]').length > 0"
+    )
     assert await page.eval("document.querySelectorAll('#matrix tbody tr').length") == 5
 
 

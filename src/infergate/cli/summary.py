@@ -8,6 +8,7 @@ from typing import Final
 from infergate.config.routes import RewriteConfig, RouteConfig
 from infergate.config.schema import Config
 from infergate.config.values import display_names, duration_text
+from infergate.terminal import align
 
 _HEADINGS: Final = ("MODEL", "VERSION", "BACKEND", "PROTOCOL", "ENDPOINTS", "TIMEOUT", "REWRITE")
 
@@ -21,7 +22,7 @@ def summary(config: Config) -> str:
         ("access, everything else is refused", list(_access(config))),
         ("limits that differ from the defaults", list(_limits(config))),
     ]
-    return "\n".join(f"{title}\n{_align(rows)}" for title, rows in blocks if rows)
+    return "\n".join(f"{title}\n{align(rows)}" for title, rows in blocks if rows)
 
 
 def _listeners(config: Config) -> list[Sequence[str]]:
@@ -92,14 +93,3 @@ def _limits(config: Config) -> Iterator[Sequence[str]]:
     for name, value in limits.items():
         if value != defaults[name]:
             yield name, str(value), f"(default {defaults[name] or 'by listener'})"
-
-
-def _align(rows: list[Sequence[str]]) -> str:
-    """Format ``rows`` in aligned, indented columns, one line each."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "".join(
-        "  "
-        + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        + "\n"
-        for row in rows
-    )

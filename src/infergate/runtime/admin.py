@@ -88,13 +88,9 @@ class AdminApp:
 
     async def _respond_read(self, wire: HttpRequest) -> HttpResponse:
         if wire.path in _HOST_CHECKED_PATHS and (
-            name := browser_checks.untrusted_host(wire.headers, self._hosts)
+            rejected := browser_checks.reject_untrusted_host(wire, self._hosts, _TEXT)
         ):
-            rejected = (
-                f"host '{name}' is not allowed: add it to listeners.admin.hosts, or use the "
-                "listener's IP address\n"
-            )
-            return HttpResponse(403, _TEXT, [rejected.encode("utf-8", "backslashreplace")])
+            return rejected
         match wire.path:
             case "/metrics":
                 exposition = await self._scrape(wire.headers.get("accept", ""))

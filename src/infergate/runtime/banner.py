@@ -93,7 +93,7 @@ def _tables(config: Config, addresses: Mapping[str, Address]) -> Iterator[Table]
         ],
     )
     yield Table(
-        "routes, the first that matches is taken",
+        "routes, first match wins",
         ("MODEL", "BACKEND", "PROTOCOL", "ENDPOINTS"),
         [
             (

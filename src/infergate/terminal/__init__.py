@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self, TextIO
 
@@ -39,16 +39,20 @@ def is_terminal(stream: TextIO) -> bool:
 
 def plain_text(table: Table) -> str:
     """Format ``table`` as aligned text, one line per row."""
-    rows = [table.headings, *table.rows]
+    return f"{table.title}\n{align([table.headings, *table.rows], table.right_aligned)}"
+
+
+def align(rows: Sequence[Sequence[str]], right_aligned: Container[int] = ()) -> str:
+    """Format ``rows`` in aligned, indented columns, one line each."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
         cells = (
-            cell.rjust(width) if index in table.right_aligned else cell.ljust(width)
+            cell.rjust(width) if index in right_aligned else cell.ljust(width)
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         lines.append(f"  {'  '.join(cells)}".rstrip() + "\n")
-    return f"{table.title}\n{''.join(lines)}"
+    return "".join(lines)
 
 
 def print_tables(tables: Iterable[Table], stream: TextIO | None = None) -> None:

@@ -17,7 +17,7 @@ from infergate.cli.output import quantile
 
 STATE: dict[str, Any] = {
     "version": "9", "time": 1.0, "ready": False,
-    "workers": {"wanted": 2, "serving": 1, "told": 1},
+    "workers": {"wanted": 2, "serving": 1, "reporting": 1},
     "config": {"source": "routes.yaml", "number": 3, "last_reload": {"ok": False, "error": "no!"}},
     "totals": {"in_flight": 4.0},
     "flows": [

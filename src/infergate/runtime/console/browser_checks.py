@@ -22,6 +22,8 @@ from collections.abc import Collection, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
+from infergate.core.wire import HttpRequest, HttpResponse
+
 CONSOLE_HEADER: Final = "x-infergate-console"
 """The header of Rule 1, with any value."""
 _BROWSER_HEADERS: Final = ("origin", "sec-fetch-site")
@@ -48,6 +50,20 @@ def untrusted_host(headers: Mapping[str, str], hosts: Collection[str]) -> str:
     ):
         return ""
     return name
+
+
+def reject_untrusted_host(
+    request: HttpRequest, hosts: Collection[str], headers: Mapping[str, str]
+) -> HttpResponse | None:
+    """Return a response with ``headers`` if the request's host may be an attacker's (Rule 2)."""
+    name = untrusted_host(request.headers, hosts)
+    if not name:
+        return None
+    text = (
+        f"host '{name}' is not allowed: add it to listeners.admin.hosts, or use the "
+        "listener's IP address\n"
+    )
+    return HttpResponse(403, headers, [text.encode("utf-8", "backslashreplace")])
 
 
 def rejection_reason(headers: Mapping[str, str]) -> str:

@@ -24,7 +24,7 @@ from infergate.core.wire import HttpRequest, HttpResponse, join_parts, total_siz
 from infergate.observe.access_log import printable
 from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.console import plan, state
-from infergate.runtime.console.browser_checks import rejection_reason, untrusted_host
+from infergate.runtime.console.browser_checks import reject_untrusted_host, rejection_reason
 from infergate.runtime.console.page import HEADERS, INDEX, static_file
 from infergate.runtime.console.sources import ConsoleSource
 
@@ -66,12 +66,8 @@ class Console:
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
         """Respond to a request whose path is ``PATH`` or below it."""
-        if name := untrusted_host(wire.headers, self._listener.hosts):
-            return _text_response(
-                403,
-                f"host '{name}' is not allowed: add it to listeners.admin.hosts, or use the "
-                "listener's IP address",
-            )
+        if rejected := reject_untrusted_host(wire, self._listener.hosts, _TEXT_HEADERS):
+            return rejected
         action = _ACTIONS.get(wire.path.removeprefix(PATH))
         if action is not None:
             return await self._respond_to_action(action, wire, context)
@@ -162,7 +158,7 @@ class Console:
         """Build the JSON in a thread, because it may be long."""
         processes, ready = await asyncio.gather(self._source.recent(), self._is_ready())
         workers = self._source.workers
-        reported = (
+        reporting = (
             len(processes)
             if workers.wanted == 1
             else sum(process.worker is not None for process in processes)
@@ -171,7 +167,7 @@ class Console:
             "version": __version__,
             "time": time.time(),
             "ready": ready,
-            "workers": {**workers._asdict(), "told": reported},
+            "workers": {**workers._asdict(), "reporting": reporting},
             "actions": {
                 "reload": self._can_reload and self._history.reload is not None,
                 "try": self._listener.actions,
@@ -184,7 +180,7 @@ class Console:
                 summary
                 | state.statistics(processes)
                 | {
-                    "ways": state.pipeline_counts(processes),
+                    "pipelines": state.pipeline_counts(processes),
                     "failures": state.recent_failures(processes),
                 }
             )

@@ -205,8 +205,8 @@ def pipeline_counts(processes: Iterable[ProcessSnapshot]) -> list[Json]:
         for key, count in process.pipelines.items():
             counts[key] = counts.get(key, 0) + count
     return [
-        {"protocol": protocol, "backend_protocol": backend, "way": way, "count": count}
-        for (protocol, backend, way), count in sorted(counts.items())
+        {"protocol": protocol, "backend_protocol": backend, "pipeline": pipeline, "count": count}
+        for (protocol, backend, pipeline), count in sorted(counts.items())
     ]
 
 

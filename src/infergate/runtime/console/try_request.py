@@ -151,7 +151,7 @@ async def _try_request(config: Config, gateway: Gateway, request: Json) -> Json:
             "route": record.route,
             "backend": record.backend,
             "backend_protocol": record.backend_protocol,
-            "way": record.pipeline,
+            "pipeline": record.pipeline,
             "outcome": record.outcome,
             "error": record.error,
             "detail": record.detail,

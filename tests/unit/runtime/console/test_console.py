@@ -95,7 +95,7 @@ async def test_the_state_tells_requests_and_how_they_ended(harness: Harness) -> 
     response = await harness.report("/console/state")
     outcomes = {each["route"]: each["outcomes"] for each in response["flows"]}
     assert outcomes == {"*": {"ok": 1}, "gone": {"connect": 1}}
-    assert {(w["backend_protocol"], w["way"], w["count"]) for w in response["ways"]} == {
+    assert {(w["backend_protocol"], w["pipeline"], w["count"]) for w in response["pipelines"]} == {
         ("builtin", "translate", 1),
         ("v2-grpc", "translate", 1),
     }
@@ -103,7 +103,7 @@ async def test_the_state_tells_requests_and_how_they_ended(harness: Harness) -> 
     assert failure["kind"] == "connect"
     assert "127.0.0.1:9" in failure["detail"]
     assert "down" in failure["meaning"]
-    assert response["workers"] == {"wanted": 1, "serving": 1, "told": 1}
+    assert response["workers"] == {"wanted": 1, "serving": 1, "reporting": 1}
     assert response["config"]["sha256"] == "abc"
     assert response["actions"] == {"reload": False, "try": False, "key": False}
 

@@ -9,9 +9,9 @@ const NO_STATE = { flows: new Map() };
 export function translation(plan, history) {
   const { state } = history.last;
   const spoken = plan.listeners.flatMap((each) => each.protocols);
-  const rows = [...new Set([...spoken, ...state.ways.map((each) => each.protocol)])].sort();
-  const columns = [...new Set([...plan.backends.map((each) => each.protocol), ...state.ways.map((each) => each.backend_protocol)])].sort();
-  const maxCount = Math.max(1, ...state.ways.map((each) => each.count));
+  const rows = [...new Set([...spoken, ...state.pipelines.map((each) => each.protocol)])].sort();
+  const columns = [...new Set([...plan.backends.map((each) => each.protocol), ...state.pipelines.map((each) => each.backend_protocol)])].sort();
+  const maxCount = Math.max(1, ...state.pipelines.map((each) => each.count));
   const head = el("tr", {}, el("th", { scope: "col" }, "client \\ backend"), columns.map((name) => el("th", { scope: "col" }, tag(name))));
   const sinceStart = changes(NO_STATE, history.last);
   const body = rows.map((row) =>
@@ -26,8 +26,8 @@ const tag = (protocol) => el("span", { class: "tag", "data-protocol": protocol }
 
 function cell(history, changed, row, column, maxCount) {
   const { state } = history.last;
-  const ways = state.ways.filter((each) => each.protocol === row && each.backend_protocol === column);
-  const all = ways.reduce((sum, each) => sum + each.count, 0);
+  const pipelines = state.pipelines.filter((each) => each.protocol === row && each.backend_protocol === column);
+  const all = pipelines.reduce((sum, each) => sum + each.count, 0);
   if (!all) return el("td", { class: "none" }, el("span", { "aria-label": "none" }, "–"));
   const wanted = (flow) => flow.protocol === row && flow.backend_protocol === column && flow.operation === "infer";
   const now = recent(history, wanted);
@@ -39,7 +39,7 @@ function cell(history, changed, row, column, maxCount) {
   heat.style.setProperty("--heat", `${4 + (16 * Math.log1p(all)) / Math.log1p(maxCount)}%`);
   heat.append(
     el("b", {}, count(all)),
-    ...ways.map((each) => el("small", { class: "way", "data-way": each.way }, PIPELINE_TEXTS[each.way] + (ways.length > 1 ? ` ${count(each.count)}` : ""))),
+    ...pipelines.map((each) => el("small", { class: "pipeline", "data-pipeline": each.pipeline }, PIPELINE_TEXTS[each.pipeline] + (pipelines.length > 1 ? ` ${count(each.count)}` : ""))),
     el("small", {}, `${rate(now.rate)} now`),
     own === null || column === "builtin" ? "" : el("small", {}, `${seconds(own)} in infergate`), bar,
   );
@@ -60,7 +60,7 @@ export function errors(history) {
   badge.hidden = !now.errors;
   setText(badge, rate(now.errors));
   badge.title = "errors per second";
-  const workers = state.workers.wanted > 1 ? ` on ${state.workers.told} of ${state.workers.wanted} workers` : "";
+  const workers = state.workers.wanted > 1 ? ` on ${state.workers.reporting} of ${state.workers.wanted} workers` : "";
   setText(byId("errors-note"), state.failures.length
     ? `The last ${state.failures.length} failed requests${workers}, with similar ones grouped. Search the log for a request ID to see more.`
     : "No request has failed.");

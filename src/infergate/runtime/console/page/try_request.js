@@ -99,7 +99,7 @@ function show(result) {
   const route = result.route ? `route ${result.route}` : "no route";
   byId("try-summary").replaceChildren(
     el("span", { class: "pill", "data-health": isOk ? "up" : "down" }, result.outcome),
-    tag(result.protocol), result.way ? el("span", { class: "way", "data-way": result.way }, result.way === "forward" ? "passed through" : "translated") : "",
+    tag(result.protocol), result.pipeline ? el("span", { class: "pipeline", "data-pipeline": result.pipeline }, result.pipeline === "forward" ? "passed through" : "translated") : "",
     result.backend ? tag(result.backend_protocol) : "",
     el("span", { class: "muted" }, `${route}${result.backend ? `, backend ${result.backend}` : ""} · ${seconds(result.seconds)}, of which ${seconds(result.backend_seconds)} in the backend`),
     ...(isOk ? [] : [el("span", {}, `${result.error} ${result.meaning} `, el("b", {}, result.advice ? "What to do: " : ""), result.advice)]),
