@@ -18,7 +18,6 @@ SOURCES := pyproject.toml $(shell find src -name '*.egg-info' -prune -o -type f 
 PAGES := $(wildcard *.md) $(shell find docs config deploy -type f ! -path '*/__pycache__/*')
 CODE := src tests bench proto fbs deploy docs/mkdocs
 BRANCH_FLOOR := 95
-PLAIN_TESTS := bench tests/vectors $(addprefix tests/unit/,bench codecs core gateway testing transport)
 
 .PHONY: help run test test-peers compiled lint format types bench bench-check soak docs docs-config fidelity proto fbs lock dist clean distclean
 
@@ -43,7 +42,7 @@ compiled: .venv/tested
 lint: .venv/tested  ## ruff and the plain-language check, without changing anything
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/ruff format --check $(CODE)
-	@$(BIN)/python tests/plain_language.py src docs README.md CHANGELOG.md CONTRIBUTING.md $(PLAIN_TESTS)
+	@$(BIN)/python tests/plain_language.py src docs README.md CHANGELOG.md CONTRIBUTING.md tests bench
 
 format: .venv/tested  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix $(CODE)

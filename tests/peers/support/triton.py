@@ -23,7 +23,7 @@ from .process import Launch, free_ports, started
 _SERVER = "nvidia-pytriton==0.7.0"
 _SHARED_MEMORY = Path("/dev/shm")
 _numbers = itertools.count()
-"""Of those that this process has started: each has shared memory of its own."""
+"""A number for each Triton of this process, which names its shared memory."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from infergate.core.messages import (
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 _JSON: Final = "application/json"
-_NOT_SERVED_STATUSES: Final = frozenset({401, 403, 404})
+_REFUSAL_STATUSES: Final = frozenset({401, 403, 404})
 """Statuses of a proxy that has no server at this address, or that denies access to it."""
 
 _GET_NOT_IMPLEMENTED: Final = 501
@@ -85,7 +85,7 @@ def parse_response(
 ) -> Response:
     """Raises the backend's error, or BACKEND_GARBAGE."""
     if isinstance(operation, ServerLiveRequest | ServerReadyRequest | ModelReadyRequest):
-        if wire.status in _NOT_SERVED_STATUSES:
+        if wire.status in _REFUSAL_STATUSES:
             raise _backend_error(wire)
         return HealthStatus(ok=wire.status < 500 or wire.status == _GET_NOT_IMPLEMENTED)
     if wire.status != 200:

@@ -90,7 +90,7 @@ def _complete(  # noqa: PLR0913, PLR0917
 
 
 def backend_outputs(request: InferRequest, model: ModelMetadata) -> list[str]:
-    """Return the output names that the backend is asked for, or none if it chooses."""
+    """Return the names of the outputs to request from the backend, or none if it chooses."""
     known = [tensor.name for tensor in model.outputs]
     if request.outputs:
         positions = {name: position for position, name in enumerate(known)}

@@ -133,7 +133,7 @@ def check_nesting(text: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
 
     Two quick scans suffice for documents with few brackets.
     """
-    if _has_few(text, b"[") and _has_few(text, b"{"):
+    if _is_shallow(text, b"[") and _is_shallow(text, b"{"):
         return
     if b"\\" in text:
         text = _STRING.sub(b"", text)
@@ -156,7 +156,7 @@ def check_nesting(text: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
         level = int(levels[-1])
 
 
-def _has_few(text: bytes, bracket: bytes) -> bool:
+def _is_shallow(text: bytes, bracket: bytes) -> bool:
     """Whether ``bracket`` occurs at most as often as half the maximum depth. ``find`` runs at the
     speed of memory, ``count`` does not."""
     position = -1

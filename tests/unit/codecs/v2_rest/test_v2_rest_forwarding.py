@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import pickle
 
 import pytest
 from v2_rest_kit import CODEC, body, ok, post
@@ -27,6 +28,19 @@ def rewritten(
 def request_for(identity: str, more: str = "") -> HttpRequest:
     """Return a validated request."""
     return CODEC.validate(post(f'{{"id":"{identity}","inputs":[]{more}}}'), DEFAULT_LIMITS)
+
+
+def test_a_checked_request_is_pickled_without_the_state_of_its_codec() -> None:
+    checked = request_for("7", ',"parameters":{"sequence_id":3}')
+    checked.codec_state = lambda: None  # what cannot be pickled
+    copied = pickle.loads(pickle.dumps(checked))
+    assert copied == checked
+    assert type(copied) is type(checked)
+    assert copied.codec_state is None
+    rewritten_copy = rewritten(ok('{"model_name":"m","outputs":[]}'), request=copied)
+    assert body(rewritten_copy) == body(
+        rewritten(ok('{"model_name":"m","outputs":[]}'), request=checked)
+    )
 
 
 def test_a_rewritten_request_keeps_the_message_and_drops_connection_headers() -> None:
