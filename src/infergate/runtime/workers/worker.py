@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, cast
 
 from infergate.runtime.interpreter import python_command
-from infergate.runtime.workers.channel import WorkerChannel, send_descriptors
+from infergate.runtime.workers.channel import ChannelClosedError, WorkerChannel, send_descriptors
 from infergate.runtime.workers.shared_files import SharedFiles
 
 _PROGRAM: Final = (
@@ -74,9 +74,15 @@ class Worker(asyncio.SubprocessProtocol):
         )
 
     def hand_over_sockets(self, descriptors: Sequence[int]) -> None:
-        """Send the descriptors that the next request describes. Raises OSError."""
+        """Send the descriptors that the next request describes. Raises ChannelClosedError if the
+        process has ended, OSError."""
+        if self.exited.done():
+            raise ChannelClosedError("the worker has ended")
         self._descriptors.setblocking(False)  # noqa: FBT003 - the method's name explains it
-        send_descriptors(self._descriptors, descriptors)
+        try:
+            send_descriptors(self._descriptors, descriptors)
+        except (BrokenPipeError, ConnectionResetError):
+            raise ChannelClosedError("the worker is ending") from None
 
     @property
     def is_running(self) -> bool:

@@ -14,9 +14,11 @@ from infergate.core.errors import GatewayError
 from infergate.gateway.model_catalogue import QUERY_TIMEOUT_SECONDS
 from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.running import ConfigRejectedError
+from infergate.runtime.workers.channel import ChannelClosedError
 from infergate.runtime.workers.messages import ApplyPrepared
+from infergate.runtime.workers.shared_files import SharedFiles
 from infergate.runtime.workers.supervisor import Supervisor
-from infergate.runtime.workers.worker import describe_exit
+from infergate.runtime.workers.worker import Worker, describe_exit
 
 
 def config(port: int, graphpipe: int = 0) -> Config:
@@ -122,3 +124,21 @@ async def test_workers_that_ask_their_backends_have_time_to(
 )
 def test_how_a_process_ended(code: int, words: str) -> None:
     assert describe_exit(code) == words
+
+
+async def test_sockets_are_not_handed_to_a_worker_that_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("infergate.runtime.workers.worker._PROGRAM", "raise SystemExit(7)")
+    files = SharedFiles.create()
+    worker = Worker()
+    await worker.start(0, "own", files, never_handles)
+    assert await worker.exited == 7
+    with pytest.raises(ChannelClosedError):
+        worker.hand_over_sockets([files.log_lock])
+    worker.channel.close()
+    files.close()
+
+
+async def never_handles(message: Any) -> Any:
+    raise AssertionError(message)
