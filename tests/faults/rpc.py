@@ -82,7 +82,7 @@ class RpcBackend:
         """An ``answer`` that comes when ``release`` is set; tells of being cancelled."""
         context.add_callback(self.cancelled.set)
         self.entered.set()
-        self.release.wait(SECONDS)
+        self.release.wait(5 * SECONDS)
         return good_answer()
 
 

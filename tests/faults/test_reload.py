@@ -242,11 +242,16 @@ def test_what_listens_in_one_form_cannot_in_another(harness: Harness) -> None:
     assert "changing the protocol on" in page["last_reload"]["error"]
 
 
+def wait_until_watched(harness: Harness) -> None:
+    """The watch opens descriptors shortly after the start, which ``unharmed`` would count."""
+    until(lambda: any("inotify" in each for each in open_files(harness.gateway.pid)), "watched")
+
+
 def test_signals_and_files_that_change() -> None:
     with started_harness(
         "own", CONFIG.replace("watch: false", "watch: true, quiet: 50ms")
     ) as harness:
-        until(lambda: any("inotify" in each for each in open_files(harness.gateway.pid)), "watched")
+        wait_until_watched(harness)
         with unharmed(harness.gateway, lambda: harness.infer("identity") == 200), taken(harness, 4):
             check_signals_and_files(harness)
 
@@ -298,6 +303,7 @@ def test_a_configmap(tmp_path: Path) -> None:
     (tmp_path / "routes.yaml").symlink_to("..data/routes.yaml")
     with started_file(tmp_path / "routes.yaml", ports) as gateway:
         harness = Harness(gateway, tmp_path / "routes.yaml", text)
+        wait_until_watched(harness)
         assert harness.infer("other") == 404
         live = lambda: get(gateway.http, "/v2/health/live")[0] == 200  # noqa: E731
         with unharmed(gateway, live), taken(harness, 2):

@@ -50,12 +50,12 @@ class Done:
 done = Done()
 
 
-def until(met: Callable[[], bool], what: str) -> None:
+def until(met: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
     """Wait for a condition that nothing tells us of."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + seconds
     pause = 0.005
     while not met():
-        assert time.monotonic() < deadline, f"not within {SECONDS:g} s: {what}"
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
         time.sleep(pause)
         pause = min(2 * pause, 0.1)
 
