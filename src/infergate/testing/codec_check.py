@@ -5,6 +5,7 @@ It needs neither a server nor hypothesis. ``infergate.codecs.base`` documents th
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -14,6 +15,7 @@ from infergate.codecs.base import (
     CodecPlugin,
     ParsedRequest,
     Profile,
+    SupportsContentEncoding,
     SupportsPassThrough,
     TransportKind,
 )
@@ -143,6 +145,14 @@ class _CodecCheck:
             assert getattr(summary, name) == getattr(parsed.operation, name, ""), (
                 f"summarize: {name}"
             )
+        _assert_same("summarized request", parsed.operation, read_request(request).operation)
+        if isinstance(codec, SupportsContentEncoding):
+            for opened in (replace(request), *_compressed(request)):
+                codec.summarize(opened)
+                codec.open_request(opened)
+                _assert_same("opened request", parsed.operation, read_request(opened).operation)
+            for body in samples.JUNK:
+                codec.open_request(_encoded(request, body))
         wire_response = codec.build_response(self.server_response(operation, response), parsed)
         assert isinstance(wire_response, _RESPONSES[self.carrier]), type(wire_response)
         parsed_response = codec.parse_response(wire_response, operation, DEFAULT_LIMITS, model)
@@ -242,6 +252,17 @@ class _CodecCheck:
                 _is_rejected(
                     forwarding.rewrite_response, wire, request, "other", "9", DEFAULT_LIMITS
                 )
+
+
+def _compressed(request: HttpRequest) -> Iterator[HttpRequest]:
+    """Yield ``request`` with a gzip body, if it has a body."""
+    if request.body:
+        yield _encoded(request, gzip.compress(join_parts(request.body)))
+
+
+def _encoded(request: HttpRequest, body: bytes) -> HttpRequest:
+    headers = {**request.headers, "content-encoding": "gzip"}
+    return replace(request, headers=headers, body=(body,))
 
 
 def _is_rejected(function: Callable[..., Any], *arguments: Any) -> bool:

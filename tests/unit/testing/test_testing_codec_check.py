@@ -1,5 +1,6 @@
 """``check_codec`` reports every broken rule: each test breaks a codec in one way."""
 
+import gzip
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,10 +10,12 @@ import pytest
 from infergate.codecs.base import Capabilities, CodecPlugin, ParsedRequest, RequestSummary
 from infergate.codecs.v2_grpc import PLUGIN
 from infergate.codecs.v2_grpc.codec import V2Grpc
+from infergate.codecs.v2_rest import PLUGIN as REST
+from infergate.codecs.v2_rest import V2RestCodec
 from infergate.core.datatypes import Datatype
-from infergate.core.errors import Kind, bad_request
+from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.messages import InferRequest, InferResponse, ModelIndexRequest
-from infergate.core.wire import HttpRequest, RpcResponse
+from infergate.core.wire import HttpRequest, RpcResponse, join_parts
 from infergate.testing import check_codec
 
 ONE = Capabilities(frozenset({Datatype.INT8}))
@@ -82,6 +85,19 @@ class PeeksWrongly(Sound):
         return RequestSummary(super().summarize(wire).operation)
 
 
+class MisreadsWhatItSummarized(Sound):
+    def summarize(self, wire: Any) -> Any:
+        summary = super().summarize(wire)
+        wire.codec_state = "summarized"
+        return summary
+
+    def parse_request(self, wire: Any, limits: Any) -> Any:
+        parsed = super().parse_request(replace(wire), limits)
+        if wire.codec_state == "summarized" and isinstance(parsed.operation, InferRequest):
+            return replace(parsed, operation=replace(parsed.operation, id="other"))
+        return parsed
+
+
 class ValidatesNothing(Sound):
     def validate(self, wire: Any, limits: Any) -> Any:
         return wire
@@ -124,6 +140,7 @@ def test_a_sound_codec_passes() -> None:
         (LosesTheId, "request: "),
         (LosesAnOutput, "response: "),
         (PeeksWrongly, "summarize: model"),
+        (MisreadsWhatItSummarized, "summarized request"),
         (ValidatesNothing, "parse_request and validate differ"),
         (KeepsTheClientsModel, "rewritten request"),
         (KeepsTheBackendsModel, "rewritten response"),
@@ -133,6 +150,22 @@ def test_a_sound_codec_passes() -> None:
 def test_a_broken_rule_is_named(make: type[Sound], expected: str) -> None:
     with pytest.raises(AssertionError, match=expected):
         check_codec(plugin(make))
+
+
+def test_opening_a_request_changes_its_encoding_only() -> None:
+    class LosesTheBody(V2RestCodec):
+        def open_request(self, wire: HttpRequest) -> None:
+            wire.body = ()
+
+    class Raises(V2RestCodec):
+        def open_request(self, wire: HttpRequest) -> None:
+            if "content-encoding" in wire.headers:
+                gzip.decompress(join_parts(wire.body))
+
+    with pytest.raises(GatewayError):
+        check_codec(replace(REST, create=lambda _: LosesTheBody()))
+    with pytest.raises(gzip.BadGzipFile):
+        check_codec(replace(REST, create=lambda _: Raises()))
 
 
 def test_any_other_exception_escapes() -> None:
