@@ -144,7 +144,7 @@ async def one_is_killed(running: Infergate) -> int:
     assert 0 < counted <= sum(each.answers for each in load.over_http) + CONNECTIONS
     cut = connections(killed)
     cut_over_http = connections(killed, [each.port for each in load.over_http])
-    assert abs(cut - CONNECTIONS) <= 1  # half of all, as they are spread
+    assert abs(cut - CONNECTIONS) <= 1  # workers share the connections evenly
     kill(killed)
     await load.more(20)
     tallies = (*load.over_http, *load.over_grpc)

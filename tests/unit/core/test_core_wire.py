@@ -40,8 +40,13 @@ def test_messages_are_empty_by_default() -> None:
         NO_HEADERS["a"] = "b"  # type: ignore[index]
 
 
-def test_a_context_is_pickled_without_process_local_fields() -> None:
+def test_a_request_is_pickled_without_process_local_fields() -> None:
     here: Any = lambda: None  # noqa: E731 - what cannot be pickled
+    request = HttpRequest("POST", "/v2", "a=b", {"a": "b"}, (b"x",), memory=here)
+    request.codec_state = here
+    copied = pickle.loads(pickle.dumps(request))
+    assert copied == HttpRequest("POST", "/v2", "a=b", {"a": "b"}, (b"x",))
+    assert (copied.memory, copied.codec_state) == (UNLIMITED, None)
     wire = RpcRequest("/a.B/C", (b"x",), {"a": "b"}, memory=here, deferred=here)
     wire.codec_state = here
     there = pickle.loads(pickle.dumps(wire))
