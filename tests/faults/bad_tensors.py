@@ -1,7 +1,7 @@
-"""Every way in which tensors may be wrong, as every frontend's clients can say it.
+"""Invalid tensors in the request formats of every frontend.
 
-*Rule.* Each case has, for each frontend, a request in BAD or the reason in CANNOT why that form has
-no words for it.
+Each case has, for each frontend, a request in BAD, or in CANNOT the reason why the format cannot
+express it.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ CASES: Final = (
 
 @dataclass(frozen=True)
 class Bad:
-    """A request (``body`` and the ``headers`` of HTTP) for ``model``, and how it is refused: its
-    text has the pattern ``names``. ``large``: as too large, else as the client's mistake. ``bare``:
-    naming nothing, as the old servers refuse what they cannot read. ``ends``: it is no HTTP, which
-    ends the connection."""
+    """A request (``body`` and the ``headers`` of HTTP) for ``model`` and its expected rejection,
+    whose text matches ``names``. ``large``: it is rejected as too large instead of as a bad
+    request. ``bare``: the text names no field, as in the legacy servers' rejections of
+    unreadable requests. ``ends``: it is not HTTP, so the connection is closed."""
 
     names: str
     body: bytes
@@ -130,7 +130,7 @@ def in_graphpipe(case: str, names: str, body: bytes | bytearray, *, large: bool 
 _REQ: Final = 44
 _INPUT_NAMES: Final = 56
 _INPUT_TENSORS: Final = 60
-"""The positions of the fields that ``pipe`` writes; those of a tensor are in its table."""
+"""The positions of the fields that ``pipe`` writes; a tensor's fields are in its table."""
 _TYPE, _DATA, _STRINGS = 4, 12, 16
 
 
@@ -151,7 +151,7 @@ def put(body: bytearray, position: int, number: int) -> bytearray:
 def old(
     case: str, names: str, inputs: str, *raw: bytes, grpc: str = "", model: str = "m", **more: Any
 ) -> None:
-    """In both old forms; gRPC's answer has the pattern ``grpc`` where its words are others."""
+    """The case in both legacy formats; the gRPC error matches ``grpc`` if its text differs."""
     old_http(case, names, inputs, *raw, model=model, **more)
     header = f'batch_size: 1 {inputs} output {{ name: "OUTPUT0" }}'
     body = old_message(model, header=header, raw=raw)
@@ -180,7 +180,7 @@ _INT: Final = {"int_contents": [7]}
 def shaped(
     case: str, shape: Sequence[int], elements: Sequence[int], words: str, model: str = "m"
 ) -> None:
-    """The same in all forms; each answer names the input, but for the old servers' ``words``."""
+    """The same in all formats; each error names the input, except the legacy servers' ``words``."""
     data = struct.pack(f"<{len(elements)}i", *elements)
     names = r"INPUT0|inputs\[0\]\.shape|shape of tensor 0|input_tensors\[0\]\.shape"
     in_json(case, names, tensor(shape=shape, data=list(elements)))
@@ -219,7 +219,7 @@ old("no name", "unexpected inference input ''", "input { dims: 1 }", FOUR)
 
 in_json("an empty name", _FIRST, tensor(name=""))
 in_binary("an empty name", _FIRST, FOUR, sized(4, name=""))
-# ``name`` is field 1: protobufs leave an empty one out by themselves
+# protobuf omits an empty ``name`` (field 1) by itself
 _bytes = b"\x2a\x0c\x0a\x00\x12\x05INT32\x1a\x01\x01"
 BAD["an empty name", RAW] = Bad("input 0", _bytes + b"\x3a\x04" + FOUR)
 BAD["an empty name", TYPED] = Bad(

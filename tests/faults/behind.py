@@ -1,4 +1,4 @@
-"""A gateway before two backends that do what a script says, over HTTP and gRPC, and the scripts."""
+"""A gateway in front of two scripted backends, over HTTP and gRPC, and the scripts."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Harness:
     nobody: str
 
     def ask_rest(self, model: str, body: bytes | None = None, binary: int = 0) -> Answer:
-        """With so many bytes of ``binary`` data behind a ``body`` that tells of them."""
+        """A response with ``binary`` bytes after a ``body`` that announces them."""
         request = document(tensor()) if body is None else body
         headers = {"Inference-Header-Content-Length": str(len(request))} if binary else {}
         path = f"/v2/models/{model}/infer"
@@ -96,11 +96,11 @@ class Harness:
             assert self.ask_grpc(model).code is grpc.StatusCode.OK
 
     def serves(self, model: str, times: int = 1) -> AbstractContextManager[None]:
-        """In the block ``model`` is served so often, as the metric tells."""
+        """``model`` is served so many times within the block, according to the metric."""
         return rises(self.gateway, REQUESTS, by=times, route=model, outcome="ok")
 
     def restored(self) -> None:
-        """Both serve again, where a test left them as they were."""
+        """Both backends respond normally, even if a test left them failing."""
         if self.rest.script is not good_http:
             self.rest.use(good_http)
         if self.rpc.script is not good_rpc:
@@ -113,7 +113,7 @@ class Harness:
         assert self.ask_rest("identity", request).status == 200
 
     def fails(self, model: str, backend: str, kind: str) -> None:
-        """``model`` fails so through both frontends."""
+        """``model`` fails in this way through both frontends."""
         http_status, grpc_code = EXPECTED[kind]
         before = counted(self.gateway, backend=backend, outcome=kind)
         response = self.ask_rest(model)
@@ -136,7 +136,7 @@ class Harness:
 
 
 def good_rpc(connection: Connection, backend: Backend) -> None:
-    """Answers every call well, and notes it."""
+    """Respond to every call, and record it."""
     server = h2.Server(connection)
     while True:
         stream = server.call()
@@ -178,7 +178,7 @@ def started_harness() -> Iterator[Harness]:
 
 
 def fails_over_http(harness: Harness, model: str, kind: str, script: Script) -> None:
-    """``script`` for a backend over HTTP ends so; and then it serves again."""
+    """A request to an HTTP backend that runs ``script`` has this outcome; the next one succeeds."""
     harness.rest.use(script)
     began = time.monotonic()
     harness.fails(model, "shop", kind)
@@ -205,7 +205,7 @@ Faults = Mapping[str, tuple[str, Script]]
 
 
 def over_http(faults: Faults) -> Callable[..., None]:
-    """The test of all ``faults`` over HTTP, forwarded and translated."""
+    """A test of all ``faults`` over HTTP, passed through and translated."""
 
     @pytest.mark.parametrize("model", ["rest.fwd", "rest.tr"])
     @pytest.mark.parametrize("fault", faults)
@@ -216,8 +216,7 @@ def over_http(faults: Faults) -> Callable[..., None]:
 
 
 def over_grpc(faults: Faults, own: Mapping[str, str] | None = None) -> Callable[..., None]:
-    """The same over gRPC. ``own`` says how those end that infergate's own engine tells apart
-    better."""
+    """The same over gRPC. ``own`` has the outcomes that only infergate's own engine distinguishes."""
     better = own if own and ENGINE == "own" else {}
 
     @pytest.mark.parametrize("model", ["grpc.fwd", "grpc.tr"])
@@ -233,7 +232,7 @@ def over_grpc(faults: Faults, own: Mapping[str, str] | None = None) -> Callable[
 
 
 def says(*written: bytes, then: Callable[[Connection], None] | None = None) -> Script:
-    """Reads one request, writes, and closes, or does ``then``."""
+    """Read one request, write, and close, or run ``then``."""
 
     def script(connection: Connection, backend: Backend) -> None:
         connection.request()
@@ -246,7 +245,7 @@ def says(*written: bytes, then: Callable[[Connection], None] | None = None) -> S
 
 
 def answers(whole: bytes) -> Script:
-    """``whole`` to each request, on a connection that stays."""
+    """Respond to each request with ``whole``, on a persistent connection."""
 
     def script(connection: Connection, backend: Backend) -> None:
         while True:
@@ -264,7 +263,7 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 def sends(*make: Callable[[int], bytes], wait: bool = True) -> Script:
-    """These frames for each call, on its stream; or for one, and closes."""
+    """Send these frames for each call, on its stream; or for one call, and close."""
 
     def script(connection: Connection, backend: Backend) -> None:
         server = h2.Server(connection)

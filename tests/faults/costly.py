@@ -1,4 +1,5 @@
-"""The dearest messages known, by name: one row for each loop over input. See ``faults.costs``."""
+"""The most expensive known messages by name: one row for each loop over input. See
+``faults.costs``."""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ from infergate.core.wire import join_parts
 
 KIB = 1024
 INLINE = 256 * KIB
-"""Bytes of JSON that the event loop reads at most."""
+"""The maximum number of JSON bytes that the event loop reads."""
 MILLION: Final = MAX_BYTES_ELEMENTS
 EMPTY: Final = bytes(4 * MILLION)
 MANY: Final = MAX_ELEMENTS_ON_LOOP
-"""The number of elements that the event loop still reads itself."""
+"""The maximum number of elements that the event loop reads itself."""
 UNLIKE: Final = pack_bytes([b"", b"a"] * (MANY // 2))
 TENSORS = 1024
 
@@ -44,14 +45,14 @@ def binary(data: bytes, elements: int, datatype: str = "BYTES") -> tuple[bytes, 
 
 
 def one_input(datatype: str, elements: Iterable[str]) -> bytes:
-    """JSON with one input, whose elements are spelt so."""
+    """JSON with one input, whose elements are written in this way."""
     listed = list(elements)
     head = '{"inputs":[{"name":"INPUT0","datatype":"%s","shape":[%d],"data":[%s]}]}'
     return (head % (datatype, len(listed), ",".join(listed))).encode()
 
 
 def inputs(one: str, count: int = TENSORS) -> bytes:
-    """JSON with so many inputs, each told as ``one`` says with its number for ``%d``."""
+    """JSON with so many inputs, each written as ``one`` with its number for ``%d``."""
     return ('{"inputs":[' + ",".join(one % each for each in range(count)) + "]}").encode()
 
 
@@ -102,7 +103,7 @@ def flatbuffer(data: bytes, elements: int, model: str = "texts") -> bytes:
 
 
 def old_header(body: str, data: bytes = b"", model: str = "texts") -> Worst:
-    """NV-InferRequest that says ``body``."""
+    """NV-InferRequest with ``body``."""
     return posted(f"/api/infer/{model}", data, {"NV-InferRequest": body})
 
 

@@ -1,8 +1,8 @@
-"""Messages that are dear for their size, and what each of them may cost: CPU of the event loop,
-memory, and the time of others.
+"""Messages that are expensive for their size, and the maximum cost of each: CPU of the event loop,
+memory, and delay of other clients.
 
 One row of ``WORST`` is one message: ``posted`` over HTTP, ``called`` over gRPC, ``framed`` on a raw
-socket. To hold another to the bounds, add a row.
+socket. To apply the bounds to another message, add a row.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from peers.support.process import Launch, free_ports, started
 from searching import examples
 
 MAX_SECONDS = 0.05
-"""CPU of one callback, on a machine that needs ``UNIT`` for ``timed.calibrated``."""
+"""CPU seconds of one callback, on a machine on which ``timed.calibrated`` takes ``UNIT``."""
 UNIT = 0.0025
 TRIES = 5
-"""A message is too dear where it is each time: what else the machine does costs time as well."""
+"""A message is too expensive only if it is each time: other load costs time as well."""
 MAX_WAIT = 1.0
-"""Seconds: a good client's p99."""
+"""A good client's p99 in seconds."""
 ATTACKS = examples(3)
-"""How often each attacker sends a message."""
+"""Messages per second of each attacker."""
 CONFIG = """
 engine: {engine}
 listeners:
@@ -66,27 +66,27 @@ reload: {{watch: false}}
 drain: {{delay: 0s}}
 """
 HOPS = ("v2-rest", "v2-json", "v2-grpc", "trtis-http", "trtis-grpc", "graphpipe")
-"""The models ``fwd.HOP`` and ``tr.HOP`` are ``texts`` (one tensor of BYTES that comes back) of the
-gateway itself, asked over that protocol, so that one message passes by codecs of both sides; the
-latter rename an input, so that nothing is forwarded."""
+"""The models ``fwd.HOP`` and ``tr.HOP`` are the gateway's own ``texts`` (one BYTES tensor that is
+returned), reached over that protocol, so that a message passes the codecs of both sides; ``tr``
+renames an input, so that nothing is passed through."""
 
 
 @dataclass(frozen=True)
 class Timed(Infergate):
-    """A gateway that tells what its callbacks cost. ``raw`` is a raw socket of ``identity``."""
+    """A gateway that reports the cost of its callbacks. ``raw`` is the raw socket of ``identity``."""
 
     raw: str
     costs: str
 
     def costliest(self) -> Cost:
-        """The costliest callback since this was last asked."""
+        """The most expensive callback since the last call."""
         with Client(self.costs) as client:
             document = json.loads(client.rest())
         return Cost(document["seconds"] * UNIT / max(document["unit"], UNIT), document["what"])
 
 
 class Cost(NamedTuple):
-    """``seconds`` as on a machine that needs ``UNIT``, or has less to do than this one."""
+    """``seconds``, scaled to a machine on which the calibration takes ``UNIT``."""
 
     seconds: float
     what: str
@@ -120,7 +120,7 @@ def started_timed() -> Iterator[Timed]:
 
 
 def held_to(gateway: Timed, send: Callable[[], object], max_seconds: float = MAX_SECONDS) -> None:
-    """No callback of the event loop takes longer for what ``send`` sends."""
+    """No callback of the event loop takes longer than the bound while ``send`` runs."""
     found: list[Cost] = []
     for _ in range(TRIES):
         gateway.costliest()
@@ -133,8 +133,8 @@ def held_to(gateway: Timed, send: Callable[[], object], max_seconds: float = MAX
 
 
 def beside(gateway: Timed, worst: Worst, attackers: int) -> None:
-    """A good client's p99 stays under ``MOST_WAITED`` while so many send ``worst`` again and
-    again."""
+    """A good client's p99 stays below ``MOST_WAITED`` while so many attackers send ``worst``
+    repeatedly."""
     waited: list[float] = []
     for _ in range(TRIES):
         with ThreadPoolExecutor(attackers) as threads:
@@ -158,11 +158,11 @@ def beside(gateway: Timed, worst: Worst, attackers: int) -> None:
 
 @dataclass(frozen=True)
 class Worst:
-    """``send`` sends it once, on a connection of its own, and waits for what comes of it."""
+    """``send`` sends the message once on its own connection and waits for the response."""
 
     send: Callable[[Timed], object]
     size: int
-    """Bytes of the message when it is inflated."""
+    """The inflated size of the message."""
 
 
 def posted(path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Worst:
@@ -202,7 +202,7 @@ def framed(message: bytes) -> Worst:
 
 
 def good(gateway: Timed) -> float:
-    """Seconds that a client of small requests waits, on a connection that it has."""
+    """Seconds that a client of small requests waits on its existing connection."""
     began = time.monotonic()
     body = json.dumps(
         {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]}

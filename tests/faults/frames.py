@@ -1,4 +1,4 @@
-"""GraphPipe over a raw socket by hand: a good request, a long one, and what answers say."""
+"""GraphPipe over a raw socket: a valid request, a long one, and the text of responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""HTTP/2 by hand, enough to be wrong in: frames, and headers as literals without compression.
+"""HTTP/2 frames written by hand, so that they can be invalid; header fields are uncompressed
+literals.
 
 References: RFC 9113 (frames), RFC 7541 6.2.2 (literal header fields without indexing).
 """
@@ -46,7 +47,7 @@ def fields(*pairs: tuple[str, str]) -> bytes:
     return b"".join(b"\0" + _text(name.encode()) + _text(value.encode()) for name, value in pairs)
 
 
-@functools.cache  # floods are made of the same one
+@functools.cache  # floods repeat the same one
 def request_headers(method: str, *more: tuple[str, str]) -> bytes:
     """The header block of a gRPC call."""
     return fields(
@@ -77,7 +78,7 @@ def frames(read: Callable[[int], bytes]) -> Iterator[Frame]:
 
 
 class Server:
-    """A gRPC backend's end of a connection, by hand."""
+    """The server's end of a gRPC backend connection, controlled by the test."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -86,7 +87,7 @@ class Server:
         self.frames = frames(connection.read)
 
     def call(self) -> int:
-        """Wait for the whole of the next call; returns its stream. Raises Gone."""
+        """Wait for all of the next call; return its stream. Raises Gone."""
         for each in self.frames:
             if each.kind == SETTINGS and not each.flags & ACK:
                 self._connection.write(frame(SETTINGS, ACK, 0))
@@ -119,7 +120,7 @@ def trailers(stream: int, *pairs: tuple[str, str]) -> bytes:
 
 
 def answer(stream: int, message_bytes: bytes) -> bytes:
-    """A whole good answer."""
+    """A complete successful response."""
     return (
         headers(stream)
         + data(stream, message(message_bytes))

@@ -1,5 +1,5 @@
-"""The legacy API by hand: one inference asked in four protocols, and old servers that do what a
-test says to an inference, while they tell their status well."""
+"""The legacy API: the same inference in four protocols, and legacy servers that respond to an
+inference as a test specifies, and to status requests normally."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Four:
-    """Clients of one gateway, who all ask models like ``simple`` for the same."""
+    """Clients of one gateway that all send the same inference to models like ``simple``."""
 
     http: str
     channel: grpc.Channel
@@ -78,7 +78,7 @@ def old_post(address: str, model: str, header: str, body: bytes) -> Answer:
 
 
 def http_rejection(answer: Answer) -> Reported:
-    """Legacy answers are 200 where NV-Status says SUCCESS, else 400."""
+    """A legacy response has status 200 if NV-Status says SUCCESS, else 400."""
     status = text_format.Parse(answer.headers["nv-status"], OLD.RequestStatus())
     code = code_name(status)
     assert answer.status == (200 if code == "SUCCESS" else 400)
@@ -93,7 +93,7 @@ def old_message(model: str, *, version: int = -1, header: str = SIMPLE, raw: Any
 
 
 def grpc_rejection(status: Status) -> Reported:
-    """A legacy call is OK as gRPC sees it."""
+    """The gRPC status of a legacy call is OK."""
     assert status.code is grpc.StatusCode.OK, status
     response = OLD.InferResponse.FromString(status.message)
     return Reported(
@@ -134,7 +134,7 @@ OUTPUTS = values("OUTPUT0", [16]), values("OUTPUT1", [16])
 
 
 def inferred(*outputs: Any, **more: Any) -> Any:
-    """An InferResponseHeader; with nothing else said the good answer's."""
+    """An InferResponseHeader; the defaults are those of a successful response."""
     whole = {"model_name": "m", "model_version": 1, "batch_size": 1, **more}
     return OLD.InferResponseHeader(output=outputs or OUTPUTS, **whole)
 
@@ -178,8 +178,8 @@ def described(request: bytes) -> bytes:
 
 
 def old_http(infer: Act, expected: bytes = b"") -> Script:
-    """A server that does ``infer`` to each inference, which it notes, and answers the rest with
-    ``told``; where that is empty with the status of any model."""
+    """A server that runs ``infer`` for each inference, which it records, and responds to other
+    requests with ``told``, or if that is empty with the status of any model."""
 
     def script(connection: Connection, backend: Backend) -> None:
         while True:
@@ -194,7 +194,7 @@ def old_http(infer: Act, expected: bytes = b"") -> Script:
 
 
 def says(*written: bytes, then: Act | None = None) -> Act:
-    """Writes, and goes on, or does ``then``."""
+    """Write, and continue or run ``then``."""
 
     def infer(connection: Connection) -> None:
         for each in written:
@@ -207,7 +207,7 @@ def says(*written: bytes, then: Act | None = None) -> Act:
 
 @dataclass
 class OldRpc:
-    """A gRPC server that answers an inference as ``infer`` says; those are noted."""
+    """A gRPC server that responds to an inference as ``infer`` specifies, and records it."""
 
     address: str = ""
     infer: Callable[[bytes, grpc.ServicerContext], bytes] = lambda message, context: good_message()

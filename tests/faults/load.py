@@ -1,5 +1,5 @@
-"""Load over every protocol: clients that keep their connections, and fail at the first answer that
-is not right."""
+"""Load over every protocol: clients that keep their connections, and fail at the first wrong
+response."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def request_message(model: str) -> InferRequest:
 
 
 def repeating(model: str, count: int, delay: int) -> InferRequest:
-    """For ``count`` answers, each after ``delay`` milliseconds."""
+    """A request for ``count`` responses, ``delay`` milliseconds apart."""
     return InferRequest(
         model,
         id="r",
@@ -55,7 +55,7 @@ def described(model: str) -> ModelMetadata:
 
 
 def built(protocol: str, model: str = "identity", prefix: str = "") -> Any:
-    """An inference of ``model``; ``prefix`` stands before its name where that is its path."""
+    """An inference of ``model``; ``prefix`` precedes its name in the path."""
     profile = PROFILES.get(protocol, GENERIC)
     wire = (
         plugins()[protocol]
@@ -68,14 +68,14 @@ def built(protocol: str, model: str = "identity", prefix: str = "") -> Any:
 
 
 class Connection:
-    """One connection over HTTP/1.1 or in frames, kept as long as the server keeps it."""
+    """One connection over HTTP/1.1 or in frames, kept open as long as the server allows."""
 
     def __init__(self, address: str) -> None:
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
         self._reader: asyncio.StreamReader | None = None
         self.opened = 0
-        """How many connections it took."""
+        """The number of connections that were needed."""
 
     async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._reader is None:
@@ -91,7 +91,7 @@ class Connection:
             self._reader = None
 
     async def ended(self) -> bool:
-        """The server closes, and says nothing more."""
+        """The server closes the connection and sends nothing more."""
         assert self._reader is not None
         return await self._reader.read() == b""
 
@@ -130,7 +130,7 @@ Ask = Callable[[Any], Any]
 
 @dataclass
 class Load:
-    """``served`` counts the right answers, by kind of client."""
+    """``served`` counts the correct responses by kind of client."""
 
     served: dict[str, int] = field(default_factory=dict)
     connections: list[Connection] = field(default_factory=list)
@@ -147,13 +147,13 @@ class Load:
         self._came.release()
 
     async def more(self, answers: int) -> None:
-        """Wait until so many more have come."""
+        """Wait for so many more responses."""
         self._came = asyncio.Semaphore(0)
         for _ in range(answers):
             await self._came.acquire()
 
     async def unary(self, protocol: str, models: Sequence[str], ask: Ask, prefix: str = "") -> None:
-        """Ask for ``models`` in turn, until it is over."""
+        """Request ``models`` in turn until the load stops."""
         codec: Codec[Any, Any] = plugins()[protocol].create({})
         while not self.over.is_set():
             for model in models:
@@ -167,7 +167,7 @@ class Load:
                 await asyncio.sleep(0)
 
     async def streams(self, channel: Any, models: Sequence[str]) -> None:
-        """Streams of twenty answers over V2 gRPC, all of which have to come."""
+        """Streams of twenty responses over V2 gRPC, all of which must arrive."""
         while not self.over.is_set():
             for model in models:
                 call = channel.stream_stream(STREAM)()
@@ -177,7 +177,7 @@ class Load:
                 self.count("v2-grpc stream")
 
     async def events(self, address: str, models: Sequence[str]) -> None:
-        """The same as events over HTTP."""
+        """The same as server-sent events over HTTP."""
         connection = self._connection(address)
         body = json.dumps({"IN": list(range(20)), "DELAY": [5] * 20}).encode()
         while not self.over.is_set():
@@ -193,8 +193,8 @@ class Load:
     async def applied(
         self, addresses: Mapping[str, str], models: Sequence[str], repeats: Sequence[str]
     ) -> AsyncIterator[None]:
-        """To ``addresses`` (``http``, ``grpc``, ``frames``: a raw socket for the first of the
-        models) while the block runs, which fails where a client does."""
+        """Load on ``addresses`` (``http``, ``grpc``, ``frames``: a raw socket for the first of the
+        models) while the block runs, which fails if a client fails."""
         async with grpc.aio.insecure_channel(addresses["grpc"]) as channel:
             http, frames = addresses["http"], addresses["frames"]
 
@@ -231,7 +231,7 @@ async def called(channel: Any, wire: RpcRequest) -> RpcResponse:
 
 
 def streamed(model: str, count: int, delay: int) -> bytes:
-    """A request of a stream over V2 gRPC."""
+    """One request of a stream over V2 gRPC."""
     codec: Any = plugins()["v2-grpc"].create({})
     return bytes(
         join_parts(codec.build_stream_request(repeating(model, count, delay), GENERIC).message)

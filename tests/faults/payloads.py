@@ -1,7 +1,8 @@
-"""Requests whose tensors are wrong, in each of the four forms that V2 has: JSON, JSON followed by
-binary data, protobuf with raw contents, protobuf with typed contents.
+"""Requests with invalid tensors in each of the four formats of V2: JSON, JSON followed by binary
+data, protobuf with raw contents, protobuf with typed contents.
 
-A case names what the answer must name. Where a form cannot say a mistake it has none of it.
+A case has the text that the error must contain. A format that cannot express a mistake has no
+request for it.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class Wrong:
-    """One request in one form, and how it is refused: a pattern that the answer's text has, and
-    both statuses. ``head`` is the length header of a body that has binary data."""
+    """One request in one format and its rejection: a pattern that the error text matches, and both
+    statuses. ``head`` is the length header of a body with binary data."""
 
     names: str
     body: bytes
@@ -43,14 +44,14 @@ class Wrong:
 
 REST: dict[str, Wrong] = {}
 RPC: dict[str, Wrong] = {}
-"""By the case's and the form's name."""
+"""The requests by the names of case and format."""
 
 
 # ---- JSON ------------------------------------------------------------------------------------
 
 
 def tensor(**fields: Any) -> dict[str, Any]:
-    """INPUT0, INT32, one element of 7; None takes a member away."""
+    """INPUT0, INT32, one element of 7; None removes a member."""
     whole = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [7], **fields}
     return {key: value for key, value in whole.items() if value is not None}
 
@@ -66,7 +67,7 @@ def in_json(case: str, names: str, body: bytes, **more: Any) -> None:
 def in_binary(
     case: str, names: str, expected: bytes, blob: bytes, head: str | None = "", **more: Any
 ) -> None:
-    """``head`` empty: the right length."""
+    """``head`` empty: the correct length."""
     head = str(len(expected)) if head == "" else head
     REST[f"{case}, binary"] = Wrong(names, expected + blob, head, **more)
 
@@ -80,7 +81,7 @@ def in_typed(case: str, names: str, message: Any, **more: Any) -> None:
 
 
 def message(*tensors: tuple[str, str, Sequence[int]], raw: Sequence[bytes] = ()) -> Any:
-    """Names, datatypes and shapes; the model's name is put before it later."""
+    """Names, datatypes and shapes; the model's name is added later."""
     result = pb.ModelInferRequest(raw_input_contents=raw)
     for name, datatype, shape in tensors:
         result.inputs.add(name=name, datatype=datatype, shape=shape)
@@ -109,7 +110,7 @@ def everywhere(
     http: tuple[int, ...] = (400,),
     grpc: grpc.StatusCode = INVALID,
 ) -> None:
-    """The same mistake in all four forms; each answer names the tensor."""
+    """The same mistake in all four formats; each error names the tensor."""
     blob = packed(datatype, elements)
     names = r"INPUT0|inputs\[0\]\.shape|shape of tensor 0"
     spelt = [e.decode() for e in elements] if datatype == "BYTES" else list(elements)
@@ -143,7 +144,7 @@ everywhere(
     [2**20 + 1],
     [b"one"],
     "BYTES",
-    http=(400, 413),  # too few, or too many: whichever is seen first
+    http=(400, 413),  # too few or too many, whichever is checked first
     grpc=grpc.StatusCode.RESOURCE_EXHAUSTED,
 )
 

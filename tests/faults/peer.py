@@ -1,5 +1,4 @@
-"""Raw sockets: a client that sends what no library would, and a backend that does what a script
-says."""
+"""Raw sockets: a client that sends what no library would send, and a backend that runs a script."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ def _pair(address: str) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Answer:
-    """An HTTP answer."""
+    """An HTTP response."""
 
     status: int
     headers: Mapping[str, str]
@@ -94,7 +93,7 @@ class Client:
         return b"".join(iter(self.some, b""))
 
     def answer(self) -> Answer:
-        """The next HTTP answer."""
+        """The next HTTP response."""
         first, *lines = self.until(b"\r\n\r\n").decode().rstrip().split("\r\n")
         pairs = (line.split(": ", 1) for line in lines)
         headers = {name.lower(): value for name, value in pairs}
@@ -105,13 +104,13 @@ class Client:
         return Answer(int(first.split()[1]), headers, body)
 
     def _chunk(self) -> bytes:
-        """The next one of a body; the last has nothing."""
+        """The next chunk of a body; the last one is empty."""
         size = int(self.until(b"\r\n"), 16)
         return self.exactly(size + 2)[:-2]
 
 
 def post(address: str, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:
-    """One POST on a connection of its own."""
+    """One POST on its own connection."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
     with Client(address) as client:
         own = f"Host: x\r\nContent-Length: {len(body)}\r\n"
@@ -149,7 +148,7 @@ class Connection:
         self._held += more
 
     def head(self) -> int:
-        """Wait for an HTTP request's head; its length."""
+        """Wait for the head of an HTTP request; return its length."""
         while b"\r\n\r\n" not in self._held:
             self._more()
         return self._held.index(b"\r\n\r\n") + 4
@@ -191,7 +190,8 @@ class Connection:
 
 @dataclass
 class Backend:
-    """Runs ``script`` for each connection, a thread each. ``requests`` holds what scripts noted."""
+    """Runs ``script`` for each connection, in its own thread. ``requests`` holds what scripts
+    recorded."""
 
     address: str
     script: Script
@@ -200,7 +200,7 @@ class Backend:
     _open: dict[Connection, threading.Thread] = field(default_factory=dict)
 
     def use(self, script: Script) -> None:
-        """Another script, for new connections; returns when the gateway has let go of the old."""
+        """Use another script for new connections; return when the gateway has closed the old ones."""
         self.script = script
         for connection, thread in tuple(self._open.items()):
             with contextlib.suppress(OSError):
@@ -210,11 +210,11 @@ class Backend:
 
     @property
     def open(self) -> int:
-        """Connections that neither side has let go of."""
+        """Connections that neither side has closed."""
         return len(self._open)
 
     def accept_from(self, listener: socket.socket) -> None:
-        """Serve until the listener is shut."""
+        """Serve until the listener is closed."""
         while True:
             try:
                 accepted, _ = listener.accept()
@@ -232,7 +232,7 @@ class Backend:
         del self._open[connection]
 
     def cut(self) -> None:
-        """End all connections, whatever the gateway thinks of it."""
+        """Close all connections."""
         for connection, thread in tuple(self._open.items()):
             connection.cut()
             thread.join(SECONDS)
@@ -269,11 +269,11 @@ GOOD_BODY = (
     b'{"model_name":"m","model_version":"1","outputs":'
     b'[{"name":"OUTPUT0","datatype":"INT32","shape":[1],"data":[7]}]}'
 )
-"""The answer of every fake: OUTPUT0, one INT32 of 7."""
+"""The response of every fake backend: OUTPUT0, one INT32 of 7."""
 
 
 def good_http(connection: Connection, backend: Backend) -> None:
-    """Answers every request well, and notes it."""
+    """Respond to every request, and record it."""
     while True:
         backend.requests.append(connection.request())
         connection.write(http_answer(GOOD_BODY))

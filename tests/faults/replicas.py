@@ -1,5 +1,5 @@
-"""Several servers of the same models on real sockets, that die and come back, and a gateway before
-them; all in this process."""
+"""Several servers of the same models on real sockets that stop and return, and a gateway in front
+of them, all in this process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ QUICK = {"interval": "50ms", "timeout": "500ms"}
 
 
 class Slowed(BuiltinBackend):
-    """The embedded models, each inference of which takes ``seconds`` more."""
+    """The embedded models with ``seconds`` added to each inference."""
 
     seconds = 0.0
 
@@ -48,7 +48,7 @@ class Slowed(BuiltinBackend):
 
 @dataclass
 class Replica:
-    """An infergate with the embedded models, on one address for each carrier."""
+    """An infergate with the embedded models, on one address per transport."""
 
     host: str
     http: int = 0
@@ -72,7 +72,7 @@ class Replica:
         self.grpc = self.running.listeners["grpc"].address.port
 
     async def kill(self) -> None:
-        """At once: what is under way breaks off."""
+        """Stop at once: requests in progress break off."""
         running, self.running = self.running, None
         if running is not None:
             await running.stop(0)
@@ -81,7 +81,7 @@ class Replica:
         return f"{carrier}://{self.host}:{getattr(self, carrier)}"
 
     def connections(self) -> int:
-        """TCP connections to it, over IPv4 or, as grpcio makes them, through IPv6."""
+        """TCP connections to the server, over IPv4 or, as grpcio makes them, over IPv6."""
         address = socket.inet_aton(self.host)[::-1].hex().upper()
         ports = (self.http, self.grpc)
         ends = tuple(f"{address}:{port:04X}" for port in ports if port)
@@ -95,7 +95,7 @@ class Replica:
 
 @asynccontextmanager
 async def replicas(*hosts: str, same_ports: bool = False) -> AsyncIterator[list[Replica]]:
-    """One at each of ``hosts``; ``same_ports``: as pods of one service have them."""
+    """One server at each of ``hosts``; ``same_ports``: like the pods of one service."""
     made = [Replica(host) for host in hosts]
     try:
         for each in made:
@@ -133,7 +133,7 @@ class Load:
         assert isinstance(answer, InferResponse)
 
     async def _others(self) -> None:
-        """Requests that need no endpoint succeed whatever happens to the endpoints."""
+        """Requests that need no endpoint succeed, whatever happens to the endpoints."""
         gateway = self.gateway.gateway
         inputs = (tensor_from_array("INPUT0", Datatype.INT32, np.zeros(1, np.int32)),)
         while not self._over.is_set():
@@ -146,7 +146,7 @@ class Load:
 
     @asynccontextmanager
     async def beside_others(self) -> AsyncIterator[None]:
-        """Another client asks all the time, and is served."""
+        """Another client sends requests continuously, and all are answered."""
         pending = asyncio.ensure_future(self._others())
         try:
             yield
@@ -167,7 +167,7 @@ class Load:
 
     @asynccontextmanager
     async def callers(self, count: int) -> AsyncIterator[None]:
-        """So many ask all the time."""
+        """So many clients send requests continuously."""
         self._stop = False
         pending = [asyncio.ensure_future(self.keep_requesting()) for _ in range(count)]
         try:
@@ -177,7 +177,7 @@ class Load:
             await asyncio.gather(*pending)
 
     async def more(self, count: int) -> None:
-        """Wait until so many more have been answered."""
+        """Wait for so many more responses."""
         wanted = self.ok + count
         await until(lambda: self.ok >= wanted, f"{count} more answers")
 
@@ -186,7 +186,7 @@ class Load:
         return list(remote.endpoint_stats())
 
     async def figure(self, name: str, position: int, **labels: str) -> float:
-        """A metric of an endpoint, as a scrape reads it."""
+        """A metric of an endpoint, as in a scrape."""
         admin = self.gateway.listeners["admin"].address
         reader, writer = await asyncio.open_connection(admin.host, admin.port)
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
@@ -237,20 +237,20 @@ GRPC_KEEPS = 8
 
 @asynccontextmanager
 async def as_before(engine: str, grows: int = 64 * MIB) -> AsyncIterator[None]:
-    """What is opened and begun in the block, in this process, is closed and over soon after it, and
-    it never takes more than ``grows`` bytes of memory."""
+    """Whatever this process opens and starts within the block is closed soon after it, and memory
+    never grows by more than ``grows`` bytes."""
     held = descriptors(os.getpid()) + (GRPC_KEEPS if engine == "compat" else 0)
     tasks = len(asyncio.all_tasks())
     with done.watching(), limited_growth(os.getpid(), grows):
         yield
     await until(lambda: len(asyncio.all_tasks()) <= tasks, "no task is left")
     if engine == "compat":
-        gc.collect()  # calls that were cancelled hold their channel until then
+        gc.collect()  # cancelled calls hold their channel until then
     await until(lambda: descriptors(os.getpid()) <= held, f"descriptors are back to {held}")
 
 
 async def until(met: Callable[[], bool], what: str) -> None:
-    """Wait for a condition that nothing tells us of."""
+    """Wait for a condition that no event signals."""
     with suppress(TimeoutError):
         async with asyncio.timeout(SECONDS):
             while not met():  # noqa: ASYNC110

@@ -1,5 +1,5 @@
-"""gRPC with bytes: tritonclient's protobufs to make messages, grpcio to carry them, and a backend
-that counts."""
+"""gRPC with bytes: messages built with tritonclient's protobufs and carried by grpcio, and a
+backend that counts calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
 def infer_message(model: str, *, count: int = 1, **more: Any) -> bytes:
-    """A good inference of ``count`` INT32 named INPUT0."""
+    """A valid inference of ``count`` INT32 named INPUT0."""
     message = pb.ModelInferRequest(model_name=model, **more)
     message.inputs.add(name="INPUT0", datatype="INT32", shape=[count])
     message.raw_input_contents.append(b"\x07\0\0\0" * count)
@@ -27,7 +27,7 @@ def infer_message(model: str, *, count: int = 1, **more: Any) -> bytes:
 
 
 def good_answer() -> bytes:
-    """OUTPUT0, one INT32 of 7, as every fake answers."""
+    """OUTPUT0, one INT32 of 7, as in every fake backend's response."""
     message = pb.ModelInferResponse(model_name="m", model_version="1")
     message.outputs.add(name="OUTPUT0", datatype="INT32", shape=[1])
     message.raw_output_contents.append(b"\x07\0\0\0")
@@ -36,7 +36,7 @@ def good_answer() -> bytes:
 
 @dataclass(frozen=True)
 class Status:
-    """How a call ended. ``message`` is the answer's bytes where ``code`` is OK."""
+    """The end of a call. ``message`` is the response if ``code`` is OK."""
 
     code: grpc.StatusCode
     details: str
@@ -55,7 +55,7 @@ def call(channel: grpc.Channel, message: bytes, method: str = INFER, **more: Any
 
 @contextmanager
 def channel(address: str, **options: Any) -> Iterator[grpc.Channel]:
-    """A connection of its own."""
+    """A channel with its own connection."""
     settings = [
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_retries", 0),
@@ -68,7 +68,7 @@ def channel(address: str, **options: Any) -> Iterator[grpc.Channel]:
 
 @dataclass
 class RpcBackend:
-    """A gRPC server whose every method answers as ``answer`` says; all calls are noted."""
+    """A gRPC server whose every method responds as ``answer`` specifies; all calls are recorded."""
 
     address: str = ""
     answer: Callable[[bytes, grpc.ServicerContext], bytes] = lambda message, context: good_answer()
@@ -79,7 +79,7 @@ class RpcBackend:
     release: threading.Event = field(default_factory=threading.Event)
 
     def wait(self, message: bytes, context: grpc.ServicerContext) -> bytes:
-        """An ``answer`` that comes when ``release`` is set; tells of being cancelled."""
+        """An ``answer`` that waits for ``release``, and reports cancellation."""
         context.add_callback(self.cancelled.set)
         self.entered.set()
         self.release.wait(5 * SECONDS)

@@ -1,7 +1,7 @@
-"""A backend that responds before it has the whole request, and then reads the rest, leaves it, or
+"""A backend that responds before it has the whole request, and then reads the rest, ignores it, or
 closes.
 
-The response is passed on, and no rest of the request is mistaken for the next one.
+The response is passed on, and the rest of the request is not taken for the next one.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from faults.watch import MIB, counted, until
 
 REFUSAL = http_answer(b'{"error":"it broke"}', "400 X")
 SIZE = 6 * MIB
-"""More than a backend that does not read lets in."""
+"""More than the backend accepts without reading."""
 LONG = document(
     tensor(datatype="UINT8", shape=[SIZE], data=None, parameters={"binary_data_size": SIZE})
 )
 
 
 def reads_later(answer: bytes) -> Script:
-    """Answers by the head alone, and then takes what was sent."""
+    """Respond after the head, and then read the rest."""
 
     def script(connection: Connection, backend: Backend) -> None:
         while True:
@@ -39,7 +39,7 @@ def reads_later(answer: bytes) -> Script:
 
 
 def closes(answer: bytes) -> Script:
-    """Answers by the head alone, says that this was all, and waits for the end."""
+    """Respond after the head, end the response, and wait for the end of the request."""
 
     def script(connection: Connection, backend: Backend) -> None:
         connection.head()
@@ -61,11 +61,11 @@ def test_over_http(
     is_refused = answer is REFUSAL
     outcome = "bad_request" if is_refused else "ok"
     before = counted(harness.gateway, backend="shop", outcome=outcome)
-    for _ in range(2):  # no connection that is owed some of a request is used again
+    for _ in range(2):  # a connection with an incomplete request is not reused
         result = harness.ask_rest(model, LONG if size else None, size)
         assert result.status == (400 if is_refused else 200), result
         assert not is_refused or "it broke" in result.error
-        if does is closes:  # until its end has come, a connection is as good as any other
+        if does is closes:  # an idle connection is usable until it is closed
             until(lambda: not harness.rest.open, "the gateway has let go of it")
     assert counted(harness.gateway, backend="shop", outcome=outcome) == before + 2
     harness.rest.use(good_http)

@@ -1,5 +1,5 @@
-"""Backends that say no, in all ways in which servers and what stands before them do: told as they
-are."""
+"""Backends and proxies that respond with errors, in every form: the client receives the same
+error."""
 
 from __future__ import annotations
 

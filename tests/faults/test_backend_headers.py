@@ -33,7 +33,7 @@ def test_headers_of_the_connection_stay_there(harness: Harness) -> None:
             "server", "date", "content-type", "content-length", "endpoint-load-metrics",
         }  # fmt: skip
         assert result.headers["server"] == "infergate"
-        assert result.headers["endpoint-load-metrics"] == "cpu=1"  # by the default rule
+        assert result.headers["endpoint-load-metrics"] == "cpu=1"  # by default
     harness.rest.use(good_http)
 
 
@@ -47,7 +47,7 @@ def test_interim_headers_over_grpc_are_passed_over(harness: Harness) -> None:
 
 
 def test_metadata_of_the_connection_stays_there(harness: Harness) -> None:
-    """Trailers and headers of the backend's go back by rule alone."""
+    """A backend's trailers and headers are returned only if a rule selects them."""
     own = h2.fields(
         (":status", "200"), ("content-type", "application/grpc"), ("server", "depot"),
         ("set-cookie", "a=b"), ("x-own", "1"), ("endpoint-load-metrics", "cpu=1"),

@@ -1,4 +1,4 @@
-"""Answers whose outputs do not fit: a shape, a datatype, a count, another model's name."""
+"""Responses whose outputs do not fit: shape, datatype, number, another model's name."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_outputs_that_do_not_fit(harness: Harness, wrong: str) -> None:
 
 
 def test_a_forwarded_answer_is_the_backends_word(harness: Harness) -> None:
-    """Its tensors are not read, as if there were no gateway."""
+    """Its tensors are not read, as without a gateway."""
     harness.rest.use(answers(WRONG_OUTPUTS["too few elements"]))
     with harness.serves("rest.fwd"):
         response = json.loads(harness.ask_rest("rest.fwd").body)
@@ -87,7 +87,7 @@ def test_grpc_outputs_that_do_not_fit(harness: Harness, script: Script) -> None:
 
 @pytest.mark.parametrize("model", ["rest.fwd", "rest.tr"])
 def test_another_models_name(harness: Harness, model: str) -> None:
-    """The client hears the name that it asked for."""
+    """The client receives the name that it requested."""
     response = json.loads(GOOD_BODY) | {"model_name": "another"}
     harness.rest.use(answers(http_answer(json.dumps(response).encode())))
     with harness.serves(model):
@@ -108,7 +108,8 @@ def test_another_models_name_over_grpc(harness: Harness, model: str) -> None:
 
 
 def test_more_outputs_than_requested(harness: Harness) -> None:
-    """They go on, as without a gateway. (A legacy server numbers its outputs: that is refused.)"""
+    """They pass, as without a gateway. (A legacy server numbers its outputs, so there it is
+    rejected.)"""
     response = json.loads(GOOD_BODY)
     response["outputs"].append({**response["outputs"][0], "name": "MORE"})
     harness.rest.use(answers(http_answer(json.dumps(response).encode())))

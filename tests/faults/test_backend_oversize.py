@@ -1,4 +1,5 @@
-"""Answers that are too large, or inflate to what is: refused when that is known, and not held."""
+"""Responses that are too large, before or after decompression, are rejected as soon as that is
+known, and not held."""
 
 from __future__ import annotations
 

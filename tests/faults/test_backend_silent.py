@@ -1,5 +1,4 @@
-"""A backend that takes a request and says nothing, or stops in the middle: told when its time is
-over."""
+"""A backend that accepts a request and does not respond, or stops in the middle, causes a timeout."""
 
 from __future__ import annotations
 

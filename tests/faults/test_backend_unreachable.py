@@ -22,7 +22,7 @@ def test_refused(harness: Harness, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["rest", "grpc"])
 def test_a_black_hole(harness: Harness, kind: str) -> None:
-    """Not waited for longer than connecting to this backend may take, twice."""
+    """The request waits no longer than two connect timeouts of this backend."""
     name = {"rest": "hole-http", "grpc": "hole-grpc"}[kind]
     began = time.monotonic()
     harness.fails(f"hole.{kind}", name, "connect")
@@ -35,8 +35,8 @@ def test_a_black_hole(harness: Harness, kind: str) -> None:
 async def test_the_name_is_not_there_yet(
     carrier: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Told as not reached, and counted; served as soon as it is there. (What happens when a name
-    that was there is gone: test_endpoints.)"""
+    """The error says so, and it is counted; the backend is used as soon as it is reachable. (A
+    name that disappears later: test_endpoints.)"""
     names = Names(monkeypatch, **{"pods.test": []})
     async with replicas("127.0.0.1") as pods:
         url = f"{carrier}://pods.test:{getattr(pods[0], carrier)}"

@@ -31,12 +31,12 @@ from infergate.runtime.engines import load_engine
 
 HELD_UP = "infergate_loop_held_up_seconds_total"
 BLOCKED = 1.6
-"""Seconds: more than any limit of the gateway, for all of whose timers the time has come then."""
+"""Seconds, longer than any limit of the gateway, so that all of its timers are due."""
 
 
 @contextlib.contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """Run the block while the process is stopped."""
+    """Stop the process while the block runs."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -116,12 +116,12 @@ CALLS: dict[str, Callable[[Tight], Iterator[None]]] = {
     "in a call's head": lambda tight: in_a_call(tight.grpc, len(h2.PREFACE) + 30),
     "in a message": lambda tight: in_a_call(tight.grpc, -9),
 }
-"""grpcio reads in threads of its own, and has limits of its own."""
+"""grpcio reads in its own threads and has its own limits."""
 
 
 @pytest.fixture
 def gateway(tight: Tight) -> Iterator[Tight]:
-    """No request is served while the process is stopped; the test is about those already there."""
+    """No request is served while the process is stopped; the test is about requests in progress."""
     with unharmed(tight, lambda: None):
         yield tight
 
@@ -151,7 +151,7 @@ def test_who_came_meanwhile_is_served(gateway: Tight) -> None:
 
 
 class Blocks(asyncio.Protocol):
-    """Holds the loop up while it reads, as a message that costs too much would."""
+    """Blocks the loop while reading, as an overly expensive message would."""
 
     begun = threading.Event()
 

@@ -1,5 +1,4 @@
-"""Short messages that inflate to long ones: refused, and never inflated further than a body may
-have."""
+"""Short messages that inflate to long ones are rejected, and never inflated beyond the body limit."""
 
 from __future__ import annotations
 

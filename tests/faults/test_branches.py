@@ -1,4 +1,4 @@
-"""Routes with several backends: fallback, mirror, and choice by header or share, over HTTP and
+"""Routes with several backends: fallback, mirror, and selection by header or weight, over HTTP and
 gRPC."""
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Harness:
         assert post(self.gateway.http, "/v2/models/identity/infer", request).status == 200
 
     def mirrored(self, outcome: str) -> float:
-        """How many copies ended so."""
+        """The number of mirrored requests with this outcome."""
         name = "infergate_mirrored_requests_total"
         return metric(self.gateway, name, route="copied", outcome=outcome)
 
@@ -140,7 +140,7 @@ def test_a_mirror_that_hangs_slows_nobody_and_holds_little(harness: Harness) -> 
         until(lambda: len(harness.mirror.requests) == 3, "three copies hang")
         assert harness.mirrored("dropped") == 37
         assert counted(harness.gateway, route="copied", backend="steady", outcome="ok") == 40
-        harness.mirror.use(good_http)  # those that hang are cut
+        harness.mirror.use(good_http)  # those that hang are cancelled
         until(
             lambda: harness.mirrored("failed") == 3,
             "they have failed, and nobody was told",

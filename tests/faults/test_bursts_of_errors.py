@@ -17,7 +17,7 @@ from infergate.core.errors import GatewayError, Kind
 
 @asynccontextmanager
 async def burst(replica: Replica) -> AsyncIterator[None]:
-    """It serves nothing now."""
+    """It fails every request now."""
     backend = replica.backend
     perform = backend.perform
 

@@ -1,6 +1,6 @@
-"""A client leaves at any moment: its request is cancelled wherever it waits, once for each of the
-places where it does, on every way through the gateway. Nothing of it stays: no task, no place at a
-backend, no request under way at an endpoint; it is counted once; and the next request is served."""
+"""A client disconnects at any moment: its request is cancelled wherever it waits, once for each
+await in every pipeline. Nothing remains: no task, no slot of a concurrency limit, no active
+request at an endpoint; it is counted once, and the next request is served."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from infergate.transport.grpc.multiplexing import multiplex
 from infergate.transport.server.admission import Admission
 
 MAX_STEPS = 60
-"""Nothing waits so often."""
+"""More awaits than any request has."""
 ROUTES: dict[str, dict[str, Any]] = {
     "plain": {},
     "translated": {"rewrite": {"model": "identity", "inputs": {"no": "none"}}},
@@ -51,8 +51,7 @@ SLOW = 0.01
 
 @types.coroutine
 def left_at(doing: Coroutine[Any, Any, Any], position: int) -> Generator[Any, Any, bool]:
-    """Do it, and cancel the task that does when it waits for the ``place``-th time. Whether it came
-    so far."""
+    """Run a task and cancel it at its ``place``-th await. Return whether it got that far."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
     waits = 0
@@ -84,7 +83,7 @@ class Harness:
         return self.running._active.listeners[self.frontend].app
 
     async def ask(self, route: str) -> str:
-        """One request, to the end of its answer; how it ended."""
+        """Send one request, read its whole response, and return its outcome."""
         context = RequestContext("test")
         if route == "stream":
             await (self._events(context) if self.frontend == "http" else self._stream(context))
@@ -119,7 +118,7 @@ class Harness:
         return sample(self.metrics.text().decode(), "infergate_requests_total")
 
     def under_way(self) -> int:
-        """Requests at endpoints, and those that wait for a place."""
+        """Requests at endpoints, and those in a queue."""
         found = 0
         for backend in self.running.gateway.backends:
             remote: Any = backend
@@ -183,7 +182,7 @@ async def two() -> AsyncIterator[list[Replica]]:
 
 
 async def is_left_everywhere(harness: Harness, route: str) -> int:
-    """At how many places."""
+    """The number of awaits."""
     assert await harness.ask(route) == "ok"
     await until(lambda: harness.under_way() == 0, "all is over")
     tasks = len(asyncio.all_tasks())
@@ -214,7 +213,7 @@ async def test_every_way(frontend: str, carrier: str, engine: str) -> None:
             for route in ROUTES:
                 assert await is_left_everywhere(harness, route) >= 1, route
             assert all(each.connections() <= 8 for each in servers)
-        if engine == "own":  # grpcio closes when it likes
+        if engine == "own":  # grpcio closes its connections at any time
             await until(lambda: all(each.connections() == 0 for each in servers), "all are closed")
 
 

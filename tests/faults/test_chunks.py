@@ -1,4 +1,4 @@
-"""Bodies in chunks: sizes that are none, extensions, trailers, two million of one byte each."""
+"""Chunked bodies: invalid sizes, extensions, trailers, two million chunks of one byte."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def test_invalid_chunks(gateway: Tight, case: str) -> None:
 
 
 def test_an_extension_that_never_ends(gateway: Tight) -> None:
-    """It is no body, so it buys no time. Our own engine bounds it."""
+    """Extensions are not part of the body, so they do not extend its deadline. Only infergate's
+    own engine bounds them."""
     status, outcome = {"own": (400, "bad_request"), "compat": (408, "timeout")}[ENGINE]
     before = counted(gateway, outcome=outcome)
     with limited_growth(gateway.pid, 16 * MIB), Client(gateway.http) as client:
@@ -48,7 +49,7 @@ def test_extensions_and_trailers_are_ignored(gateway: Tight) -> None:
 
 
 MANY = [300_000, pytest.param(2_000_000, marks=pytest.mark.peers)]
-"""The latter cost the gateway four seconds of CPU, which others do not wait for."""
+"""The chunks took four seconds of CPU, but other clients do not wait for that."""
 
 
 @pytest.mark.parametrize("count", MANY)

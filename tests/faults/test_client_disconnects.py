@@ -1,5 +1,6 @@
-"""Clients that reset the connection, close it or end their half, wherever they are in a request:
-nothing of them stays. (Those who leave while they are served: test_deadlines_and_cancellation.)"""
+"""Clients that reset the connection, close it, or close their side at any point of a request:
+nothing of them remains. (Clients that disconnect while they are served:
+test_deadlines_and_cancellation.)"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def test_a_reset(gateway: Tight, prefix: str) -> None:
 
 @pytest.mark.parametrize("prefix", [p for p in _PREFIXES if p != "after the request"])
 def test_a_half_close(gateway: Tight, prefix: str) -> None:
-    """An end of file is a client that left: TCP cannot tell the two apart."""
+    """End of file means that the client disconnected: TCP cannot distinguish a half-close."""
     with lets_go(gateway, "http"), Client(gateway.http) as client:
         client.send(_PREFIXES[prefix])
         client.socket.shutdown(1)
@@ -48,6 +49,6 @@ def test_a_raw_socket(gateway: Tight, sent: bytes, how: str) -> None:
             client.reset()
         elif how == "half":
             client.socket.shutdown(1)
-            if sent != frames.GOOD:  # else it may be answered before the end is seen
+            if sent != frames.GOOD:  # otherwise the response may come first
                 assert client.rest() == b""
     good_frame(gateway)

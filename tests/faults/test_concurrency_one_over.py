@@ -1,4 +1,4 @@
-"""One under and one over each limit of a request's size: on every listener, by number and bytes."""
+"""One below and one above each limit of a request's size: on every listener, by number and bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ over_or_not = pytest.mark.parametrize("over", [0, 1])
 def refused(
     gateway: Tight, over: int, limit: str, under: str = "ok"
 ) -> contextlib.AbstractContextManager[None]:
-    """What is over is counted as refused by that limit, what is not ends as ``under`` says."""
+    """Requests over the limit are counted as rejected by that limit; others have the outcome
+    ``under``."""
     if over:
         return refused_by(gateway, limit)
     return rises(gateway, "infergate_requests_total", outcome=under)
@@ -40,7 +41,7 @@ def test_the_number_of_headers(gateway: Tight, over: int) -> None:
 
 
 def filling(over: int, path: str = PATH) -> list[str]:
-    """Four header lines that make all of them as large as they may be, and ``over``."""
+    """Four header lines that reach the maximum size together, and ``over`` bytes more."""
     others = len(head(*[f"A{i}: " for i in range(4)])) - len(f"POST {path} HTTP/1.1\r\n\r\n")
     each, left = divmod(HEADERS - others + over, 4)
     return [f"A{i}: " + "x" * (each + (left if i == 0 else 0)) for i in range(4)]
@@ -57,7 +58,7 @@ def test_the_bytes_of_headers(gateway: Tight, over: int) -> None:
 
 @over_or_not
 def test_the_length_of_the_target(gateway: Tight, over: int) -> None:
-    """Found too long, or not found."""
+    """Rejected as too long, or not found."""
     path = "/" + "x" * (HEADERS - 1 + over)
     with refused(gateway, over, "headers", "not_found"), Client(gateway.http) as client:
         client.send(head(path=path) + GOOD)
@@ -131,7 +132,7 @@ def test_a_frame_over_the_limit_is_refused_before_it_comes(gateway: Tight, lengt
 
 @pytest.mark.parametrize("sent", [20_000, 5_000_000])
 def test_a_frame_over_the_limit_that_comes_all_the_same(gateway: Tight, sent: int) -> None:
-    """It is read away, so that the answer arrives."""
+    """The rest of the request is read, so that the response arrives."""
     limited, little = refused_by(gateway, "body"), limited_growth(gateway.pid, 4 * MIB)
     with limited, little, Client(gateway.raw) as client:
         client.send(frame(100 * MIB) + bytes(sent))
@@ -141,7 +142,7 @@ def test_a_frame_over_the_limit_that_comes_all_the_same(gateway: Tight, sent: in
 
 
 def test_a_frame_that_says_nothing_or_nonsense(gateway: Tight) -> None:
-    """The connection goes on."""
+    """The connection stays open."""
     before = counted(gateway, protocol="graphpipe", outcome="bad_request")
     with Client(gateway.raw) as client:
         for body in (b"", b"\0", b"nonsense", bytes(64), b"\xff" * 1000):

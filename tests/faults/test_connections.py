@@ -1,5 +1,5 @@
-"""More connections than there may be, and descriptors that are used up: who is let in is served,
-the rest is turned away, and nothing spins or dies."""
+"""Too many connections, and no file descriptors left: accepted clients are served, others are
+disconnected, and the process neither spins nor dies."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def gateway(request: pytest.FixtureRequest) -> Iterator[Infergate]:
 
 @contextmanager
 def descriptor_limit(gateway: Infergate, spare: int) -> Iterator[None]:
-    """The process may open ``spare`` more than it has."""
+    """The process may open ``spare`` more files than it has open."""
     before = resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE)
     limit = descriptors(gateway.pid) + spare
     resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE, (limit, before[1]))
@@ -68,8 +68,8 @@ def is_accepted(client: Client) -> bool:
 
 
 def test_descriptors_are_used_up(gateway: Infergate) -> None:
-    """Another client is one that is let in already, and so is who reads the metrics."""
-    with Client(gateway.http) as first:  # libuv keeps one in reserve, from the first client on
+    """The other client is already connected, and so is the reader of the metrics."""
+    with Client(gateway.http) as first:  # libuv reserves one at the first client
         assert is_accepted(first)
     with Client(gateway.http) as early, Client(gateway.admin) as scraping:
         assert is_accepted(early)
@@ -81,7 +81,7 @@ def test_descriptors_are_used_up(gateway: Infergate) -> None:
                     stack.enter_context(socket.create_connection((host, int(port))))
                 until(lambda: open_descriptors(scraping) >= before + SPARE - 1, "it is told")
                 spent, began = busy(gateway), time.monotonic()
-                time.sleep(2)  # in which nothing happens but that who is let in is served
+                time.sleep(2)  # with nothing to do except serving connected clients
                 spent, took = busy(gateway) - spent, time.monotonic() - began
                 assert spent < took / 2, "nothing spins"
             with Client(gateway.http) as late:
@@ -98,7 +98,7 @@ def open_descriptors(scraping: Client) -> float:
 
 
 def turned_away(address: str) -> None:
-    """A connection more is closed at once."""
+    """One connection more is closed at once."""
     with suppress(ConnectionError), Client(address) as one_more:
         assert not one_more.rest().startswith(b"HTTP")
 
@@ -126,7 +126,7 @@ def test_too_many_connections(engine: str, http: int, calls: int) -> None:
             until(lambda: metric(gateway, OPEN, listener="grpc") == 0, "there is room again")
             until(lambda: is_greeted(gateway.grpc), "over gRPC, too")
             until(lambda: metric(gateway, OPEN, listener="grpc") == 0, "it has gone again")
-            if engine == "own":  # the same room
+            if engine == "own":  # the same slots
                 with Client(gateway.http) as again:
                     assert is_accepted(again)
         assert complaints(gateway) == ""

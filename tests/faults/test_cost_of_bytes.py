@@ -42,7 +42,7 @@ from searching import examples
 
 ATTACKERS = 4
 OPENS = 24
-"""Connections to itself that the gateway may keep."""
+"""Connections to itself that the gateway may keep open."""
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def timed() -> Iterator[Timed]:
 
 
 def _allowed(worst: Worst) -> int:
-    """Bytes of memory that a message may cost the gateway while it is served."""
+    """Maximum memory in bytes that a message costs the gateway while it is served."""
     return 64 * MIB + 4 * worst.size
 
 
@@ -79,7 +79,7 @@ DEAREST = (
     "trtis-http, forwarded",
     "trtis-grpc, forwarded",
 )
-"""The messages that cost most, of each codec: the others attack in ``make test-peers`` only."""
+"""The most expensive messages of each codec; all others run in ``make test-peers`` only."""
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ DEAREST = (
     [each if each in DEAREST else pytest.param(each, marks=pytest.mark.peers) for each in WORST],
 )
 def test_others_hardly_notice(timed: Timed, name: str) -> None:
-    """Four connections send it. Memory is looked at as well."""
+    """Four connections send the message. Memory is checked as well."""
     handled = counted(timed, outcome="ok")
     with _watched(timed, ATTACKERS * _allowed(WORST[name])):
         beside(timed, WORST[name], ATTACKERS)
@@ -182,7 +182,7 @@ SEARCHED: dict[str, tuple[Any, list[bytes], list[bytes], list[bytes]]] = {
         [b""],
     ),
 }  # fmt: skip
-"""How a message is made of bytes, and what these begin with, are made of, and end in."""
+"""How a message is built from bytes: its start, its repeated part and its end."""
 
 
 def _parsed(codec: Any, wire: Any) -> None:
@@ -215,8 +215,9 @@ def _seconds(codec: Any, make: Any, data: bytes) -> float:
 
 
 SEARCH_MARGIN = 1.5
-"""The bounds of fields are where an idle machine takes 50 ms, and a search finds just those
-messages; it looks for what no bound holds. The rows above are held to the 50 ms themselves."""
+"""The limits on fields are those at which an idle machine takes 50 ms, and a search finds exactly
+those messages, so it checks for messages that no limit bounds. The rows above are checked
+against 50 ms themselves."""
 
 
 @pytest.mark.parametrize("protocol", SEARCHED)

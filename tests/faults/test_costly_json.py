@@ -1,4 +1,5 @@
-"""JSON that takes long to read: others do not wait for it, and the helper that reads it may die."""
+"""JSON that takes long to read: others do not wait for it, and the helper process that reads it
+may die."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def _dear(elements: int) -> bytes:
 
 
 DEAR = _dear(3 * MIB // 2)
-"""Long to read: floats with a NaN among them are read one by one."""
+"""Slow to read: floats with a NaN among them are parsed one by one."""
 
 
 def test_it_keeps_nobody_waiting(gateway: Tight) -> None:
@@ -55,7 +56,7 @@ def test_a_helper_that_dies_takes_its_one_request_along() -> None:
     with started_infergate(CONFIG) as gateway:
         assert post(gateway.http, PATH, DEAR).status == 200
         with unharmed(gateway, lambda: good(gateway)):
-            # Killed before it took the request, a helper was never there: 503, come again.
+            # 503: the helper was killed before it accepted the request.
             while (status := _helper_killed(gateway)) == b"503":
                 pass
             assert status == b"500"
@@ -65,13 +66,13 @@ def test_a_helper_that_dies_takes_its_one_request_along() -> None:
 
 
 def _helper_killed(gateway: Infergate) -> bytes:
-    """The status of a request that no helper lives to read."""
+    """The status of a request whose helper dies."""
     with Client(gateway.http) as client:
         client.send(head(length=len(DEAR)) + DEAR)
         client.socket.setblocking(False)
         while not (began := _received(client)):
             for helper in children(gateway.pid):
-                with suppress(ProcessLookupError):  # dead since it was looked for
+                with suppress(ProcessLookupError):  # it has died since it was looked up
                     os.kill(helper, signal.SIGKILL)
             good(gateway)
         return began.split(b" ")[1]
@@ -96,7 +97,7 @@ def test_deep_json_and_many_brackets(gateway: Tight) -> None:
 
 
 def test_more_json_than_may_be() -> None:
-    """Binary data beside it is not bounded so."""
+    """Binary data after the JSON is not bounded in this way."""
     with started_infergate(CONFIG + "  json: 4KiB\n") as gateway:
         good(gateway)
         with unharmed(gateway, lambda: good(gateway)):

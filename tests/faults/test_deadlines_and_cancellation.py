@@ -1,5 +1,5 @@
-"""Deadlines: which one applies, what is sent upstream, and that work for a client that left is
-cancelled.
+"""Deadlines: which one applies, which one is sent upstream, and that the work for a disconnected
+client is cancelled.
 
 With a real Triton, and with a gRPC server that reports what it received.
 """
@@ -27,9 +27,9 @@ from faults.watch import SECONDS, at_rest, counted, rises, unharmed, until, well
 from peers.support.triton import Triton
 
 LONG = 60.0
-"""Seconds that nothing here may really take."""
+"""Seconds, longer than anything here should take."""
 ROUNDED = 1.1
-"""gRPC sends a timeout in few digits, rounded up."""
+"""gRPC sends a timeout with few digits, rounded up."""
 CONFIG = """
 backends:
   depot: {{protocol: v2-grpc, endpoints: ["grpc://{grpc}"], timeout: 40s}}
@@ -52,7 +52,7 @@ REQUESTS = "infergate_requests_total"
 
 
 def silent_http(connection: Connection, backend: Backend) -> None:
-    """Notes the request, and when the gateway gives it up."""
+    """Record the request, and when the gateway cancels it."""
     connection.request()
     backend.requests.append("asked")
     connection.gone()
@@ -239,7 +239,7 @@ def test_a_client_that_leaves_closes_the_connection_to_an_http_backend(
 
 
 def test_a_hundred_are_served_beside_one_that_waits(harness: Harness, rpc: RpcBackend) -> None:
-    """On the same route: the slow one is answered only after all others are."""
+    """On the same route: the slow request ends only after all others."""
     harness.rest.use(good_http)
     quick = rpc.answer
     rpc.answer = rpc.wait
@@ -296,7 +296,7 @@ def slow_message(model: str, seconds: float) -> bytes:
 
 
 def cancelled(triton: Triton) -> int:
-    """How many requests of ``slow`` Triton has seen cancelled."""
+    """The number of requests of ``slow`` that Triton has seen cancelled."""
     with channel(triton.grpc) as made:
         status: Status = call(made, slow_message("slow", 0))
     response = pb.ModelInferResponse.FromString(status.message)
@@ -305,7 +305,7 @@ def cancelled(triton: Triton) -> int:
 
 
 def works(triton: Triton, direct: grpc.Channel) -> grpc.Future:
-    """Wait until Triton executes a request of ``slow``: one of our own then has to queue behind
+    """Wait until Triton executes a request of ``slow``: a request of the test then queues behind
     it, and is returned."""
 
     def queued() -> bool:
@@ -342,7 +342,7 @@ def test_triton_a_routes_timeout_cancels_there(before_triton: Infergate, triton:
 def test_triton_a_client_that_leaves_cancels_there(
     before_triton: Infergate, triton: Triton, frontend: str
 ) -> None:
-    """Over gRPC: Triton's own REST does not mind whether its client is still there."""
+    """Over gRPC, because Triton's REST server does not notice that its client disconnects."""
     before = cancelled(triton)
     model = "grpc.slow"
     with (

@@ -1,6 +1,6 @@
-"""SIGTERM while streams are open, and a second one. The process ends, so what every fault is held
-to is looked at before: others are served as long as anybody is let in, memory is bounded, and when
-the last stream has ended no stream and no descriptor is left of any."""
+"""SIGTERM while streams are open, and a second SIGTERM. The process ends, so the checks of every
+fault run before that: connected clients are served, memory is bounded, and after the last
+stream no stream and no descriptor remains."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def harness(running: Harness) -> Iterator[Harness]:
 
 @contextmanager
 def held(harness: Harness, size: int) -> Iterator[None]:
-    """A client is about to send so much."""
+    """A client is about to send a body of this size."""
     with Client(harness.gateway.http) as client:
         client.send(head(length=size) + b"{")
         until(lambda: metric(harness.gateway, "infergate_in_flight_bytes") == size, "it is let in")
@@ -150,7 +150,7 @@ def test_as_many_requests_as_may_be(harness: Harness) -> None:
 
 
 def test_many_more_at_once_than_may_be(harness: Harness) -> None:
-    """Each is served, or told to come again; nothing else."""
+    """Each request is served, or rejected with a retry time."""
 
     def ask(number: int) -> int:
         return harness.http(GOOD if number % 2 else LARGE).status

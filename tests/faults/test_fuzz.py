@@ -1,5 +1,5 @@
-"""Good requests, spoilt: whatever comes is answered, never as the gateway's own failure, and the
-process lives. What fails is to be kept as an example at its test."""
+"""Valid requests with random changes: each gets a response that is not an internal error, and the
+process survives. Add failing inputs as examples to their test."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ _PIECES = [
 
 @st.composite
 def spoilt(draw: st.DrawFn, wholes: list[bytes]) -> bytes:
-    """One of ``wholes`` with a few pieces cut out, doubled or replaced."""
+    """One of ``wholes`` with a few pieces deleted, repeated or replaced."""
     whole = draw(st.sampled_from(wholes))
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, len(whole)))
@@ -153,7 +153,7 @@ def http_answer(gateway: Infergate, path: str, body: bytes, headers: dict[str, s
 
 
 def fine(status: int) -> bool:
-    """Served, or the client's mistake; 501 is a right request for what is not there."""
+    """Served, or a client error; 501 means a valid request for an unsupported feature."""
     return status == 200 or 400 <= status < 500 or status == 501
 
 
@@ -195,7 +195,7 @@ _FRAMINGS = [
 @FUZZ
 @given(wire=spoilt(_FRAMINGS))
 def test_http_bytes(harness: Harness, wire: bytes) -> None:
-    """The whole request, its head too. One that is not complete we leave after a while."""
+    """The whole request including its head. An incomplete one is abandoned after a while."""
     with Client(harness.gateway.http) as client:
         client.send(wire)
         client.socket.settimeout(0.1)
@@ -223,7 +223,7 @@ def test_grpc_messages(harness: Harness, message: bytes, method: str) -> None:
 
 @st.composite
 def infer_requests(draw: st.DrawFn) -> bytes:
-    """A protobuf message in order, that is seldom a request in order."""
+    """A protobuf message that is well-formed, but rarely a valid request."""
     result = pb.ModelInferRequest(model_name="identity")
     result.raw_input_contents.extend(draw(st.lists(st.binary(max_size=24), max_size=3)))
     names = st.sampled_from(["INPUT0", "INPUT1"]) | st.text(max_size=3)

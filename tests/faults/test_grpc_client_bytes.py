@@ -1,5 +1,5 @@
-"""Clients of the gRPC port that are broken or hostile, however the engine answers them: the process
-lives, others are served and nothing stays. (What infergate's own engine answers is in
+"""Broken or hostile clients of the gRPC port, with either engine: the process survives, other
+clients are served and nothing remains. (The responses of infergate's own engine:
 test_h2_attacks.)"""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LIVE = INFER.replace("ModelInfer", "ServerLive")
 
 @pytest.fixture
 def gateway(tight: Tight) -> Iterator[Tight]:
-    """Others ask over gRPC."""
+    """Other clients send requests over gRPC."""
     with unharmed(tight, lambda: good_call(tight)):
         yield tight
 
@@ -33,7 +33,7 @@ def hello(client: Client) -> None:
 
 
 def counted_rejection(gateway: Tight, reason: str) -> contextlib.AbstractContextManager[None]:
-    """The connection's end is counted, where the engine is our own."""
+    """The closed connection is counted by infergate's own engine."""
     if ENGINE == "compat":
         return contextlib.nullcontext()
     return rises(gateway, REFUSED, listener="grpc", reason=reason)
@@ -72,7 +72,7 @@ def test_what_is_not_grpc_ends_the_connection(gateway: Tight, wire: str) -> None
     "value", ["abc", "-5S", "", "5", "5x", "999999999999S", "1e3S", "99999999H"]
 )
 def test_a_bad_timeout(gateway: Tight, value: str) -> None:
-    """Answered, well or not, and soon: what cannot be read sets no deadline."""
+    """There is a prompt response, or error: a timeout that cannot be parsed sets no deadline."""
     request = h2.request_headers(LIVE, ("grpc-timeout", value))
     with counting(gateway), Client(gateway.grpc) as client:
         hello(client)
@@ -92,7 +92,7 @@ def test_headers_that_are_not_grpc(gateway: Tight, header: tuple[str, str]) -> N
         client.send(h2.frame(h2.DATA, h2.END_STREAM, 1, h2.message(message())))
         client.socket.shutdown(1)
         client.rest()
-    if ENGINE == "own" and header[0] == "content-type":  # the others are no call at all
+    if ENGINE == "own" and header[0] == "content-type":  # the others are not gRPC calls
         assert counted(gateway, outcome="bad_request") == before + 1
 
 
@@ -135,9 +135,9 @@ def test_what_is_no_one_message(gateway: Tight, data: bytes) -> None:
 def test_what_grpcio_leaves_unanswered_is_given_up_with_its_connection(
     gateway: Tight, data: bytes
 ) -> None:
-    """grpcio takes a message that ends too early for a call cancelled at once and sends no status,
-    nor always for a flag that there is not; clients that keep to gRPC never send either. All that
-    it holds is a stream of its own connection."""
+    """grpcio treats a truncated message as a call that was cancelled at once and sends no status,
+    nor always for an invalid flag; correct clients send neither. Such a call holds only a
+    stream of its own connection."""
     with lets_go(gateway, "grpc"), Client(gateway.grpc) as client:
         hello(client)
         client.send(_STREAM + h2.frame(h2.DATA, h2.END_STREAM, 1, data))

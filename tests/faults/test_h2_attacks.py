@@ -1,5 +1,5 @@
-"""Attacks by frames on ``engine: own``, whatever engine the other tests run with: each ends where
-it should, others are served meanwhile, and what it took comes back."""
+"""Attacks by HTTP/2 frames on ``engine: own``, whatever engine the other tests use: each ends as
+it should, other clients are served meanwhile, and all resources are released."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_attacks_that_end_the_connection(gateway: Tight, attack: str) -> None:
     with ended, Client(gateway.grpc) as client:
         client.send(_HELLO)
         client.socket.settimeout(0.2)
-        with contextlib.suppress(ConnectionError, TimeoutError):  # it had enough
+        with contextlib.suppress(ConnectionError, TimeoutError):  # it has sent enough
             client.send(said)
         client.socket.settimeout(SECONDS)
         began = time.monotonic()
@@ -135,7 +135,7 @@ def test_attacks_that_end_the_connection(gateway: Tight, attack: str) -> None:
         assert time.monotonic() - began < SECONDS / 2
         with contextlib.suppress(OSError):
             client.socket.shutdown(socket.SHUT_WR)
-        if len(said) < 100_000:  # else what it did not read may reset the connection
+        if len(said) < 100_000:  # otherwise the unread bytes may reset the connection
             assert goodbye(client) == code
         else:
             client.rest()
@@ -167,12 +167,12 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "cut": (opened(1) + h2.frame(h2.DATA, 1, 1, b"\0\0\0\0\x09abc"), BAD),
     "4 GiB announced": (opened(1) + h2.frame(h2.DATA, 0, 1, b"\0\xff\xff\xff\xff"), TOO_LARGE),
 }  # fmt: skip
-"""And how a call ends that was one."""
+"""A call that was attacked ends in this way."""
 
 
 @pytest.mark.parametrize("fault", BROKEN)
 def test_attacks_that_end_a_stream(gateway: Tight, fault: str) -> None:
-    """The connection goes on."""
+    """The connection stays open."""
     said, outcome = BROKEN[fault]
     response = rises(gateway, REQUESTS, by=bool(outcome), protocol="v2-grpc", outcome=outcome)
     with response, Client(gateway.grpc) as client:
@@ -199,7 +199,7 @@ def test_headers_that_never_end(gateway: Tight, said: bytes) -> None:
 
 
 def test_headers_that_drip(gateway: Tight) -> None:
-    """A CONTINUATION every now and then, a byte at a time."""
+    """A CONTINUATION now and then, one byte at a time."""
     more = itertools.cycle(h2.frame(9, 0, 1, b"\0"))
     with refused_by(gateway, "header_time"), Client(gateway.grpc) as client:
         client.send(_HELLO + opened(1, flags=0))
@@ -218,8 +218,8 @@ def test_headers_that_drip(gateway: Tight) -> None:
 @pytest.mark.parametrize("method", [INFER, STREAM])
 @pytest.mark.parametrize("part", [b"", b"\0\0", b"\0\0\0\x40\0" + b"x" * 1000])
 def test_messages_that_never_end(gateway: Tight, method: str, part: bytes) -> None:
-    """A hundred of them, each a little: all are given up, the connection is not. A stream that
-    says nothing at all may stay."""
+    """A hundred streams, each with a partial message: all are cancelled, the connection stays. A
+    stream without any data may stay."""
     many = 100 if part or method == INFER else 0
     limited = rises(gateway, LIMITED, by=many, limit="idle_body_time")
     with limited, Client(gateway.grpc) as client:
@@ -239,11 +239,11 @@ def test_messages_that_never_end(gateway: Tight, method: str, part: bytes) -> No
 
 @pytest.mark.parametrize("method", [INFER, STREAM])
 def test_messages_that_drip(gateway: Tight, method: str) -> None:
-    """Never a pause as long as the limit, and yet below what a body has to keep up."""
+    """No pause is as long as the limit, but the rate is below the minimum body rate."""
     drip = h2.frame(h2.DATA, 0, 1, b"x")
     with refused_by(gateway, "idle_body_time"), Client(gateway.grpc) as client:
         client.send(_HELLO + opened(1, method) + h2.frame(h2.DATA, 0, 1, b"\0\0\x10\0\0"))
-        client.socket.settimeout(0.1)  # the drip itself
+        client.socket.settimeout(0.1)  # the slow sender itself
         ended, came = False, b""
         began = time.monotonic()
         while not ended and time.monotonic() - began < SECONDS:
@@ -258,7 +258,7 @@ def test_messages_that_drip(gateway: Tight, method: str) -> None:
 
 
 def whole_frames(came: bytes) -> Iterator[h2.Frame]:
-    """The frames of ``came`` that are expected."""
+    """The expected frames among ``came``."""
     read = io.BytesIO(came)
 
     def exactly(count: int) -> bytes:
@@ -272,8 +272,8 @@ def whole_frames(came: bytes) -> Iterator[h2.Frame]:
 
 
 def test_clients_that_vanish_without_a_word(gateway: Tight) -> None:
-    """Twenty connections with fifty streams each: with the last of them there would be room for no
-    stream of anybody, were they kept."""
+    """Twenty connections with fifty streams each: if they were kept, no stream would be left for
+    other clients."""
     before = descriptors(gateway.pid)
     closed = rises(gateway, "infergate_idle_connections_closed_total", listener="grpc")
     with closed, contextlib.ExitStack() as stack:
@@ -291,7 +291,7 @@ def stream_attacks(gateway: Tight) -> list[bytes]:
 
 
 def test_a_reader_of_one_byte(gateway: Tight) -> None:
-    """It is served as slowly as it reads, alone, and each byte costs one frame."""
+    """It is served as slowly as it reads, and each byte costs one frame."""
     whole = h2.message(message(200))
     handled = rises(gateway, REQUESTS, protocol="v2-grpc", outcome="ok")
     with handled, Client(gateway.grpc) as client:
@@ -315,7 +315,7 @@ def test_readers_that_stop(gateway: Tight, first: int) -> None:
     """A hundred unread responses of 128 KiB: the streams or the connection are closed."""
     whole = h2.message(message(64 * 1024))
     slow = rises(gateway, REFUSED, listener="grpc", reason="slow_reader")
-    if first > 1:  # no wait where the socket buffers hold all of it
+    if first > 1:  # no wait if the socket buffers hold all of it
         slow = lets_go(gateway, "grpc")
     with slow, Client(gateway.grpc) as client:
         client.send(h2.PREFACE + settings((4, first)))

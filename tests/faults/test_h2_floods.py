@@ -23,7 +23,7 @@ REFUSED = "infergate_refused_connections_total"
 
 @pytest.fixture
 def gateway(tight: Tight) -> Iterator[Tight]:
-    """Others ask over gRPC."""
+    """Other clients send requests over gRPC."""
     with unharmed(tight, lambda: good_call(tight)):
         yield tight
 
@@ -49,17 +49,17 @@ _FLOODS = {
 
 
 _SHORT = {"WINDOW_UPDATE", "streams without end"}
-"""They end a stream, or are refused for nothing."""
+"""They end a stream, or are rejected without charge."""
 
 
 @pytest.mark.parametrize("flood", _FLOODS)
 def test_floods(gateway: Tight, flood: str) -> None:
-    """Beyond what is put up with the connection ends, and is counted."""
+    """Beyond the budget the connection is closed, and counted."""
     is_counted = ENGINE == "own" and flood not in _SHORT
     cut_off = rises(gateway, REFUSED, listener="grpc") if is_counted else lets_go(gateway, "grpc")
     with cut_off, Client(gateway.grpc) as client:
         client.send(h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0))
-        with suppress(ConnectionResetError, BrokenPipeError):  # it had enough
+        with suppress(ConnectionResetError, BrokenPipeError):  # it has sent enough
             client.send(_FLOODS[flood])
         if is_counted:
             client.rest()  # closing earlier resets the connection, and unread frames are dropped

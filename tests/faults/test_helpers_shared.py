@@ -1,6 +1,5 @@
-"""Helper processes are shared fairly: one client's long messages delay another's by a few of its
-own at most, their queue is bounded, and a caller that leaves or whose time is over waits no longer.
-"""
+"""Helper processes are shared fairly: one client's long messages delay another's by a few messages
+at most, the queue is bounded, and a caller that disconnects or times out stops waiting."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def _document(elements: int) -> bytes:
 
 
 ATTACK = gzip.compress(_document(4 * MIB), 9)
-"""9 KB of 8 MiB of JSON."""
+"""9 KB that inflate to 8 MiB of JSON."""
 MODEST = _document(200_000)
 
 
@@ -52,7 +51,7 @@ def one() -> Iterator[Infergate]:
 
 @contextmanager
 def attacked(gateway: Infergate) -> Iterator[list[Client]]:
-    """One client sends it all at once, on as many connections, and leaves in the end."""
+    """One client sends it on so many connections at once, and then disconnects."""
     with unharmed(gateway, lambda: good(gateway), grows=256 * MIB), ExitStack() as stack:
         clients = [stack.enter_context(Client(gateway.http)) for _ in range(ATTACKS)]
         for client in clients:

@@ -50,7 +50,7 @@ def counted_close(gateway: Tight, name: str, **labels: str) -> AbstractContextMa
 
 @pytest.mark.parametrize("greeting", [b"", h2.PREFACE[:9], h2.PREFACE], ids=["no", "half", "bare"])
 def test_one_that_does_not_greet_over_grpc(gateway: Tight, greeting: bytes) -> None:
-    """It is asked for a greeting, which is HTTP/2's head."""
+    """The gateway requests its preface, the head of HTTP/2."""
     refused = counted_close(gateway, "infergate_refused_requests_total", limit="header_time")
     with refused, Client(gateway.grpc) as client:
         client.send(greeting)

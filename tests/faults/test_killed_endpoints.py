@@ -1,6 +1,5 @@
-"""Three servers that are killed one after the other (kill -9) under load and come back: requests
-that may be sent twice never fail, of others only those that had been sent, and each with a clear
-error."""
+"""Three servers are killed one after the other (kill -9) under load and restarted: idempotent
+requests never fail, others fail only if they had been sent, and each failure has a clear error."""
 
 from __future__ import annotations
 
@@ -52,9 +51,9 @@ routes: [{{model: simple, backend: ours}}]
 log: {{access: false}}
 """
 KILLED = 3
-"""All there are, one at a time."""
+"""All servers, one at a time."""
 CLIENTS = 4
-"""One backend of each kind."""
+"""Clients of each kind."""
 OPENS = 40
 """Connections to three servers, for sixteen clients."""
 _SIXTEEN: dict[str, Any] = {"shape": [1, 16], "data": list(range(16))}
@@ -62,7 +61,7 @@ BODY = document(tensor(**_SIXTEEN), tensor(name="INPUT1", **_SIXTEEN))
 
 
 class Process(Protocol):
-    """A server's first process, which leads a group with all of its others."""
+    """A server's first process, which leads a process group."""
 
     @property
     def pid(self) -> int: ...
@@ -130,7 +129,7 @@ class Load:
 
     def _run(self, route: str, ask: Callable[[], str]) -> None:
         try:
-            while not self._stop.wait(0.004):  # enough, without taking the machine
+            while not self._stop.wait(0.004):  # enough load, without using all CPU
                 self.responses[route, ask()] += 1
         except BaseException as error:  # noqa: BLE001 - it is raised where the test waits
             self.broken.append(error)
@@ -158,7 +157,7 @@ class Load:
         return min(self.responses["twice", "ok"], self.responses["once", "ok"])
 
     def goes_on(self, more: int) -> None:
-        """Wait for so many more good answers of each kind."""
+        """Wait for so many more successful responses of each kind."""
         wanted = self.good + more
         until(lambda: bool(self.broken) or self.good >= wanted, "requests are served")
         assert not self.broken
@@ -202,7 +201,7 @@ def test_servers_are_killed_one_after_the_other_under_load(
         assert not load.broken
         failed = {key: count for key, count in load.responses.items() if key[1] != "ok"}
         assert not [key for key in failed if key[0] == "twice"], failed
-        # At most what each client had under way when a server was killed.
+        # At most one request for each client that waited when a server was killed.
         assert sum(failed.values()) <= KILLED * 2 * CLIENTS, failed
         for _, words in failed:
             assert words.startswith(("502 ", "INTERNAL "))
@@ -213,7 +212,7 @@ def test_servers_are_killed_one_after_the_other_under_load(
 
 
 def _requests(gateway: Infergate, index: int) -> float:
-    """How many requests the endpoint has served, as metrics tell it."""
+    """The number of requests that the endpoint has served, according to the metric."""
     lines = [
         line
         for line in gateway.metrics().splitlines()

@@ -1,6 +1,6 @@
-"""Legacy clients that are broken or hostile, before the models inside the gateway: each is answered
-as v1.15.0 would (where that closes the connection or dies, as v1.9.0), nothing is lost, others are
-served, and nothing stays."""
+"""Broken or hostile legacy clients in front of the embedded models: each gets the response of
+v1.15.0 (where that closes the connection or crashes, that of v1.9.0), no request is lost, other
+clients are served, and no resource remains in use."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def running() -> Iterator[tuple[Infergate, Four]]:
 
 @pytest.fixture
 def gateway(running: tuple[Infergate, Four]) -> Iterator[Infergate]:
-    """Whatever a test does to it, others are served meanwhile; afterwards it has what it had."""
+    """Other clients are served during the test; afterwards the gateway uses no more resources."""
     gateway, _ = running
     with unharmed(gateway, lambda: good(gateway), opens=HELPERS):
         yield gateway
@@ -98,7 +98,7 @@ def is_bare(answer: Answer, status: int = 400) -> None:
 def refused(
     gateway: Infergate, header: str, words: str, body: bytes = NUMBERS, **more: str
 ) -> None:
-    """INVALID_ARG over HTTP, with an NV-InferResponse that tells the id alone, and no body."""
+    """INVALID_ARG over HTTP, with an NV-InferResponse that has only the id, and no body."""
     answer = old_post(gateway.http, more.get("model", "simple"), header, body)
     response = http_rejection(answer)
     if response.code == "INVALID_ARG":
@@ -140,7 +140,7 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("case", UNREADABLE)
 def test_a_header_that_cannot_be_read(gateway: Infergate, case: str) -> None:
-    """Whether there is such a model or not."""
+    """Whether the model exists or not."""
     before = counted(gateway, outcome="bad_request", protocol="trtis-http")
     for model in ("simple", "nosuch"):
         lines = [f"POST /api/infer/{model} HTTP/1.1", "Host: x", f"Content-Length: {len(NUMBERS)}"]
@@ -148,7 +148,7 @@ def test_a_header_that_cannot_be_read(gateway: Infergate, case: str) -> None:
         with Client(gateway.http) as client:
             client.send(head.encode("latin-1") + NUMBERS)
             answer = client.answer()
-        if case == "binary":  # HTTP itself has no such bytes
+        if case == "binary":  # HTTP does not allow such bytes
             assert answer.status == 400
         else:
             is_bare(answer)
@@ -158,7 +158,7 @@ def test_a_header_that_cannot_be_read(gateway: Infergate, case: str) -> None:
 
 @pytest.mark.parametrize(("name", "expected"), [(b"\xc3\xa9", r"\303\251"), (b"\xff", r"\303\277")])
 def test_a_header_that_is_not_ascii(gateway: Infergate, name: bytes, expected: str) -> None:
-    """Told back in ASCII; what is no UTF-8 is read as Latin-1."""
+    """Returned as ASCII; bytes that are not UTF-8 are read as Latin-1."""
     header = b'batch_size: 1 input { name: "INPUT0" } input { name: "%b" }' % name
     with Client(gateway.http) as client:
         client.send(b"POST /api/infer/simple HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n")
@@ -178,7 +178,7 @@ def test_no_header(gateway: Infergate) -> None:
 
 
 def test_a_header_twice(gateway: Infergate) -> None:
-    """The servers take the first; what comes joined, as HTTP allows, has two batch sizes."""
+    """The servers take the first; joined as HTTP allows, the value has two batch sizes."""
     head = f"POST /api/infer/simple HTTP/1.1\r\nHost: x\r\nContent-Length: {len(NUMBERS)}\r\n"
     with Client(gateway.http) as client:
         client.send((head + f"NV-InferRequest: {SIMPLE}\r\n" * 2 + "\r\n").encode() + NUMBERS)
@@ -203,7 +203,7 @@ def test_a_header_over_the_limit(gateway: Infergate, over: int) -> None:
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_elsewhere_headers_are_small(gateway: Infergate, rpc: grpc.Channel, over: int) -> None:
-    """16 KiB: at the admin listener, and of metadata, which gRPC counts with 32 bytes a field."""
+    """16 KiB at the admin listener; metadata too, where gRPC adds 32 bytes for each field."""
     line = "A: " + "x" * (16 * 1024 - len("Host: x\r\nA: \r\n") + over)
     limited = refused_by(gateway, "headers") if over else contextlib.nullcontext()
     with limited, Client(gateway.admin) as client:
@@ -295,7 +295,7 @@ WRONG = {
 def test_a_header_that_asks_for_what_cannot_be(
     gateway: Infergate, rpc: grpc.Channel, case: str
 ) -> None:
-    """In the same words over HTTP and gRPC."""
+    """The same text over HTTP and gRPC."""
     header, words = WRONG[case]
     refused(gateway, header, words)
     result = grpc_rejection(call(rpc, old_message("simple", header=header), OLD_INFER))
@@ -378,7 +378,7 @@ def test_a_body_of_a_wrong_size(gateway: Infergate, change: bytes, words: str) -
     "strings", [b"\xff\xff\xff\xff", b"\x05\0\0\0abc", b"\0\0\0", b"\0" * 60, b"\0" * 68]
 )
 def test_strings_that_do_not_add_up(gateway: Infergate, strings: bytes) -> None:
-    """The servers look at no length within; the gateway does, and names the input."""
+    """The servers ignore the inner lengths; the gateway checks them, and names the input."""
     size = len(strings)
     header = " ".join(f'input {{ name: "INPUT{i}" batch_byte_size: {size} }}' for i in range(2))
     answer = old_post(gateway.http, "simple_string", f"batch_size: 1 {header}", strings * 2)
@@ -529,7 +529,7 @@ def test_paths_and_methods_there_are_not(gateway: Infergate, line: str, status: 
             return
         is_bare(client.answer(), status)
         client.send(b"GET /api/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert client.answer().status == 200  # and the connection stays
+        assert client.answer().status == 200  # and the connection stays open
 
 
 @pytest.mark.parametrize(
@@ -540,7 +540,7 @@ def test_a_status_there_is_not(gateway: Infergate, model: str) -> None:
         client.send(f"GET /api/status/{model} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         answer = client.answer()
     assert answer.status == 400
-    if " " not in model:  # which is no HTTP
+    if " " not in model:  # which is not HTTP
         response = http_rejection(answer)
         assert response.code == "INVALID_ARG"
         assert response.words.startswith(f"no status available for unknown model '{model[:1000]}")
@@ -553,7 +553,7 @@ CHUNKS = b"40\r\n%b\r\n40\r\n%b\r\n0\r\n\r\n" % (NUMBERS[:64], NUMBERS[64:])
 
 
 def sent(gateway: Infergate, whole: bytes) -> tuple[Answer, bytes]:
-    """The answer, and what comes behind it when the client has closed its side."""
+    """The response, and what follows it when the client has closed its side."""
     with Client(gateway.http) as client:
         client.send(whole)
         answer = client.answer()
@@ -562,7 +562,7 @@ def sent(gateway: Infergate, whole: bytes) -> tuple[Answer, bytes]:
 
 
 def test_a_chunked_body(gateway: Infergate) -> None:
-    """The servers die of it; here it is one like any other."""
+    """The servers crash; here it is an ordinary request."""
     answer, _ = sent(gateway, f"{ASKS}Transfer-Encoding: chunked\r\n\r\n".encode() + CHUNKS)
     assert http_rejection(answer).body.startswith(SUM + DIFFERENCE)
 
@@ -686,7 +686,7 @@ def test_versions_there_are_not(rpc: grpc.Channel, version: int) -> None:
 
 
 def test_very_many_fields_are_refused(rpc: grpc.Channel, gateway: Infergate) -> None:
-    """Soon, and at little cost."""
+    """Quickly and cheaply."""
     for unit in (b"\x22\0", b"\x1a\x02\x1a\0", b"\x1a\x02\x22\0", b"\x78\0"):
         with limited_growth(gateway.pid, 64 * MIB):
             status = call(rpc, unit * (900_000 // len(unit)), OLD_INFER)
@@ -735,7 +735,7 @@ def test_what_other_methods_refuse(
 
 
 def streamed(rpc: grpc.Channel, *messages: bytes) -> tuple[list[str], Status]:
-    """The codes of the answers in order, and how the stream ended."""
+    """The codes of the responses in order, and how the stream ended."""
     answers = rpc.stream_stream(STREAM)(iter(messages), timeout=SECONDS)
     codes = []
     try:

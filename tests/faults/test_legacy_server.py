@@ -1,5 +1,6 @@
-"""Legacy servers that die, close without a word or say what makes no sense: clients of all four
-protocols learn what happened, no inference is sent twice, and others are served meanwhile."""
+"""Legacy servers that crash, close without a response or send invalid responses: clients of all
+four protocols learn what happened, no inference is sent twice, and other clients are served
+meanwhile."""
 
 from __future__ import annotations
 
@@ -104,8 +105,8 @@ class Harness:
     pool: ThreadPoolExecutor
 
     def fails(self, model: str, kind: str, *, asks: int = 1) -> None:
-        """``model`` fails with this outcome in every protocol; its server gets ``asks`` requests
-        for each."""
+        """``model`` fails with this outcome in every protocol; its server receives ``asks``
+        requests for each."""
         backend: Any = self.http if model.startswith("http.") else self.rpc
         name = "depot" if model.startswith("http.") else "shop"
         before = len(backend.requests)
@@ -119,7 +120,7 @@ class Harness:
         works(self.clients, "v2-rest", "simple")
 
     def all(self, model: str) -> list[Reported]:
-        """Asked in all protocols at once."""
+        """The request in all protocols at once."""
         return list(self.pool.map(self.clients.ask, PROTOCOLS, [model] * len(PROTOCOLS)))
 
     def serves(self, model: str) -> None:
@@ -128,7 +129,7 @@ class Harness:
 
 
 def start_a_helper(gateway: Infergate) -> None:
-    """It reads long headers, and starting it may take longer than the routes' timeout."""
+    """It reads long headers, and its start may take longer than the routes' timeout."""
     long = b'{"x":"%b"}' % (b"x" * 300_000)
     assert post(gateway.http, "/v2/models/simple/infer", long).status == 400
 
@@ -180,7 +181,7 @@ def headed(header: Any, body: bytes = BODY) -> Act:
 NONE = OLD.InferResponseHeader(model_name="m", batch_size=1)
 MANY_LINES = {f"A{i}": "b" for i in range(300)}
 HTTP: dict[str, tuple[str, Act]] = {
-    # dies, or closes
+    # crashes, or closes
     "silence": ("timeout", says(then=Connection.gone)),
     "half an answer, then silence": ("timeout", says(WHOLE[:-99], then=Connection.gone)),
     "closed without a word": ("backend_garbage", says(then=Connection.cut)),
@@ -188,7 +189,7 @@ HTTP: dict[str, tuple[str, Act]] = {
     "dead in the status line": ("backend_garbage", says(b"HTTP/1.1 20", then=Connection.cut)),
     "dead in NV-InferResponse": ("backend_garbage", says(WHOLE[:90], then=Connection.cut)),
     "dead in the body": ("backend_garbage", says(WHOLE[:-99], then=Connection.cut)),
-    # says no
+    # responds with an error
     "a bare 400": ("bad_request", bare("400 Bad Request")),
     "a bare 405": ("backend_garbage", bare("405 Not Allowed")),
     "a bare 500": ("backend_error", bare("500 Oh")),
@@ -205,7 +206,7 @@ HTTP: dict[str, tuple[str, Act]] = {
     "UNSUPPORTED": ("unsupported", refuses("UNSUPPORTED", "not that")),
     "an unknown model": ("not_found", refuses("UNAVAILABLE", "Request for unknown model: 'm'")),
     "SUCCESS under 400": ("backend_garbage", refuses("SUCCESS")),
-    # makes no sense
+    # sends an invalid response
     "no NV-InferResponse": ("backend_garbage", says(answer(BODY))),
     "an empty one": ("backend_garbage", says(answer(BODY, more={"NV-InferResponse": " "}))),
     "one that is none": ("backend_garbage", headed("output {")),
@@ -361,7 +362,7 @@ def test_grpc(harness: Harness, fault: str) -> None:
 
 @pytest.mark.parametrize("code", CODES)
 def test_grpc_statuses(harness: Harness, code: str) -> None:
-    """No server of the API gives any but OK; what stands before it may."""
+    """No server of the API sends any other code than OK, but a proxy in front of it may."""
 
     def infer(_message: bytes, context: grpc.ServicerContext) -> bytes:
         context.abort(grpc.StatusCode[code], "it broke")
@@ -396,7 +397,7 @@ HTTP_STATUS: dict[str, tuple[str, bytes]] = {
 
 @pytest.mark.parametrize("fault", HTTP_STATUS)
 def test_http_status(harness: Harness, fault: str) -> None:
-    """And no inference is sent. What comes of it is not remembered."""
+    """No inference is sent, and the result is not cached."""
     kind, message = HTTP_STATUS[fault]
     model = f"http.{list(HTTP_STATUS).index(fault)}"
     harness.http.use(old_http(GOOD_HTTP, message))
@@ -464,14 +465,14 @@ def test_a_silent_server_keeps_nobody_else_waiting(harness: Harness) -> None:
 
 @dataclass(frozen=True)
 class Pair:
-    """A legacy server for tests and the gateway before it."""
+    """A legacy server for tests and the gateway in front of it."""
 
     server: LegacyServer
     gateway: Infergate
     clients: Four
 
     def requests(self, part: str) -> list[dict[str, str]]:
-        """The headers of the HTTP requests whose target holds ``part``."""
+        """The headers of the HTTP requests whose target contains ``part``."""
         result = [each for each in self.server.requests() if part in each.get("target", "")]
         return [{name.lower(): value for name, value in each["headers"]} for each in result]
 
@@ -482,7 +483,7 @@ class Pair:
 
 
 CROWD = 9
-"""Connections to the two servers of as many as ask at once."""
+"""Connections to the two servers for the concurrent requests."""
 
 
 @contextlib.contextmanager
@@ -521,7 +522,7 @@ DOCUMENT = document(
 def test_a_chunked_request_has_a_length_for_the_server(
     hazardous: Pair, path: str, header: str, body: bytes
 ) -> None:
-    """The crash of a server without a status."""
+    """The server crashes without sending a status."""
     lines = f"POST {path} HTTP/1.1\r\nHost: x\r\n{header}\r\nTransfer-Encoding: chunked\r\n\r\n"
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
     with Client(hazardous.gateway.http) as client:
@@ -535,7 +536,7 @@ def test_a_chunked_request_has_a_length_for_the_server(
 
 
 def test_a_request_without_its_header_is_not_sent(hazardous: Pair) -> None:
-    """The server dies of it."""
+    """The server crashes."""
     before = len(hazardous.requests("/api/infer/"))
     answer = post(hazardous.gateway.http, "/api/infer/http.simple", NUMBERS)
     assert answer.status == 400
@@ -546,7 +547,7 @@ def test_a_request_without_its_header_is_not_sent(hazardous: Pair) -> None:
 
 @pytest.mark.parametrize("change", [NUMBERS[:-4], NUMBERS + b"more", b""])
 def test_a_body_of_a_wrong_size_is_not_sent(hazardous: Pair, change: bytes) -> None:
-    """The server may close the connection without a word."""
+    """The server may close the connection without a response."""
     hazardous.serves()
     before = len(hazardous.requests("/api/infer/"))
     result = http_rejection(old_post(hazardous.gateway.http, "http.simple", SIMPLE, change))
@@ -557,7 +558,7 @@ def test_a_body_of_a_wrong_size_is_not_sent(hazardous: Pair, change: bytes) -> N
 
 
 def test_nothing_is_pipelined(hazardous: Pair) -> None:
-    """The server loses what is: clients' pipelines and crowds are answered all the same."""
+    """The server loses requests: clients that pipeline or open many connections all get responses."""
     request = b"GET /v2/models/http.simple/ready HTTP/1.1\r\nHost: x\r\n\r\n"
     with Client(hazardous.gateway.http) as client, ThreadPoolExecutor(8) as pool:
         client.send(request * 20)
@@ -570,7 +571,7 @@ def test_nothing_is_pipelined(hazardous: Pair) -> None:
 
 
 def test_a_name_that_is_too_long_for_the_server_is_not_sent(hazardous: Pair) -> None:
-    """It would close the connection without a word."""
+    """The server would close the connection without a response."""
     before = len(hazardous.server.requests())
     with Client(hazardous.gateway.http) as client:
         client.send(b"GET /v2/models/http.%b/ready HTTP/1.1\r\nHost: x\r\n\r\n" % (b"x" * 9000))
@@ -583,7 +584,7 @@ def test_a_name_that_is_too_long_for_the_server_is_not_sent(hazardous: Pair) -> 
 
 @pytest.mark.parametrize("backend", ["http", "grpc"])
 def test_classes_that_make_a_large_header(hazardous: Pair, backend: str) -> None:
-    """900 take 45 KB of NV-InferResponse, 1800 as much as real clients take, 2700 more."""
+    """900 take 45 KB of NV-InferResponse, 1800 as much as real clients accept, 2700 more."""
     scores = np.arange(3000, dtype=np.float32).reshape(3, 1000)
     gateway = hazardous.gateway
     with client("http", gateway.http, gateway.grpc) as triton_client:
@@ -616,7 +617,7 @@ def test_classes_that_make_a_large_header(hazardous: Pair, backend: str) -> None
 @pytest.mark.parametrize("backend", ["http", "grpc"])
 @pytest.mark.parametrize("form", ["text", "binary"])
 def test_old_clients_are_given_a_large_header(hazardous: Pair, backend: str, form: str) -> None:
-    """And told so before it is more than their library takes."""
+    """The error comes before the response exceeds what their library accepts."""
     data = np.arange(3000, dtype=np.float32).tobytes()
     for batch in (2, 3):
         request = f'batch_size: {batch} input {{ name: "INPUT0" }} '
@@ -634,7 +635,7 @@ def test_old_clients_are_given_a_large_header(hazardous: Pair, backend: str, for
 
 
 def test_a_server_that_dies_and_comes_back() -> None:
-    """While it answers, while it is gone, and when it is there again: on new connections."""
+    """While the server responds, while it is down, and when it is back: on new connections."""
     ports = free_ports(2)
     addresses = [f"127.0.0.1:{port}" for port in ports]
     models = [f"{backend}.simple" for backend in ("http", "grpc")]

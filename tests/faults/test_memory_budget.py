@@ -1,5 +1,6 @@
-"""Short requests that make the gateway hold much: counted in ``limits.in_flight_bytes`` before it
-is allocated, refused beyond it, and given back within seconds, while others are served."""
+"""Short requests that make the gateway hold much memory: it is counted in
+``limits.in_flight_bytes`` before it is allocated, rejected beyond that limit, and released
+within seconds, while other clients are served."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ BUDGET = 64 * MIB
 BODY = 12 * MIB
 CROWD = 24
 PLAIN = 64 * MIB
-"""Memory of the processes beside the budget: caches, helper processes and socket buffers."""
+"""Memory of the processes beyond the budget: caches, helper processes and socket buffers."""
 CONFIG = f"""
 backends:
   silent: {{{{protocol: v2-rest, endpoints: ["http://{{silent}}"], profile: infergate}}}}
@@ -52,9 +53,9 @@ readiness: lenient
 helpers: 1
 """
 FACTOR = 3
-"""What is held for a byte that is counted, at most (docs/limits.md)."""
+"""The maximum number of bytes held for each counted byte (docs/limits.md)."""
 RECOVERY = 15.0
-"""Seconds; each look for slow readers takes half of one, and each may pause for two."""
+"""Seconds; the check for slow readers runs twice a second, and each reader may pause for two."""
 READERS = "infergate_refused_connections_total"
 GZIP = "Content-Encoding: gzip"
 
@@ -66,7 +67,7 @@ def silent(connection: Connection, backend: Backend) -> None:
 
 
 def chatty(connection: Connection, backend: Backend) -> None:
-    """Announces a long answer, and sends it, but for its end."""
+    """Announce a long response, and send it except for its end."""
     connection.request()
     backend.requests.append("asked")
     connection.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (8 * MIB) + bytes(7 * MIB))
@@ -74,7 +75,7 @@ def chatty(connection: Connection, backend: Backend) -> None:
 
 
 def request(shape: int, datatype: str = "UINT8", *, binary: bool = False) -> bytes:
-    """Zeros of ``datatype`` for the embedded identity, compressed; answered as JSON, or not."""
+    """Zeros of ``datatype`` for the embedded identity, compressed; the response is JSON, or not."""
     tensor = {"name": "INPUT0", "datatype": datatype, "shape": [shape],
               "parameters": {"binary_data_size": shape}}  # fmt: skip
     document = json.dumps(
@@ -92,7 +93,7 @@ def to(model: str, wanted: bytes) -> bytes:
 LONG = request(8 * MIB, binary=True)
 """Some KB that inflate to 8 MiB."""
 WORDY = request(MIB, datatype="BOOL")
-"""A KB that is answered with 6 MiB of "false"."""
+"""A KB whose response is 6 MiB of "false"."""
 assert len(LONG) + len(WORDY) < 16 * 1024
 
 
@@ -113,15 +114,16 @@ class Harness:
         return metric(self.gateway, "infergate_refused_requests_total", limit="in_flight_bytes")
 
     def cut_off(self) -> float:
-        """Readers that were cut off."""
+        """The number of disconnected readers."""
         return metric(self.gateway, READERS, reason="slow_reader")
 
     def is_full(self, rejections: float, cut_off: float) -> bool:
-        """Whether memory was short since then: an answer was refused, or given a reader's room."""
+        """Whether memory has been short since then: a response was rejected, or took a slow
+        reader's memory."""
         return self.rejections() > rejections or self.cut_off() > cut_off
 
     def waits(self, held: float) -> bool:
-        """Whether another answer waits for its reader, and nothing is under way."""
+        """Whether another response waits for its reader, and no request is in progress."""
         rest = metric(self.gateway, "infergate_in_flight_requests") == 0
         return rest and self.held() >= held + MIB
 
@@ -137,7 +139,7 @@ def harness() -> Iterator[Harness]:
         config = CONFIG.format(silent=nobody.address, chatty=talker.address)
         with started_infergate(config) as gateway:
             harness = Harness(gateway, nobody)
-            with Client(gateway.http) as client:  # what a helper opens once is open now
+            with Client(gateway.http) as client:  # helpers open files at first use
                 assert _is_accepted(client, to("identity", WORDY))
             yield harness
             well(gateway)
@@ -145,14 +147,14 @@ def harness() -> Iterator[Harness]:
 
 @pytest.fixture(autouse=True)
 def bounded(harness: Harness) -> Iterator[None]:
-    """Others are served all the while, and memory keeps within the budget."""
+    """Other clients are served during the block, and memory stays within the budget."""
     assert harness.good()
     with unharmed(harness.gateway, harness.good, grows=BUDGET + PLAIN, keeps=KEEPS + PLAIN):
         yield
 
 
 def crowd(harness: Harness, wanted: bytes, stack: ExitStack, count: int = CROWD) -> None:
-    """Many that ask for the same, and read nothing."""
+    """Clients that send the same request and read nothing."""
     clients = [stack.enter_context(Client(harness.gateway.http)) for _ in range(count)]
     for client in clients:
         client.socket.setsockopt(1, 8, 4096)  # SOL_SOCKET, SO_RCVBUF
@@ -161,7 +163,7 @@ def crowd(harness: Harness, wanted: bytes, stack: ExitStack, count: int = CROWD)
 
 @pytest.mark.parametrize("model", ["fwd", "tr", "chatty"])
 def test_what_waits_for_a_backend_that_says_nothing(harness: Harness, model: str) -> None:
-    """Decompressed bytes and received response bytes are held and counted, within the budget."""
+    """Inflated bytes and received response bytes are held and counted, within the budget."""
     before = harness.memory()
     with ExitStack() as stack:
         with refused_by(harness.gateway, "in_flight_bytes"):
@@ -192,8 +194,8 @@ def test_the_same_over_grpc(harness: Harness, model: str) -> None:
 
 
 def test_answers_that_nobody_reads(harness: Harness) -> None:
-    """Long ones are refused where there is no room for more, and the readers that hold it are cut
-    off: within seconds the next one has room."""
+    """Long responses are rejected while the budget is exhausted, and the readers that hold it are
+    disconnected: within seconds the next one is accepted."""
     before = harness.memory()
     with ExitStack() as stack, rises(harness.gateway, READERS, reason="slow_reader"):
         full = functools.partial(harness.is_full, harness.rejections(), harness.cut_off())
@@ -217,7 +219,7 @@ def _is_accepted(client: Client, wanted: bytes) -> bool:
 
 
 def test_an_answer_longer_than_a_body_may_be(harness: Harness) -> None:
-    """A KB that would be answered with some 20 MiB."""
+    """A KB whose response would have about 20 MiB."""
     with refused_by(harness.gateway, "body"), Client(harness.gateway.http) as client:
         client.send(to("identity", request(4 * MIB, "BOOL")))
         answer = client.answer()

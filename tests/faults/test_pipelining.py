@@ -1,4 +1,4 @@
-"""Requests one after the other without waiting for answers: in order, each with its own answer."""
+"""Pipelined requests: responses in order, each to its own request."""
 
 from __future__ import annotations
 

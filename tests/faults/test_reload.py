@@ -1,4 +1,5 @@
-"""Reloads that fail, and those that change the listeners: clients that were served stay served."""
+"""Reloads that fail, and reloads that change the listeners: connected clients are served
+throughout."""
 
 from __future__ import annotations
 
@@ -96,7 +97,7 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Harness]:
 
 @pytest.fixture
 def harness(shared: Harness) -> Iterator[Harness]:
-    """With the first configuration. Whatever becomes of it, another client is served."""
+    """A gateway with the first configuration. Another client is served during the test."""
     with unharmed(shared.gateway, lambda: shared.infer("identity") == 200):
         yield shared
         shared.file.write_text(shared.first)
@@ -104,12 +105,12 @@ def harness(shared: Harness) -> Iterator[Harness]:
 
 
 def failing(harness: Harness) -> AbstractContextManager[None]:
-    """A reload in the block is told to have failed."""
+    """One reload within the block is reported as failed."""
     return rises(harness.gateway, RELOADS, result="failed")
 
 
 def taken(harness: Harness, count: int = 1) -> AbstractContextManager[None]:
-    """So many reloads in the block are told to have worked."""
+    """So many reloads within the block are reported as successful."""
     return rises(harness.gateway, RELOADS, by=count, result="ok")
 
 
@@ -131,7 +132,7 @@ def test_a_bad_file_leaves_the_old_one_serving(harness: Harness) -> None:
         assert metric(harness.gateway, "infergate_config_last_reload_successful") == 0
         assert f'sha256="{page["sha256"]}"' in harness.gateway.metrics()
         assert harness.infer("identity") == 200
-        # Mended, it is taken, and the connection from before is served by it.
+        # Once corrected, the file is loaded, and serves the existing connection.
         harness.file.write_text(harness.first.replace('model: "identity"', 'model: "id*"'))
         assert harness.reload()[0] == 200
         assert metric(harness.gateway, "infergate_config_last_reload_successful") == 1
@@ -179,14 +180,14 @@ def come_and_go(harness: Harness) -> None:
     with Client(f"127.0.0.1:{raw}") as client:
         client.send(GOOD)
         assert error_in(client) == ""
-        # The other one goes, so that this one has another name: its connection stays.
+        # The other listener is removed, so that this one has another name: its connection stays.
         harness.file.write_text(harness.listening(f"  graphpipe: [{frames}]"))
         assert harness.reload()[0] == 200
         client.send(GOOD)
         assert error_in(client) == ""
         with pytest.raises(ConnectionRefusedError):
             Client(f"127.0.0.1:{other}")
-        # What is under way on a listener that goes is answered.
+        # Requests in progress on a removed listener are answered.
         client.send(GOOD[:6])
         until(lambda: "infergate_in_flight_requests 1.0" in harness.gateway.metrics(), "begun")
         harness.file.write_text(harness.first.replace(harness.gateway.grpc, f"127.0.0.1:{grpc}"))
@@ -287,7 +288,7 @@ def started_file(file: Path, ports: list[int]) -> Iterator[Infergate]:
 
 
 def test_a_configmap(tmp_path: Path) -> None:
-    """Kubernetes' kubelet: a file is a link to ..data, which is a link that is replaced."""
+    """Like Kubernetes' kubelet: a file is a link to ..data, which is a link that is replaced."""
     ports = free_ports(3)
     config = CONFIG.replace("watch: false", "watch: true, quiet: 50ms")
     text = "engine: own\n" + LISTENERS.format(*ports) + config

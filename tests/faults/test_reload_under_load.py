@@ -56,7 +56,7 @@ MODELS = [
 REPEATS = ["repeat", "rpc.repeat"]
 ENGINES = ("own", "compat")
 OPENS = 16
-"""Connections to the five backends, for eight clients; those to three of them are one each."""
+"""Connections to the five backends, for eight clients; three of the backends get one each."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Harness:
     front: str
 
     def write(self) -> None:
-        """Another configuration: now and then with other limits, so that all backends are new."""
+        """Another configuration, sometimes with other limits, so that all backends are new."""
         number = next(self.number)
         text = self.file.read_text()
         listeners = text[: text.index("drain:")]
@@ -151,7 +151,7 @@ async def test_reloads_of_two_workers_under_mixed_load(behind: Infergate) -> Non
 
 
 async def fifty_reloads(harness: Harness) -> int:
-    """How many requests were served meanwhile."""
+    """The number of requests that were served meanwhile."""
     gateway = harness.gateway
     load = Load()
     addresses = {"http": gateway.http, "grpc": gateway.grpc, "frames": harness.frames}
@@ -171,7 +171,7 @@ async def fifty_reloads(harness: Harness) -> int:
                     open_then = await asyncio.to_thread(descriptors, gateway.pid)
                 sizes.append(resident(gateway.pid))
         assert len(load.served) == 7, load.served
-        # Connections stay: to each kind of listener there was one for each client.
+        # Connections stay open: one for each client on each kind of listener.
         assert [each.opened for each in load.connections] == [1] * len(load.connections)
         assert "infergate_config_generations 2.0" in gateway.metrics(), "the lasting stream's"
         await lasting.done_writing()

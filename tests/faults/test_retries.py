@@ -1,7 +1,7 @@
 """Retries: endpoints that refuse, break off, decline or are slow beside a healthy one, and
 overloaded backends.
 
-Over HTTP and gRPC, with both engines; every fault has two endpoints of its own.
+Over HTTP and gRPC, with both engines; every fault has its own two endpoints.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Harness:
         return metric(self.gateway, f"infergate_{name}", **labels)
 
     def connected(self) -> None:
-        """To each of the endpoints."""
+        """The number of requests to each endpoint."""
         for name in self.good:
             fault, kind = name.split("-")
             backends = [self.good[name], *([] if fault == "refused" else [self.faulty[name]])]
@@ -172,7 +172,7 @@ def test_a_refused_connection_is_tried_on_the_other_endpoint(harness: Harness, k
 
 
 def _half(kind: str) -> Script:
-    """Notes a request, answers half of it, closes."""
+    """Record a request, send half of the response, close."""
 
     def http(connection: Connection, backend: Backend) -> None:
         connection.request()
@@ -360,14 +360,13 @@ AT_ONCE = 40
 
 @both
 def test_an_outage_costs_the_budget_and_no_more(harness: Harness, kind: str) -> None:
-    """Every request in progress breaks at once: a fifth of them is tried again, the others are
-    told."""
+    """All requests in progress break off at once: a fifth of them is retried, the others fail."""
     backends = (harness.faulty[f"outage-{kind}"], harness.good[f"outage-{kind}"])
     name, together = f"outage-{kind}", threading.Barrier(AT_ONCE + 1)
     arrived = threading.Semaphore(AT_ONCE)
 
     def met() -> None:
-        if arrived.acquire(blocking=False):  # a first try: wait for the others
+        if arrived.acquire(blocking=False):  # a first attempt: wait for the others
             together.wait(20)
 
     def http(connection: Connection, backend: Backend) -> None:
@@ -376,7 +375,7 @@ def test_an_outage_costs_the_budget_and_no_more(harness: Harness, kind: str) -> 
         met()
 
     def rpc(connection: Connection, backend: Backend) -> None:
-        server = h2.Server(connection)  # calls share it: it breaks when all have come
+        server = h2.Server(connection)  # calls share it: it breaks when all have arrived
         while sum(len(each.requests) for each in backends) < AT_ONCE:
             server.call()
             backend.requests.append("broke")

@@ -1,5 +1,5 @@
-"""Clients that do not read their answers: cut off, so that those do not stay in memory. (HTTP/2's
-are in test_h2_attacks.)"""
+"""Clients that do not read their responses are disconnected, so that the responses do not stay in
+memory. (HTTP/2: test_h2_attacks.)"""
 
 from __future__ import annotations
 

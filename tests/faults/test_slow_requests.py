@@ -1,5 +1,5 @@
 """Slow clients that stall or drip within a head, a body, a chunk or a frame get an error in time,
-over HTTP and on raw sockets. test_h2_attacks has those of HTTP/2."""
+over HTTP and on raw sockets. (HTTP/2: test_h2_attacks.)"""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def test_a_stalled_run_is_reported(gateway: Tight, stall: str) -> None:
 
 
 def drip(client: Client, piece: bytes) -> bytes:
-    """Send ``piece`` again and again, until something is answered."""
+    """Send ``piece`` repeatedly until there is a response."""
     client.socket.setblocking(False)
     while True:
         client.send(piece)
-        time.sleep(0.1)  # the drip itself: less often than the limits allow a pause
+        time.sleep(0.1)  # the drip itself, with shorter pauses than the limits allow
         try:
             return client.socket.recv(65536)
         except BlockingIOError:
@@ -85,7 +85,7 @@ def test_a_frame_that_drips(gateway: Tight) -> None:
 
 
 def test_announcing_much_costs_little(gateway: Tight) -> None:
-    """Memory is not filled before bytes come."""
+    """Memory is not allocated before the bytes arrive."""
     with (
         limited_growth(gateway.pid, 16 * MIB),
         refused_by(gateway, "idle_body_time"),

@@ -1,4 +1,4 @@
-"""Clients that announce long bodies and let the rest drip hold the memory budget only until other
+"""Clients that announce long bodies and send them slowly hold the memory budget only until other
 clients need it."""
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ routes:
 limits: {{body: 4MiB, in_flight_bytes: {BUDGET}B}}
 """
 SECONDS = 15.0
-"""In which there is room again; each look for slow clients takes half of one, a sender has two."""
+"""Seconds until memory is available again: the check for slow clients runs twice a second, and a
+sender may pause for two."""
 STREAM = INFER.replace("ModelInfer", "ModelStreamInfer")
 
 
 def grpc(method: str, sent: int) -> bytes:
-    """A call whose message announces SIZE bytes, of which ``sent`` are here."""
+    """A call whose message announces SIZE bytes, of which ``sent`` have arrived."""
     window = b"".join(
         h2.frame(h2.DATA, 0, 1, bytes(min(16384, sent - at))) for at in range(0, sent, 16384)
     )
@@ -59,7 +60,7 @@ DRIPS: dict[str, tuple[str, bytes, bytes]] = {
     "a message": ("grpc", grpc(INFER, 1000), DATA),
     "a message of a stream": ("grpc", grpc(STREAM, 1000), DATA),
 }  # fmt: skip
-if ENGINE == "compat":  # grpcio hands over what is complete
+if ENGINE == "compat":  # grpcio delivers complete messages only
     DRIPS = {name: drip for name, drip in DRIPS.items() if drip[0] != "grpc"}
 REJECTIONS = {"http": b"HTTP/1.1 503 ", "grpc": b"memory is short", "raw": b"memory is short"}
 
@@ -83,7 +84,7 @@ def ask(gateway: Infergate, size: int = 2 * SIZE, pieces: int = 1, pause: float 
         split = f"Inference-Header-Content-Length: {len(document)}"
         client.send(head(split, length=len(document) + size) + document)
         for _ in range(pieces):
-            with suppress(ConnectionError):  # refused: the answer tells
+            with suppress(ConnectionError):  # rejected: the response says why
                 client.send(bytes(size // pieces))
             time.sleep(pause)  # the sender's own rate
         return client.answer().status
@@ -94,7 +95,7 @@ def held(gateway: Infergate) -> float:
 
 
 class Drippers:
-    """Clients that go on dripping until they are refused; ``told`` is what each was."""
+    """Clients that send slowly until they are rejected; ``told`` has each one's status."""
 
     def __init__(self, address: str, begin: bytes, piece: bytes, stack: ExitStack) -> None:
         self._piece = piece
@@ -121,8 +122,8 @@ class Drippers:
 
 @pytest.mark.parametrize("drip", DRIPS)
 def test_memory_is_not_held_by_dripping(harness: Tight, drip: str) -> None:
-    """A new client is rejected at first, then served within seconds. A client that sends at its
-    own steady rate is not cut off."""
+    """A new client is rejected at first, then served within seconds. A client that sends at a
+    steady rate is not disconnected."""
     kind, begin, piece = DRIPS[drip]
     address = {"http": harness.http, "grpc": harness.grpc, "raw": harness.raw}[kind]
     with (

@@ -1,5 +1,5 @@
-"""One tensor, and one dimension, more than there may be, in every protocol: refused in its form,
-and counted by the limit's name."""
+"""One tensor, and one dimension, more than the limit, in every protocol: rejected in that
+protocol's form, and counted by the name of the limit."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ CASES = [
     (limit, protocol)
     for limit in ("tensors", "rank")
     for protocol in ASKS
-    # In the legacy API it is the model's shape that a request's may not differ from.
+    # In the legacy API a request's shape must match the model's.
     if limit == "tensors" or not protocol.startswith("trtis")
 ]
 

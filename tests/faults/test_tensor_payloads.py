@@ -1,5 +1,5 @@
-"""Every malformed tensor, on all four pairs of protocols, forwarded and translated: refused by
-name, before any backend hears of it, while others are served and the process lives."""
+"""Every malformed tensor, on all four pairs of protocols, passed through and translated: rejected
+by name before any backend receives it, while other clients are served and the process survives."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ models:
 limits: {{body: 128KiB}}
 """
 ROUTES = ("fwd.rest", "tr.rest", "fwd.grpc", "tr.grpc")
-"""The backend of the frontend's own protocol gets forwarded requests, all others translated ones.
-"""
+"""The backend of the frontend's own protocol gets requests that are passed through, all others
+translated ones."""
 WRONG = (
     "bad_request", "too_large", "not_found", "unsupported", "unsupported_encoding",
     "method_not_allowed",
@@ -47,7 +47,7 @@ WRONG = (
 
 @dataclass(frozen=True)
 class Harness:
-    """The gateway, what is behind it, and a client of its own for good requests."""
+    """The gateway, its backends, and its own client for valid requests."""
 
     gateway: Infergate
     rest: Backend
@@ -62,11 +62,11 @@ class Harness:
         assert call(self.channel, infer_message(route)).code is grpc.StatusCode.OK
 
     def reached(self) -> int:
-        """How many requests reached any backend."""
+        """The number of requests that reached any backend."""
         return len(self.rest.requests) + len(self.rpc.requests)
 
     def good(self) -> bool:
-        """Others' requests over both protocols."""
+        """Other clients' requests over both protocols."""
         body = document(tensor(), tensor(name="INPUT1"))
         answer = post(self.gateway.http, "/v2/models/identity/infer", body)
         message = pb.ModelInferRequest(model_name="identity")
@@ -119,7 +119,7 @@ def refused_by_grpc(harness: Harness, model: str, wrong: Wrong) -> None:
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_good_requests_reach_the_backend(harness: Harness, route: str) -> None:
-    """The counters do move: else what follows would prove nothing."""
+    """The counters work: otherwise the other tests would prove nothing."""
     before = harness.reached()
     harness.check_success(route)
     assert harness.reached() == before + 2
@@ -161,7 +161,7 @@ def test_a_raw_request_that_does_not_fit_the_model(
 
 
 def test_a_raw_request_that_is_forwarded_is_the_servers_to_judge(harness: Harness) -> None:
-    """It has no shape of its own to check it by, and is not translated."""
+    """The legacy API has no shape to check, and the request is not translated."""
     before = harness.reached()
     post(harness.gateway.http, "/v2/models/fwd.rest/infer", b"x" * 15, RAW)
     assert harness.reached() == before + 1
@@ -169,7 +169,7 @@ def test_a_raw_request_that_is_forwarded_is_the_servers_to_judge(harness: Harnes
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_shared_memory_is_not_served(harness: Harness, route: str) -> None:
-    """501 and UNIMPLEMENTED: the request is right, but regions belong to another host."""
+    """501 and UNIMPLEMENTED: the request is valid, but shared memory belongs to another host."""
     before = harness.reached()
     region = {"shared_memory_region": "r", "shared_memory_byte_size": 4}
     body = document(tensor(data=None, parameters=region))

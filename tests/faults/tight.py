@@ -1,5 +1,5 @@
-"""The gateway that clients' faults are tried on: its limits are tight, on each of its listeners.
-And good requests to it, over HTTP, gRPC and a raw socket."""
+"""The gateway of the client fault tests: its limits are tight, on each of its listeners. And valid
+requests to it, over HTTP, gRPC and a raw socket."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def started_tight(engine: str) -> Iterator[Tight]:
 """
     with started_infergate(CONFIG, listeners, engine) as each:
         gateway = Tight(each.http, each.grpc, each.admin, each.pid, each.log, f"127.0.0.1:{port}")
-        good(gateway)  # what it opens once is open now
+        good(gateway)  # it opens these files once
         good_call(gateway)
         good_frame(gateway)
         assert post(gateway.http, PATH, body(elements=200_000)).status == 200
@@ -87,12 +87,11 @@ def head(*lines: str, length: int | None = len(GOOD), path: str = PATH) -> bytes
 
 
 HELD_UP = 0.5
-"""Seconds in which a client that is not held up itself connects and asks."""
+"""Seconds within which a client that is not delayed itself connects and sends its request."""
 
 
 def good(gateway: Infergate) -> None:
-    """A client that was itself too slow for the limits, on a machine that does much else, tries
-    again."""
+    """A client that was itself too slow for the limits, on a busy machine, tries again."""
     while True:
         began = time.monotonic()
         with Client(gateway.http) as client:

@@ -20,7 +20,7 @@ from infergate.runtime import engines
 
 
 class Costliest:
-    """The costliest callback so far: its seconds of CPU, and what it is."""
+    """The most expensive callback so far: its seconds of CPU, and its name."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -40,7 +40,7 @@ def _timed(self: Any) -> None:
 
 
 def calibrated() -> float:
-    """Seconds of CPU that a fixed piece of work takes here and now: the best of several tries."""
+    """CPU seconds of a fixed piece of work on this machine now: the best of several tries."""
     best = 1.0
     for _ in range(5):
         began = time.thread_time()
