@@ -216,7 +216,7 @@ def over_http(faults: Faults) -> Callable[..., None]:
 
 
 def over_grpc(faults: Faults, own: Mapping[str, str] | None = None) -> Callable[..., None]:
-    """The same over gRPC. ``own`` has the outcomes that only infergate's own engine distinguishes."""
+    """The same over gRPC. ``own``: outcomes that only infergate's own engine distinguishes."""
     better = own if own and ENGINE == "own" else {}
 
     @pytest.mark.parametrize("model", ["grpc.fwd", "grpc.tr"])

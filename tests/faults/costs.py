@@ -73,7 +73,7 @@ renames an input, so that nothing is passed through."""
 
 @dataclass(frozen=True)
 class Timed(Infergate):
-    """A gateway that reports the cost of its callbacks. ``raw`` is the raw socket of ``identity``."""
+    """A gateway that reports what its callbacks cost. ``raw``: ``identity``'s raw socket."""
 
     raw: str
     costs: str

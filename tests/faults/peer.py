@@ -200,7 +200,7 @@ class Backend:
     _open: dict[Connection, threading.Thread] = field(default_factory=dict)
 
     def use(self, script: Script) -> None:
-        """Use another script for new connections; return when the gateway has closed the old ones."""
+        """Use another script for new connections, once the gateway has closed the old ones."""
         self.script = script
         for connection, thread in tuple(self._open.items()):
             with contextlib.suppress(OSError):

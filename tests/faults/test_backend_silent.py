@@ -1,4 +1,4 @@
-"""A backend that accepts a request and does not respond, or stops in the middle, causes a timeout."""
+"""A backend that does not respond to a request, or stops in the middle, causes a timeout."""
 
 from __future__ import annotations
 

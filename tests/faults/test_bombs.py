@@ -1,4 +1,4 @@
-"""Short messages that inflate to long ones are rejected, and never inflated beyond the body limit."""
+"""Short messages that inflate to long ones are rejected, and not inflated beyond the body limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One below and one above each limit of a request's size: on every listener, by number and bytes."""
+"""One below and one above each limit of a request's size, on every listener."""
 
 from __future__ import annotations
 

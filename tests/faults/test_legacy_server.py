@@ -558,7 +558,7 @@ def test_a_body_of_a_wrong_size_is_not_sent(hazardous: Pair, change: bytes) -> N
 
 
 def test_nothing_is_pipelined(hazardous: Pair) -> None:
-    """The server loses requests: clients that pipeline or open many connections all get responses."""
+    """The server loses pipelined requests; the gateway's clients all get responses."""
     request = b"GET /v2/models/http.simple/ready HTTP/1.1\r\nHost: x\r\n\r\n"
     with Client(hazardous.gateway.http) as client, ThreadPoolExecutor(8) as pool:
         client.send(request * 20)
