@@ -35,11 +35,11 @@ listeners:
   grpc: {{address: "127.0.0.1:{1}"}}
   admin: {{address: "127.0.0.1:{0}"}}
 """
-"""On three ports: the admin's, which is asked for readiness, and then the others."""
+"""On three ports; the first is the admin listener's, whose readiness is awaited."""
 
 
 ENGINE = os.environ.get("INFERGATE_ENGINE", "own")
-"""The engine that speaks gRPC in all tests that do not choose one."""
+"""The engine of all tests that do not choose one."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Every captured stream of the legacy API, asked anew as a stream: the answers are the server's."""
+"""Every captured stream of the legacy API, replayed: the responses equal the captured ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ listeners:
   grpc: {{address: "127.0.0.1:{1}", trtis: {{server_id: trtis-gold}}}}
   admin: {{address: "127.0.0.1:{0}"}}
 """
-# The captured models are ours under other names: "slow" gives back what it is given, later.
+# Embedded models under the names of the captured ones; "slow" is a delayed identity model.
 CONFIG = """
 backends: {ours: {protocol: builtin}}
 routes:
@@ -43,7 +43,7 @@ def gateway() -> Iterator[Infergate]:
 
 
 def read(answer: bytes) -> Any:
-    """Without the number that servers give to each request."""
+    """Parse a response and clear its request number, which differs on each server."""
     message = OLD.InferResponse.FromString(answer)
     message.request_status.ClearField("request_id")
     return message
@@ -54,8 +54,8 @@ def test_there_are_streams() -> None:
 
 
 @pytest.mark.parametrize("captured", STREAMS, ids=str)
-def test_a_stream_is_answered_as_it_was(gateway: Infergate, captured: Call) -> None:
-    with channel(gateway.grpc) as made:
-        stream = made.stream_stream(f"/{SERVICE}/StreamInfer")
+def test_a_replayed_stream_gets_the_captured_responses(gateway: Infergate, captured: Call) -> None:
+    with channel(gateway.grpc) as connection:
+        stream = connection.stream_stream(f"/{SERVICE}/StreamInfer")
         answers = list(stream(iter(captured.requests), timeout=SECONDS))
     assert [*map(read, answers)] == [*map(read, captured.responses)]

@@ -62,10 +62,10 @@ class Answers:
         return self.messages.ModelRepositoryIndex(models=entries)
 
     def register(self, _name: str, key: str) -> None:
-        """There is no shared memory here. Raises Refused."""
+        """Fail as a server that cannot open the region. Raises Refused."""
         raise Refused("INTERNAL", f"Unable to open shared memory region: '{key}'")
 
     def register_cuda(self, name: str) -> None:
-        """Raises Refused."""
+        """Fail as a server without GPUs. Raises Refused."""
         result = f"failed to register CUDA shared memory region: '{name}', GPUs not supported"
         raise Refused("INVALID_ARG", result)

@@ -65,7 +65,7 @@ class Inference:
         ).values_by_number
 
     def checked(self, model: str, version: int, header: Any) -> Checked:
-        """Raises Refused."""
+        """Check the header against the model's configuration. Raises Refused."""
         config, found = self._repository.find(model, version)
         _check_batch(config, header.batch_size)
         if len(header.input) != len(config.input):

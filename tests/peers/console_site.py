@@ -1,4 +1,4 @@
-"""A gateway with something to see: backends and clients of every protocol, and errors."""
+"""A gateway with traffic for the console: backends and clients of every protocol, and errors."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ routes:
 """
 MODELS = ("bert-base", "resnet50", "speech-2019", "ranker-v1", "camera-7", "identity")
 _POLL_SECONDS = 0.01
-"""Seconds between two requests: something is to flow, on a machine with other things to do."""
+"""Seconds between two requests: enough to fill the console without loading the machine."""
 
 
 @dataclass
 class Harness:
-    """``file`` is the configuration's."""
+    """A running gateway and its configuration ``file``."""
 
     gateway: Infergate
     file: Path
@@ -75,7 +75,7 @@ class Harness:
         return f"http://{self.gateway.admin}/console/"
 
     def serving(self) -> int:
-        """How many workers do."""
+        """Return the number of serving workers."""
         with urllib.request.urlopen(f"{self.url}state") as answer:
             return int(json.load(answer)["workers"]["serving"])
 
@@ -93,9 +93,9 @@ def started_harness(workers: int = 1) -> Iterator[Harness]:
 
 @contextmanager
 def traffic(harness: Harness) -> Iterator[None]:
-    """Clients of every protocol ask as long as this lasts."""
+    """Send requests with clients of every protocol until the block ends."""
     stop = threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(_ask(harness, stop)))
+    thread = threading.Thread(target=lambda: asyncio.run(_send_requests(harness, stop)))
     thread.start()
     try:
         yield
@@ -104,22 +104,22 @@ def traffic(harness: Harness) -> Iterator[None]:
         thread.join()
 
 
-async def _ask(harness: Harness, stop: threading.Event) -> None:
-    speakers = [each for each in CLIENT_KINDS if each.listener in {"http", "grpc"}]
+async def _send_requests(harness: Harness, stop: threading.Event) -> None:
+    kinds = [each for each in CLIENT_KINDS if each.listener in {"http", "grpc"}]
     clients = {}
     tensor = tensor_from_array("INPUT0", Datatype.FP32, np.linspace(0, 1, 64, dtype="f4"))
     numbers = np.random.default_rng(7)
     while not stop.is_set():
-        speaker = speakers[int(numbers.integers(len(speakers)))]
+        kind = kinds[int(numbers.integers(len(kinds)))]
         model = MODELS[min(int(numbers.exponential(1.4)), len(MODELS) - 1)]
         if numbers.random() < 0.02:
             model = "old-model"
-        address = getattr(harness.gateway, speaker.listener)
+        address = getattr(harness.gateway, kind.listener)
         host, _, port = address.rpartition(":")
-        endpoint = Endpoint(host, int(port), path=speaker.path(model, ""))
-        key = (speaker.name, endpoint)
+        endpoint = Endpoint(host, int(port), path=kind.path(model, ""))
+        key = (kind.name, endpoint)
         if key not in clients:
-            clients[key] = speaker.create_client(endpoint)
+            clients[key] = kind.create_client(endpoint)
         request = InferRequest(model, inputs=(replace(tensor, name="INPUT0"),))
         with contextlib.suppress(GatewayError):
             await clients[key].perform(request, RequestContext("traffic"))

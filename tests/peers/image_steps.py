@@ -1,12 +1,12 @@
-"""Build an image by its Dockerfile's steps where there is no docker, run it, and tell how it was.
+"""Build an image by its Dockerfile's steps where there is no docker, run it, and report.
 
 ``python -m peers.image_steps PROJECT SCRATCH``, in namespaces of its own for mounts and processes
 (unshare), prints JSON.
 
 *Strategy.* The base image is this machine's own file system, under an overlay that keeps apart what
-is written: a Debian with /usr/bin/python3, as the image's base is. Each stage has such a root, and
-each step is carried out in it. What runs at the end has the last root, read-only and without any
-capability, as the image's user, in a network of its own.
+is written: like the image's base, a Debian with /usr/bin/python3. Each stage has such a root, in
+which its steps run. The result runs in the last stage's root, read-only, without any capability, as
+the image's user, in a network of its own.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _SECONDS = 100.0
 
 @dataclass
 class Stage:
-    """``root`` is where its files are; ``says`` are the last words of CMD, USER and the like."""
+    """A stage in the folder ``root``; ``metadata`` has its last CMD, USER and so on."""
 
     root: Path
     env: dict[str, str]
     folder: str = "/"
-    says: dict[str, str] = field(default_factory=dict)
+    metadata: dict[str, str] = field(default_factory=dict)
 
 
 def instructions(text: str) -> Iterator[tuple[str, str]]:
-    """Each instruction and its text, in one line."""
+    """Yield each instruction and its arguments, with continuation lines joined."""
     kept = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     for line in kept.replace("\\\n", " ").splitlines():
         if line.strip():
@@ -61,12 +61,12 @@ def run(*argv: str) -> None:
 
 
 def in_root(stage: Stage, *argv: str) -> list[str]:
-    """A command line that runs ``argv`` in the stage, with its environment and nothing else."""
-    result = [f"{name}={value}" for name, value in stage.env.items()]
-    return ["chroot", str(stage.root), "/usr/bin/env", "-i", f"-C{stage.folder}", *result, *argv]
+    """Return the command line that runs ``argv`` in the stage, with only its environment."""
+    variables = [f"{name}={value}" for name, value in stage.env.items()]
+    return ["chroot", str(stage.root), "/usr/bin/env", "-i", f"-C{stage.folder}", *variables, *argv]
 
 
-def made_stage(scratch: Path, number: int) -> Stage:
+def create_stage(scratch: Path, number: int) -> Stage:
     path = scratch / str(number)
     for name in ("upper", "work", "root"):
         (path / name).mkdir(parents=True)
@@ -81,8 +81,8 @@ def made_stage(scratch: Path, number: int) -> Stage:
     return Stage(path / "root", {"PATH": _PATH, "HOME": "/root", **kept})
 
 
-def sent(project: Path, scratch: Path) -> Path:
-    """The context: what .dockerignore lets through."""
+def copy_context(project: Path, scratch: Path) -> Path:
+    """Copy the files that .dockerignore includes; return their folder."""
     context = scratch / "context"
     lines = (project / ".dockerignore").read_text(encoding="utf-8").splitlines()
     ignored = [line.removeprefix("**/") for line in lines if line.startswith("**/")]
@@ -101,7 +101,7 @@ def sent(project: Path, scratch: Path) -> Path:
 
 
 def copy(sources: Sequence[Path], root: Path, target: str) -> None:
-    """Docker's COPY: a folder's contents, files into what ends with a slash."""
+    """Carry out COPY: copy a folder's contents, and files into a target that ends with a slash."""
     path = root / target.lstrip("/")
     for source in sources:
         if source.is_dir():
@@ -114,17 +114,17 @@ def copy(sources: Sequence[Path], root: Path, target: str) -> None:
             shutil.copy(source, path)
 
 
-def built(project: Path, scratch: Path) -> Stage:
-    """The last stage."""
-    context = sent(project, scratch)
+def build(project: Path, scratch: Path) -> Stage:
+    """Build all stages and return the last one."""
+    context = copy_context(project, scratch)
     stages: dict[str, Stage] = {}
     text = (project / "deploy" / "docker" / "Dockerfile").read_text(encoding="utf-8")
-    begun = False
+    has_stage = False
     for name, rest in instructions(text):
         if name == "FROM":
-            begun = True
-            stages[rest.partition(" AS ")[2] or "last"] = made_stage(scratch, len(stages))
-        elif begun:  # before it stands the base's name, which is this machine here
+            has_stage = True
+            stages[rest.partition(" AS ")[2] or "last"] = create_stage(scratch, len(stages))
+        elif has_stage:  # the ARG before it names the base image, which this machine replaces
             carry_out(list(stages.values())[-1], name, rest, context, stages)
     return stages["last"]
 
@@ -152,18 +152,18 @@ def carry_out(
                 target = f"{stage.folder}/{target}"
             copy([root / each.lstrip("/") for each in sources], stage.root, target)
         case "USER" | "EXPOSE" | "HEALTHCHECK" | "STOPSIGNAL" | "ENTRYPOINT" | "CMD":
-            stage.says[name] = rest
+            stage.metadata[name] = rest
         case "LABEL":
             pass
         case _:
-            raise AssertionError(f"not known here: {name}")
+            raise AssertionError(f"unsupported instruction: {name}")
 
 
-def ran(stage: Stage, more: Sequence[str]) -> dict[str, Any]:
-    """How it went: ``more`` are further arguments."""
-    entry = [*json.loads(stage.says["ENTRYPOINT"]), *json.loads(stage.says["CMD"]), *more]
-    user, _, group = stage.says["USER"].partition(":")
-    checks = json.loads(stage.says["HEALTHCHECK"].partition(" CMD ")[2])
+def run_image(stage: Stage, more: Sequence[str]) -> dict[str, Any]:
+    """Run the image with the additional arguments ``more``; return the observations."""
+    entry = [*json.loads(stage.metadata["ENTRYPOINT"]), *json.loads(stage.metadata["CMD"]), *more]
+    user, _, group = stage.metadata["USER"].partition(":")
+    checks = json.loads(stage.metadata["HEALTHCHECK"].partition(" CMD ")[2])
     as_user = ["setpriv", f"--reuid={user}", f"--regid={group}", *_UNPRIVILEGED]
     log = stage.root.parent / "log"
     with log.open("w") as out:
@@ -182,7 +182,7 @@ def ran(stage: Stage, more: Sequence[str]) -> dict[str, Any]:
         time.sleep(0.2)
     status = Path(f"/proc/{process.pid}/status").read_text()
     answers = [echoes([1.5, 2.5]), echoes([float(i) for i in range(100_000)])]
-    process.send_signal(signal.Signals[stage.says["STOPSIGNAL"]])
+    process.send_signal(signal.Signals[stage.metadata["STOPSIGNAL"]])
     code = process.wait(_SECONDS)
     return {
         "uids": re.findall(r"^Uid:\s+(.*)$", status, re.MULTILINE)[0].split(),
@@ -195,7 +195,7 @@ def ran(stage: Stage, more: Sequence[str]) -> dict[str, Any]:
 
 
 def echoes(values: Sequence[float]) -> bool:
-    """Whether the model that gives back what it is given does so."""
+    """Return whether the identity model returns its input."""
     tensor: Mapping[str, Any] = {
         "name": "INPUT0", "datatype": "FP32", "shape": [len(values)], "data": values,
     }  # fmt: skip
@@ -208,15 +208,21 @@ def echoes(values: Sequence[float]) -> bool:
 
 def main(project: Path, scratch: Path) -> None:
     run("mount", "--make-rprivate", "/")
-    run("mount", "-t", "tmpfs", "tmpfs", str(scratch))  # an overlay's layers must not lie in it
+    run(
+        "mount", "-t", "tmpfs", "tmpfs", str(scratch)
+    )  # an overlay's layers must not be on an overlay
     os.umask(0o022)
-    stage = built(project, scratch)
+    stage = build(project, scratch)
     run("mount", "-o", "remount,ro,bind", str(stage.root))
     run("mount", "-o", "remount,ro", str(stage.root / "dev"))
     assert ctypes.CDLL(None, use_errno=True).unshare(_NEW_NETWORK) == 0
     run("ip", "link", "set", "lo", "up")
     programs = sorted(each.name for each in (stage.root / "opt/infergate/bin").iterdir())
-    fields = {"one": ran(stage, ()), "two": ran(stage, ("--workers", "2")), "programs": programs}
+    fields = {
+        "one": run_image(stage, ()),
+        "two": run_image(stage, ("--workers", "2")),
+        "programs": programs,
+    }
     sys.stdout.write(json.dumps(fields))
 
 

@@ -54,7 +54,7 @@ def malformed(public: str) -> AccessRejected:
 
 
 def unknown_key() -> AccessRejected:
-    """A key that does not exist, or no longer."""
+    """A key that does not exist or has been removed."""
     return _invalid(RejectionReason.UNKNOWN_KEY, "the key is not known here")
 
 

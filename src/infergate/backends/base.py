@@ -113,7 +113,7 @@ def add_backend_name(error: GatewayError, backend: str) -> GatewayError:
 
 def combine_errors(errors: Sequence[GatewayError], count: int, backend: str) -> GatewayError:
     """Combine the ``errors`` of ``count`` endpoints into a copy of the first, whose text gives the
-    number of failures. The error of an only endpoint is returned unchanged."""
+    number of failures. If there is only one endpoint, its error is returned unchanged."""
     first = errors[0]
     if count == 1:
         return first

@@ -123,8 +123,8 @@ class OutlierConfig(Section):
     base_ejection_time: PositiveDuration = Field(
         default=30.0,
         description="Duration of an endpoint's first ejection; the second lasts twice as long, the "
-        "third three times, and so on. Each period of this length without an ejection takes one "
-        "step back.",
+        "third three times, and so on. Each period of this length without an ejection shortens "
+        "the next one by one step.",
     )
     max_ejection_time: PositiveDuration = Field(
         default=300.0, description="Maximum duration of an ejection."

@@ -54,9 +54,9 @@ class ListenerTls(Section):
     key: FilePath = Field(description="PEM file with the private key, unencrypted.")
     client_certificates: Literal["none", "optional", "required"] = Field(
         default="none",
-        description="Client certificates (mTLS): `none` are requested; `optional`, verified where "
-        "the client presents one; or `required`. A client whose certificate fails verification is "
-        "disconnected. Needs `client_ca`.",
+        description="Client certificates (mTLS). `none`: not requested. `optional`: verified if "
+        "the client presents one. `required`: a client without one is disconnected. A client whose "
+        "certificate fails verification is always disconnected. Needs `client_ca`.",
     )
     client_ca: FilePath | None = Field(
         default=None,

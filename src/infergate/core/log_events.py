@@ -1,4 +1,4 @@
-"""The events of log lines, and the advice for operators that goes with the bad ones.
+"""The events of log lines, with advice for operators on those that report problems.
 
 Each logging call passes one of these as ``extra``: ``_log.warning("…", extra=EVENT)``. Text and
 JSON lines both contain the name of the event, so that alerts need not parse messages. docs/logs.md

@@ -1,6 +1,6 @@
 """Limits on the trace headers of W3C Trace Context and Baggage.
 
-A client may send them as long as ``limits.headers`` allows. Servers close a connection over headers
+Clients may send trace headers up to ``limits.headers``. Servers close a connection over headers
 that are too long for them, which would fail the requests of other clients on that connection.
 """
 

@@ -75,7 +75,7 @@ class LogFields(NamedTuple):
     trace: str
     """The trace id of a sampled request, else empty."""
     left_out: int = 0
-    """Number of similar requests since the last line that sampling skipped."""
+    """Number of similar requests that sampling skipped since the last line."""
 
 
 _REQUEST: Final = ("request_id", "peer")

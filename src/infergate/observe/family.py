@@ -76,7 +76,7 @@ class MetricFamily(Metric):
         bounds: tuple[float, ...] = (),
     ) -> None:
         """Create a family. ``kind`` is ``counter``, ``gauge`` or ``histogram``. ``labels`` are the
-        label names, ``bounds`` those of a histogram without the infinite one."""
+        label names; ``bounds`` are the bucket bounds of a histogram, without infinity."""
         self._samples: list[Sample] | None = None
         super().__init__(name, documentation, kind, unit)
         self.labels: Final = labels
@@ -91,7 +91,7 @@ class MetricFamily(Metric):
         return self._samples
 
     @samples.setter
-    def samples(self, none: list[Sample]) -> None:
+    def samples(self, value: list[Sample]) -> None:
         """Ignore the empty list that the library's constructor sets."""
 
     def _make_samples(self) -> list[Sample]:

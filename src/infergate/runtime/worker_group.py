@@ -42,7 +42,7 @@ class WorkerGroup:
 
 
 class ProcessEndedError(Exception):
-    """A process of the gateway has ended with ``exit_code``; negative: the number of a signal."""
+    """A process of the gateway has ended with ``code``, which is negative for a signal."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)

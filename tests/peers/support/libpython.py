@@ -1,9 +1,9 @@
 """The shared library of this Python, which Triton's python backend needs.
 
-The backend's stub is linked to ``libpython3.X.so.1.0``. Many Pythons come without: Debian puts it
-into a package of its own that ``python3`` does not bring along. It is looked for where it may be;
-then fetched from the distribution's archive and unpacked beside the peer, without root and
-without installing anything.
+The backend's stub is linked to ``libpython3.X.so.1.0``. Many installations lack it: Debian has
+it in a separate package that ``python3`` does not depend on. If it is not in the usual folders, it
+is downloaded from the distribution's archive and unpacked beside the peer, without root and without
+installing anything.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ PACKAGE = f"libpython{VERSION}"
 
 
 def library_path(keep: Path) -> str:
-    """The folder to add to LD_LIBRARY_PATH, or "" when the system finds the library by itself.
+    """Return the folder to add to LD_LIBRARY_PATH, or "" if the system finds the library.
 
-    What must be fetched is kept in ``keep``. Raises RuntimeError, saying what to install, when
-    there is no way.
+    A downloaded library is stored in ``keep``. Raises RuntimeError, which names the package to
+    install, if the library cannot be obtained.
     """
     for folder in (sysconfig.get_config_var("LIBDIR"), f"{sys.base_prefix}/lib"):
         if folder and (Path(folder) / SONAME).exists():
@@ -37,7 +37,7 @@ def library_path(keep: Path) -> str:
 
 
 def fetched(keep: Path) -> Path:
-    """The folder that holds the library from the distribution's package, below ``keep``."""
+    """Return the folder below ``keep`` with the distribution's library; download it if needed."""
     if not (found := list(keep.rglob(SONAME))):
         _fetch(keep)
         found = list(keep.rglob(SONAME))
@@ -61,7 +61,7 @@ def _fetch(keep: Path) -> None:
 
 
 def _download(keep: Path) -> None:
-    """``apt-get download`` with the system's package lists, or else with lists of our own."""
+    """Run ``apt-get download`` with the system's package lists or, if that fails, with new ones."""
     try:
         run("apt-get", "-q", "download", PACKAGE, cwd=keep)
     except RuntimeError:
@@ -78,8 +78,8 @@ def _download(keep: Path) -> None:
 
 
 def _user() -> str:
-    """apt drops its rights to this user; ours may not be able to enter our folder."""
-    import pwd  # noqa: PLC0415 - only on the way that needs it
+    """Return the user that apt runs as; its default user may lack access to our folder."""
+    import pwd  # noqa: PLC0415 - needed only here
 
     return pwd.getpwuid(os.getuid()).pw_name
 

@@ -1,4 +1,4 @@
-"""API keys: what is made, kept and looked up."""
+"""API keys: creation, parsing and lookup."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ HASH = hashlib.sha256(b"secret").hexdigest()
 
 
 def test_a_new_key_is_long_random_and_can_be_sent() -> None:
-    made = {new_key() for _ in range(100)}
-    assert len(made) == 100
-    for key in made:
+    keys = {new_key() for _ in range(100)}
+    assert len(keys) == 100
+    for key in keys:
         assert len(key) >= len("infergate_") + 43  # 256 bits in base64
         found = read_credential({"authorization": f"Bearer {key}"})
         assert found is not None
@@ -43,16 +43,16 @@ def test_a_key_is_found_by_its_hash_alone() -> None:
         None,
         None,
     ]
-    assert keys.find_owner(digest_of("one").hex()) is None  # who knows the hash has no key
+    assert keys.find_owner(digest_of("one").hex()) is None  # a hash is not accepted as a key
 
 
 @given(st.text())
-def test_any_text_can_be_requested(text: str) -> None:
+def test_any_text_can_be_a_key(text: str) -> None:
     assert ApiKeys([]).find_owner(text) is None
     assert ApiKeys([ApiKey("x", digest_of(text))]).find_owner(text) == "x"
 
 
-def test_a_file_has_a_key_a_line() -> None:
+def test_a_file_has_one_key_per_line() -> None:
     text = f"\ufeff# keys\n\na: {HASH}  # the old one\n  a:{HASH.upper()}\nteam/b@x : {HASH}\r\n"
     digest = bytes.fromhex(HASH)
     assert parse_file(text.encode()) == (
@@ -89,7 +89,7 @@ def test_any_file_is_read_or_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a:b", "*", "é", "a" * 129, 7, None])
-def test_a_name_says_nothing_that_a_pattern_could(name: object) -> None:
+def test_a_name_cannot_contain_pattern_characters(name: object) -> None:
     with pytest.raises(ValueError, match="expected a name"):
         parse_name(name)
 

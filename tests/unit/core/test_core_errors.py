@@ -22,7 +22,7 @@ def test_defaults() -> None:
     assert str(error) == error.public == "unknown model 'x'"
 
 
-def test_detail_stays_out_of_what_is_shown() -> None:
+def test_detail_is_not_in_the_text() -> None:
     error = GatewayError(Kind.CONNECT, "no answer", detail="10.0.0.7:8000 refused", retry_after=2.5)
     assert error.retry_after == 2.5
     assert "10.0.0.7" not in str(error)
@@ -57,7 +57,7 @@ def test_invalid_responses_are_blamed_on_the_backend() -> None:
         (math.nan, {}),
     ],
 )
-def test_when_to_try_again(after: float | None, headers: dict[str, str]) -> None:
+def test_retry_after_headers(after: float | None, headers: dict[str, str]) -> None:
     assert retry_after_headers(GatewayError(Kind.OVERLOADED, "full", retry_after=after)) == headers
 
 
@@ -73,7 +73,7 @@ def test_when_to_try_again(after: float | None, headers: dict[str, str]) -> None
         ("\u0663", None),
     ],
 )
-def test_when_a_backend_wants_to_be_tried_again(expected: str, after: float | None) -> None:
+def test_parse_retry_after(expected: str, after: float | None) -> None:
     assert parse_retry_after({"retry-after": expected}) == after
     assert parse_retry_after({}) is None
 

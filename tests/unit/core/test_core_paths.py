@@ -17,7 +17,7 @@ from infergate.core.path_segments import decode_segment
         ("", ""),
     ],
 )
-def test_a_name(segment: str, name: str) -> None:
+def test_a_segment_is_decoded(segment: str, name: str) -> None:
     assert decode_segment(segment, "model name") == name
 
 
@@ -32,7 +32,7 @@ def test_a_name(segment: str, name: str) -> None:
         ("%2e%2E", "the model name may not be '..'"),
     ],
 )
-def test_no_name(segment: str, expected: str) -> None:
+def test_an_invalid_segment_is_rejected(segment: str, expected: str) -> None:
     with raises_kind(Kind.BAD_REQUEST) as refused:
         decode_segment(segment, "model name")
     assert refused.value.public == expected

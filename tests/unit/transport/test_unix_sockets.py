@@ -69,7 +69,7 @@ async def test_the_client_over_a_unix_socket(server: HttpAppListener, path: Path
     await upstream.close()
 
 
-async def test_the_file_has_its_mode_and_goes_with_the_server(path: Path) -> None:
+async def test_the_socket_file_has_its_mode_and_is_removed_on_stop(path: Path) -> None:
     server = server_at(path, 0o600)
     await server.start()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -90,7 +90,7 @@ async def test_a_dead_socket_is_replaced(path: Path) -> None:
     await server.stop(0)
 
 
-async def test_a_living_socket_is_an_error(server: HttpAppListener, path: Path) -> None:
+async def test_a_socket_in_use_is_an_error(server: HttpAppListener, path: Path) -> None:
     with pytest.raises(OSError, match="address already in use") as caught:
         await server_at(path).start()
     assert caught.value.errno == errno.EADDRINUSE
@@ -119,14 +119,14 @@ async def test_a_listener_with_a_full_backlog_is_alive(path: Path) -> None:
 
 async def test_a_process_that_bound_but_does_not_listen_keeps_its_file(path: Path) -> None:
     first = SocketFile(str(path), 0o660)
-    made = first.bind()
+    bound_socket = first.bind()
     with pytest.raises(OSError, match="address already in use") as caught:
         await server_at(path).start()
     assert caught.value.errno == errno.EADDRINUSE
-    made.listen()
+    bound_socket.listen()
     peer = Peer(*await asyncio.open_unix_connection(str(path)))
     await peer.close()
-    made.close()
+    bound_socket.close()
     first.remove()
     assert list(path.parent.iterdir()) == []
 
@@ -163,10 +163,10 @@ def test_a_lock_on_a_deleted_file_does_not_count(
     accepted: list[int] = []
     monkeypatch.setattr(fcntl, "flock", late)
     file = SocketFile(str(path), 0o660)
-    made = file.bind()
+    bound_socket = file.bind()
     assert len(accepted) == 2
     assert beside.exists()
-    made.close()
+    bound_socket.close()
     file.remove()
 
 
@@ -200,7 +200,7 @@ async def test_no_such_folder(tmp_path: Path) -> None:
         await server_at(tmp_path / "none" / "gp.sock").start()
 
 
-async def test_anothers_file_is_not_removed(path: Path) -> None:
+async def test_a_socket_file_of_another_process_is_not_removed(path: Path) -> None:
     server = server_at(path)
     await server.start()
     mine = path.with_name("moved")

@@ -30,7 +30,7 @@ class Options:
 
 
 def read_options(options: Mapping[str, Any]) -> Options:
-    """Raises ValueError."""
+    """Return the codec's options. Raises ValueError for an unknown or invalid one."""
     for name in options:
         if name not in _OPTION_NAMES:
             raise ValueError(

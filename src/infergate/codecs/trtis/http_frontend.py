@@ -129,7 +129,7 @@ def _status_line(status: Any) -> str:
 
 def with_number(wire: HttpResponse, number: int) -> HttpResponse:
     """Return ``wire``, a response of ``infer_response`` or ``relayed_response``, with another
-    number."""
+    request number."""
     status, separator, _ = wire.headers[STATUS_HEADER].rpartition(_REQUEST_ID)
     return replace(wire, headers={**wire.headers, STATUS_HEADER: f"{status}{separator}{number}"})
 

@@ -69,13 +69,13 @@ _ID: Final = 3
 # ModelInferResponse.outputs
 _OUTPUTS: Final = 5
 _MAX_REQUEST_BYTES: Final = 64 * KIB
-"""Bytes of a request other than an inference, which holds a name and a version."""
+"""Maximum size of a request other than an inference; it holds little more than names."""
 _MAX_REQUEST_FIELDS: Final = 24 * KIB
 """Fields of such a request, and of a response about one model."""
 _MAX_FILES: Final = 4096
 MAX_RESPONSE_BYTES: Final = 8 * MIB
-"""Bytes of a backend's response other than to an inference. The description of one model takes 1 to
-4 KiB."""
+"""Maximum size of a backend's response to any request but an inference. The description of one
+model takes 1 to 4 KiB."""
 MAX_RESPONSE_FIELDS: Final = 131072
 """Fields of a response about all models; the description of each has up to 100."""
 _ABOUT_ALL_MODELS: Final = frozenset({ModelIndexRequest, ModelStatisticsRequest})
@@ -393,9 +393,7 @@ class V2Grpc:
                 message = join_parts(wire.message)
             names = read_strings(message, _NAMES, max_fields(limits), MAX_HEAD_BYTES)
             wanted = {
-                request_id: text
-                for request_id, text in ((_MODEL, model), (_VERSION, version))
-                if text
+                number: text for number, text in ((_MODEL, model), (_VERSION, version)) if text
             }
             wanted[_ID] = request_id
             changed = {n: text for n, text in wanted.items() if text != names.get(n, "")}
@@ -431,9 +429,9 @@ def _operation(wire: RpcRequest) -> type[Operation]:
     return operation
 
 
-def _strings(message: Buffer, numbers: frozenset[int], longest: int) -> dict[int, str]:
+def _strings(message: Buffer, numbers: frozenset[int], max_bytes: int) -> dict[int, str]:
     try:
-        return read_strings(message, numbers, MAX_FIELDS, longest)
+        return read_strings(message, numbers, MAX_FIELDS, max_bytes)
     except MalformedMessageError as error:
         raise bad_request(f"the ModelInferRequest cannot be read: {error}") from None
 

@@ -28,7 +28,7 @@ _MAX_FREED_BYTES: Final = 128 * MIB
 parsing 3 MB of it may free more than 64 MiB."""
 IDLE_SECONDS: Final = 2.0
 """Seconds without a job after which a helper releases memory: starting another process would cost
-more than keeping this one, but past documents may have left hundreds of MiB."""
+more than keeping this one, but earlier documents may have left hundreds of MiB."""
 
 
 def main() -> None:
@@ -38,9 +38,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.nice(_NICENESS)
     keep_freed_memory(_MAX_FREED_BYTES)
-    answers = os.fdopen(os.dup(1), "wb")
+    responses = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # printed text must not be mistaken for a response
-    _run_jobs(sys.stdin.buffer, answers)
+    _run_jobs(sys.stdin.buffer, responses)
 
 
 def _run_jobs(jobs: BinaryIO, responses: BinaryIO) -> None:

@@ -122,7 +122,7 @@ class PooledConnection(asyncio.BaseProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Fail or complete the exchange in progress."""

@@ -280,7 +280,7 @@ class GrpcServerConnection(CallConnection):
         return False
 
     def _is_output_unread(self, now: float, limits: Limits) -> bool:
-        """Return whether the client has read nothing, or too little of much, for too long."""
+        """Return whether the client has stopped reading, or reads below the minimum rate."""
         if self.engine.is_closed:
             return False
         unwritten = self._transport.get_write_buffer_size()
@@ -309,7 +309,7 @@ class GrpcServerConnection(CallConnection):
         self.loop.call_soon(self._disconnect_slow_reader)
 
     def _start_drain(self) -> None:
-        """Announce the shutdown; close when all calls, and those on their way, are done."""
+        """Announce the shutdown; close when all calls are done, including those already sent."""
         if not self.engine.is_draining:
             self.engine.drain()
             self.flush()

@@ -114,7 +114,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register with the listener, or abort if the gate refuses."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
         self._peer = peer_address(transport)
         self._identity = transport.get_extra_info("peer_identity", ())
         if not self._listener.register(self, self._peer):

@@ -23,7 +23,8 @@ RESERVED_PART: Final = 16
 READER_GRACE: Final = 1.0
 """Seconds that a reader always gets when memory is short."""
 MAX_PAUSE: Final = 2.0
-"""Seconds that a client may pause after that; also the initial grace period of a sender."""
+"""Seconds without progress after which a client counts as stalled; also the initial grace period of
+a sender."""
 CHECK_INTERVAL: Final = 0.5
 """Seconds between two searches for slow clients."""
 _RETRY_AFTER: Final = 1.0
@@ -167,7 +168,7 @@ class RequestAccount:
             self._bytes += size
 
     def shrink(self, size: int) -> None:
-        """Count ``size`` bytes less."""
+        """Subtract ``size`` bytes."""
         if self.is_admitted:
             self._admission.bytes -= size
             self._bytes -= size
@@ -373,10 +374,10 @@ def too_slow() -> GatewayError:
     )
 
 
-def _limit_reached(used_up: str, limit: str) -> GatewayError:
+def _limit_reached(limit_text: str, limit: str) -> GatewayError:
     return GatewayError(
         Kind.OVERLOADED,
-        f"the gateway is serving its limit of {used_up}",
+        f"the gateway is serving its limit of {limit_text}",
         retry_after=_RETRY_AFTER,
         limit=limit,
     )

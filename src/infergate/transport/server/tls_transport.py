@@ -87,7 +87,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the handshake of an accepted connection."""
-        self._socket_transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+        self._socket_transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
         self._peer = peer_address(transport)
         if not self._host.register(self, self._peer):
             self.abort()
@@ -108,15 +108,15 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         """Decrypt received bytes, or continue the handshake."""
         if self._is_closing or self._is_close_notify_sent:
             return
-        sealed = self._buffers.encrypted
-        self._incoming.write(sealed[:nbytes])
+        encrypted = self._buffers.encrypted
+        self._incoming.write(encrypted[:nbytes])
         if self._is_established:
             self._receive()
-        elif not self._has_received and sealed[0] != _HANDSHAKE:
+        elif not self._has_received and encrypted[0] != _HANDSHAKE:
             self._refuse(ConnectionRefusal.PLAIN_TEXT, "the client does not speak TLS")
         else:
             self._has_received = True
-            if self._alpn_offer.excludes(sealed[:nbytes]):
+            if self._alpn_offer.excludes(encrypted[:nbytes]):
                 self._socket_transport.write(NO_APPLICATION_PROTOCOL)
                 self._refuse(
                     ConnectionRefusal.ALPN, "the client offers no supported protocol (ALPN)"
@@ -145,7 +145,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._is_socket_paused = True
 
     def resume_writing(self) -> None:
-        """Send more, in the loop's next turn.
+        """Send more, in the next event loop iteration.
 
         asyncio's transport would report its end twice if it were closed inside this callback.
         """
@@ -188,8 +188,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     @property
     def _is_name_rejected(self) -> bool:
-        shown = self._ssl.getpeercert(binary_form=True) is not None
-        return shown and not self._san_matcher.matches(self._client_names)
+        has_certificate = self._ssl.getpeercert(binary_form=True) is not None
+        return has_certificate and not self._san_matcher.matches(self._client_names)
 
     def _on_handshake_timeout(self) -> None:
         self._refuse(ConnectionRefusal.HANDSHAKE_TIME, "the TLS handshake timed out")
@@ -367,7 +367,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._socket_transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Resume reading; bytes already received are delivered in the loop's next turn."""
+        """Resume reading; bytes already received are delivered in the next event loop iteration."""
         if not self._is_reading and not self._socket_transport.is_closing():
             self._is_reading = True
             self._socket_transport.resume_reading()

@@ -49,10 +49,10 @@ def parsed(data: bytes, limits: Limits = DEFAULT_LIMITS) -> InferRequest:
     return operation
 
 
-def answered(data: bytes, limits: Limits = DEFAULT_LIMITS) -> InferResponse:
-    answer = CODEC.parse_response(HttpResponse(200, {}, (data,)), OPERATION, limits, MODEL)
-    assert isinstance(answer, InferResponse)
-    return answer
+def parsed_response(data: bytes, limits: Limits = DEFAULT_LIMITS) -> InferResponse:
+    result = CODEC.parse_response(HttpResponse(200, {}, (data,)), OPERATION, limits, MODEL)
+    assert isinstance(result, InferResponse)
+    return result
 
 
 def table(vtable: bytes, inline: bytes, *, behind: bool = False) -> bytes:
@@ -150,8 +150,8 @@ def test_missing_fields_are_empty() -> None:
     assert (empty.int64s(SHAPE, 9), empty.texts(INPUT_NAMES, 9)) == ((), [])
     assert (bytes(empty.data(DATA)), empty.table(MESSAGE), empty.tables(DATA, 9)) == (b"", None, [])
     assert (empty.length(STRING_VAL), bytes(empty.packed_strings(STRING_VAL))) == (0, b"")
-    nulled = FlatbufferMessage(table(struct.pack("<4H", 8, 8, 0, 0), b"")).root("T")
-    assert (nulled.uint8(REQ_TYPE), nulled.text(MESSAGE)) == (0, "")
+    with_zero_offsets = FlatbufferMessage(table(struct.pack("<4H", 8, 8, 0, 0), b"")).root("T")
+    assert (with_zero_offsets.uint8(REQ_TYPE), with_zero_offsets.text(MESSAGE)) == (0, "")
 
 
 def test_text_that_is_not_utf8() -> None:
@@ -199,7 +199,7 @@ def test_many_strings(strings: list[bytes], at_once: int, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("size", [3, 64, 1000])
 @pytest.mark.parametrize("wrong", ["begin", "end"])
-def test_a_string_outside_of_the_message_however_many_there_are(size: int, wrong: str) -> None:
+def test_one_string_of_many_outside_the_message(size: int, wrong: str) -> None:
     strings = shared_strings(size, 1)
     corrupted = bytearray(strings)
     if wrong == "end":
@@ -240,7 +240,7 @@ def test_data_is_not_copied() -> None:
     (tensor,) = parsed(data).inputs
     assert isinstance(tensor.data, memoryview)
     assert tensor.data.obj is data
-    (output,) = answered(response([(1, [5], b"12345")])).outputs
+    (output,) = parsed_response(response([(1, [5], b"12345")])).outputs
     assert isinstance(output.data, memoryview)
 
 
@@ -265,7 +265,7 @@ def test_counts_are_limited() -> None:
     assert parsed(request([], input_names=[b"a"] * 3), fewer).inputs == ()
     error = refused(parsed, request([(1, [1, 1, 1], b"1")]), fewer)
     assert "shape has 3 elements, the limit is 2" in error.public
-    error = refused(answered, response([(1, [0], b"")] * 3), fewer)
+    error = refused(parsed_response, response([(1, [0], b"")] * 3), fewer)
     assert error.kind is Kind.BACKEND_GARBAGE
     assert "3 output_tensors" in error.public
 
@@ -289,7 +289,7 @@ def shared_strings(count: int, size: int) -> bytes:
 
 
 def _around(kind: int, shape: tuple[int, ...], entry: int, vector: bytes, times: int = 1) -> bytes:
-    """Return a request whose ``times`` tensors are one, with ``vector`` at ``entry``'s field."""
+    """Return a request whose ``times`` tensors share one table, with ``vector`` at ``entry``."""
     dims = struct.pack(f"<I{len(shape)}q", len(shape), *shape)
     offsets = {10: (0, 12), 8: (12, 0)}[entry]
     tensor = struct.pack("<6H", 12, 16, 4, 8, *offsets) + struct.pack(
@@ -304,7 +304,7 @@ def _around(kind: int, shape: tuple[int, ...], entry: int, vector: bytes, times:
     return struct.pack("<I", 12) + outer + infer + tensors + tensor + dims + vector
 
 
-def test_equal_strings_may_be_one() -> None:
+def test_equal_strings_may_share_bytes() -> None:
     (tensor,) = parsed(shared_strings(3, 2)).inputs
     assert bytes(tensor.data) == b"\2\0\0\0\0\0" * 3
 
@@ -323,12 +323,12 @@ def measured(act: Callable[[], Any]) -> tuple[int, GatewayError | None]:
 
 
 HOSTILE: dict[str, Callable[[], bytes]] = {
-    "strings that are one": lambda: shared_strings(100_000, 500_000),
-    "tensors that are one": lambda: _around(
+    "shared strings": lambda: shared_strings(100_000, 500_000),
+    "shared tensors": lambda: _around(
         1, (400_000,), 8, struct.pack("<I", 400_000) + bytes(400_000), times=1000
     ),
     "a long name": lambda: request([(1, [0], b"")], input_names=[b"n" * 300_000]),
-    "one string of all": lambda: shared_strings(1, 1_000_000),
+    "one long string": lambda: shared_strings(1, 1_000_000),
     "empty strings": lambda: shared_strings(100_000, 0),
     "many strings": lambda: request([(12, [20_000], [b"ab"] * 20_000)]),
     "much data": lambda: request([(1, [1_000_000], bytes(1_000_000))]),
@@ -343,7 +343,7 @@ def test_cost_is_bounded_by_the_message(name: str) -> None:
     data = HOSTILE[name]()
     peak, error = measured(lambda: parsed(data))
     assert peak < (MAX_EXPANSION + 4) * len(data) + 200_000
-    if name in ("strings that are one", "tensors that are one"):
+    if name in ("shared strings", "shared tensors"):
         assert error is not None
         assert error.kind is Kind.TOO_LARGE
         assert f"{MAX_EXPANSION} times" in error.public

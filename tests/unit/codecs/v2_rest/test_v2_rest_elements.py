@@ -137,9 +137,7 @@ def test_data_that_is_no_array() -> None:
     ],
     ids=["deep", "ragged", "empty", "strings", "empty arrays"],
 )
-def test_no_more_is_walked_than_the_shape_announces(
-    datatype: str, shape: list[int], data: str
-) -> None:
+def test_elements_beyond_the_shape_are_not_read(datatype: str, shape: list[int], data: str) -> None:
     node = parse_json(data.encode())
     tracemalloc.start()
     try:
@@ -204,7 +202,7 @@ def test_data_at_an_odd_offset_of_a_body() -> None:
     assert written(Tensor("Y", Datatype.FP64, (2,), data)) == b"[1.5,2.5]"
 
 
-def test_bytes_that_are_not_utf8_go_out_in_base64_the_whole_tensor() -> None:
+def test_a_tensor_with_bytes_that_are_not_utf8_is_written_as_base64() -> None:
     array = np.array([b"\xff", b"plain"], dtype=object)
     response = InferResponse(
         "m", outputs=(tensor_from_array("Y", Datatype.BYTES, array, {"k": 1}),)
@@ -224,7 +222,7 @@ def test_bytes_that_are_not_utf8_go_out_in_base64_the_whole_tensor() -> None:
         (b"no base64", '["bm8gYmFzZTY0"]'),  # rest-proxy's mark
     ],
 )
-def test_a_mark_of_base64_is_true_in_json(element: bytes, expected: str) -> None:
+def test_the_base64_mark_matches_the_json_data(element: bytes, expected: str) -> None:
     tensor = tensor_from_array(
         "Y", Datatype.BYTES, np.array([element], object), {"content_type": "base64"}
     )
@@ -233,7 +231,7 @@ def test_a_mark_of_base64_is_true_in_json(element: bytes, expected: str) -> None
     assert f'"parameters":{{"content_type":"base64"}},"data":{expected}'.encode() in body(wire)
 
 
-def answer(data: str, datatype: str = "UINT8", shape: str = "[1]") -> Tensor:
+def parsed_output(data: str, datatype: str = "UINT8", shape: str = "[1]") -> Tensor:
     wire = ok(
         f'{{"model_name":"m","outputs":[{{"name":"Y","datatype":"{datatype}","shape":{shape},'
         f'"data":{data}}}]}}'
@@ -246,9 +244,9 @@ def answer(data: str, datatype: str = "UINT8", shape: str = "[1]") -> Tensor:
 @pytest.mark.parametrize("data", ['"!!"', '"AQI="', '"\\u00e9"'])
 def test_packed_uint8_must_be_base64_of_the_shape(data: str) -> None:
     with raises_kind(Kind.BACKEND_GARBAGE, match="'Y'"):
-        answer(data)
+        parsed_output(data)
 
 
-def test_half_a_surrogate_pair_in_an_answer() -> None:
+def test_a_lone_surrogate_in_a_response() -> None:
     with raises_kind(Kind.BACKEND_GARBAGE, match="element 0 is a string, with half"):
-        answer('["\\ud800"]', "BYTES")
+        parsed_output('["\\ud800"]', "BYTES")

@@ -52,12 +52,12 @@ class Wire:
 class Pool:
     """A pool that counts returned connections."""
 
-    back = 0
+    returned = 0
     limits = LIMITS
     endpoint = Endpoint("h", 1)
 
     def put_back(self, connection: object) -> None:
-        self.back += 1
+        self.returned += 1
 
     def forget(self, connection: object) -> None:
         """The connection is closed."""
@@ -67,7 +67,7 @@ def _own(pool: Any) -> H1ClientConnection:
     return H1ClientConnection(memoryview(bytearray(256)), pool)
 
 
-def _give(exchange: HttpExchangeConnection, wire: Wire, data: bytes) -> None:
+def _receive(exchange: HttpExchangeConnection, wire: Wire, data: bytes) -> None:
     """Receive as a socket does: fill the buffer, then request the next."""
     while data and not wire.closed:
         if isinstance(exchange, H1ClientConnection):
@@ -81,7 +81,7 @@ def _give(exchange: HttpExchangeConnection, wire: Wire, data: bytes) -> None:
             return
 
 
-async def _answers(
+async def _responses_of(
     make: ConnectionFactory[HttpExchangeConnection],
     pieces: Sequence[bytes],
     method: str,
@@ -93,20 +93,22 @@ async def _answers(
     found: list[object] = []
     for _ in range(times):
         deadline = asyncio.get_running_loop().time() + 1000
-        exchanging = asyncio.ensure_future(exchange.send(HttpRequest(method, "/"), "/", deadline))
+        response_task = asyncio.ensure_future(
+            exchange.send(HttpRequest(method, "/"), "/", deadline)
+        )
         await asyncio.sleep(0)
         for piece in pieces:
-            _give(exchange, wire, piece)
-        if not exchanging.done() and not wire.closed:
+            _receive(exchange, wire, piece)
+        if not response_task.done() and not wire.closed:
             exchange.connection_lost(None)
         try:
-            answer = await exchanging
+            response = await response_task
         except GatewayError as error:
             found.append((error.kind, error.public))
             break
-        found.append((answer.status, dict(answer.headers), bytes(join_parts(answer.body))))
-        found.append((pool.back, wire.closed))
-        if wire.closed or not pool.back:
+        found.append((response.status, dict(response.headers), bytes(join_parts(response.body))))
+        found.append((pool.returned, wire.closed))
+        if wire.closed or not pool.returned:
             break
     return found
 
@@ -120,13 +122,13 @@ def _closed() -> Any:
     _LOOP.close()
 
 
-def answers(
+def responses_of(
     make: ConnectionFactory[HttpExchangeConnection],
     pieces: Sequence[bytes],
     method: str = "POST",
     times: int = 2,
 ) -> list[object]:
-    return _LOOP.run_until_complete(_answers(make, pieces, method, times))
+    return _LOOP.run_until_complete(_responses_of(make, pieces, method, times))
 
 
 _LINES = st.sampled_from(
@@ -203,23 +205,23 @@ def responses(draw: st.DrawFn) -> bytes:
 )
 @example(OK + b"abcde", [], "POST")
 @example(OK + b"abcde", [len(OK), len(OK) + 2], "POST")
-def test_an_answer_is_the_same_by_both(data: bytes, cuts: list[int], method: str) -> None:
+def test_both_engines_return_the_same_response(data: bytes, cuts: list[int], method: str) -> None:
     positions = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     pieces = [data[a:b] for a, b in pairwise(positions) if b > a]
-    expected = answers(AiohttpClientConnection, pieces, method)
-    got = answers(_own, pieces, method)
+    expected = responses_of(AiohttpClientConnection, pieces, method)
+    got = responses_of(_own, pieces, method)
     if got != expected:
-        answer, connection = cast("Any", got)
+        response, connection = cast("Any", got)
         # Bytes after a response, even one, close the connection but keep the response.
-        assert cast("Any", expected)[0] == answer or expected[0][0] is Kind.BACKEND_GARBAGE
-        assert len(_EMPTY_LINE.split(data, 1)[1]) > len(answer[2])
+        assert cast("Any", expected)[0] == response or expected[0][0] is Kind.BACKEND_GARBAGE
+        assert len(_EMPTY_LINE.split(data, 1)[1]) > len(response[2])
         assert connection == (0, True)
 
 
 def test_bytes_after_a_response_end_the_connection() -> None:
     for pieces in ([OK + b"abcdeX"], [OK, b"abc", b"deX"], [OK + b"abcde" + OK]):
-        answer, (back, closed) = cast("Any", answers(_own, pieces))
-        assert (answer[2], back, closed) == (b"abcde", 0, True)
+        response, (returned, closed) = cast("Any", responses_of(_own, pieces))
+        assert (response[2], returned, closed) == (b"abcde", 0, True)
 
 
 def test_a_plain_head_is_read_once() -> None:
@@ -278,7 +280,7 @@ def test_endless_and_malformed_responses(pieces: list[bytes]) -> None:
     assert not reader.is_complete
 
 
-def test_a_body_of_any_length_is_given_as_it_comes() -> None:
+def test_a_body_is_delivered_as_it_arrives() -> None:
     reader = LenientReader("POST", 64 * 1024)
     reader.feed(b"HTTP/1.1 200 OK\r\nA: b\r\nTransfer-Encoding: chunked\r\n\r\n")
     for _ in range(100):
@@ -299,11 +301,11 @@ BOTH: list[ConnectionFactory[HttpExchangeConnection]] = [_own, AiohttpClientConn
 @pytest.mark.parametrize(
     ("line", "cut"), [(b"Content-Length : 5", b"abc"), (b"Transfer-Encoding : chunked", b"5\r\nab")]
 )
-def test_a_blank_behind_a_name_hides_no_length(
+def test_a_space_after_a_field_name_does_not_hide_the_length(
     make: ConnectionFactory[HttpExchangeConnection], line: bytes, cut: bytes
 ) -> None:
     head = b"HTTP/1.1 200 OK\r\n" + line + b"\r\n\r\n"
-    ((kind, _),) = cast("Any", answers(make, [head + cut]))
+    ((kind, _),) = cast("Any", responses_of(make, [head + cut]))
     assert kind is Kind.BACKEND_GARBAGE
 
 
@@ -318,15 +320,15 @@ def test_a_blank_behind_a_name_hides_no_length(
         b"Transfer-Encoding: chunked\r\n\r\n3\r\nxyz\r\n0\r\n\r\n",
     ],
 )
-def test_only_the_answer_has_a_body(
+def test_an_interim_response_has_no_body(
     make: ConnectionFactory[HttpExchangeConnection], line: bytes, body: bytes
 ) -> None:
-    ((kind, _),) = cast("Any", answers(make, [line + b"\r\n" + body + OK + b"abcde"]))
+    ((kind, _),) = cast("Any", responses_of(make, [line + b"\r\n" + body + OK + b"abcde"]))
     assert kind is Kind.BACKEND_GARBAGE
 
 
 @pytest.mark.parametrize("line", [b"A: b", b"A: b\0", b"Content-Length: 9"])
-def test_a_reader_that_is_done_goes_without_the_collector(line: bytes) -> None:
+def test_a_finished_reader_is_freed_without_garbage_collection(line: bytes) -> None:
     class Seen(LenientReader):
         """Supports weak references."""
 
