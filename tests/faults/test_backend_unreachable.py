@@ -35,7 +35,7 @@ def test_a_black_hole(harness: Harness, kind: str) -> None:
 async def test_the_name_is_not_there_yet(
     carrier: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error says so, and it is counted; the backend is used as soon as it is reachable. (A
+    """The request is reported as not sent, and counted; the backend is used as soon as it is reachable. (A
     name that disappears later: test_endpoints.)"""
     names = Names(monkeypatch, **{"pods.test": []})
     async with replicas("127.0.0.1") as pods:
