@@ -35,8 +35,8 @@ def test_a_black_hole(harness: Harness, kind: str) -> None:
 async def test_the_name_is_not_there_yet(
     carrier: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The request is reported as not sent, and counted; the backend is used as soon as it is reachable. (A
-    name that disappears later: test_endpoints.)"""
+    """The request is reported as not sent, and counted; the backend is used as soon as it is
+    reachable. (A name that disappears later: test_endpoints.)"""
     names = Names(monkeypatch, **{"pods.test": []})
     async with replicas("127.0.0.1") as pods:
         url = f"{carrier}://pods.test:{getattr(pods[0], carrier)}"
