@@ -45,11 +45,11 @@ readiness: lenient
 
 
 def identity(size: int = 4, model: str = "identity") -> bytes:
-    grpclib_result = pb.ModelInferRequest(model_name=model)
+    request = pb.ModelInferRequest(model_name=model)
     for name in ("INPUT0", "INPUT1"):
-        grpclib_result.inputs.add(name=name, datatype="UINT8", shape=[size])
-        grpclib_result.raw_input_contents.append(bytes(size))
-    return bytes(grpclib_result.SerializeToString())
+        request.inputs.add(name=name, datatype="UINT8", shape=[size])
+        request.raw_input_contents.append(bytes(size))
+    return bytes(request.SerializeToString())
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_grpclib_as_a_server(grpclib: Installed) -> None:
         assert call(made, infer_message("depot")).code is grpc.StatusCode.OK
         method = made.unary_unary(INFER)
         pending = [method.future(infer_message("depot"), timeout=SECONDS) for _ in range(300)]
-        assert len({each.grpclib_result() for each in pending}) == 1
+        assert len({each.result() for each in pending}) == 1
         failed = call(made, infer_message("depot-fail"))
         assert failed.code is grpc.StatusCode.INVALID_ARGUMENT
         assert failed.details == "näh %41"
