@@ -1,1 +1,1 @@
-"""infergate as people run it: its own process, real clients, real servers."""
+"""End-to-end tests: infergate as a process, with real clients and real servers."""

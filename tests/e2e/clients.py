@@ -1,4 +1,4 @@
-"""The real tritonclient in its four forms behind one face, unmodified."""
+"""The four forms of tritonclient behind one interface. The client itself is unmodified."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ ARRAYS: dict[str, Array] = {
     "BF16": np.array([0.1, -1.5, 3e38], bfloat16),
     "BYTES": np.array([b"plain", "é".encode(), b""], np.object_),
 }
-"""Three elements of each of the 14 datatypes, at their edges."""
+"""Return three elements of each of the 14 datatypes, including their minimum and maximum."""
 
 
 class Client:
-    """One form of tritonclient. Answers are what the real client returns."""
+    """One form of tritonclient. Methods return what the client returns."""
 
     def __init__(self, form: str, made: Any, loop: asyncio.AbstractEventLoop) -> None:
         self.form = form
@@ -73,7 +73,7 @@ class Client:
 
 @contextmanager
 def client(form: str, http: str, grpc: str) -> Iterator[Client]:
-    """A client of ``form`` for a server at ``http`` or ``grpc``, each ``host:port``."""
+    """Return a client of ``form`` for a server at ``http`` or ``grpc``, each ``host:port``."""
     loop = asyncio.new_event_loop()
 
     async def make() -> Any:

@@ -1,4 +1,4 @@
-"""Backends that several end-to-end tests share."""
+"""Backends shared by several end-to-end tests."""
 
 from __future__ import annotations
 

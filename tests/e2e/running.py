@@ -1,4 +1,4 @@
-"""A running infergate for a test."""
+"""Start and stop infergate for a test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Infergate:
     log: Path
 
     def metrics(self) -> str:
-        """The text of a scrape."""
+        """Return the text of a scrape."""
         with urllib.request.urlopen(f"http://{self.admin}/metrics") as answer:
             return str(answer.read().decode())
 
@@ -35,21 +35,21 @@ listeners:
   grpc: {{address: "127.0.0.1:{1}"}}
   admin: {{address: "127.0.0.1:{0}"}}
 """
-"""On three ports; the first is the admin listener's, whose readiness is awaited."""
+"""Reserve three ports. The first is for the admin listener, whose readiness is awaited."""
 
 
 ENGINE = os.environ.get("INFERGATE_ENGINE", "own")
-"""The engine of all tests that do not choose one."""
+"""The engine of tests that do not choose one."""
 
 
 @contextmanager
 def started_infergate(
     config: str, listeners: str = LISTENERS, engine: str = ENGINE
 ) -> Iterator[Infergate]:
-    """Run ``infergate --config`` on free ports; ``config`` holds backends, routes and the rest.
+    """Run ``infergate --config`` on free ports; ``config`` holds all sections but the listeners.
 
-    The file is not watched by default: the watch opens descriptors shortly after the start, which
-    tests would count.
+    The file is not watched by default, because the watch opens descriptors shortly after startup,
+    and some tests count descriptors.
     """
 
     def prepare(folder: Path) -> Launch:

@@ -1,4 +1,4 @@
-"""A running infergate of several workers, and connections that know which of them they have."""
+"""An infergate with several workers, and connections whose worker is known."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ INFER = request("/v2/models/identity/infer")
 
 
 def until(met: Callable[[], bool], what: str) -> None:
-    """Wait for a condition that nothing tells us of: three processes take a while to begin."""
+    """Poll ``condition``, which sends no notification. Three processes need some time to start."""
     deadline = time.monotonic() + 100
     while not met():
         assert time.monotonic() < deadline, f"not within 100 s: {what}"
@@ -42,7 +42,7 @@ def until(met: Callable[[], bool], what: str) -> None:
 
 
 class Client:
-    """One connection over HTTP, which stays open."""
+    """A persistent HTTP connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -58,7 +58,7 @@ class Client:
         await self._writer.drain()
 
     async def status(self) -> int:
-        """The status of the next response, which is read completely."""
+        """Return the status of the next response, which is read completely."""
         head = await self._reader.readuntil(b"\r\n\r\n")
         length = re.search(rb"(?i)content-length: (\d+)", head)
         assert length, head
@@ -74,19 +74,19 @@ class Client:
 
     @property
     def certificate(self) -> bytes:
-        """The certificate that the server presented."""
+        """Return the certificate that the server presented."""
         shown: bytes = self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         return shown
 
     @property
     def port(self) -> int:
-        """Its own."""
+        """Return the process IDs of the worker's children."""
         port: int = self._writer.get_extra_info("sockname")[1]
         return port
 
 
 def workers(of: Infergate) -> list[int]:
-    """The process ids of those that run."""
+    """Return the process IDs of the running workers."""
     children = Path(f"/proc/{of.pid}/task/{of.pid}/children").read_text().split()
     return [int(each) for each in children if lives(int(each))]
 
@@ -100,7 +100,7 @@ def lives(pid: int) -> bool:
 
 
 def connections(pid: int, ports: Collection[int] | None = None) -> int:
-    """TCP connections that clients have with the process: those from these ports, or all."""
+    """Return the process's TCP connections from clients, optionally only those from ``ports``."""
     held = set()
     for each in Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -108,7 +108,7 @@ def connections(pid: int, ports: Collection[int] | None = None) -> int:
         except FileNotFoundError:
             continue
     rows = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
-    # A set: while connections come and go, the system may tell of one twice.
+    # A set, because the kernel may list a connection twice while others open and close.
     found = {
         row[9]
         for row in map(str.split, rows)
@@ -118,7 +118,7 @@ def connections(pid: int, ports: Collection[int] | None = None) -> int:
 
 
 def is_ready(of: Infergate) -> bool:
-    """Whether /readyz reports ready."""
+    """Return whether /readyz reports ready."""
     connection = http.client.HTTPConnection(of.admin, timeout=20)
     try:
         connection.request("GET", "/readyz")
@@ -128,7 +128,7 @@ def is_ready(of: Infergate) -> bool:
 
 
 def reloaded(running: Infergate) -> dict[str, Any]:
-    """The response to POST /reload."""
+    """Return the response to POST /reload."""
     connection = http.client.HTTPConnection(running.admin, timeout=30)
     connection.request("POST", "/reload")
     document: dict[str, Any] = json.loads(connection.getresponse().read())
@@ -137,7 +137,7 @@ def reloaded(running: Infergate) -> dict[str, Any]:
 
 
 def value(of: Infergate, sample: str, labels: Mapping[str, str] | None = None) -> float:
-    """The sum of what /metrics tells under this name with these labels."""
+    """Return the sum of the samples with this name and these labels in /metrics."""
     found = 0.0
     for line in of.metrics().splitlines():
         name, _, rest = line.partition("{") if "{" in line else line.partition(" ")
@@ -147,7 +147,7 @@ def value(of: Infergate, sample: str, labels: Mapping[str, str] | None = None) -
 
 
 def requests(of: Infergate) -> float:
-    """Inferences that were counted."""
+    """Return the number of counted inferences."""
     return value(of, "infergate_requests_total", {"operation": "infer"})
 
 
@@ -155,7 +155,7 @@ def requests(of: Infergate) -> float:
 def several(
     engine: str = "own", config: str = DEMO, count: int = 2, listeners: str = LISTENERS
 ) -> Iterator[Infergate]:
-    """infergate with ``count`` workers, all of them ready."""
+    """Run infergate with ``count`` workers, and wait until all are ready."""
     with started_infergate(f"workers: {count}\n{config}", listeners, engine) as running:
         until(lambda: is_ready(running), "all workers are ready")
         assert len(workers(running)) == count

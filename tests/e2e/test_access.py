@@ -1,4 +1,4 @@
-"""Authentication and authorization over every protocol and both engines; no secret is logged."""
+"""Authentication and authorization over every protocol and both engines. No secret is logged."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ ADD = ModelMetadata(
 
 
 class Keys(BaseHTTPRequestHandler):
-    """The URL of the keys of tokens."""
+    """Serve the JSON Web Key Set, and yield its URL."""
 
     def do_GET(self) -> None:
         body = jwks(jwk(rsa_key(), kid="1"))
@@ -105,7 +105,7 @@ def key_server() -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Harness:
-    """A guarded gateway, what stands behind it, and its raw sockets."""
+    """A gateway with access control, its backend, and its raw sockets."""
 
     gateway: Infergate
     rpc: RpcBackend
@@ -163,7 +163,7 @@ def bearer(secret: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Reported:
-    """How it ended, as its protocol tells it."""
+    """Return the outcome in the terms of the protocol."""
 
     code: str
     words: str
@@ -285,7 +285,7 @@ def test_who_may_not_is_refused_whether_there_is_such_a_model_or_not(
         result = ASK[protocol](harness, model, bearer(GOOD))
         assert result.code == OUTCOMES[protocol][2], result
         assert "is not allowed to this client" in result.words
-    result = ASK[protocol](harness, "simple", bearer(token()))  # in none of the groups
+    result = ASK[protocol](harness, "simple", bearer(token()))  # a member of none of the groups
     assert result.code == OUTCOMES[protocol][2], result
 
 
@@ -312,8 +312,7 @@ def test_no_backend_hears_of_who_is_refused(
 
 
 def test_a_backend_hears_of_others_and_gets_no_credential(harness: Harness) -> None:
-    """Its rule lets everything through: ``forward_headers: ["*"]``. What Connection names stays
-    on the connection."""
+    """The route has ``forward_headers: ["*"]``. Headers listed in Connection are hop-by-hop."""
     seen: list[dict[str, Any]] = []
     answer = harness.rpc.answer
 
@@ -349,8 +348,8 @@ def test_a_message_that_names_two_models_is_not_taken_for_the_one_that_is_allowe
 
 @pytest.mark.parametrize("field", [4, 5, 6, 7])
 def test_millions_of_fields_are_refused_at_the_cost_of_a_few(harness: Harness, field: int) -> None:
-    """38 KB on the wire, without credentials: they kept everybody else waiting for 8 s, and took
-    2.8 GB."""
+    """A regression test: a 38 KB message without credentials once took 2.8 GB and blocked other
+    clients for 8 s."""
     message = pb.ModelInferRequest(model_name="secret").SerializeToString()
     message += bytes((field << 3 | 2, 0)) * 20_000_000
     good = rpc_message("simple").SerializeToString()
@@ -364,7 +363,7 @@ def test_millions_of_fields_are_refused_at_the_cost_of_a_few(harness: Harness, f
             )
             waited.append(time.monotonic() - begin)
 
-    # grpcio inflates a message before it hands it over
+    # grpcio inflates a message before the application sees it
     own = harness.engine == "own"
     before, grows = cpu_seconds(harness.gateway.pid), 16 * MIB if own else 4 * len(message)
     with limited_growth(harness.gateway.pid, grows), others_unaffected(ask_as_another_client):
@@ -376,7 +375,7 @@ def test_millions_of_fields_are_refused_at_the_cost_of_a_few(harness: Harness, f
 
 
 def cpu_seconds(pid: int) -> float:
-    """Seconds of CPU that a process has used."""
+    """Return the seconds of CPU that a process has used."""
     user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
@@ -388,7 +387,7 @@ def cpu_seconds(pid: int) -> float:
 def test_a_guest_may_what_is_his(harness: Harness, protocol: str) -> None:
     result = ASK[protocol](harness, "identity", {})
     assert "credentials" not in result.words
-    if protocol.startswith("v2"):  # of the others some words may be wrong for this model
+    if protocol.startswith("v2"):  # other operations may fail with an error of the model
         assert result.code == OUTCOMES[protocol][0], result
 
 
@@ -399,7 +398,7 @@ def frame(port: int, body: bytes) -> bytes:
 
 
 def test_a_raw_socket_is_for_guests(harness: Harness) -> None:
-    """It has no headers: what is not a guest's needs a certificate."""
+    """Raw sockets have no headers, so a client other than ``anonymous`` needs a certificate."""
     request = InferRequest("simple")
     answer = HttpResponse(200, {}, [frame(harness.raw["simple"], graphpipe_body())])
     with pytest.raises(GatewayError, match="credentials are required"):
@@ -435,7 +434,7 @@ def test_each_operation_is_for_who_may(
 ) -> None:
     def status(headers: Mapping[str, str]) -> int:
         answer = http(harness, method, path, body, headers)
-        if path.startswith("/api"):  # which has no codes of its own for these
+        if path.startswith("/api"):  # the legacy API has no status codes for these
             words = answer.headers["nv-status"]
             return 401 if "credentials" in words else 403 if "not allowed" in words else 200
         return answer.status
@@ -543,7 +542,7 @@ def test_a_stream_without_good_credentials_ends(
 def test_a_stream_that_asks_nothing_is_not_kept_for_who_is_not_known(
     harness: Harness, method: str
 ) -> None:
-    """There are so many streams of a process, which would be lost to those who are."""
+    """The number of streams per process is limited, so idle ones would exclude other clients."""
     done = threading.Event()
 
     def messages() -> Iterator[bytes]:
@@ -639,7 +638,7 @@ def test_rejections_are_counted_by_reason(harness: Harness) -> None:
     text = harness.gateway.metrics()
     for reason in ("no_credentials", "forbidden"):
         assert f'infergate_access_refused_total{{reason="{reason}"}}' in text
-    assert "key:good" not in text  # identities are no labels
+    assert "key:good" not in text  # identities are never labels
 
 
 def test_what_changes_on_the_admin_listener_needs_its_key(harness: Harness) -> None:
@@ -651,7 +650,7 @@ def test_what_changes_on_the_admin_listener_needs_its_key(harness: Harness) -> N
 
     assert status("GET") == 200
     assert status("POST") == 401
-    assert status("POST", authorization=f"Bearer {ADMIN}") == 401  # of the other listeners
+    assert status("POST", authorization=f"Bearer {ADMIN}") == 401  # keys of the other listeners
     assert status("POST", authorization=f"Bearer {OPS}") == 405
 
 
@@ -685,7 +684,7 @@ reload: {post: true, watch: false}
         assert [status(), status(key)] == [401, 200]
         file.write_text(file.read_text().replace("key:good", "key:god"))
         assert post(gateway.admin, "/reload", b"", bearer(OPS)).status == 500
-        assert [status(), status(key)] == [401, 200]  # what was in force stays
+        assert [status(), status(key)] == [401, 200]  # the active configuration stays
 
 
 def test_a_key_that_a_reload_takes_back_ends_a_stream_that_is_open() -> None:

@@ -1,4 +1,4 @@
-"""Several processes on one port, with TLS and access: as one, and gone at a second signal."""
+"""Workers with TLS and access control act as one gateway, and a second signal ends them all."""
 
 from __future__ import annotations
 
@@ -59,8 +59,7 @@ class Harness:
         self.trusting = ssl.create_default_context(cafile=authority.file)
 
     async def spread(self) -> list[Client]:
-        """So many connections, of which each worker has some: where one was busy elsewhere for as
-        long as others wait for it, they are made anew."""
+        """Open connections until every worker has some; busy workers accept fewer, so retry."""
         async with asyncio.timeout(100):
             while True:
                 clients = [
@@ -79,7 +78,7 @@ class Harness:
         return [connections(each, ports) for each in workers(self.running)]
 
     def grpc(self) -> grpc.StatusCode:
-        """How an inference over gRPC ends."""
+        """Return the status code of an inference over gRPC."""
         trusting = grpc.ssl_channel_credentials(self.authority.file.read_bytes())
         with grpc.secure_channel(self.running.grpc, trusting) as channel:
             status = call(channel, infer_message("identity"), metadata=(("x-api-key", KEY),))

@@ -52,7 +52,7 @@ class Harness:
     known: Pair
     other: Pair
     is_required: bool
-    """To show a certificate: the library of gRPC cannot leave it to clients."""
+    """Return the certificate. grpcio cannot leave it to clients whether to present one."""
 
     def connected(self, address: str, shown: Pair | None) -> ssl.SSLSocket:
         context = ssl.create_default_context(cafile=self.authority.file)
@@ -81,7 +81,7 @@ class Harness:
             return call(channel, message, READY).code
 
     def frame(self, shown: Pair | None) -> bytes:
-        """The answer to a question for metadata."""
+        """Return the response to a metadata request."""
         with self.connected(f"localhost:{self.raw}", shown) as peer:
             peer.sendall(struct.pack("<I", len(METADATA_REQUEST)) + METADATA_REQUEST)
             stream = peer.makefile("rb")

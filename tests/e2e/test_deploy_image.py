@@ -1,7 +1,7 @@
-"""The image: built by its Dockerfile's own steps, and run as a cluster would.
+"""The container image, built by the Dockerfile's own steps and run as a cluster would run it.
 
-Without docker: ``peers.image_steps`` tells how. What only docker can show is left to a workflow:
-that its builder reads the file as that does, and that the base has what this machine has.
+These tests need no docker: see ``peers.image_steps``. A CI workflow tests with docker that its
+builder reads the file in the same way and that the base image has the programs of this machine.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import pytest
 
 from peers.support.installed import PROJECT
 
-SECONDS = 800  # pip takes minutes on a machine that is busy
+SECONDS = 800  # pip takes minutes on a busy machine
 
 
 def can_unshare() -> bool:
-    """Root, with mounts of its own, on a Debian whose Python has pip."""
+    """Root with separate mounts, on a Debian whose Python has pip."""
     script = (
         "mount --make-rprivate / && mount -t tmpfs t /mnt && mkdir /mnt/u /mnt/w /mnt/r"
         " && mount -t overlay o -o lowerdir=/,upperdir=/mnt/u,workdir=/mnt/w /mnt/r"

@@ -1,4 +1,4 @@
-"""The legacy server beside the gateway is told to end only when the gateway has ended."""
+"""A legacy server beside the gateway receives SIGTERM only after the gateway has exited."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def test_the_server_waits_until_the_gateway_has_drained() -> None:
         waiting = subprocess.Popen([program, flag, script.replace("8002", admin)])
         os.kill(gateway.pid, signal.SIGTERM)
         reported_at = time.monotonic()
-        # The gateway drains: it is not ready, serves, and the server is still wanted.
+        # The gateway drains: it is not ready, still serves, and still needs the server.
         while status(gateway.admin, "/readyz") == 200:
             assert time.monotonic() < reported_at + 100
         assert status(gateway.http, "/v2/models/identity") == 200
         assert waiting.poll() is None
         assert waiting.wait(100) == 0
-        assert time.monotonic() - reported_at >= 6  # no sooner than the drain allows
+        assert time.monotonic() - reported_at >= 6  # not before the end of the drain
         with pytest.raises(ConnectionRefusedError):
             status(gateway.http, "/v2/models/identity")
 

@@ -1,4 +1,4 @@
-"""deploy/ as the tools of others see it."""
+"""The files in deploy/ are accepted by the tools that read them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from peers.support.installed import PROJECT, Installed
 DEPLOY = PROJECT / "deploy"
 OVERLAYS = ("base", "sidecar", "fleet")
 RELEASES = ("1.27", "1.32", "1.37")
-"""Kubernetes versions: the oldest that is supported, one between, the newest that the tool knows.
-"""
+"""The oldest supported Kubernetes version, one in between, and the newest known to the tool."""
 CUSTOM = {"ServiceMonitor", "PrometheusRule"}
-"""Kinds that no Kubernetes knows by itself."""
+"""Custom resource kinds, which Kubernetes does not define."""
 
 
 def said(*argv: str, cwd: Path | None = None) -> str:
@@ -92,8 +91,8 @@ def test_systemd_knows_every_line_of_the_unit(tmp_path: Path) -> None:
     text = (DEPLOY / "systemd" / "infergate.service").read_text()
     there = (
         tmp_path / "infergate.service"
-    )  # with a program that is there: it would be complained of
+    )  # an existing program, since the tool reports missing ones
     there.write_text(text.replace("/opt/infergate/bin/infergate", "/bin/true"))
     assert not said("systemd-analyze", "verify", "--man=no", "--generators=no", str(there)).strip()
     output = said("systemd-analyze", "security", "--offline=true", "--threshold=20", str(there))
-    assert "Overall exposure level" in output  # below 2.0 of 10; above that it had failed
+    assert "Overall exposure level" in output  # a score below 2.0 of 10 passes

@@ -1,7 +1,7 @@
-"""The same request forwarded, translated, and sent straight to Triton: the same answer.
+"""A request gets the same response through pass-through, through translation, and from Triton.
 
-``fwd.M`` renames the model only and is forwarded where the protocols agree; ``tr.M`` also names a
-tensor that no model has, so every request to it is decoded and built again.
+``fwd.M`` renames the model only, so it is passed through where the protocols agree. ``tr.M`` also
+renames a tensor that no model has, so every request to it is translated.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def test_what_is_wrong_never_reaches_the_server(
 
 
 def backend_requests(gateway: Infergate) -> float:
-    """How many requests reached any backend."""
+    """Return the number of requests that reached any backend."""
     return sum(
         float(line.rsplit(" ", 1)[1])
         for line in gateway.metrics().splitlines()

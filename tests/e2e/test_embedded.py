@@ -1,4 +1,4 @@
-"""The embedded models through every form of tritonclient, no server behind."""
+"""The embedded models, called by every form of tritonclient."""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""generate, generate_stream and streamed inferences over REST: real servers, asked straight and
-through one gateway, which serves Triton's models as ``M`` over V2 REST and as ``grpc.M``, those of
-MLServer as ``mlserver.M`` over V2 REST, and those inside as ``inside.M``."""
+"""generate, generate_stream and infer_stream: real servers called directly and through one
+gateway.
+
+The gateway serves Triton's models as ``M`` over V2 REST and as ``grpc.M``, MLServer's as
+``mlserver.M`` over V2 REST, and the embedded ones as ``inside.M``.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ routes:
 """
 STREAM = "text/event-stream; charset=utf-8"
 ROUTES = ["", "grpc."]
-"""To Triton over V2 REST and over V2 gRPC."""
+"""Names of Triton's model over V2 REST and over V2 gRPC."""
 REPEAT = ["repeat_int32", "grpc.repeat_int32", "inside.repeat"]
 
 
@@ -68,7 +71,7 @@ def events(body: bytes) -> list[Any]:
 
 
 def streamed(model: str, body: bytes, more: str = "") -> bytes:
-    """The bytes of a request to generate_stream."""
+    """Return the body of a request to generate_stream."""
     head = f"POST /v2/models/{model}/generate_stream HTTP/1.1\r\nHost: x\r\n{more}"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
@@ -95,7 +98,7 @@ SAME: list[tuple[str, Any]] = [
     ("id_BOOL", {"INPUT0": True}),
     ("id_UINT64", {"INPUT0": 2**64 - 1}),
     ("id_INT64", {"INPUT0": [-(2**63), 2**63 - 1]}),
-    ("id_INT64", {"INPUT0": list(range(100_000))}),  # long: it is read and written aside
+    ("id_INT64", {"INPUT0": list(range(100_000))}),  # long, so a helper reads and writes it
     ("simple", {"INPUT0": list(range(16)), "INPUT1": list(range(16))}),
     ("simple", {"INPUT0": list(range(32)), "INPUT1": list(range(32))}),
     ("simple", {"INPUT0": list(range(16))}),
@@ -110,7 +113,7 @@ SAME: list[tuple[str, Any]] = [
 
 
 def named(expected: tuple[int, str, bytes]) -> tuple[int, str, bytes]:
-    """With the name of the model that the backend has for it."""
+    """Replace the client's name of the model with the backend's."""
     return *expected[:2], expected[2].replace(b"grpc.", b"")
 
 
@@ -242,7 +245,7 @@ def test_infer_stream_as_mlserver_gives_it(gateway: Infergate, mlserver: MLServe
 
 
 def test_an_mlserver_that_fails_in_a_stream(gateway: Infergate) -> None:
-    """It cuts the connection: what went wrong it does not say."""
+    """MLServer closes the connection without reporting the cause."""
     status, _, body = ask(gateway.http, "mlserver.count", "infer_stream", count(-3))
     assert status == 200
     first, error = events(body)
@@ -289,7 +292,7 @@ def test_a_decoupled_model_over_rest_streams_to_grpc_clients(gateway: Infergate)
 
 def test_a_route_bounds_the_wait_for_each_answer(gateway: Infergate) -> None:
     status, _, body = ask(gateway.http, "quick", "generate_stream", repeated("quick", 4, 150))
-    assert (status, len(events(body))) == (200, 4)  # more than 300 ms in all
+    assert (status, len(events(body))) == (200, 4)  # more than 300 ms in total
     late = repeated("quick", 2, 1)
     late["DELAY"][1] = 2000
     status, _, body = ask(gateway.http, "quick", "generate_stream", late)
@@ -309,7 +312,7 @@ def test_a_slow_reader_costs_bounded_memory(gateway: Infergate) -> None:
         client.send(streamed("inside.repeat", body))
         for _ in range(5):
             client.until(b"\n\n\r\n")
-        time.sleep(2)  # time in which it could run ahead
+        time.sleep(2)  # time for the server to send ahead
     until(lambda: "infergate_in_flight_requests 0.0" in gateway.metrics(), "nothing is served")
 
 

@@ -1,5 +1,4 @@
-"""GraphPipe over all that carries it, both ways: clients on a listener of one model, and infergate
-as the client of such a server."""
+"""GraphPipe over all its transports, with infergate as the server and as the client."""
 
 from __future__ import annotations
 
@@ -75,7 +74,8 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 class Server:
-    """infergate with a listener of each kind, bound to ``simple``; ``ask`` by kind."""
+    """Run infergate with a listener of each kind for the model ``simple``; ``ask`` is keyed by
+    kind."""
 
     def __init__(self, gateway: Infergate, ports: tuple[int, int], folder: Path) -> None:
         self.gateway = gateway
@@ -219,7 +219,7 @@ def test_a_client_that_waits_for_consent(server: Server, lengths: bytes) -> None
 
 
 def test_the_tensorflow_operation(server: Server) -> None:
-    """Both lengths and an expectation, as its libcurl sends them; not on the shared port."""
+    """The client's libcurl sends both lengths and Expect. A shared port rejects that."""
     body = body_of(InferRequest("simple", inputs=(TEN, THREE)))
     head = (
         b"POST / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\nTransfer-Encoding: chunked\r\n"
@@ -234,7 +234,7 @@ def test_the_tensorflow_operation(server: Server) -> None:
 
 
 def consented(server: Server, head: bytes, body: bytes) -> int:
-    """The status of a request that sends its body after 100 Continue."""
+    """Return the status of a request that sends its body after 100 Continue."""
     with socket.create_connection(("127.0.0.1", server.http), timeout=10) as one:
         one.sendall(head)
         go = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -247,7 +247,7 @@ def consented(server: Server, head: bytes, body: bytes) -> int:
 
 
 def infer(address: str, model: str, inputs: list[dict[str, Any]]) -> tuple[int, Any]:
-    """The status and body over V2 REST."""
+    """Return the status and body over V2 REST."""
     request = urllib.request.Request(
         f"http://{address}/v2/models/{model}/infer", json.dumps({"inputs": inputs}).encode()
     )
@@ -291,8 +291,8 @@ routes:
 
 
 class Mute(BaseHTTPRequestHandler):
-    """A server as in graphpipe-py's examples: HTTP/1.0, one connection at a time, responses that
-    end with the connection, no GET and no metadata."""
+    """A server as in graphpipe-py's examples: HTTP/1.0, one connection at a time, a response ends
+    with the connection, no GET, no metadata."""
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
@@ -356,4 +356,4 @@ models:
         assert status == 501
         assert "does not provide the metadata of model 'untold'; declare it" in response["error"]
         with urllib.request.urlopen(f"http://{gateway.admin}/readyz") as answer:
-            assert answer.status == 200  # a GET that it has no word for is one
+            assert answer.status == 200  # an unsupported method is an error

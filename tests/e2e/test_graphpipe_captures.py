@@ -1,9 +1,9 @@
 """Recorded requests of GraphPipe's clients, replayed byte for byte to infergate with a V2 server
-behind it. Its models behave as the recorded servers did, and the responses are the same.
+behind it. The server's models behave as the recorded servers did, so the responses are equal.
 
-*Strategy.* The recordings are the vectors of the codec: ``request-<case>-<server>``, beside it
-mostly ``answer-<case>-<server>``. Each server is a listener of one model, and a gRPC server written
-here has the models. Answers are read by the code that flatc generates, as by the clients.
+The recordings are the codec's vectors: ``request-<case>-<server>`` and mostly also
+``answer-<case>-<server>``. Each recorded server has a listener of one model, and a gRPC server in
+this file has the models. Responses are read by the code that flatc generates, as in the clients.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def case(name: str) -> dict[str, Any]:
 
 
 def metadata(server: str) -> dict[str, Any]:
-    """The metadata of the server; all raw echoes share theirs."""
+    """The server's metadata. All raw echo servers share theirs."""
     known = {"go-echo": "goc-f32-go-echo", "go-typed": "goc-two-go-typed"}
     model: dict[str, Any] = case("request-" + known.get(server, "goc-f32-go-raw"))["model"]
     return model
@@ -150,7 +150,7 @@ def models() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def listeners() -> Iterator[Mapping[str, str]]:
-    """Server → the address of a listener that stands for it."""
+    """Map each server to the address of its listener."""
     at = {
         server: f"127.0.0.1:{port}"
         for server, port in zip(SERVERS, free_ports(len(SERVERS)), strict=True)
@@ -176,7 +176,7 @@ class Read(io.BytesIO):
 
 
 def answered(data: bytes) -> tuple[int, str, bytes]:
-    """The status, the type and the body of a recorded answer."""
+    """Return the status, content type and body of a recorded response."""
     response = http.client.HTTPResponse(Read(data))  # type: ignore[arg-type]
     response.begin()
     return response.status, response.getheader("content-type", ""), response.read()
@@ -187,7 +187,8 @@ def recorded(name: str) -> bytes:
 
 
 def tensors(body: bytes, *, ours: bool) -> list[tuple[int, list[int], list[bytes]]]:
-    """Type, shape and data of each output. ``ours`` has every vector, which clients want."""
+    """Return type, shape and data of each output. ``ours`` must have every vector, as clients
+    require."""
     response = InferResponse.GetRootAs(body)
     if ours:
         assert not response.OutputTensorsIsNone()
@@ -218,7 +219,7 @@ def server_of(name: str) -> str:
 
 
 def is_words(answer: tuple[int, str, bytes]) -> bool:
-    """An error that Go's, JavaScript's, Python's and TensorFlow's clients notice."""
+    """Return the error, if the Go, JavaScript, Python and TensorFlow clients would notice it."""
     status, kind, body = answer
     return 400 <= status < 500 and kind.startswith("text/plain") and len(body.splitlines()) == 1
 

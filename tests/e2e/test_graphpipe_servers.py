@@ -1,5 +1,7 @@
-"""Real tritonclient → infergate → real GraphPipe servers on graphpipe-py's library: HTTP/1.0, one
-connection at a time, nothing said before an answer but its status."""
+"""Real tritonclient → infergate → real GraphPipe servers that use graphpipe-py's library.
+
+They speak HTTP/1.0 and serve one connection at a time.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ def identity(triton_client: Client, model: str, array: Array, datatype: str) -> 
     return triton_client.infer(model, [triton_client.input("x", array, datatype)]).as_numpy("y")  # type: ignore[no-any-return]
 
 
-# graphpipe-py on a newer flatbuffers gives a vector of errors that cannot be read beside outputs.
+# With a newer flatbuffers, graphpipe-py writes an unreadable errors vector beside outputs.
 @pytest.mark.parametrize("model", ["identity", "new"])
 @pytest.mark.parametrize("datatype", [kind for kind in ARRAYS if kind not in LACKING])
 def test_each_datatype(triton_client: Client, model: str, datatype: str) -> None:
@@ -77,8 +79,8 @@ def test_each_datatype(triton_client: Client, model: str, datatype: str) -> None
 
 @pytest.mark.parametrize("datatype", LACKING)
 def test_a_datatype_that_graphpipe_does_not_support(triton_client: Client, datatype: str) -> None:
-    """The server is sent, and answers with, what the route says stands for it. Its metadata tells
-    that of no output, so the client gets it as it came."""
+    """The route renames tensors in both directions. The server's metadata has no such output, so
+    the client gets it unchanged."""
     array = ARRAYS[datatype]
     result = identity(triton_client, "identity", array, datatype)
     np.testing.assert_array_equal(result, array.astype(result.dtype))
@@ -98,7 +100,9 @@ def test_scalar_and_no_elements(triton_client: Client) -> None:
     assert identity(triton_client, "identity", np.zeros((0, 3), np.float32), "FP32").shape == (0, 3)
 
 
-@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # tritonclient's
+@pytest.mark.filterwarnings(
+    "ignore:Sending a large body:ResourceWarning"
+)  # tritonclient's own error
 def test_big(triton_client: Client) -> None:
     array = np.arange(5_000_000, dtype=np.float32)
     assert (identity(triton_client, "identity", array, "FP32") == array).all()
@@ -110,7 +114,7 @@ def test_strings_of_any_bytes(triton_client: Client) -> None:
 
 
 def test_many_inputs_and_outputs(triton_client: Client) -> None:
-    """In any order, though the library tells its metadata's the wrong way round."""
+    """Outputs may be requested in any order, although the library reverses its metadata."""
     inputs = [triton_client.input("b", ONES, "FP32"), triton_client.input("a", 3 * ONES, "FP32")]
     both = triton_client.infer("sum", inputs)
     one = triton_client.infer("sum", inputs, outputs=[triton_client.output("difference")])
@@ -161,7 +165,7 @@ def test_a_server_that_tells_nothing(triton_client: Client) -> None:
 
 
 def test_a_server_that_ends_the_connection_instead_of_an_error(triton_client: Client) -> None:
-    """It takes no shapes that do not fit; and it goes on."""
+    """The server rejects a wrong shape and keeps serving."""
     inputs = [
         triton_client.input("a", ONES, "FP32"),
         triton_client.input("b", np.ones(7, np.float32), "FP32"),
@@ -173,7 +177,7 @@ def test_a_server_that_ends_the_connection_instead_of_an_error(triton_client: Cl
 
 
 def test_requests_at_a_time(gateway: Infergate) -> None:
-    """The server takes one connection, and the system lets few more wait for it."""
+    """The server accepts one connection, and its backlog is short."""
 
     def ask(number: int) -> int:
         body = {"inputs": [{"name": "x", "datatype": "INT32", "shape": [1], "data": [number]}]}

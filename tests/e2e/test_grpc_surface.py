@@ -1,7 +1,6 @@
 """The gRPC listener as other tools see it: typed contents, parameters, health, reflection.
 
-Messages are tritonclient's own (an unmodified protobuf of another party), or for health and
-reflection those of the published protos.
+Messages are tritonclient's own, or for health and reflection those of the published protos.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ listeners:
 
 
 class Echo(service_pb2_grpc.GRPCInferenceServiceServicer):
-    """Remembers what came, answers the inputs as outputs."""
+    """Record requests, and return the inputs as outputs."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []

@@ -1,7 +1,7 @@
-"""Clients of the legacy API, by hand, → infergate → a real Triton, and the models inside infergate.
+"""Hand-written clients of the legacy API → infergate → a real Triton or the embedded models.
 
-``rest.M`` is Triton's model M over V2 REST, ``grpc.M`` over V2 gRPC, ``M`` is infergate's own.
-(NVIDIA's own legacy client is a peer of its own: see ``peers.test_legacy_client``.)
+``rest.M`` is Triton's model M over V2 REST, ``grpc.M`` over V2 gRPC, ``M`` an embedded model.
+``peers.test_legacy_client`` tests NVIDIA's own client.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ everywhere = pytest.mark.parametrize("where", EVERYWHERE)
 
 @dataclass(frozen=True)
 class Reported:
-    """How an inference ended. ``raw`` has the bytes of each output, empty for classes."""
+    """The outcome of an inference. ``raw`` has the bytes of each output, or none for classes."""
 
     code: str
     words: str
@@ -56,7 +56,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Old:
-    """A client of the legacy API over one of its carriers."""
+    """A client of the legacy API over one of its transports."""
 
     carrier: str
     http: str
@@ -85,7 +85,7 @@ class Old:
         return Reported(code_name(status), status.msg, result, outputs)
 
     def status(self, model: str = "") -> tuple[Any, Any]:
-        """RequestStatus and ServerStatus."""
+        """Return RequestStatus and ServerStatus."""
         if self.carrier == "grpc":
             request = OLD.StatusRequest(model_name=model).SerializeToString()
             response = OLD.StatusResponse.FromString(
@@ -118,7 +118,7 @@ def old(request: pytest.FixtureRequest, gateway: Infergate, rpc: grpc.Channel) -
 
 
 def asks(batch: int, *outputs: str, size: int = 0, dims: int = 16) -> str:
-    """``size`` of each input in bytes, which strings need."""
+    """``size`` is the size of each input in bytes, required for strings."""
     sized = f"batch_byte_size: {size}" if size else ""
     inputs = " ".join(f'input {{ name: "INPUT{i}" dims: {dims} {sized} }}' for i in range(2))
     return f"batch_size: {batch} {inputs} {' '.join(outputs)}"
@@ -228,7 +228,7 @@ def test_classes_of_a_batch_beside_values(old: Old, where: str) -> None:
 
 @everywhere
 def test_the_status_of_a_model(old: Old, where: str) -> None:
-    """With the largest batch, which V2 metadata does not tell and Triton's configuration does."""
+    """Triton's configuration has the maximum batch size; V2 metadata does not."""
     status, response = old.status(f"{where}simple")
     assert code_name(status) == "SUCCESS"
     assert list(response.model_status) == [f"{where}simple"]
@@ -332,7 +332,7 @@ def test_sequences_of_our_own(old: Old) -> None:
 
 @over_triton
 def test_a_stream_in_the_order_of_its_requests(rpc: grpc.Channel, where: str) -> None:
-    """The first is slow, the second wrong."""
+    """The first request is slow, the second invalid."""
     slow = (
         'batch_size: 1 id: 1 input { name: "INPUT0" dims: 1 } input { name: "SECONDS" } '
         'output { name: "OUTPUT0" }'

@@ -1,8 +1,8 @@
-"""Real tritonclient → infergate → a legacy server that knows nothing of V2.
+"""Real tritonclient → infergate → a legacy server, which does not support V2.
 
 The gateway serves two names for each of the server's models: ``http.M`` reaches M by the legacy
-HTTP API, ``grpc.M`` by its gRPC service. The server is as v1.15.0, whose outputs come in an order
-of their own and which closes connections where v1.9.0 says what is wrong.
+HTTP API, ``grpc.M`` by its gRPC service. The server imitates v1.15.0, which returns outputs in
+another order and closes connections where v1.9.0 returns an error.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Harness:
     gateway: Infergate
 
     def calls(self, *parts: str) -> int:
-        """How often the server was asked for something that holds one of ``parts``."""
+        """Return the number of requests to the server that contain one of ``parts``."""
         requests = [str(case.get("target") or case.get("rpc")) for case in self.server.requests()]
         return sum(any(part in each for part in parts) for each in requests)
 
@@ -196,7 +196,7 @@ def test_strings_as_json(clients: dict[str, Client], backend: str) -> None:
 
 @both_backends
 def test_strings_that_spell_numbers(triton_client: Client, backend: str) -> None:
-    """The test server gives each INPUT back as the OUTPUT of its number."""
+    """The test server returns INPUT0 as OUTPUT0 and INPUT1 as OUTPUT1."""
     a = np.array([[str(i).encode() for i in range(16)]] * 2, np.object_)
     inputs = [triton_client.input(f"INPUT{i}", a, "BYTES") for i in range(2)]
     answer = triton_client.infer(f"{backend}.simple_string", inputs)
@@ -205,7 +205,7 @@ def test_strings_that_spell_numbers(triton_client: Client, backend: str) -> None
 
 @both_backends
 def test_each_datatype_comes_back_bit_for_bit(any_form: Client, backend: str) -> None:
-    """``identity_all`` has one input of each of the 13, in the order of their numbers."""
+    """``identity_all`` has one input of each of the 13 datatypes, ordered by their numbers."""
     arrays = [np.stack([ARRAYS[name][1:], ARRAYS[name][:2]]) for name in _IN_ORDER]
     inputs = [
         any_form.input(f"INPUT{i}", array, name)
@@ -380,7 +380,7 @@ def test_metadata_of_what_is_not_there(triton_client: Client, backend: str) -> N
 def test_names_that_are_no_models_in_the_old_words(
     harness: Harness, backend: str, name: str
 ) -> None:
-    """All after /api/status/ is the name."""
+    """Everything after /api/status/ is the name."""
     connection = HTTPConnection(harness.gateway.http)
     with closing(connection):
         connection.request("GET", f"/api/status/{backend}.{name}")
@@ -409,8 +409,8 @@ def test_model_readiness(any_form: Client, backend: str) -> None:
 
 
 def test_a_server_that_is_not_ready() -> None:
-    """HTTP reports it with 400 and NV-Status SUCCESS. With one backend ready, the gateway would be
-    ready too."""
+    """HTTP reports unreadiness with 400 and NV-Status SUCCESS. The gateway is ready if any backend
+    is."""
     with (
         started_legacy("--hazard", "not_ready") as server,
         started_infergate(config(server)) as gateway,
@@ -419,7 +419,7 @@ def test_a_server_that_is_not_ready() -> None:
             with client_of(form, gateway) as triton_client:
                 assert triton_client.is_server_live()
                 assert not triton_client.is_server_ready()
-                for backend in BACKENDS:  # not ready, and yet they answer
+                for backend in BACKENDS:  # inferences still succeed
                     answer = triton_client.infer(f"{backend}.simple", simple(triton_client))
                     np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), sum(pair()))
 
@@ -452,7 +452,7 @@ def test_unknown_models_and_versions(any_form: Client, backend: str) -> None:
 
 @both_backends
 def test_a_model_that_is_not_ready(any_form: Client, harness: Harness, backend: str) -> None:
-    """Which is said before its tensors are looked at."""
+    """The batch size is checked before the tensors."""
     before = harness.inferences()
     for name in ("WRONG0", "nosuch"):
         with fails(AWAY, "Request for unknown model: 'broken' has no available versions"):
@@ -526,7 +526,7 @@ def test_a_failing_model(triton_client: Client, backend: str) -> None:
 def test_a_header_that_the_server_would_not_take(
     triton_client: Client, harness: Harness, backend: str
 ) -> None:
-    """Refused before it is sent over HTTP; gRPC has no such limit."""
+    """Over HTTP, the gateway rejects it before sending. gRPC has no such limit."""
     array = np.ones((1, 2, 3), np.float32)
     inputs = [triton_client.input(f"INPUT{name}", array, "FP32") for name in LONG_NAMES]
     before = harness.inferences()
@@ -606,18 +606,18 @@ def changing() -> Iterator[Harness]:
 
 
 def load(harness: Harness, model: str) -> None:
-    """Loaded again it takes FP32, and one more element."""
+    """When reloaded, the model takes FP32 and one more element."""
     assert post(harness.server.http, f"/api/modelcontrol/load/{model}", b"").status == 200
 
 
 def test_a_model_that_was_replaced(changing: Harness) -> None:
-    """A request that fits the new one is served, and one that does not is refused in its words."""
+    """The new model serves a fitting request; other requests get its error text."""
     longer = np.arange(17, dtype=np.float32).reshape(1, 17)
     with client_of("http", changing.gateway) as triton_client:
         new = [triton_client.input(f"INPUT{i}", longer, "FP32") for i in range(2)]
 
         def server(backend: str) -> bool:
-            """What is a second old is asked for again."""
+            """Metadata older than a second is requested again."""
             try:
                 answer = triton_client.infer(f"{backend}.simple", new)
             except InferenceServerException as error:
@@ -641,11 +641,11 @@ def test_a_model_that_was_replaced(changing: Harness) -> None:
             with fails(BAD, "tensor 'INPUT0' is INT32, model 'simple' expects FP32"):
                 triton_client.infer(f"{backend}.simple", simple(triton_client))
             assert server(backend)
-        assert changing.descriptions() <= known + len(BACKENDS)  # asked once a second at most
+        assert changing.descriptions() <= known + len(BACKENDS)  # requested at most once a second
 
 
 def test_a_model_that_was_replaced_by_one_of_another_shape(changing: Harness) -> None:
-    """Only the server can report it: the gateway doubts its cached metadata."""
+    """Only the server can report the error, because the gateway's cached metadata may be stale."""
     with client_of("grpc", changing.gateway) as triton_client:
 
         def infer(backend: str, size: int) -> Any:

@@ -1,4 +1,4 @@
-"""Every client to every backend: docs/fidelity.md is what is found, and nothing is wrong."""
+"""Every client with every backend: docs/fidelity.md has the results, and none is wrong."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_page_has_every_pair_and_case() -> None:
 
 
 def flipped(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """With another first byte in the first one that has any."""
+    """Change the first byte of the first output that has any."""
     first, *rest = tensors
     data = bytes(first.data)
     return (replace(first, data=bytes((data[0] ^ 1,)) + data[1:]) if data else first, *rest)
@@ -94,7 +94,7 @@ def test_the_command_fails_where_a_model_is_misread(
     def other(self: EchoModel, request: InferRequest) -> InferResponse:
         answer = infer(self, request)
         counts[request.model] += 1
-        # The first answer, the embedded backend's, is the one that others are compared with.
+        # The first response, of the embedded backend, is the reference for the others.
         if counts[request.model] == 1:
             return answer
         return replace(answer, outputs=flipped(answer.outputs))

@@ -1,5 +1,5 @@
-"""Real tritonclient → infergate, asking for what is not an inference: which models there are, how
-they are set up, what was counted, to load and unload them, and to trace and log.
+"""Real tritonclient → infergate: repository index, model configuration, statistics, loading and
+unloading, trace and log settings.
 
 Each backend serves its models under its name and a dot: ``rest.simple`` is Triton's, over REST.
 """
@@ -53,7 +53,8 @@ def clients_of(gateway: Infergate) -> Iterator[dict[str, Client]]:
 
 
 def plain(triton_client: Client, answer: Any) -> Any:
-    """``answer`` as JSON would have it; over gRPC numbers of 64 bits are text there."""
+    """Return ``answer`` in the form of JSON. The JSON form of protobuf writes 64-bit integers as
+    text."""
     if triton_client.http:
         return answer
     return MessageToDict(answer, preserving_proto_field_name=True)
@@ -93,7 +94,7 @@ def triton_client(request: pytest.FixtureRequest, client_map: dict[str, Client])
 
 both = pytest.mark.parametrize("backend", ["rest", "grpc"])
 LOADING = [("http", "rest"), ("http.aio", "grpc"), ("grpc", "grpc"), ("grpc.aio", "rest")]
-"""All clients and all pairs of protocols, but not their product: Triton loads slowly."""
+"""All clients and all pairs of protocols, but not their product, because Triton loads slowly."""
 loading = pytest.mark.parametrize(("form", "backend"), LOADING)
 loading_client = pytest.mark.parametrize(
     ("triton_client", "backend"), LOADING, indirect=["triton_client"]
@@ -118,7 +119,7 @@ def test_a_configuration_made_of_metadata(triton_client: Client) -> None:
         assert response["name"] == model
         assert response["input"][0]["data_type"] == "TYPE_INT32"
         dims = [int(each) for each in response["input"][0]["dims"]]
-        # a server that is not known to tell a batch has it in its shapes
+        # a server with unknown batching has the batch in its shapes
         assert dims == ([16] if model == "inside.simple" else [-1, 16])
 
 
@@ -159,7 +160,7 @@ def test_statistics_grow_by_the_requests_sent(triton_client: Client, backend: st
 
 
 def legacy_status(gateway: Infergate, carrier: str, model: str) -> Any:
-    """The status of version 1 of ``model``, as a legacy client reads it."""
+    """Return the status of version 1 of ``model``, as a legacy client reads it."""
     if carrier == "http":
         url = f"http://{gateway.http}/api/status/{model}?format=binary"
         with urllib.request.urlopen(url) as answer:
@@ -196,14 +197,14 @@ def test_a_legacy_status_tells_what_was_counted(
         if (backend, name) != ("inside", "compute"):  # there is no backend to wait for
             assert getattr(response, name).total_time_ns > getattr(was, name).total_time_ns
     assert response.compute.total_time_ns <= response.success.total_time_ns
-    if backend in ("rest", "grpc"):  # what the gateway does not know
+    if backend in ("rest", "grpc"):  # unknown to the gateway
         assert response.queue.count == was.queue.count + 3
     else:
         assert response.failed.count == was.failed.count + 1
 
 
 def test_statistics_of_all_models(triton_client: Client) -> None:
-    """Under the names that clients have for them, behind routes that rewrite."""
+    """Routes rewrite the names; clients see their own."""
     models = [f"{backend}.simple" for backend in ("rest", "grpc", "plain", "inside")]
     for model in models:
         infer(triton_client, model)
@@ -213,7 +214,7 @@ def test_statistics_of_all_models(triton_client: Client) -> None:
 
 @pytest.fixture(scope="module")
 def named(triton: Triton) -> Iterator[dict[str, Client]]:
-    """Routes to one model each, and a tensor that the client calls otherwise."""
+    """Routes to one model each, and a renamed tensor."""
     text = f"""
 backends:
   rest: {{protocol: v2-rest, endpoints: ["http://{triton.http}"]}}
@@ -228,7 +229,7 @@ routes:
 
 
 def listed(triton_client: Client) -> dict[str, tuple[str, str, str]]:
-    """Version, state and reason of each model of the index."""
+    """Return version, state and reason of each model of the index."""
     answer = plain(triton_client, triton_client.get_model_repository_index())
     entries = answer if triton_client.http else answer["models"]
     return {
@@ -271,7 +272,7 @@ def test_a_given_configuration_is_loaded_unchanged(
         assert (result["name"], result["max_batch_size"]) == (model, 4)
         assert result["input"][0]["name"] == "A"
     finally:
-        triton_client.unload_model(model)  # Triton holds on to what it was given for as long
+        triton_client.unload_model(model)  # Triton keeps the given files until then
         triton_client.load_model(model)
 
 
@@ -291,7 +292,7 @@ def test_a_model_is_unloaded_and_loaded_with_another_configuration(
         changed = plain(triton_client, triton_client.get_model_config(model))
         assert (changed if triton_client.http else changed["config"])["max_batch_size"] == 4
     finally:
-        triton_client.unload_model(model)  # Triton holds on to what it was given for as long
+        triton_client.unload_model(model)  # Triton keeps the given files until then
         triton_client.load_model(model)
     again = plain(triton_client, triton_client.get_model_config(model))
     assert (again if triton_client.http else again["config"])["max_batch_size"] == 8
@@ -459,7 +460,7 @@ def test_a_legacy_model_is_loaded_on_every_endpoint(
     answer = plain(triton_client, triton_client.get_model_config(model))
     settings = answer if triton_client.http else answer["config"]
     assert (settings["max_batch_size"], settings["input"][0]["name"]) == (8, "INPUT0")
-    assert settings["instance_group"]  # the status tells more than metadata would
+    assert settings["instance_group"]  # the status contains more than metadata
     assert infer(triton_client, model).as_numpy("OUTPUT0")[0, 0] == 2
     triton_client.unload_model(model)
     assert changes() == [count + 2 for count in before]
@@ -542,8 +543,8 @@ def test_mlserver(others: Infergate, form: str, backend: str) -> None:
 def test_kserve_gets_its_own_form_of_the_request(
     others: Infergate, form: str, backend: str
 ) -> None:
-    """Asked by Triton's message it would look for a model without a name. KServe 0.21 fails to
-    answer over gRPC when it has loaded a model (it looks into a result that is None)."""
+    """KServe's message names the model in field 1, where Triton's has the repository. KServe 0.21
+    fails over gRPC after loading a model, because it reads from a result that is None."""
     with client(form, others.http, others.grpc) as triton_client:
         if backend == "k-rest":
             triton_client.load_model(f"{backend}.simple")

@@ -1,4 +1,4 @@
-"""infergate as a process: what it prints, tells, and how it ends."""
+"""infergate as a process: its output, its admin listener, and its exit."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def infer(address: str, model: str, headers: dict[str, str] | None = None) -> in
 
 
 def lines(gateway: Infergate, wanted: int, mark: str) -> list[dict[str, object]]:
-    """The access log's lines that hold ``mark``, once there are ``wanted`` of them."""
+    """Return the access log's lines that contain ``mark``, once there are ``wanted`` of them."""
     deadline = time.monotonic() + 20
     while True:
         found = [
@@ -100,7 +100,7 @@ def ask(address: str, path: str, body: bytes, headers: dict[str, str]) -> http.c
 
 
 def test_neither_secrets_nor_data_are_in_the_log(gateway: Infergate) -> None:
-    """Whatever is wrong with a request: an error names what, and quotes nothing of it."""
+    """An error names the wrong part of a request, and never quotes its data."""
     secrets = {
         "authorization": f"Bearer {SECRET}",
         "x-api-key": SECRET,
@@ -113,9 +113,9 @@ def test_neither_secrets_nor_data_are_in_the_log(gateway: Infergate) -> None:
     bodies = [
         first % (b"[1]", b"BYTES", text.encode()),
         first % (b"[2]", b"BYTES", text.encode()),  # too few
-        first % (b"[1]", b"FP32", text.encode()),  # no number
+        first % (b"[1]", b"FP32", text.encode()),  # not a number
         first % (b"[1]", b"BOOL", text.encode()),
-        first % (b"[1]", b"BYTES", text.encode()[:-1]),  # no JSON
+        first % (b"[1]", b"BYTES", text.encode()[:-1]),  # not JSON
         first % (b"[1]", b"BYTES", b'{"a":' + text.encode() + b"}"),
         head + b'{"binary_data_size":15}}]}\x0b\0\0\0' + SECRET.encode(),
         SECRET.encode(),

@@ -1,5 +1,5 @@
-"""``engine: own`` through a whole gateway, whatever engine the other tests run with: real clients
-with all their options, and tools that are not gRPC's."""
+"""``engine: own`` in a whole gateway, with all options of real clients and with other HTTP/2
+tools."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""``engine: own`` with very many streams, very many connections, and servers that come and go:
-every call ends, and what it took comes back."""
+"""``engine: own`` with very many streams and connections, and with servers that stop and restart.
+
+Every call ends, and its resources are released.
+"""
 
 from __future__ import annotations
 
@@ -106,14 +108,14 @@ def test_thousands_of_streams_on_a_connection(gateway: Infergate, rpc: RpcBacken
 
 
 def _said(go: threading.Event) -> Iterator[bytes]:
-    """A message, and another one after all the rest."""
+    """Send a message, and another one after all other calls."""
     yield message()
     go.wait(5 * SECONDS)
     yield message()
 
 
 def test_a_thousand_connections(gateway: Infergate) -> None:
-    """One call each, some after the other and some at once, of which some leave without a word."""
+    """Some calls are sequential, some concurrent, and some are abandoned without a reset."""
     hello = h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0)
     request = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.request_headers(INFER))
     request += h2.frame(h2.DATA, h2.END_STREAM, 1, h2.message(message()))
@@ -140,7 +142,7 @@ def test_a_thousand_connections(gateway: Infergate) -> None:
 
 
 class Callers:
-    """Threads that call one after the other until the block is left; ``ended`` counts how."""
+    """Threads that make sequential calls until the block ends; ``ended`` counts their outcomes."""
 
     def __init__(self, address: str, request: bytes) -> None:
         self.ended: Counter[str] = Counter()
@@ -171,7 +173,7 @@ class Callers:
 
 @contextlib.contextmanager
 def serve(port: int) -> Iterator[RpcBackend]:
-    """A backend on ``port``, which is stopped without grace."""
+    """A backend on ``port``, which is stopped without a grace period."""
     backend = RpcBackend()
     with ThreadPoolExecutor(8) as threads:
         server = grpc.server(threads, options=[("grpc.so_reuseport", 0)])
@@ -190,7 +192,7 @@ def test_a_backend_that_comes_and_goes() -> None:
             for count in range(1, 6):
                 with serve(port):
                     until(lambda: callers.ended["OK"] >= 50 * count, "calls go well again")  # noqa: B023
-        # CANCELLED is what grpcio's server says of what it had begun, INTERNAL: it said nothing.
+        # grpcio's server returns CANCELLED for calls that it had begun; INTERNAL is a reset
         assert callers.ended.keys() <= {"OK", "UNAVAILABLE", "CANCELLED", "INTERNAL"}
         begun = callers.ended["INTERNAL"] + callers.ended["CANCELLED"]
         assert begun <= 5 * 6, "only what was under way"
@@ -198,7 +200,7 @@ def test_a_backend_that_comes_and_goes() -> None:
 
 
 def test_a_gateway_that_goes(rpc: RpcBackend) -> None:
-    """Requests in flight are answered, streams end, new calls are rejected, and the process exits
+    """Requests in flight are completed, streams end, new calls are rejected, and the process exits
     in time."""
     quick, rpc.answer = rpc.answer, rpc.wait
     rpc.entered.clear()
@@ -238,8 +240,7 @@ def test_a_gateway_that_goes(rpc: RpcBackend) -> None:
 def test_long_messages_are_let_go(
     gateway: Infergate, rpc: RpcBackend, carrier: str, model: str
 ) -> None:
-    """Answered, failed by the backend, without a backend, or of no model: of eight, one after the
-    other, nothing stays until the collector of cycles comes by."""
+    """After eight calls with various outcomes, the cyclic garbage collector finds nothing."""
     size = 16 * MIB
     module: Any = tritonclient.grpc if carrier == "grpc" else tritonclient.http
     tensor = module.InferInput("INPUT0", [size // 4], "FP32")

@@ -52,7 +52,7 @@ def slow(seconds: float) -> list[tc.InferInput]:
 
 
 def cancelled(client: Any) -> int:
-    """How many requests Triton saw cancelled."""
+    """Return the number of requests that Triton saw cancelled."""
     return int(client.infer("slow", slow(0)).as_numpy("CANCELLED")[0])
 
 
@@ -103,7 +103,7 @@ async def test_the_asyncio_client(gateway: Infergate, compression: str | None) -
 
 @pytest.mark.parametrize("every", [50, 1000])
 def test_pings_while_it_waits(gateway: Infergate, every: int) -> None:
-    """grpcio's client sends as few pings as it is configured to; it limits them itself."""
+    """grpcio's client limits the pings that it sends."""
     options = tc.KeepAliveOptions(every, 1000, True, 0)
     with tc.InferenceServerClient(gateway.grpc, keepalive_options=options) as client:
         assert client.infer("slow", slow(4), client_timeout=30).as_numpy("OUTPUT0")[0] == 7

@@ -1,5 +1,4 @@
-"""``engine: own`` over HTTP through two whole gateways, whatever engine the other tests run with:
-the real client, curl and h2load."""
+"""``engine: own`` over HTTP through two gateways, with tritonclient, curl and h2load."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Wheel and source distribution in an empty environment, with the newest dependencies and with the
-oldest that pyproject.toml allows."""
+"""Wheel and source distribution in an empty environment, with the newest and with the oldest
+dependencies that pyproject.toml allows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from peers.support.installed import PROJECT, Installed
 
-pytestmark = pytest.mark.timeout(900)  # pip takes minutes on a machine that is busy
+pytestmark = pytest.mark.timeout(900)  # pip takes minutes on a busy machine
 
 NOT_SENT = shutil.ignore_patterns(
     ".git", ".venv*", ".peers", "__pycache__", "*.egg-info", "build", "dist", ".*_cache",
@@ -44,7 +44,7 @@ def said(*argv: str | Path, cwd: Path | None = None, seconds: float = 800) -> st
 
 @pytest.fixture(scope="module")
 def packages(release_tools: Installed, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the source, and the wheel that was made of it."""
+    """Return the folder with the source, and the wheel that was built from it."""
     folder = tmp_path_factory.mktemp("package")
     shutil.copytree(PROJECT, folder / "project", ignore=NOT_SENT)
     said(release_tools.python, "-m", "build", "-o", folder / "dist", folder / "project")
@@ -57,7 +57,7 @@ def wheel_of(packages: Path) -> Path:
 
 
 def environment(folder: Path, uv: Path, *requirements: str | Path) -> Path:
-    """The bin folder of a new environment with these."""
+    """Return the bin folder of a new environment with these packages."""
     said(sys.executable, "-m", "venv", "--without-pip", folder)
     python = folder / "bin" / "python"
     said(uv, "pip", "install", "-q", "--python", python, "--only-binary", ":all:", *requirements)

@@ -1,7 +1,7 @@
-"""Sequences through infergate to servers each of which keeps its own.
+"""Sequences through infergate to servers that keep separate state.
 
-Two infergates with the model ``accumulate`` inside are the endpoints of one backend in every
-protocol that has sequences, in front of which is the infergate under test.
+A backend of each protocol with sequences has two endpoints: infergates with the embedded model
+``accumulate``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def config(servers: list[Infergate]) -> str:
 
 @pytest.fixture(scope="module")
 def gateways() -> Iterator[tuple[Infergate, Infergate]]:
-    """Two of one configuration: a sequence may take now one, now the other."""
+    """Two gateways with one configuration. A sequence may use both."""
     with ExitStack() as stack:
         servers = [stack.enter_context(started_infergate(INSIDE)) for _ in range(2)]
         text = config(servers)
@@ -72,7 +72,7 @@ def clients(form: str, gateways: tuple[Infergate, ...]) -> Iterator[list[Client]
 
 
 def added(made: Client, model: str, value: int, **sequence: Any) -> int:
-    """The sum of the sequence, once ``value`` is added."""
+    """Return the sum of the sequence after ``value`` is added."""
     tensor = made.input("INPUT", np.array([value], np.int32), "INT32")
     return int(made.infer(model, [tensor], **sequence).as_numpy("OUTPUT")[0])
 
@@ -83,7 +83,7 @@ def added(made: Client, model: str, value: int, **sequence: Any) -> int:
 def test_a_sequence_reaches_one_endpoint(
     gateways: tuple[Infergate, Infergate], form: str, protocol: str, route: str
 ) -> None:
-    """Seven sequences step by step, one step through one gateway, the next through the other."""
+    """Run seven sequences step by step, alternating between the gateways."""
     model, base = f"{protocol}.{route}", first_of(form, route)
     numbers = [base + number for number in range(7)]
     with clients(form, gateways) as made:
@@ -103,7 +103,7 @@ def test_a_sequence_reaches_one_endpoint(
 
 
 def first_of(form: str, route: str) -> int:
-    """Numbers that no other case of the test uses."""
+    """Sequence numbers that no other case of the test uses."""
     return {"http": 1000, "grpc": 2000}[form] + {"read": 100, "unread": 200}[route]
 
 
@@ -206,7 +206,7 @@ routes:
 
 
 def test_real_triton_behind_both_protocols(triton: Triton) -> None:
-    """Its one instance has one sequence at a time; it is there twice, by two names."""
+    """Its single instance has one sequence at a time; the model exists under two names."""
     ports = [address.rpartition(":")[2] for address in (triton.http, triton.grpc)]
     with started_infergate(TRITON.format(triton, *ports)) as gateway:
         for form in ("http", "grpc"):

@@ -1,4 +1,4 @@
-"""tritonclient's shared memory through the gateway: copied here, or left to a real Triton."""
+"""tritonclient's shared memory through the gateway: copied here or forwarded to Triton."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ B = np.full((1, 16), 3, np.int32)
 
 
 class Shared:
-    """An object of shared memory as a client of the same host has it."""
+    """A shared memory object as created by a client of the same host."""
 
     def __init__(self, size: int) -> None:
         self.key = f"/infergate_test_{os.getpid()}_{next(_NUMBERS)}"
@@ -97,7 +97,7 @@ def registered(one: Client, size: int = 4 * SIZE) -> Iterator[Shared]:
 
 
 def placed(one: Client, region: Shared, name: str = "simple", out: int = SIZE) -> Any:
-    """An inference of ``simple`` with INPUT0, INPUT1 and OUTPUT0 in ``region``."""
+    """Run ``simple`` with INPUT0, INPUT1 and OUTPUT0 in ``region``."""
     module = one._module
     inputs = [module.InferInput(f"INPUT{i}", [1, 16], "INT32") for i in range(2)]
     inputs[0].set_shared_memory(region.name, SIZE)
@@ -109,7 +109,7 @@ def placed(one: Client, region: Shared, name: str = "simple", out: int = SIZE) -
 
 @contextmanager
 def streaming(one: Client) -> Iterator[Callable[[], Any]]:
-    """A stream of ``one``; what is given waits for the next result."""
+    """Open a stream of ``one``; the yielded function waits for the next result."""
     given: queue.Queue[tuple[Any, Any]] = queue.Queue()
     one.start_stream(lambda result, error: given.put((result, error)))
 
@@ -126,7 +126,7 @@ def streaming(one: Client) -> Iterator[Callable[[], Any]]:
 
 
 def check_stream(one: Client, region: Shared, model: str) -> None:
-    """Good requests and bad ones on one stream, all with tensors in ``region``."""
+    """Valid and invalid requests on one stream, all with tensors in ``region``."""
 
     def ask(number: str, out: int = SIZE, name: str = region.name) -> None:
         inputs = [tc.InferInput(f"INPUT{i}", [1, 16], "INT32") for i in range(2)]
@@ -158,7 +158,7 @@ def check_stream(one: Client, region: Shared, model: str) -> None:
 
 
 def check_repeated(one: Client, region: Shared, model: str, *more: Any) -> None:
-    """A decoupled model: each of its answers is written to the same place."""
+    """A decoupled model writes each response to the same offset."""
     numbers = np.array([7, 8, 9], np.int32)
     region.put(numbers)
     infer_input = tc.InferInput("IN", [3], "INT32")
@@ -275,7 +275,7 @@ def listed(one: Client) -> list[str]:
 
 
 def test_a_truncated_region_is_reported_and_harms_no_other_request(to_demo: Client) -> None:
-    """With a mapping, the first byte behind the end would have ended the process."""
+    """If the gateway mapped the object, reading past its end would end the process."""
     with registered(to_demo) as region:
         region.put(A, B)
         region.cut(SIZE)
@@ -299,8 +299,8 @@ def test_an_output_that_does_not_fit_names_itself_and_the_sizes(to_demo: Client)
 
 
 def test_what_many_clients_do_at_once(gateway: Infergate) -> None:
-    """Registering, unregistering and cutting off while others infer: each gets its own numbers or
-    an error."""
+    """Clients register, unregister and truncate while others infer: each inference returns its own
+    numbers or an error."""
     wrong: list[Any] = []
 
     def work(number: int) -> None:
@@ -511,7 +511,7 @@ def test_a_backend_sees_no_difference_in_streams(copying: Infergate, backend: st
 
 @pytest.fixture(scope="module", params=["v2-rest", "v2-grpc"])
 def leaving(request: pytest.FixtureRequest, triton: Triton) -> Iterator[Infergate]:
-    """A gateway that leaves regions to Triton."""
+    """A gateway that forwards regions to Triton."""
     rest = request.param == "v2-rest"
     endpoint = f"http://{triton.http}" if rest else f"grpc://{triton.grpc}"
     with started_infergate(FORWARDED.format(protocol=request.param, endpoint=endpoint)) as running:
@@ -519,10 +519,10 @@ def leaving(request: pytest.FixtureRequest, triton: Triton) -> Iterator[Infergat
 
 
 def ways(gateway: Infergate, one: Client) -> set[str]:
-    """How inferences of ``one``'s protocol went along the route to Triton, by the access log."""
+    """Return the pipelines of ``one``'s inferences on the route to Triton, from the access log."""
     spoken = '"protocol":"v2-rest"' if one.http else '"protocol":"v2-grpc"'
     until = time.monotonic() + 10
-    while time.monotonic() < until:  # a thread writes it
+    while time.monotonic() < until:  # a thread writes the log
         lines = [line for line in gateway.log.read_text().splitlines() if spoken in line]
         document = [json.loads(line) for line in lines if '"model":"forwarded.simple"' in line]
         if document:
@@ -548,11 +548,11 @@ def test_regions_are_registered_with_a_backend_that_reads_them(
     ):
         assert direct.get_system_shared_memory_status(region.name)
         check(one, region, "forwarded.simple")
-        assert ways(leaving, one) == {"translate"}  # places are compared with their region
+        assert ways(leaving, one) == {"translate"}  # to compare offsets with sizes
         with pytest.raises(InferenceServerException, match="Invalid offset"):
             placed(one, region, "forwarded.simple", out=2 * SIZE + 1)
-        check(one, region, "simple")  # another backend: read here
-        # what Triton does not know it is not asked by another way: it read the region itself
+        check(one, region, "simple")  # another backend: the gateway reads the region
+        # the regions stay with Triton when it reports an unknown model
         direct.unregister_system_shared_memory(region.name)
         with pytest.raises(InferenceServerException, match="Unable to find shared memory region"):
             placed(one, region, "forwarded.simple")
@@ -578,7 +578,7 @@ def test_what_a_backend_refuses_is_not_registered_here(leaving: Infergate, trito
         with pytest.raises(InferenceServerException, match="already in manager"):
             one.register_system_shared_memory(region.name, region.key, 64)
         assert region.name not in listed(one)
-        one.unregister_system_shared_memory(region.name)  # there as well
+        one.unregister_system_shared_memory(region.name)  # registered there as well
         one.register_system_shared_memory(region.name, region.key, 64)
         one.unregister_system_shared_memory(region.name)
         with pytest.raises(InferenceServerException):  # a Triton without a GPU

@@ -1,5 +1,5 @@
-"""Half a minute of ``make soak``: all protocols, some broken clients, servers that are killed, cut
-off and hang, and reloads; nothing fails without a reason, and nothing is left."""
+"""Half a minute of ``make soak``: all protocols, broken clients, servers that are killed, cut off
+and hang, and reloads. Nothing fails without a reason, and no resource is left over."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from e2e.running import ENGINE
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 PACED = ("--seconds=30", "--rate=10", "--callers=4", "--faults=2", "--outage=5", "--reload=6")
-"""A low rate leaves the processors to the other tests; nothing is judged by its speed."""
+"""A low rate leaves the processors to other tests; no assertion depends on speed."""
 
 
 @pytest.mark.timeout(900)

@@ -1,7 +1,7 @@
-"""Real tritonclient → infergate → the models inside, a real Triton and a real MLServer, in streams.
+"""Streams: real tritonclient → infergate → the embedded models, a real Triton and a real MLServer.
 
-One gateway serves each of Triton's models as ``triton.M`` over V2 gRPC and as ``rest.M`` over V2
-REST, another each of MLServer's as ``mlserver.M``; a third has the models inside.
+One gateway serves Triton's models as ``triton.M`` over V2 gRPC and as ``rest.M`` over V2 REST,
+another one MLServer's as ``mlserver.M``. A third one has the embedded models.
 """
 
 from __future__ import annotations
@@ -92,14 +92,14 @@ def before_mlserver(mlserver: MLServer) -> Iterator[Infergate]:
 
 @pytest.fixture(params=["inside", pytest.param("triton", marks=pytest.mark.triton)])
 def gateway(request: pytest.FixtureRequest) -> Infergate:
-    """With models ``repeat``, ``quick``, ``simple`` and ``accumulate``, inside or in Triton."""
+    """Serve ``repeat``, ``quick``, ``simple`` and ``accumulate``, embedded or in Triton."""
     name = "before_triton" if request.param == "triton" else request.param
     running: Infergate = request.getfixturevalue(name)
     return running
 
 
 class Streaming:
-    """tritonclient with a stream; what its callback is given is taken by ``next``."""
+    """tritonclient with an open stream; ``next`` waits for a call of its callback."""
 
     def __init__(self, address: str, **options: Any) -> None:
         self.client = tc.InferenceServerClient(address)
@@ -125,7 +125,7 @@ class Streaming:
 
     @functools.cache  # noqa: B019 - a handful of objects
     def waits(self) -> bool:
-        """Whether the model is Triton's, which has an input more."""
+        """Whether the model is Triton's, which has one more input."""
         metadata = self.client.get_model_metadata("repeat")
         return any(each.name == "WAIT" for each in metadata.inputs)
 
@@ -250,7 +250,7 @@ def test_an_error_becomes_a_status_where_the_client_wants_that(gateway: Infergat
 def test_a_clients_mistake_has_its_status(
     gateway: Infergate, model: str, name: str, parameters: dict[str, Any]
 ) -> None:
-    """An input is missing, also of a decoupled model; a sequence was not begun."""
+    """A missing input, also of a decoupled model, and a sequence without a start."""
     inputs = [tensor(name, np.ones((1, 16) if model == "simple" else 1, np.int32))]
     with streaming(gateway, headers={"triton_grpc_error": "true"}) as stream:
         stream.client.async_stream_infer(model, inputs, request_id="i", **parameters)
@@ -270,7 +270,7 @@ def test_what_a_server_does_not_know_has_its_status(before_triton: Infergate, ro
 
 def test_a_route_bounds_the_wait_for_each_answer(gateway: Infergate) -> None:
     with streaming(gateway) as stream:
-        stream.repeat(4, delay=150, model="quick")  # more than 300 ms in all
+        stream.repeat(4, delay=150, model="quick")  # more than 300 ms in total
         assert [stream.next().as_numpy("OUT").tolist() for _ in range(4)] == [[0], [1], [2], [3]]
         stream.repeat(1, delay=2000, model="quick", request_id="late")
         with pytest.raises(InferenceServerException, match=r"in time|deadline"):
@@ -288,7 +288,7 @@ def test_a_route_bounds_the_pause_between_two_answers(gateway: Infergate) -> Non
 
 
 def test_a_clients_deadline_bounds_the_stream(gateway: Infergate) -> None:
-    with streaming(gateway, stream_timeout=2) as stream:  # in which it has begun on any machine
+    with streaming(gateway, stream_timeout=2) as stream:  # the stream has begun by then
         stream.repeat(100, delay=100)
         results = iter(stream.next, None)
         with pytest.raises(InferenceServerException) as caught:
@@ -316,7 +316,7 @@ def test_a_unary_inference_of_a_decoupled_model_is_refused(gateway: Infergate) -
 
 
 def answers_to_twenty(gateway: Infergate, model: str) -> list[Any]:
-    """The answers to twenty requests with the ids 0 to 19."""
+    """The responses to twenty requests with the IDs 0 to 19."""
     with streaming(gateway) as stream:
         for value in range(20):
             array = np.array([value], np.int32)
@@ -336,7 +336,7 @@ def test_servers_with_and_without_streams(before_triton: Infergate, model: str) 
 
 
 def test_answers_of_mlserver_come_as_they_come(before_mlserver: Infergate) -> None:
-    """It does not tell which is the last."""
+    """MLServer does not mark the last response."""
     answers_to_twenty(before_mlserver, "mlserver.identity")
 
 
@@ -358,7 +358,7 @@ def test_mlservers_own_form_is_read(before_mlserver: Infergate) -> None:
 
 
 def plainly(address: str, messages: list[bytes]) -> list[Any]:
-    """The responses as MLServer's generated client reads them."""
+    """Parse the responses with MLServer's generated client."""
     with channel(address) as made:
         answers = made.stream_stream(METHOD)(iter(messages), timeout=SECONDS)
         return [pb.ModelInferResponse.FromString(answer) for answer in answers]
@@ -393,8 +393,7 @@ def test_mlservers_answers_go_on_in_its_form(mlserver: MLServer) -> None:
 
 @contextmanager
 def metadata_of() -> Iterator[str]:
-    """The address of a server that gives each request two answers and metadata before and after
-    them."""
+    """Start a server that sends two responses per request and metadata before and after them."""
 
     def serve(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         request = pb.ModelInferRequest.FromString(next(messages))
@@ -434,7 +433,7 @@ def test_headers_of_the_backend_go_back_at_the_end_of_the_stream() -> None:
 
 
 def test_the_same_as_triton_itself(before_triton: Infergate, triton: Triton) -> None:
-    """Message for message, but for the model's name where it is routed by another."""
+    """Messages are equal, except for the model's name if the route rewrites it."""
 
     def stream(address: str, flag: bool) -> list[Any]:
         message = pb.ModelInferRequest.FromString(
@@ -470,7 +469,7 @@ def test_a_client_that_leaves_cancels_there(before_triton: Infergate) -> None:
     with streaming(before_triton) as stream:
         stream.client.async_stream_infer("triton.slow", slow(SECONDS))
         stream.repeat(1)
-        stream.next()  # the first is on its way by now
+        stream.next()  # the first request has been sent by now
     until(lambda: cancelled() == before + 1, "Triton is told")
     until(
         lambda: counted(before_triton, operation="stream_infer", outcome="cancelled") >= 1,
@@ -510,7 +509,7 @@ def test_a_slow_reader_costs_bounded_memory(inside: Infergate) -> None:
         stream = made.stream_stream(METHOD)(iter(held.get, None))
         for answer in itertools.islice(stream, 5):
             assert len(answer) > len(padding)
-        time.sleep(2)  # time in which it could run ahead
+        time.sleep(2)  # time for the server to send ahead
         stream.cancel()
         held.put(None)
     until(lambda: "infergate_in_flight_requests 0.0" in inside.metrics(), "nothing is served")

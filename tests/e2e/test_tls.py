@@ -1,4 +1,4 @@
-"""A gateway behind TLS on every listener, before another one that it is a client of by TLS."""
+"""A gateway with TLS on every listener in front of another gateway, which it calls over TLS."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Chain:
     back: Infergate
     authority: Authority
     shown: Pair
-    """The front's, which may be replaced."""
+    """The certificate of the front gateway, which a test may replace."""
 
 
 @pytest.fixture(scope="module", params=["own", "compat"])
@@ -80,7 +80,7 @@ def chain(
 ) -> Iterator[Chain]:
     authority = Authority(tmp_path_factory.mktemp("authority"))
     clients = Authority(tmp_path_factory.mktemp("clients"))
-    # The back's certificate is for a name that is never resolved.
+    # The back gateway's certificate has a name that is never resolved.
     hidden, shown = authority.issue("back.example"), authority.server()
     ours = clients.issue("one.gateways.example")
     tls = (
@@ -96,7 +96,7 @@ def chain(
 
 
 def at(address: str) -> str:
-    """The certificate is for localhost, too."""
+    """The certificate is also valid for localhost."""
     return address.replace("127.0.0.1", "localhost")
 
 
@@ -186,7 +186,7 @@ def test_openssl(chain: Chain, version: str) -> None:
 
 
 def test_a_certificate_is_replaced(chain: Chain) -> None:
-    """Put last: the authority is another one afterwards."""
+    """The last test, because it replaces the certificate authority."""
 
     def serial() -> str:
         port = int(chain.front.http.rpartition(":")[2])

@@ -1,4 +1,4 @@
-"""A gateway whose traces a collector gets: the real SDK, the real exporter, over OTLP/HTTP."""
+"""Traces that a collector receives over OTLP/HTTP from the real SDK and exporter."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ routes: [{model: "*", backend: demo}]
 
 
 class Collector(ThreadingHTTPServer):
-    """Takes traces, as the protocol says they come."""
+    """Record the exported traces."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -113,7 +113,7 @@ def test_a_collector_gets_the_spans(monkeypatch: pytest.MonkeyPatch) -> None:
             "OTEL_EXPORTER_OTLP_HEADERS": "x-tenant=us",
             "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
             "OTEL_SERVICE_NAME": "shop-gateway",
-            "OTEL_BSP_SCHEDULE_DELAY": "60000",  # what comes before, the end has sent
+            "OTEL_BSP_SCHEDULE_DELAY": "60000",  # earlier spans were sent at the end of the process
         }.items():
             monkeypatch.setenv(name, value)
         with started_infergate(CONFIG) as running:

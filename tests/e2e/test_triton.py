@@ -1,7 +1,7 @@
-"""Real tritonclient → infergate → real Triton: every client form, both backends.
+"""Real tritonclient → infergate → real Triton: every client form, both backend protocols.
 
 One gateway serves two names for each of Triton's models: ``rest.M`` reaches M over V2 REST,
-``grpc.M`` over V2 gRPC. So http → rest and grpc → grpc are forwarded, the others translated.
+``grpc.M`` over V2 gRPC. So http → rest and grpc → grpc pass through, the others are translated.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def triton_client(request: pytest.FixtureRequest, gateway: Infergate) -> Iterato
 
 
 def forms(triton_client: Client) -> tuple[bool, ...]:
-    """Whether tensors travel in binary: HTTP has both, gRPC just one."""
+    """Whether tensors are sent as binary data. HTTP supports both forms, gRPC just one."""
     return (True, False) if triton_client.http else (True,)
 
 
@@ -179,7 +179,7 @@ def test_classification_is_the_servers(triton_client: Client, backend: str) -> N
 
 
 def classes(answer: Any, name: str) -> Any:
-    """Class strings, whichever form of tensor they came in."""
+    """Return class strings from either form of tensor."""
     response = answer.as_numpy(name)
     return np.vectorize(lambda x: x if isinstance(x, str) else x.decode(), otypes=[object])(
         response
@@ -188,7 +188,7 @@ def classes(answer: Any, name: str) -> Any:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_computed_classes_are_those_that_triton_gives(triton_client: Client, backend: str) -> None:
-    """A server that is declared ``generic`` is asked for values, and the gateway ranks them."""
+    """With the profile ``generic``, the gateway requests values and ranks them itself."""
     scores = np.array([0.5, 9, -1, 8.25, 2, 7, 1e9, 6, 4, 5], np.float32)
     rows = np.arange(32, dtype=np.int32).reshape(2, 16) * 7 % 31
     for binary in forms(triton_client):
@@ -212,7 +212,7 @@ def test_computed_classes_are_those_that_triton_gives(triton_client: Client, bac
 
 
 def test_a_raw_binary_request(gateway: Infergate) -> None:
-    """Forwarded over REST, made whole by metadata for gRPC."""
+    """Passed through over REST; over gRPC, metadata completes the request."""
     data = np.array([1, 2.5], np.float32).tobytes()
     for backend in (*BACKENDS, "plain-rest"):
         request = urllib.request.Request(
@@ -228,7 +228,7 @@ def test_a_raw_binary_request(gateway: Infergate) -> None:
 
 
 async def test_descriptions_tell_the_largest_batch(triton: Triton, tmp_path: Path) -> None:
-    """Asked of Triton's model configuration, over both protocols."""
+    """The value comes from Triton's model configuration, over both protocols."""
     file = tmp_path / "routes.yaml"
     file.write_text(config(triton) + LISTENERS.format(0, 0, 0))
     running = assemble(load(file, {}))
@@ -349,7 +349,7 @@ def test_a_version_is_rewritten(triton_client: Client) -> None:
     assert (with_version["name"], with_version["versions"]) == ("versions-new", ["2"])
 
 
-@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # aiohttp to its user
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # from aiohttp
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_large_tensor(triton_client: Client, backend: str) -> None:
     image = np.random.default_rng(1).random((1, 3, 224, 224), np.float32)

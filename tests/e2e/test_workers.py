@@ -1,4 +1,4 @@
-"""Several processes on one port, as one."""
+"""Several workers on one port act as one gateway."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def written(
 
 
 async def spread(running: Infergate, count: int) -> list[Client]:
-    """Open ``count`` connections, each used once."""
+    """Open ``count`` connections, and send one request on each."""
     clients = [await Client.connected(running.http) for _ in range(count)]
     for each in clients:
         assert await each.ask() == 200
@@ -176,7 +176,7 @@ async def all_or_none_take_a_configuration(running: Infergate, clients: list[Cli
     renamed = request("/v2/models/renamed/infer")
     assert [await each.ask(renamed) for each in clients] == [200] * COUNT
     assert [await each.ask(INFER) for each in clients] == [404] * COUNT
-    # the socket came with the configuration, for both
+    # both workers received the socket with the configuration
     path = str(running.log.parent / "gp.sock")
     for _ in range(3):
         _, writer = await asyncio.open_unix_connection(path)

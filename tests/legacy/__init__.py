@@ -1,6 +1,6 @@
-"""A legacy server for tests, what real ones and their client were heard saying, and replays of it.
+"""A legacy server for tests, recordings of real servers and their client, and replays of these.
 
-``server`` is the server, written from the captures and sharing no code with infergate, so that a
-test has an independent other end. ``captures`` holds the recorded bytes, ``replay`` sends them,
-``running`` starts the server as a process of its own.
+``server`` was written from the recordings and shares no code with infergate, so tests have an
+independent peer. ``captures`` holds the recorded bytes, ``replay`` sends them, and ``running``
+starts the server as a process.
 """

@@ -27,7 +27,7 @@ class Answers:
         self._started = time.monotonic_ns()
 
     def status(self, refused: Refused | None = None) -> Any:
-        """The RequestStatus of the next request."""
+        """Return the RequestStatus of the next request."""
         code = refused.code if refused else "SUCCESS"
         return self.messages.RequestStatus(
             code=code,
@@ -37,11 +37,11 @@ class Answers:
         )
 
     def ready(self, mode: str) -> bool:
-        """Whether the server is ``live`` or ``ready``."""
+        """Return whether the server is ``live`` or ``ready``."""
         return mode == "live" or not self.behaviour.not_ready
 
     def server_status(self, model: str) -> Any:
-        """The status of one model, or of all for an empty name, without statistics. Raises
+        """Return the status of one model, or of all for an empty name, without statistics. Raises
         Refused."""
         status = self.messages.ServerStatus(
             id=self._id,
@@ -57,7 +57,7 @@ class Answers:
         return status
 
     def index(self) -> Any:
-        """The ModelRepositoryIndex."""
+        """Return the ModelRepositoryIndex."""
         entries = [{"name": name} for name in self.repository.names()]
         return self.messages.ModelRepositoryIndex(models=entries)
 

@@ -1,6 +1,6 @@
 """Recorded messages of a real server (v1.9.0) and its real client.
 
-A line of each ``captures/*.jsonl`` is one case; its bytes are written as latin-1 text.
+Each line of ``captures/*.jsonl`` is one case; its bytes are written as latin-1 text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FOLDER = Path(__file__).with_name("captures")
 
 @dataclass(frozen=True)
 class Exchange:
-    """An HTTP exchange; ``response`` is empty where the server closed without a reply."""
+    """An HTTP exchange; ``response`` is empty if the server closed the connection without one."""
 
     name: str
     request: bytes
@@ -29,7 +29,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Call:
-    """A gRPC call: the messages, serialized, and how it ended."""
+    """A gRPC call: its serialized messages and its status."""
 
     name: str
     method: str
@@ -44,7 +44,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Talk:
-    """One TCP connection of the real client. Its name is protocol_scenario.connection."""
+    """One TCP connection of the real client, named protocol_scenario.connection."""
 
     name: str
     sent: bytes
@@ -55,7 +55,7 @@ class Talk:
 
 
 def exchanges(kind: str = "http") -> list[Exchange]:
-    """All HTTP exchanges, in their order; ``http_explicit`` are those with explicit control."""
+    """All HTTP exchanges in order; ``http_explicit`` are those with explicit model control."""
     return [
         Exchange(each["name"], _bytes(each["request"]), _bytes(each["response"]), each["closed"])
         for each in _lines(kind)
@@ -63,7 +63,7 @@ def exchanges(kind: str = "http") -> list[Exchange]:
 
 
 def calls() -> list[Call]:
-    """All gRPC calls, in their order."""
+    """All gRPC calls in order."""
     return [
         Call(
             each["name"],
@@ -78,7 +78,7 @@ def calls() -> list[Call]:
 
 
 def talks(protocol: str) -> list[Talk]:
-    """All connections of the real client over ``http`` or ``grpc``, in their order."""
+    """All connections of the real client over ``http`` or ``grpc``, in order."""
     return [
         Talk(each["name"], _bytes(each["sent"]), _bytes(each["received"]))
         for each in _lines("client")

@@ -1,11 +1,11 @@
 """Requirements of the real client, checked on any server's responses to its recorded requests.
 
-*Strategy.* The real server's recorded answer tells what the client must learn; its form may
-differ: other headers, header case, the order of outputs, ids, statistics, the form of the trailer
-where it is not asked in binary. Each difference that the client or its user would notice is a
-line of text; none is what a test wants.
+The recorded response of the real server has the required content. Its form may differ: other
+headers, header case, the order of outputs, ids, statistics, and the form of the trailer if binary
+was not requested. Each function returns a line of text per difference that the client or its user
+would notice.
 
-A field that the client's messages do not have breaks it, so parsing here knows v1.9's only.
+The client rejects fields that its messages do not have, so this module parses with v1.9's messages.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _MESSAGES = Messages("1.9")
 
 
 def noticed_over_http(address: str, talk: Talk) -> list[str]:
-    """The differences that the client would notice in the responses of ``address``."""
+    """Return the differences that the client would notice in the responses of ``address``."""
     requests = list(replay.requests_of(talk.sent))
     expected = replay.responses_of(talk.received)
     return http_differences(requests, expected, replay.http(address, talk.sent))
 
 
 def noticed_over_grpc(address: str, talk: Talk) -> list[str]:
-    """The differences that the client would notice in the responses of ``address``."""
+    """Return the differences that the client would notice in the responses of ``address``."""
     request = replay.streams(talk.sent, client=True)
     paths = {number: stream.fields[":path"] for number, stream in request.items()}
     expected = replay.streams(talk.received, client=False)
@@ -42,7 +42,7 @@ def noticed_over_grpc(address: str, talk: Talk) -> list[str]:
 def http_differences(
     requests: list[bytes], expected: list[Response], given: list[Response]
 ) -> list[str]:
-    """The differences that the client would notice over HTTP, in lists of equal order."""
+    """Return the differences over HTTP; both lists have the same order."""
     if len(given) != len(expected):
         return [f"{len(given)} responses to {len(expected)} requests"]
     return [
@@ -104,7 +104,7 @@ def _cut(header: Any, body: bytes) -> tuple[dict[str, bytes], bytes]:
 def grpc_differences(
     paths: dict[int, str], expected: dict[int, Stream], given: dict[int, Stream]
 ) -> list[str]:
-    """The differences that the client would notice over gRPC; calls are keyed by stream number."""
+    """Return the differences over gRPC; calls are keyed by stream number."""
     return [
         f"{paths[number]} {number}: {each}"
         for number, theirs in expected.items()
@@ -138,7 +138,7 @@ def _infer_response(expected: Any, given: Any) -> Iterator[str]:
 
 
 def _named(response: Any) -> dict[str, bytes]:
-    """The client takes raw_output by the index of the output."""
+    """The client selects raw_output by the index of the output."""
     names = [output.name for output in response.meta_data.output]
     return dict(zip(names, response.raw_output, strict=True))
 
@@ -184,7 +184,8 @@ def _outputs(header: Any) -> dict[str, bytes]:
 
 
 def _same_models(expected: Any, given: Any) -> Iterator[str]:
-    """The fields of a status that the client uses: each model's batch limit, inputs, outputs."""
+    """Return the fields of a status that the client uses: each model's batch limit, inputs,
+    outputs."""
     if expected.id and not given.id:
         yield "a status without the server's id"
     for name, theirs in expected.model_status.items():
@@ -223,7 +224,7 @@ def _same(what: str, expected: object, given: object) -> Iterator[str]:
 
 
 def _text(response: Response, header: str, kind: str) -> Any:
-    """A header's message; None where there is none or the client cannot read it."""
+    """Return a header's message, or None if it is absent or the client cannot read it."""
     text = response.header(header)
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""Header blocks as gRPC's own library writes them (RFC 7541), which never uses Huffman codes."""
+"""HPACK (RFC 7541) as grpcio's encoder uses it, without Huffman codes."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ class Decoder:
     """One direction of a connection."""
 
     def __init__(self) -> None:
-        self._added: list[tuple[str, str]] = []  # the newest first; never so many that some go
+        self._added: list[tuple[str, str]] = []  # the newest first; never evicted
 
     def fields(self, block: bytes) -> list[tuple[str, str]]:
-        """Names and values. A Huffman-coded value is returned unchanged after ``huffman:``."""
+        """Return names and values. A Huffman-coded value is returned after ``huffman:``."""
         self._block, self._at = block, 0
         received = []
         while self._at < len(block):
@@ -81,7 +81,7 @@ class Decoder:
             if first & 0x80:
                 received.append(self._entry(self._integer(7)))
             elif first & 0xE0 == 0x20:
-                self._integer(5)  # a new size of the table
+                self._integer(5)  # a dynamic table size update
             else:
                 index = self._integer(6 if first & 0x40 else 4)
                 name = self._entry(index)[0] if index else self._text()

@@ -1,9 +1,9 @@
-"""An inference as the real server checks, runs and answers it, for both transports.
+"""Inference as on the real server, for both transports.
 
-*Strategy.* ``checked`` holds a request header against the model's config, in the order of the real
-server's checks and with its words. A transport then brings the data, each in its own way and with
-its own messages: ``split`` cuts an HTTP body, ``joined`` takes gRPC's raw inputs. ``answered`` runs
-the model and makes the response header and one piece of raw data for each output.
+``checked`` validates a request header against the model's configuration, in the order of the real
+server's checks and with its error texts. ``split`` cuts an HTTP body into inputs, ``joined`` takes
+gRPC's raw inputs, and ``answered`` runs the model and builds the response header and the raw data
+of each output.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _UINT64 = 1 << 64
 
 @dataclass(frozen=True)
 class Input:
-    """An input that passed the checks. ``size`` is of the whole batch, in bytes."""
+    """An input that passed the checks. ``size`` is that of the whole batch, in bytes."""
 
     name: str
     dims: tuple[int, ...]
@@ -54,7 +54,7 @@ class Checked:
 
 
 class Inference:
-    """Inferences with the models of a repository."""
+    """Runs the models of a repository."""
 
     def __init__(self, messages: Messages, behaviour: Behaviour, repository: Repository) -> None:
         self._messages = messages
@@ -94,7 +94,7 @@ class Inference:
             seen.add(output.name)
 
     def split(self, checked: Checked, body: bytes) -> dict[str, Tensor]:
-        """The inputs that an HTTP body holds. Raises Refused."""
+        """Return the inputs in an HTTP body. Raises Refused."""
         at, inputs = 0, {}
         for each in checked.inputs:
             left = len(body) - at
@@ -114,7 +114,8 @@ class Inference:
         return inputs
 
     def joined(self, checked: Checked, raw_inputs: Many[bytes]) -> dict[str, Tensor]:
-        """The inputs that a gRPC message holds; those of one name are added up. Raises Refused."""
+        """Return the inputs of a gRPC message; data of the same input is concatenated. Raises
+        Refused."""
         given: dict[str, bytes] = {}
         for index, each in enumerate(checked.inputs):
             if index >= len(raw_inputs):
@@ -134,7 +135,7 @@ class Inference:
     async def answered(
         self, checked: Checked, inputs: dict[str, Tensor]
     ) -> tuple[Any, list[bytes]]:
-        """The response header, and for each of its outputs the raw data: none for classes.
+        """Return the response header and the raw data of each of its outputs, none for classes.
 
         Raises Refused.
         """
@@ -167,7 +168,7 @@ class Inference:
             return b""
         fields.raw.dims[:] = tensor.dims
         fields.raw.batch_byte_size = len(tensor.data)
-        # v1.9.0 answers no bytes to a class output of count 0, and a header that tells of them.
+        # For a class output of count 0, v1.9.0 returns no bytes but a header that announces some.
         return b"" if requested.HasField("cls") and self._behaviour.level == "1.9" else tensor.data
 
     def _classify(self, checked: Checked, requested: Any, tensor: Tensor, fields: Any) -> None:

@@ -1,6 +1,6 @@
-"""The differences between two real servers, v1.9.0 and v1.15.0, and every hazard by its name.
+"""The differences between the real servers v1.9.0 and v1.15.0, and their hazards by name.
 
-A hazard is a field of ``Behaviour`` that a test can turn on or off for any level.
+A hazard is a field of ``Behaviour``, which a test can turn on or off for either version.
 """
 
 from __future__ import annotations
@@ -10,46 +10,47 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True)
 class Behaviour:
-    """How the server behaves. The defaults are those of v1.9.0."""
+    """The server's behaviour. The defaults are those of v1.9.0."""
 
     level: str = "1.9"
 
     # hazards of the real servers
     dies_on_chunked: bool = True
-    """The process ends when a body comes chunked and without Content-Length (both levels)."""
+    """The process crashes if a body is chunked and has no Content-Length (both versions)."""
     dies_without_header: bool = True
-    """The process ends when NV-InferRequest is missing (up to 1.12); else 400 in plain text."""
+    """The process crashes if NV-InferRequest is missing (up to 1.12); else 400 in plain text."""
     closes_on_wrong_size: bool = False
-    """What is found after the header check closes the connection without a reply (1.11 and up)."""
+    """An error found after the header check closes the connection without a response (1.11 and
+    up)."""
     drops_pipelined: bool = True
-    """Requests that came in behind one for health or status are lost (both levels)."""
+    """Requests pipelined behind one for health or status are lost (both versions)."""
     reversed_outputs: bool = False
-    """Outputs come in hash order, here the reverse of the asked one (1.12 and up)."""
+    """Outputs have hash order, here the reverse of the requested order (1.12 and up)."""
     limits_header: bool = True
-    """A header value or a URI above 8190 bytes closes the connection without a reply (both)."""
+    """A header value or a URI above 8190 bytes closes the connection without a response (both)."""
 
-    # conditions a server can be in
+    # states of a server
     not_ready: bool = False
     """Readiness is 400 with NV-Status SUCCESS."""
     silent: bool = False
-    """Every inference over HTTP closes the connection without a reply."""
+    """Every inference over HTTP closes the connection without a response."""
     many_classes: bool = False
     """There is a model ``classify_many`` whose 1000 labels make the response header large."""
     long_names: bool = False
     """There is a model ``identity_long`` with five tensors whose names have 1000 characters."""
     changes: bool = False
-    """A model that is loaded again takes and gives FP32, and an element more."""
+    """A reloaded model takes and returns FP32 and one more element."""
     explicit: bool = False
-    """No model is loaded until asked for; else loading is refused, as when polling."""
+    """Models are loaded on request only; otherwise load requests are rejected, as when polling."""
     delay_ms: int = 0
     """The additional time of every inference."""
 
-    # what the two say differently
+    # different texts
     refuses_repeated_outputs: bool = False
     status_json: bool = False
 
     def unknown_model(self, name: str, version: int, *, known: bool) -> str:
-        """The message about a model or version that there is not; ``known`` is of the name."""
+        """The error text for an unknown model or version; ``known``: the model's name exists."""
         if self.level == "1.9":
             return f"Inference request for unknown model '{name}'"
         if not known:

@@ -1,6 +1,6 @@
 """Removes from a response the parts that differ between runs: request ids, times and statistics.
 
-Everything else stays byte for byte. The server for tests keeps no statistics.
+Everything else stays byte for byte. The test server keeps no statistics.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _STATISTICS = (
 
 
 def masked(response: Response) -> bytes:
-    """A response with ``request_id: N`` and, where its body is a status, that body's masked form.
+    """Return a response with ``request_id: N``, with its body masked if that is a status.
 
-    A body that is masked takes its Content-Length along, which is held against it first.
+    If a body is masked, Content-Length is checked first and then adjusted.
     """
     raw = re.sub(rb"request_id: \d+", b"request_id: N", response.raw)
     status = _status_of(response.body)
@@ -37,7 +37,7 @@ def masked(response: Response) -> bytes:
 
 
 def _status_of(body: bytes) -> Any:
-    """The ServerStatus that a body holds, as text or in bytes; None where it holds none."""
+    """Return the ServerStatus that a body holds, as text or in binary, or None."""
     if body.startswith(b"id: "):
         return without_volatile(text_format.Parse(body.decode(), _MESSAGES.ServerStatus()))
     if body.startswith(b"\n\x0atrtis-gold\x12"):
@@ -46,7 +46,7 @@ def _status_of(body: bytes) -> Any:
 
 
 def without_volatile(status: Any) -> Any:
-    """A ServerStatus without uptime and statistics."""
+    """Return a ServerStatus without uptime and statistics."""
     status.ClearField("uptime_ns")
     for field, _ in status.ListFields():
         if field.name.endswith("_stats"):
@@ -59,9 +59,9 @@ def without_volatile(status: Any) -> Any:
 
 
 def masked_message(method: str, data: bytes) -> bytes:
-    """A gRPC answer, serialized, with request_id 0 and a status without the volatile.
+    """Return a serialized gRPC response with request_id 0, without the parts that differ.
 
-    The maps of a status are put in order; C++ writes them in the order of its hashes.
+    The maps of a status are sorted, because C++ writes them in hash order.
     """
     kind = "Infer" if method == "StreamInfer" else method
     message = getattr(_MESSAGES, f"{kind}Response").FromString(data)

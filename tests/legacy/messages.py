@@ -1,11 +1,10 @@
-"""The legacy API's messages, and their text form as the C++ servers print it.
+"""The legacy API's messages, and their text form as printed by the C++ servers.
 
-*Strategy.* ``trtis.proto`` is compiled when this is imported, a matter of milliseconds, into a
-descriptor pool of its own: tritonclient and infergate register messages of the same names in
-theirs. Each level of the API has its own pool, so that a field it does not know is an error.
+``trtis.proto`` is compiled on import into separate descriptor pools, because tritonclient and
+infergate register messages of the same names. Each version of the API has its own pool, so a field
+that it does not define is an error.
 
-The printed form is written here and not taken from the library, whose floats look different
-(``8.0`` where C++ prints ``8``).
+The text form is not the protobuf library's: Python prints ``8.0`` where C++ prints ``8``.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def _named(all_of_a_kind: Any, name: str) -> Any:
 
 
 class Messages:
-    """The message classes of one level, as attributes: ``Messages("1.9").InferRequestHeader``."""
+    """The message classes of one version, as attributes: ``Messages("1.9").InferRequestHeader``."""
 
     def __init__(self, level: str) -> None:
         (file,) = descriptor_pb2.FileDescriptorSet.FromString(_compiled()).file
@@ -70,17 +69,17 @@ class Messages:
 
 
 def debug_string(message: Message) -> bytes:
-    """C++ DebugString: a line for each field."""
+    """C++ DebugString: one line per field."""
     return "".join(f"{'  ' * depth}{text}\n" for depth, text in _lines(message, 0)).encode()
 
 
 def short_debug_string(message: Message) -> bytes:
-    """C++ ShortDebugString: one line."""
+    """C++ ShortDebugString: a single line."""
     return " ".join(text for _, text in _lines(message, 0)).encode()
 
 
 def _lines(message: Message, depth: int) -> Iterator[tuple[int, str]]:
-    for field, value in message.ListFields():  # in the order of the fields' numbers
+    for field, value in message.ListFields():  # by field number
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             key, item = field.message_type.fields
             for each in sorted(value):
@@ -117,6 +116,6 @@ def _scalar(field: FieldDescriptor, value: Any) -> str:
 
 
 def _float(value: float) -> str:
-    """C++ SimpleFtoa: six digits where they tell this float from its neighbours, else nine."""
+    """C++ SimpleFtoa: six digits if they identify this float, else nine."""
     short = f"{value:.6g}"
     return short if np.float32(short) == np.float32(value) else f"{value:.9g}"

@@ -1,6 +1,6 @@
-"""The models that were captured, in ``models.txt`` as the real server told them, and their work.
+"""The captured models, in ``models.txt`` as the real server described them, and their computation.
 
-Tensors are bytes here, as on the wire, and dims without the batch.
+Tensors are bytes in wire format; dims exclude the batch.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ STRING = 13
 _LABELS = ("cat", "dog", "bird with space", 'fish "q"')
 MANY = 1000
 LONG_NAMES = tuple(f"{number}{'x' * 999}" for number in range(5))
-"""Nearly the longest allowed name: five of them twice exceed a header."""
+"""Nearly the longest allowed name: twice five of them exceed a header's limit."""
 _SLOW_SECONDS = 1.0
 
 
 class Refused(Exception):  # noqa: N818 - a refusal is an answer
     """An error for the client: the name of a RequestStatusCode and the message.
 
-    ``late`` is an error found after the header check. ``untold`` is an error that every real server
-    reports to HTTP clients only by closing the connection.
+    ``late`` errors are found after the header check. Every real server reports ``untold`` errors to
+    HTTP clients only by closing the connection.
     """
 
     def __init__(self, code: str, reason: str, *, late: bool = False, untold: bool = False) -> None:
@@ -67,7 +67,7 @@ class Sequence(NamedTuple):
 
 
 class Repository:
-    """The models there are and those that are loaded."""
+    """All models, and which of them are loaded."""
 
     def __init__(self, messages: Messages, behaviour: Behaviour) -> None:
         self._behaviour = behaviour
@@ -101,7 +101,7 @@ class Repository:
         return sorted(self._all)
 
     def load(self, name: str) -> None:
-        """Raises Refused for a model that there is not, or that does not load."""
+        """Raises Refused for a model that does not exist or cannot be loaded."""
         self._check_explicit()
         if name not in self._all:
             raise Refused("INTERNAL", f"failed to load '{name}', no version is available")
@@ -126,7 +126,7 @@ class Repository:
             tensor.dims[0] += 1
 
     def unload(self, name: str) -> None:
-        """A model that there is not is none that is loaded: no error."""
+        """Unloading an unknown model is not an error."""
         self._check_explicit()
         if name in self.loaded:
             self.loaded[name] = copy.deepcopy(self.loaded[name])
@@ -142,7 +142,7 @@ class Repository:
             )
 
     def find(self, name: str, version: int) -> tuple[Any, int]:
-        """The config and the version that is meant. Raises Refused."""
+        """Return the configuration and the selected version. Raises Refused."""
         known = self.loaded.get(name)
         versions = known.version_status.items() if known else ()
         ready = [each for each, status in versions if status.ready_state == READY]
@@ -152,7 +152,7 @@ class Repository:
         return known.config, max(ready) if version == LATEST else version
 
     def work(self, config: Any, inputs: Tensors, sequence: Sequence) -> Tensors:
-        """All outputs of the model. Raises Refused."""
+        """Return all outputs of the model. Raises Refused."""
         if config.name == "failing":
             reason = "payload error for 'failing_0_0_cpu': (7) deliberate failure"
             raise Refused("INTERNAL", reason)
@@ -194,7 +194,7 @@ def _sum_difference(dtype: np.dtype[Any], left: Tensor, right: Tensor) -> Tensor
 
 
 def label_of(config: Any, output: Any) -> Callable[[int], str]:
-    """The label of a class; empty where there is none."""
+    """Return the label of a class, empty if it has none."""
     if not output.label_filename:
         return lambda _: ""
     if config.name == "classify_many":
@@ -203,5 +203,5 @@ def label_of(config: Any, output: Any) -> Callable[[int], str]:
 
 
 def seconds(config: Any) -> float:
-    """How long the model takes."""
+    """Return the duration of an inference."""
     return _SLOW_SECONDS if config.name == "slow" else 0.0

@@ -1,10 +1,10 @@
-"""Recorded bytes sent again to any server, and what it answers.
+"""Replays recorded bytes to any server, and returns its responses.
 
-*Rule 1.* HTTP requests of a recorded connection go one at a time, as the client sent them: the
-legacy servers lose what is pipelined. So do gRPC calls, for a sequence's requests have an order.
-*Rule 2.* Reading ends when the answers are whole; nothing waits for a time to pass.
-*Rule 3.* A recorded client has not seen the settings of this server, so it does not acknowledge
-them: its header blocks may use a dynamic table that this server has switched off (RFC 7541, 4.2).
+*Rule 1.* The HTTP requests of a recorded connection are sent one at a time, because the legacy
+servers lose pipelined requests. So are gRPC calls, because the requests of a sequence have an
+order. *Rule 2.* Reading ends when the responses are complete; nothing waits for a fixed time. *Rule
+3.* A recorded client has not seen the settings of this server, so it does not acknowledge them: its
+header blocks may use a dynamic table that this server has switched off (RFC 7541, 4.2).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PADDED, _PRIORITY = 0x8, 0x20
 
 @dataclass(frozen=True)
 class Response:
-    """An HTTP response; ``raw`` is the whole of it."""
+    """An HTTP response; ``raw`` is all of its bytes."""
 
     line: str
     headers: tuple[tuple[str, str], ...]
@@ -59,7 +59,7 @@ class HTTP:
         self._socket.sendall(data)
 
     def response(self) -> Response | None:
-        """The next one; None where the server closed instead."""
+        """Return the next response, or None if the server closed the connection."""
         while _HEAD_END not in self._held:
             if not self._more():
                 assert not self._held, f"ended within {self._held!r}"
@@ -81,7 +81,7 @@ class HTTP:
         return Response(line, pairs, body, result.raw + body)
 
     def rest(self) -> bytes:
-        """All remaining bytes until the server closes."""
+        """Return all remaining bytes until the server closes."""
         self._socket.shutdown(socket.SHUT_WR)
         return self.until_closed()
 
@@ -101,7 +101,7 @@ class HTTP:
 
 
 def requests_of(sent: bytes) -> Iterator[bytes]:
-    """The requests that a client sent over a connection."""
+    """Return the requests that a client sent over a connection."""
     while sent:
         head, _, rest = sent.partition(_HEAD_END)
         size = 0
@@ -114,7 +114,7 @@ def requests_of(sent: bytes) -> Iterator[bytes]:
 
 
 def responses_of(received: bytes) -> list[Response]:
-    """The responses that a server sent over a connection."""
+    """Return the responses that a server sent over a connection."""
     with _Recorded(received) as recorded:
         return list(iter(recorded.response, None))
 
@@ -130,7 +130,7 @@ class _Recorded(HTTP):
 
 
 def http(address: str, sent: bytes) -> list[Response]:
-    """The responses to the requests of a recorded connection, up to one that is not answered."""
+    """Return the responses to a recorded connection's requests, up to the first missing one."""
     received = []
     with HTTP(address) as connection:
         for request in requests_of(sent):
@@ -144,7 +144,7 @@ def http(address: str, sent: bytes) -> list[Response]:
 
 @dataclass
 class Stream:
-    """One side of a gRPC call: its messages, and its header fields, trailers included."""
+    """One side of a gRPC call: its messages, and its header fields including trailers."""
 
     messages: list[bytes] = field(default_factory=list)
     fields: dict[str, str] = field(default_factory=dict)
@@ -153,9 +153,9 @@ class Stream:
 
 
 def grpc(address: str, sent: bytes) -> dict[int, Stream]:
-    """A server's responses to the calls of a recorded connection, by stream number.
+    """Return a server's responses to the calls of a recorded connection, by stream number.
 
-    A call starts when those that the client had ended before are answered.
+    A call starts when the responses to the calls that the client had ended before are complete.
     """
     host, _, port = address.rpartition(":")
     fields: dict[int, Stream] = {}
@@ -179,7 +179,7 @@ def grpc(address: str, sent: bytes) -> dict[int, Stream]:
             seen.add(frame.stream)
             if frame.kind in (h2.HEADERS, h2.DATA) and frame.flags & h2.END_STREAM:
                 ended.add(frame.stream)
-            # Rule 3: what follows was encoded for the recorded server's settings.
+            # Rule 3: the following blocks were encoded for the recorded server's settings.
             if frame.kind != h2.SETTINGS or not frame.flags & h2.ACK:
                 connection.sendall(h2.frame(*frame))
         wait(ended)
@@ -187,7 +187,7 @@ def grpc(address: str, sent: bytes) -> dict[int, Stream]:
 
 
 def streams(recorded: bytes, *, client: bool) -> dict[int, Stream]:
-    """The calls of one direction of a recorded connection."""
+    """Return the calls of one direction of a recorded connection."""
     fields: dict[int, Stream] = {}
     for _ in _collected(h2.frames(_reading(recorded[len(h2.PREFACE) * client :])), fields):
         pass
@@ -211,7 +211,7 @@ def _ending(frames: Iterable[h2.Frame]) -> Iterator[h2.Frame]:
 
 
 def _collected(frames: Iterable[h2.Frame], fields: dict[int, Stream]) -> Iterator[bool]:
-    """Sort frames into streams, a step at a time, until they end."""
+    """Sort frames into streams, one step at a time, until they end."""
     decoder = Decoder()
     for frame in _ending(frames):
         if frame.stream and frame.kind in (h2.DATA, h2.HEADERS, h2.RST_STREAM):

@@ -1,4 +1,4 @@
-"""The gRPC service. Every call ends in status OK: errors are in ``request_status``."""
+"""The gRPC service. Every call has status OK: errors are in ``request_status``."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Service(grpc.GenericRpcHandler):
     async def _stream(
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[bytes]:
-        """All run at once; answers come in the order of the requests."""
+        """Requests run concurrently; responses are sent in the order of the requests."""
         running: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue()
 
         async def read() -> None:

@@ -1,4 +1,4 @@
-"""The legacy server as a process of its own, for a test."""
+"""Starts the legacy server as a process for a test."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class LegacyServer:
     log: Path
 
     def requests(self) -> list[dict[str, Any]]:
-        """The requests received so far, and last the reason of a crash: see ``legacy.server``."""
+        """Return the requests received so far, and last the reason of a crash: see
+        ``legacy.server``."""
         return [json.loads(line) for line in self.log.read_text().splitlines() if line[:1] == "{"]
 
 
 @contextmanager
 def started_legacy(*options: str, ports: Sequence[int] = ()) -> Iterator[LegacyServer]:
-    """``python -m legacy.server`` with ``options``, until the block is left; on ``ports`` (HTTP,
-    gRPC), where none are given on free ones."""
+    """Run ``python -m legacy.server`` on ``ports`` (HTTP, gRPC) or on free ports."""
 
     def prepare(_folder: Path) -> Launch:
         http, grpc = ports or free_ports(2)

@@ -29,13 +29,13 @@ def note(**message: Any) -> None:
 
 
 def die(why: str) -> None:
-    """End at once, as the real server does with a segmentation fault."""
+    """Exit immediately, like the real server's segmentation fault."""
     note(died=why)
     os._exit(SEGMENTATION_FAULT)
 
 
 async def serve(behaviour: Behaviour, server_id: str, http: int, rpc: int) -> None:
-    """Serve on two ports of 127.0.0.1, for ever."""
+    """Serve on two ports of 127.0.0.1 until the process ends."""
     answers = Answers(behaviour, server_id)
     endpoints = Endpoints(answers, die)
     called = grpc.aio.server(options=_UNLIMITED)

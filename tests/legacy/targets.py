@@ -1,6 +1,6 @@
 """The servers that the legacy client is tested against: recorded in ``legacy``, live in ``peers``.
 
-All targets serve the same models and owe the same responses; each target lists its differences. To
+All targets serve the same models and must return the same responses; each lists its differences. To
 add one, write a context manager that yields a ``Target``, and add its name to ``TARGETS``.
 """
 
@@ -17,10 +17,10 @@ from legacy.running import started_legacy
 
 @dataclass(frozen=True)
 class Target:
-    """Something that speaks the legacy API: ``host:port`` of each protocol.
+    """A server of the legacy API: ``host:port`` of each protocol.
 
-    ``instead`` are outcomes of scenarios of the client that it owes instead of the real server's.
-    ``noticed`` is what the client would notice of its answers to recorded bytes, by their name.
+    ``instead`` maps scenarios to outcomes that differ from the real server's. ``noticed`` lists, by
+    name, the differences that the client would notice in responses to recorded bytes.
     """
 
     http: str
@@ -31,14 +31,14 @@ class Target:
 
 @contextmanager
 def legacy() -> Iterator[Target]:
-    """The server for tests, as v1.9.0."""
+    """The test server as v1.9.0."""
     with started_legacy() as server:
         yield Target(server.http, server.grpc)
 
 
 @contextmanager
 def legacy_1_15() -> Iterator[Target]:
-    """The server for tests, as v1.15.0: its own order of outputs, its own words."""
+    """The test server as v1.15.0, which has another order of outputs and other error texts."""
     new = "Request for unknown model: 'simple' version 99 is not found"
     said = f"msg {new!r}, not \"Inference request for unknown model 'simple'\""
     calls = "/nvidia.inferenceserver.GRPCService"
@@ -55,7 +55,7 @@ def legacy_1_15() -> Iterator[Target]:
 
 
 def _behind(protocol: str, endpoint: str) -> Callable[[], AbstractContextManager[Target]]:
-    """infergate in front of the server for tests, asking it by ``protocol``."""
+    """infergate in front of the test server, called over ``protocol``."""
 
     @contextmanager
     def target() -> Iterator[Target]:

@@ -1,6 +1,6 @@
-"""The server for tests answers what the real v1.9.0 answered, byte for byte but for the volatile.
+"""The test server's responses equal those of the real v1.9.0, except for values that vary per run.
 
-Only what concerns shared memory that exists is left out: this server has none.
+Cases with existing shared memory are left out, because the test server has none.
 """
 
 from __future__ import annotations

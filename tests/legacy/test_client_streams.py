@@ -1,6 +1,6 @@
 """Recorded bytes of the real client, replayed: every target responds as the client requires.
 
-The comparison itself is tested too: it notices each difference that the real client rejects.
+The comparison itself is tested too: it reports each difference that the real client rejects.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RECORDED = next(talk for talk in HTTP if talk.name.startswith("http_infer_simple
 
 
 def noticed(change: tuple[bytes, bytes] | None) -> list[str]:
-    """What is noticed of a recorded answer that differs from itself by one replacement."""
+    """Return the differences reported for a recorded response after one replacement."""
     requests = list(replay.requests_of(RECORDED.sent))
     (expected,) = replay.responses_of(RECORDED.received)
     raw = expected.raw.replace(*change) if change else expected.raw

@@ -1,4 +1,4 @@
-"""Hazards of real legacy servers for careless clients, reproduced by the server for tests."""
+"""Hazards of real legacy servers for careless clients, reproduced by the test server."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def summary(response: Response | None) -> str:
 
 
 def ended(server: LegacyServer) -> bool:
-    """Whether the process has ended, or does within ten seconds."""
+    """Return whether the process ends within ten seconds."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         try:

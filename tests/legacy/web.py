@@ -1,8 +1,8 @@
 """The HTTP endpoints.
 
-*Strategy.* A connection reads raw bytes, for what the real server does to them is part of what is
-imitated: no Date and no Server header, a bare 400 and 405, requests that are lost, connections that
-just close. Replies get their last headers in the order in which libevhtp adds them.
+A connection reads raw bytes, because the real server's HTTP behaviour is imitated too: no Date or
+Server header, a bare 400 and 405, lost requests, and connections that close without a response. The
+last headers of a response have the order in which libevhtp adds them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Request:
     body: bytes = b""
 
     def header(self, name: str) -> str | None:
-        """The first of that name."""
+        """Return the first header of that name."""
         return next((value for each, value in self.headers if each.lower() == name), None)
 
     @property
@@ -87,7 +87,7 @@ BAD, NOT_ALLOWED = Reply(400), Reply(405)
 
 
 class Endpoints:
-    """Requests to replies."""
+    """Maps requests to responses."""
 
     def __init__(self, answers: Answers, die: Die) -> None:
         self._answers = answers
@@ -95,7 +95,7 @@ class Endpoints:
         self._die = die
 
     async def infer(self, request: Request) -> Reply | None:
-        """The reply; None where the connection closes instead."""
+        """Return the response, or None to close the connection instead."""
         behaviour = self._answers.behaviour
         if request.method != "POST":
             return NOT_ALLOWED
@@ -133,7 +133,7 @@ class Endpoints:
         return Reply(200, status, b"".join(raw) + trailer)
 
     def other(self, request: Request) -> Reply:
-        """The reply to anything but an inference."""
+        """Return the response to anything but an inference."""
         routes = (
             ("/api/health", "GET", self._health),
             ("/api/status", "GET", self._server_status),
@@ -156,7 +156,7 @@ class Endpoints:
         return Reply(200, _status(self._answers.status()))
 
     def _message(self, request: Request, message: Any) -> Reply:
-        """A message as text, or as bytes where these are asked for."""
+        """Return a message as text, or in binary if requested."""
         status = _status(self._answers.status())
         if request.format == "binary":
             return Reply(200, [_BYTES, *status], message.SerializeToString(deterministic=True))
@@ -193,7 +193,7 @@ class Endpoints:
 
     def _shared_memory(self, _request: Request, rest: str) -> Reply:
         if found := re.fullmatch(r"/register/([^/]+)(/.*)/(\d+)/(\d+)", rest):
-            # The path has the key's own slash behind one that only separates.
+            # The path has the key's own slash behind the separator.
             self._answers.register(found[1], found[2].removeprefix("/"))
         if found := re.fullmatch(r"/cudaregister/([^/]+)/(\d+)/(\d+)", rest):
             self._answers.register_cuda(found[1])
@@ -211,7 +211,7 @@ def _status(status: Any) -> list[tuple[str, str]]:
 
 
 class Connection(asyncio.Protocol):
-    """One client. Requests are served one after the other."""
+    """One client connection. Requests are served one after the other."""
 
     def __init__(self, endpoints: Endpoints, answers: Answers, die: Die, note: Note) -> None:
         self._endpoints = endpoints
@@ -258,7 +258,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def _next(self) -> Request | None:
-        """The next whole request, taken off what is held."""
+        """Remove the next complete request from the buffer and return it."""
         if self._head is None and not self._take_head():
             return None
         assert self._head is not None

@@ -1,20 +1,16 @@
-"""The pages for people, whose commands are run.
+"""Runs the commands of the documentation pages.
 
-*Convention*, which every page keeps (``test_pages.py``):
+Every page keeps these conventions, which ``test_pages.py`` checks:
 
 - ``sh`` blocks are commands. Those of a page are run in order, by one ``bash -eu``, in a folder of
-  the page's own with copies of ``config/`` and ``deploy/``.
-- A block whose first line is a comment with a file's name (``# routes.yaml``) is written to it when
-  it is reached. A ``python`` block without one is run.
-- A ``text`` block right after is what the commands (or the Python) before it print: ``…`` in a line
-  is anything, a line ``…`` any number of lines.
-- A line that ends in ``&`` starts a server: what follows waits until it listens. All are ended with
-  the page.
-- ``<!-- needs: docker -->`` before a block: it is run only where INFERGATE_PAGES_MAY names that, or
-  a program such as kubectl is installed; otherwise its syntax and the paths that it names are
-  checked. It may need more than one thing (``test_pages.py`` lists them).
-- ``make`` tells only whether there is such a target.
+the page's own with copies of ``config/`` and ``deploy/``. - A block whose first line is a comment
+with a file's name (``# routes.yaml``) is written to that file when it is reached. A ``python``
+block without one is run. - A ``text`` block is the output of the block before it: ``…`` in a line
+matches any text, a line ``…`` any number of lines. - A line that ends in ``&`` starts a server; the
+script waits until it listens. All servers are ended with the page. - A block after ``<!-- needs:
+docker -->`` is run only if INFERGATE_PAGES_MAY names that need or a program such as kubectl is
+installed. Otherwise its syntax and paths are checked. A block may have several needs
+(``test_pages.py`` lists them). - Of ``make`` commands, only the existence of the target is checked.
 
-*Why nothing is rewritten.* A page is run in a network namespace, where all ports are free and
-no other page's: as it stands, by its own numbers.
+Pages are run unchanged: each one has its own network namespace, in which all ports are free.
 """

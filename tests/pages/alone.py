@@ -1,6 +1,6 @@
-"""``python -m pages.alone COMMAND…``: it in a network of its own, which has 127.0.0.1 and no more.
+"""``python -m pages.alone COMMAND…``: run it in a network namespace with only 127.0.0.1.
 
-Needs root, or a kernel that lets others have user namespaces. Ends with 77 where neither is so.
+Needs root, or a kernel that allows user namespaces; exits with 77 otherwise.
 """
 
 from __future__ import annotations
@@ -56,6 +56,6 @@ if __name__ == "__main__":
         if not _leave_the_network():
             sys.exit(IMPOSSIBLE)
         _raise_loopback()
-    except OSError:  # a kernel that gives namespaces and no rights in them
+    except OSError:  # a kernel that creates namespaces without granting rights in them
         sys.exit(IMPOSSIBLE)
     os.execvp(sys.argv[1], sys.argv[1:])

@@ -1,4 +1,4 @@
-"""The fenced blocks of a page."""
+"""Parses the fenced blocks of a page."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _NEEDS: Final = re.compile(r"<!-- needs: ([\w, -]+) -->")
 
 @dataclass(frozen=True)
 class Block:
-    """``line`` is that of its first line in the page. ``needs`` is what it cannot be run without;
-    ``prints`` what the page says that it prints, None: nothing is said."""
+    """``line`` is the block's first line in the page. ``needs`` are the tools that it requires;
+    ``prints`` is the expected output, None if the page does not show it."""
 
     language: str
     text: str
@@ -28,7 +28,7 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The file that it is."""
+        """Return the name of the file that the block defines."""
         if self.language in {COMMANDS, "text"}:
             return None
         found = _NAMED.fullmatch(self.text.partition("\n")[0].rstrip())
@@ -40,11 +40,11 @@ class Block:
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """In order; a text that says what the block before it prints is part of that."""
+    """Return the blocks in order; an output block is part of the block before it."""
     found: list[Block] = []
     end = -1
     for block, last in _fences(page.read_text()):
-        is_right_after = found and block.line - 1 <= end + 2  # its fence, an empty line between
+        is_right_after = found and block.line - 1 <= end + 2  # its fence, after an empty line
         if block.language == "text" and is_right_after and found[-1].is_run:
             found[-1] = replace(found[-1], prints=block.text)
         else:
@@ -54,7 +54,7 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def _fences(text: str) -> Iterator[tuple[Block, int]]:
-    """Each block with the last line of its fence."""
+    """Return each block with the last line of its fence."""
     needs: frozenset[str] = frozenset()
     for token in MarkdownIt().parse(text):
         if token.type in {"fence", "code_block"}:

@@ -13,8 +13,8 @@ from typing import Final
 _PATIENCE: Final = 60.0
 _POLL: Final = 0.05
 _SETTLED: Final = {True: 2, False: 10}
-"""Polls without another socket after which a server has opened all it will, by whether it has said
-so. It is not asked: its log and its metrics would tell of that."""
+"""Polls without a new socket after which a server counts as started, by whether it printed that it
+is. The server is not contacted, because its log and metrics would show that."""
 _BANNER: Final = re.compile(rb"^infergate \S+ serves ", re.MULTILINE)
 _LISTEN: Final = "0A"
 _ACCEPTS: Final = 0x10000
@@ -22,8 +22,8 @@ _ANY: Final = "…"
 
 
 def wait_listening(pid: int) -> None:
-    """Until the process ``pid``, or one below it, is ready, or listens on all that it will; or has
-    ended, as what is no server does."""
+    """Wait until the process ``pid`` or a descendant is ready, has all its listeners, or has
+    ended."""
     deadline = time.monotonic() + _PATIENCE
     seen: set[int] = set()
     same = 0
@@ -41,7 +41,7 @@ def wait_listening(pid: int) -> None:
 
 
 def wait_printed(said: Path, wanted: str, seconds: float) -> None:
-    """Until ``said`` holds ``wanted``."""
+    """Wait until the file ``said`` contains ``wanted``."""
     deadline = time.monotonic() + seconds
     while not printed(said.read_text(errors="replace"), wanted):
         if time.monotonic() > deadline:
@@ -50,8 +50,8 @@ def wait_printed(said: Path, wanted: str, seconds: float) -> None:
 
 
 def printed(said: str, wanted: str) -> bool:
-    """Whether that is what was said, from the first line to the last; spaces at the ends of lines
-    and empty lines at both ends do not count."""
+    """Return whether the output matches completely. Trailing spaces, and empty lines at both ends,
+    are ignored."""
     lines = [line.rstrip() for line in wanted.strip("\n").splitlines()]
     pattern = "".join(
         r"(?:.*\n)*?"
@@ -71,12 +71,12 @@ def _is_alive(pid: int) -> bool:
 
 
 def _status(pid: int) -> Sequence[str]:
-    """State, parent and so on: what follows the name, which may have spaces in it."""
+    """Return the fields after the name, which may contain spaces: state, parent and so on."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def _family(pid: int) -> set[int]:
-    """It and all below it."""
+    """Return the process and all its descendants."""
     parents = {}
     for each in Path("/proc").glob("[0-9]*"):
         try:
@@ -99,7 +99,7 @@ def _sockets_of(pid: int) -> Iterator[int]:
 
 
 def _listening() -> set[int]:
-    """The inodes of sockets that do."""
+    """Return the inodes of listening sockets."""
     tables = [row for name in ("tcp", "tcp6") for row in _rows(name)]
     found = {int(row[9]) for row in tables if row[3] == _LISTEN}
     return found | {int(row[6]) for row in _rows("unix") if int(row[3], 16) & _ACCEPTS}
@@ -111,7 +111,7 @@ def _rows(table: str) -> list[list[str]]:
 
 
 def _said_so(pid: int) -> bool:
-    """Whether infergate's banner is in the file that it writes to."""
+    """Return whether the file that infergate writes to contains its banner."""
     try:
         said = Path(f"/proc/{pid}/fd/1").resolve()
         return said.is_file() and _BANNER.search(said.read_bytes()) is not None

@@ -1,4 +1,4 @@
-"""A page's commands, run."""
+"""Runs a page's commands."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ exec {shutil.which("make")} --no-print-directory -n -C {PROJECT} "${{@:-help}}" 
 """
 _TAIL: Final = 40
 _LATE: Final = 5
-"""Seconds in which a server that listens has printed that it does."""
+"""Seconds within which a listening server prints that it is ready."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a page's commands ended: ``line`` is the page's line of the last block that began, 0:
-    none; ``said`` the last lines of what each block printed."""
+    """The result of a page's commands: ``line`` is the page's line of the last block that began,
+    or 0; ``said`` the last lines of each block's output."""
 
     code: int
     line: int
@@ -48,8 +48,8 @@ def run(
     argv: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Ended:
-    """Run ``blocks`` in ``folder``, which is empty, by the shell that ``argv`` and it begin.
-    ``environment`` is set besides what is there in any case."""
+    """Run ``blocks`` in the empty ``folder``, with the shell started by ``argv``. ``environment``
+    is added to the minimal one."""
     for name in COPIED:
         shutil.copytree(PROJECT / name, folder / name)
     kept = folder / ".page"
@@ -78,15 +78,15 @@ def run(
 
 
 def _end(group: int) -> None:
-    """End all processes of a page: twice told so, infergate does not drain; what it has in
-    /dev/shm is then gone, too."""
+    """End all processes of a page. A second signal makes infergate skip its drain and still remove
+    its objects in /dev/shm."""
     with contextlib.suppress(ProcessLookupError):
         for number, seconds in ((signal.SIGTERM, 0.2), (signal.SIGTERM, 5), (signal.SIGKILL, 5)):
             os.killpg(group, number)
             deadline = time.monotonic() + seconds
             while time.monotonic() < deadline:
                 time.sleep(0.02)
-                os.killpg(group, 0)  # until there is none
+                os.killpg(group, 0)  # until none is left
 
 
 def _ended(code: int, kept: Path) -> Ended:
@@ -99,7 +99,7 @@ def _ended(code: int, kept: Path) -> Ended:
 
 
 def _environment(folder: Path, programs: Path) -> dict[str, str]:
-    """A minimal environment: no proxies and no settings of the test run."""
+    """Return a minimal environment, without proxies and settings of the test run."""
     path = [str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]
     return {
         "PATH": os.pathsep.join(path),
@@ -145,7 +145,7 @@ def _copy(text: str, kept: Path, name: str) -> str:
 
 
 def with_waits(commands: str, wait: str) -> Iterator[str]:
-    """The lines of ``commands``, with ``wait`` after each that leaves something running."""
+    """Return the lines of ``commands``, with ``wait`` after each background process."""
     until = None
     for line in commands.splitlines():
         yield line

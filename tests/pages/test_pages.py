@@ -37,7 +37,7 @@ PROGRAMS = {"grpcurl", "helm", "kubectl", "openssl"}
 OPTIONAL_NEEDS = {
     "cluster", "docker", "gpu", "minutes", "network", "systemctl", "triton", "trtserver",
 }  # fmt: skip
-"""Needs of a block that reach beyond the test and are met only on request."""
+"""Needs of a block that go beyond the test and are met only on request."""
 MAY = frozenset(os.environ.get("INFERGATE_PAGES_MAY", "").replace(",", " ").split())
 ALONE = (sys.executable, "-m", "pages.alone")
 PATHS = re.compile(r"(?<![\w./~-])(?:bench|config|deploy|docs|fbs|proto|src|tests)/[\w./-]*\w")
@@ -108,7 +108,7 @@ def test_commands_that_are_left_out_could_be_run(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_blocks_are_what_they_say(page: Path) -> None:
-    """A part of a configuration has no mistake, either."""
+    """Partial configurations are valid, too."""
     for block in blocks_of(page):
         where = f"{name_of(page)}:{block.line}"
         assert block.language in LANGUAGES, f"{where}: {block.language or 'no'} language"
@@ -130,8 +130,7 @@ IDENTITIES = {
 
 
 def made_whole(part: str) -> str:
-    """A part of a routes.yaml with what it lacks for being one: a section of ``access`` gets that,
-    and who is named there."""
+    """Complete a partial routes.yaml: an ``access`` section gets the keys that its rules name."""
     given = yaml.safe_load(part)
     if given.keys() <= AccessConfig.model_fields.keys():
         given = {"access": {**IDENTITIES, **given}}
