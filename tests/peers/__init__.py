@@ -1,1 +1,1 @@
-"""Servers that were not written for infergate, to test it against."""
+"""Real servers and clients of other projects, and the tests that need them."""

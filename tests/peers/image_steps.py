@@ -1,12 +1,12 @@
-"""Build an image by its Dockerfile's steps where there is no docker, run it, and report.
+"""Build an image by its Dockerfile's steps without docker, run it, and report.
 
-``python -m peers.image_steps PROJECT SCRATCH``, in namespaces of its own for mounts and processes
-(unshare), prints JSON.
+``python -m peers.image_steps PROJECT SCRATCH``, in its own mount and process namespaces (unshare),
+prints JSON.
 
-*Strategy.* The base image is this machine's own file system, under an overlay that keeps apart what
-is written: like the image's base, a Debian with /usr/bin/python3. Each stage has such a root, in
-which its steps run. The result runs in the last stage's root, read-only, without any capability, as
-the image's user, in a network of its own.
+The base image is this machine's file system under an overlay that receives all writes: like the
+image's base, a Debian with /usr/bin/python3. Each stage has such a root, in which its steps run.
+The result runs in the last stage's root, read-only, without any capability, as the image's user, in
+its own network.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def copy_context(project: Path, scratch: Path) -> Path:
 
 
 def copy(sources: Sequence[Path], root: Path, target: str) -> None:
-    """Carry out COPY: copy a folder's contents, and files into a target that ends with a slash."""
+    """Execute COPY: copy a folder's contents, and files into a target that ends with a slash."""
     path = root / target.lstrip("/")
     for source in sources:
         if source.is_dir():
@@ -160,7 +160,7 @@ def carry_out(
 
 
 def run_image(stage: Stage, more: Sequence[str]) -> dict[str, Any]:
-    """Run the image with the additional arguments ``more``; return the observations."""
+    """Run the image with the additional arguments ``more``, and return the observations."""
     entry = [*json.loads(stage.metadata["ENTRYPOINT"]), *json.loads(stage.metadata["CMD"]), *more]
     user, _, group = stage.metadata["USER"].partition(":")
     checks = json.loads(stage.metadata["HEALTHCHECK"].partition(" CMD ")[2])

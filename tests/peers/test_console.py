@@ -187,7 +187,7 @@ async def test_the_configuration_is_shown_compared_and_reloaded(
     await page.until("document.querySelector('#diff pre')?.textContent.includes('percent')")
     await page.eval("document.getElementById('reload').click()")
     await page.until("document.getElementById('reload-note').textContent.startsWith('Rejected')")
-    page.complaints.clear()  # the browser's, of a status 500
+    page.complaints.clear()  # the browser's own message for a status 500
     harness.file.write_text(text)
 
 
@@ -246,11 +246,11 @@ async def test_where_there_are_keys_one_is_needed_to_act() -> None:
             await page.eval("document.getElementById('send').click()")
             await page.until("document.querySelector('#try-summary .pill')?.textContent === 'ok'")
             assert not any("opensesame" in each for each in page.requests)
-            page.complaints.clear()  # the browser's, of a status 401
+            page.complaints.clear()  # the browser's own message for a status 401
 
 
 async def test_a_page_of_elsewhere_cannot_act(page: Page, harness: Harness) -> None:
-    """The browser itself is asked to send what such a page could."""
+    """The browser sends requests as a page of another origin could."""
     other = f"http://{harness.gateway.http}"
     await page.open(f"{other}/v2")
     url = f"http://{harness.gateway.admin}/reload"
@@ -262,7 +262,7 @@ async def test_a_page_of_elsewhere_cannot_act(page: Page, harness: Harness) -> N
     ):
         await page.eval(f"fetch('{url}', {how}).then(() => 'sent', () => 'refused')")
     assert number(harness) == before
-    page.complaints.clear()  # that is what the browser complains of
+    page.complaints.clear()  # the browser reports a violation of the policy
     page.requests.clear()
 
 

@@ -1,9 +1,8 @@
-"""GraphPipe's own clients, as their makers left them, work with infergate and what is behind it.
+"""The released GraphPipe clients work with infergate.
 
-*Strategy.* A run of a client goes through every scenario of ``graphpipe_client/client.py`` or
-``client.js``; each is then a test, against each of ``TARGETS``: the models inside on the shared
-port, on listeners of one model and behind a second infergate on raw sockets, and a real Triton over
-both V2 protocols.
+A run of a client executes every scenario of ``graphpipe_client/client.py`` or ``client.js``. Each
+scenario is a test of each of ``TARGETS``: the embedded models on the shared port, on listeners of
+one model, and behind a second infergate on raw sockets; and a real Triton over both V2 protocols.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ OUTCOMES: dict[str, Any] = {
     "strings": ok(["S", [2, 2], ["foo", "", "h\xc3\xa9llo", "four"]]),
     "bytes_of_any_kind": ok(["S", [1, 2], ["a\0b", "\xff\xfe"]]),
     "no_elements": ok(["<f4", [0], ""]),
-    "no_strings": ok(["<f8", [0], ""]),  # as the client makes it of no strings
+    "no_strings": ok(["<f8", [0], ""]),  # the client's encoding of an empty list of strings
     "scalar": ok(array(1.5, "<f4")),
     "big": ok(True),
     "cast_bool": ok(array([0, 1, 5], "u1")),
@@ -172,7 +171,8 @@ class Target:
 
 
 class Server:
-    """infergate with all that ``TARGETS`` need. ``ports`` are of listeners of one model."""
+    """Run infergate with everything that ``TARGETS`` need. ``ports`` are of listeners of one
+    model."""
 
     def __init__(self, gateway: Infergate, ports: dict[str, int]) -> None:
         self.gateway = gateway
@@ -184,7 +184,7 @@ class Server:
         return {**{model: base + model for model in models}, "id_words": base + words}
 
     def listeners(self) -> dict[str, str]:
-        """Each address with another path, which means nothing."""
+        """Return each address with another path, which the server ignores."""
         ports = self.ports
         return {
             **{model: f"http://127.0.0.1:{ports['id_any']}/{model}" for model in IDENTITIES},
@@ -193,7 +193,7 @@ class Server:
         }
 
     def responding(self) -> dict[str, str]:
-        """Listeners that tell errors by responses."""
+        """Listeners that report errors by a response instead of a status."""
         port = self.ports["responding"]
         fields = dict.fromkeys((*SUMS, *IDENTITIES), f"http://127.0.0.1:{port}")
         return {**fields, "nosuch": f"http://127.0.0.1:{self.ports['nosuch, responding']}"}
@@ -206,7 +206,7 @@ IN_TRITON = {
     "error_of_the_model": status(503),
 }
 NO_VERSIONS = {"error_unknown_version": OUTCOMES["version"]}
-"""A listener's path tells none, and a message to a GraphPipe server has no place for it."""
+"""A listener of one model ignores the path, and GraphPipe messages contain no model name."""
 TARGETS = {
     "inside": Target(Server.shared),
     "listeners": Target(Server.listeners, NO_VERSIONS),
@@ -276,8 +276,8 @@ def test_no_scenario_of_js_is_forgotten(by_js: dict[str, Any]) -> None:
 
 
 def test_python_reads_the_words_of_a_response(server: Server, graphpipe: Installed) -> None:
-    """A status hides the error from it. JavaScript's client reads such a response as one without
-    outputs."""
+    """The client does not see an error that is reported by a status. JavaScript's client treats
+    such a response as one without outputs."""
     result = graphpipe_report(server.responding() | {"fail": server.responding()["nosuch"]})
     assert result["error_unknown_model"]["error"].startswith("unknown model 'nosuch'")
     assert "missing required input(s) ['INPUT1']" in result["error_missing_input"]["error"]

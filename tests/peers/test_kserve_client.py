@@ -1,4 +1,4 @@
-"""KServe's SDK and transformers take the gateway for a predictor of theirs."""
+"""KServe's SDK and transformers use the gateway as a predictor."""
 
 from __future__ import annotations
 

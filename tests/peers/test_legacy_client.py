@@ -1,7 +1,7 @@
-"""NVIDIA's legacy client works with whatever speaks the legacy API, over HTTP and gRPC.
+"""NVIDIA's legacy client works with every server of the legacy API, over HTTP and gRPC.
 
-*Strategy.* A run of the client goes through every scenario of ``legacy_client/client.py``; each is
-then a test, against each of ``legacy.targets``.
+A run of the client executes every scenario of ``legacy_client/client.py``. Each scenario is a test
+of each of ``legacy.targets``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Assumptions of other tests: MLServer and KServe behave as their models declare."""
+"""MLServer and KServe behave as their test models declare, without the gateway."""
 
 from __future__ import annotations
 

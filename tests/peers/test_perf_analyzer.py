@@ -1,7 +1,7 @@
-"""perf_analyzer measures models of every kind of server through the gateway, as it does Triton's.
+"""perf_analyzer measures models of every kind of server through the gateway.
 
-It reads metadata, configuration and statistics before and after; its client of HTTP is stricter
-about answers than tritonclient's in Python.
+It reads metadata, configuration and statistics before and after; its HTTP client is stricter than
+tritonclient's in Python.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ PAIRS = [
     (model, way)
     for model in MODELS
     for way in WAYS
-    # its JSON takes no parameters of outputs, which others than Triton tell, and no shape but one
+    # its JSON supports neither output parameters, which other servers send, nor several shapes
     if way != "http-json" or model.startswith(("embedded", "triton"))
 ]
 

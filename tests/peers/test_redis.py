@@ -1,4 +1,4 @@
-"""Rates counted in a real Redis: by two gateways together, and while it is away."""
+"""Rate limits counted in a real Redis: by two gateways together, and while it is unavailable."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""V2 clients → infergate → rest-proxy's forms of REST → a real Triton; and what rest-proxy's own
-clients send."""
+"""V2 clients → infergate → rest-proxy's message formats → a real Triton, and requests of
+rest-proxy's own clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting and stopping: what a peer leaves behind, and what it says when it does not start."""
+"""Starting and stopping peers: cleanup, and errors when one does not start."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def launch(code: str, port: int, ready: str = "/ok") -> Launch:
 
 
 def gone(pid: int) -> bool:
-    """Whether the process has ended, or does within ten seconds."""
+    """Return whether the process ends within ten seconds."""
     deadline = time.monotonic() + 10
     while not (ended := _ended(pid)) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -86,7 +86,7 @@ def test_what_is_forked_ends_by_signals(tmp_path: Path) -> None:
     assert killed.poll() is None
     killed.kill()
     assert killed.wait(100) == -9
-    killed.terminate()  # it is no more
+    killed.terminate()  # it has exited
     assert gone(killed.pid)
 
 
@@ -217,7 +217,7 @@ def test_a_missing_libpython_is_reported(tmp_path: Path, monkeypatch: pytest.Mon
 def test_libpython_is_unpacked_from_the_archive_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside the network: apt and dpkg are played, the real ones are too slow for every run."""
+    """Without the network: apt and dpkg are faked, because the real ones are slow."""
     keep = tmp_path / "keep"
     ran: list[str] = []
 

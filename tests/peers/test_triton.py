@@ -1,4 +1,4 @@
-"""Assumptions of other tests: this Triton behaves as its models declare."""
+"""Triton behaves as its test models declare, without the gateway."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_slow_meets_a_deadline(triton_client: client.InferenceServerClient) -> N
     before = slow(0, None).as_numpy("CANCELLED").item()
     with pytest.raises(InferenceServerException, match=r"Deadline|CANCELLED"):
         slow(60, 0.2)
-    after = slow(0, None)  # answered only once the cancelled request made room
+    after = slow(0, None)  # served only after the cancelled request released the instance
     assert after.as_numpy("OUTPUT0").tolist() == [7]
     assert after.as_numpy("CANCELLED").item() == before + 1
 

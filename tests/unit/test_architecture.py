@@ -1,8 +1,7 @@
-"""The rules of the house (docs/architecture.md), read from the sources' syntax trees.
+"""The import rules of docs/architecture.md, checked in the sources' syntax trees.
 
-*Strategy.* ``mistakes_in`` is pure: a module's name and source in, sentences out. The last test
-feeds it the whole package; the tests before feed it wrong code and see it object, so that a rule
-cannot rot into one that never fires.
+``mistakes_in`` is pure: it returns the violations in a module's source. The last test checks the
+whole package; the tests before it check wrong code, so that no rule can stop working unnoticed.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ import infergate
 
 ROOT = Path(infergate.__file__).parent
 LONGEST_FILE = 500
-"""Lines. Most files should be far below (aim: 300)."""
+"""The maximum number of lines of a file; most should be far below (aim: 300)."""
 
-# What a room may import of the package, besides itself. A name stands for all below it.
+# What a package may import besides itself. A name includes everything below it.
 ARROWS: dict[str, tuple[str, ...]] = {
     "core": (),
     "codecs": (
@@ -74,10 +73,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "testing": ("core", "codecs"),
     "__main__": ("cli",),
 }
-# The package itself holds only its version. The two innermost rooms have no use for it.
+# The package itself contains only its version. The two innermost packages must not import it.
 WITHOUT_VERSION = ("core", "codecs")
 
-# What a package (or module) of transport/ may import of the others. Above are those used below.
+# What a part of transport/ may import of the others; each uses parts listed above it.
 TRANSPORT_ARROWS: dict[str, tuple[str, ...]] = {
     "worker_loads": (),
     "http2": (),
@@ -92,7 +91,7 @@ TRANSPORT_ARROWS: dict[str, tuple[str, ...]] = {
     "compat": ("base", "net", "tls", "server", "client", "http1", "grpc"),
 }
 
-# Third-party or standard module: the only modules (by prefix) that may import it.
+# External module: the only modules (by prefix) that may import it.
 ONLY_IN = {
     "aiohttp": ("transport.compat.", "runtime.admin"),
     "grpc": ("transport.compat.",),
@@ -101,7 +100,7 @@ ONLY_IN = {
     "watchfiles": ("runtime.file_watch",),
 }
 IMPURE = ("asyncio", "logging", "time", "socket")
-"""Modules that codecs, being pure, may not import."""
+"""Modules that codecs may not import, because they are pure."""
 UNTRACKED_TASKS = ("create_task", "ensure_future")
 TASKS_IN = (
     "transport.",
@@ -111,12 +110,12 @@ TASKS_IN = (
     "backends.endpoint_monitor",
     "gateway.mirror",
 )
-"""Modules that may start tasks: elsewhere a task would be neither awaited nor cancelled."""
+"""Modules that may create tasks; elsewhere a task would be neither awaited nor cancelled."""
 PROTOCOLS_IN = ("codecs.registry", "config")
 
 
 def mistakes_in(module: str, source: str, modules: frozenset[str]) -> list[str]:
-    """The rules that ``source`` of ``module`` (dotted, without the package's name) breaks.
+    """Return the rules that ``source`` of ``module`` (dotted, without the package's name) breaks.
 
     ``modules`` are all modules of the package in the same form.
     """
@@ -130,9 +129,9 @@ def mistakes_in(module: str, source: str, modules: frozenset[str]) -> list[str]:
 
 
 def imports_of(module: str, tree: ast.AST, modules: frozenset[str]) -> Iterator[tuple[int, str]]:
-    """Every import, also inside functions and under TYPE_CHECKING: line and full dotted name.
+    """Return every import, also in functions and under TYPE_CHECKING: line and full dotted name.
 
-    Of ``from a import b`` it is ``a.b`` where that is a module of the package, else ``a``.
+    ``from a import b`` is ``a.b`` if that is a module of the package, else ``a``.
     """
     for node in ast.walk(tree):
         match node:
@@ -168,7 +167,8 @@ def _package(module: str) -> str:
 
 
 def _own(module: str) -> str:
-    """The packages that a module may import freely: its own; of codecs, only its own protocol."""
+    """Return the packages that a module may import freely: its own, and for a codec its
+    protocol's."""
     parts = module.split(".")
     return ".".join(parts[:2]) if parts[0] == "codecs" else parts[0]
 
@@ -178,7 +178,7 @@ def _within(module: str, package: str) -> bool:
 
 
 def _forbidden(module: str, imported: str) -> str:
-    """Why ``module`` may not import ``imported``; empty if it may."""
+    """Return why ``module`` may not import ``imported``, or an empty string if it may."""
     top = imported.split(".", maxsplit=1)[0]
     package = _package(module)
     if top == "infergate":

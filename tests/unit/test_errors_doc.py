@@ -1,4 +1,4 @@
-"""docs/errors.md tells each outcome, its code in every protocol, and what backends' become."""
+"""docs/errors.md has each outcome, its code in every protocol, and the kinds of backend errors."""
 
 from __future__ import annotations
 

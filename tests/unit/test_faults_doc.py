@@ -1,4 +1,4 @@
-"""docs/faults.md names tests that there are, and every file of tests/faults."""
+"""docs/faults.md refers to existing tests and lists every file of tests/faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/fidelity-*.md: every row names tests, and every test and vector it names is there."""
+"""docs/fidelity-*.md: every row refers to existing tests or vectors."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ NAMED = re.compile(r"`((?:tests|vectors)/[^`]+)`")
 
 
 def rows_of(page: Path) -> list[tuple[str, str]]:
-    """The subject of each row and its last cell."""
+    """Return the subject of each row and its last cell."""
     text = page.read_text()
     cells = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| ")]
     return [(row[0].strip(), row[-1]) for row in cells if row[0].strip() != "Topic"]

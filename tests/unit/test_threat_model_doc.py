@@ -1,4 +1,4 @@
-"""docs/threat-model.md names tests that there are."""
+"""docs/threat-model.md refers to existing tests."""
 
 from __future__ import annotations
 

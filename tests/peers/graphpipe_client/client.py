@@ -1,8 +1,8 @@
-"""``python client.py ADDRESSES``: every scenario with graphpipe-py's client, a JSON line for each.
+"""``python client.py ADDRESSES``: run every scenario with graphpipe-py's client.
 
-ADDRESSES is JSON, model → URL. A line is ``[name, outcome]``; an outcome is ``{"ok": value}``,
-``{"status": HTTP status}`` or ``{"error": words}``. An array is its dtype, its shape and its bytes
-in hex, or strings as latin-1 text.
+ADDRESSES is JSON that maps models to URLs. Each printed line is JSON, ``[name, outcome]``; an
+outcome is ``{"ok": value}``, ``{"status": HTTP status}`` or ``{"error": text}``. An array is
+written as its dtype, its shape and its bytes in hex, or strings as latin-1 text.
 """
 
 import json
@@ -23,7 +23,7 @@ KINDS = {
     "FP64": (np.float64, [0, -1.5, 1.7976931348623157e308]),
 }  # fmt: skip
 ODD_FLOATS = np.array([0x7FC00001, 0xFFA00001, 0x7F800000, 0x80000000], np.uint32).view(np.float32)
-"""Two NaNs that carry something, infinity and a zero with a sign."""
+"""Two NaNs with payloads, infinity and negative zero."""
 
 
 class Scenarios:

@@ -1,13 +1,13 @@
-"""``python server.py PORT MODEL``: a server as graphpipe-py's examples are written, on its library.
+"""``python server.py PORT MODEL``: a server as in graphpipe-py's examples, on its library.
 
-It serves one connection at a time in HTTP/1.0, an answer ends with the connection, there is no GET,
-and what it cannot do ends the connection without a word. Models:
+It serves one connection at a time over HTTP/1.0; a response ends with the connection. There is no
+GET, and unsupported requests close the connection without a response. Models:
 
 =========  ===================================================================================
-identity   any inputs → the same; metadata tells of one FP32, ``x`` → ``y``
-mute       the same without metadata, as the examples
-sum        ``a``, ``b`` → ``sum``, ``difference``, those that are asked for, with metadata
-=========  ===================================================================================
+identity   any inputs → the same; the metadata has one FP32 tensor, ``x`` → ``y`` mute       the
+same without metadata, as in the examples sum        ``a``, ``b`` → the requested ones of ``sum``
+and ``difference``, with metadata =========
+===================================================================================
 """
 
 import sys

@@ -1,2 +1,1 @@
-"""grpclib: gRPC in pure Python on the ``h2`` package, a client and a server that share nothing with
-grpcio."""
+"""grpclib: gRPC in pure Python on the ``h2`` package, independent of grpcio."""

@@ -1,5 +1,7 @@
-"""``client.py HOST PORT``: what each scenario comes to, as JSON on standard output. Messages are in
-a JSON object on standard input, in hex."""
+"""``client.py HOST PORT``: run the scenarios and print their outcomes as JSON.
+
+The messages are in a JSON object on standard input, in hex.
+"""
 
 from __future__ import annotations
 

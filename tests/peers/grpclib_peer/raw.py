@@ -1,4 +1,4 @@
-"""Messages as bytes, and the methods."""
+"""The methods, with messages as bytes."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ STREAM = f"{SERVICE}/ModelStreamInfer"
 
 
 class Raw(CodecBase):  # type: ignore[misc]
-    """Takes bytes and gives bytes."""
+    """A codec that returns bytes unchanged."""
 
     __content_subtype__ = "proto"
 

@@ -1,5 +1,7 @@
-"""``server.py PORT``: answers ModelInfer with the bytes of standard input, in hex; where the
-message holds ``fail`` it fails, where it holds ``slow`` it waits."""
+"""``server.py PORT``: respond to ModelInfer with the bytes given in hex on standard input.
+
+A message that contains ``fail`` gets an error, and one that contains ``slow`` a late response.
+"""
 
 from __future__ import annotations
 

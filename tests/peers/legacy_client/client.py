@@ -1,8 +1,8 @@
-"""``python client.py PROTOCOL URL``: every scenario with the real client, a JSON line for each.
+"""``python client.py PROTOCOL URL``: run every scenario with the real client.
 
-A line is ``[name, outcome]``; an outcome is ``{"ok": value}`` or ``{"error": words}``. The client
-prints lines of its own among them. Values: an array is a list, bytes are latin-1 text, a class is
-``[index, value, label]``.
+Each result is a line of JSON, ``[name, outcome]``; an outcome is ``{"ok": value}`` or ``{"error":
+text}``. The client prints other lines in between. An array is a list, bytes are latin-1 text, a
+class is ``[index, value, label]``.
 """
 
 import json
@@ -13,12 +13,12 @@ import warnings
 warnings.simplefilter("ignore")
 import numpy as np  # noqa: E402
 
-# The client is older than numpy's removal of these.
+# The client uses these, which numpy has removed.
 vars(np).update(object=object, bool=bool)
 from tensorrtserver import api  # noqa: E402
 
 for kind in (api.ServerStatus, api.ModelRepositoryIndex, api.SharedMemoryStatus):
-    # protobuf without its compiled half does not read the ctypes array that the client hands it
+    # pure-Python protobuf cannot read the ctypes array that the client passes to it
     kind.ParseFromString = lambda self, data, read=kind.ParseFromString: read(self, bytes(data))
 
 RAW, CLASS = api.InferContext.ResultFormat.RAW, api.InferContext.ResultFormat.CLASS
@@ -48,7 +48,7 @@ class Scenarios:
         return api.InferContext(self.url, self.protocol, model, version, **more)
 
     def run(self, model, inputs, outputs, batch=1, version=None):
-        """The outputs and the version that answered."""
+        """Return the outputs and the version that ran."""
         context = self.context(model, version)
         return plain(context.run(inputs, outputs, batch)), context.get_last_request_model_version()
 
@@ -179,7 +179,7 @@ class Scenarios:
         return bool((same == numbers).all())
 
     def infer_async(self):
-        """Several at once; each answer to its own request."""
+        """Concurrent requests: each response belongs to its own request."""
         context, done, fields = self.context("simple"), threading.Semaphore(0), {}
 
         def answered(n, of, request):
@@ -202,7 +202,7 @@ class Scenarios:
         ]
 
     def stream(self):
-        """Streaming over gRPC: asynchronous only, answers in the order of the requests."""
+        """Streaming over gRPC: asynchronous only, with responses in the order of the requests."""
         context = self.context("sequence", correlation_id=77, streaming=True)
         done, received = threading.Semaphore(0), []
 
@@ -241,7 +241,7 @@ class Scenarios:
         return self.run("identity_string", {"INPUT0": [strings]}, {"OUTPUT0": (CLASS, 1)})
 
     def error_then_success(self):
-        """A context goes on after an error."""
+        """A context stays usable after an error."""
         context = self.context("sequence", correlation_id=9)
         inputs = {"INPUT": [np.array([3], np.int32)]}
         try:

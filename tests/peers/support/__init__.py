@@ -1,5 +1,5 @@
-"""Preparing, starting and stopping the real servers.
+"""Prepares, starts and stops the real servers.
 
-Everything they need is installed into one folder: ``.peers`` of the project, or the folder that
-the environment variable ``INFERGATE_PEERS`` names.
+Everything that they need is installed into one folder: the project's ``.peers``, or the folder in
+the environment variable ``INFERGATE_PEERS``.
 """

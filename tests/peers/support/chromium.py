@@ -1,7 +1,7 @@
-"""A real browser without a window, over its DevTools protocol.
+"""A headless browser, driven over its DevTools protocol.
 
-Debian's ``chromium`` (``apt-get install chromium``), or whichever CHROMIUM names. Nothing is
-installed by the tests: a browser is a large thing, and machines have theirs.
+Debian's ``chromium`` (``apt-get install chromium``), or the program in CHROMIUM. The tests do not
+install a browser because of its size.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import aiohttp
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE = 60.0
-"""Seconds for what a loaded machine does in one."""
+"""Seconds to wait for actions that take one second on an idle machine."""
 _FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -36,7 +36,7 @@ _FLAGS = (
 
 
 def chromium() -> str:
-    """The path of a browser. Raises RuntimeError where there is none."""
+    """Return the path of a browser. Raises RuntimeError if there is none."""
     named = os.environ.get("CHROMIUM")
     found = named or next(filter(None, map(shutil.which, NAMES)), None)
     if not found:
@@ -113,7 +113,7 @@ class Page:
         await self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
 
     async def eval(self, expression: str) -> Any:
-        """The value of ``expression``, awaited. Raises AssertionError with what it throws."""
+        """Return the awaited value of ``expression``. Raises AssertionError with its error."""
         response = await self._send(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
         )
@@ -121,21 +121,21 @@ class Page:
         return response["result"].get("value")
 
     async def until(self, expression: str, why: str = "") -> None:
-        """Wait until ``expression`` is true, or is something."""
+        """Wait until ``expression`` is truthy."""
         deadline = time.monotonic() + PATIENCE
         while not await self.eval(f"Boolean({expression})"):
             assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {why or expression}"
             await asyncio.sleep(0.05)
 
     async def press(self, key: str, code: int, text: str = "", modifiers: int = 0) -> None:
-        """A key; ``code`` is its virtual key code."""
+        """Press a key; ``code`` is its virtual key code."""
         how = {"key": key, "windowsVirtualKeyCode": code, "modifiers": modifiers}
         down = {**how, "text": text} if text else how
         await self._send("Input.dispatchKeyEvent", type="keyDown", **down)
         await self._send("Input.dispatchKeyEvent", type="keyUp", **how)
 
     async def look(self, width: int, height: int, scheme: str = "light") -> None:
-        """Be a window of that size, of a reader who prefers ``scheme`` (light or dark)."""
+        """Set the window's size and the preferred colour ``scheme`` (light or dark)."""
         await self._send(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=1, mobile=width < 600,
@@ -144,14 +144,14 @@ class Page:
         await self._send("Emulation.setEmulatedMedia", features=features)
 
     async def shoot(self, file: Path, *, whole: bool = False) -> None:
-        """A picture of the window, or of the ``whole`` page."""
+        """Take a screenshot of the window, or of the ``whole`` page."""
         response = await self._send("Page.captureScreenshot", captureBeyondViewport=whole)
         await asyncio.to_thread(file.write_bytes, base64.b64decode(response["data"]))
 
 
 @asynccontextmanager
 async def opened_page() -> AsyncIterator[Page]:
-    """A tab in a browser of its own."""
+    """Open a tab in a new browser."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         process = subprocess.Popen(  # noqa: ASYNC220 - at once
             [chromium(), *_FLAGS, f"--user-data-dir={folder}", "about:blank"],
@@ -178,7 +178,9 @@ async def opened_page() -> AsyncIterator[Page]:
                 yield page
                 await page.close()
         finally:
-            os.killpg(process.pid, signal.SIGKILL)  # the group is its own: see start_new_session
+            os.killpg(
+                process.pid, signal.SIGKILL
+            )  # it leads its own process group: see start_new_session
             process.wait()
 
 

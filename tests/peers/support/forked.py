@@ -1,8 +1,9 @@
-"""Gateways that are forked from one that has its modules already; see ``template``.
+"""Gateways forked from a process that has already loaded the modules; see ``template``.
 
-``INFERGATE_FORKED=no`` has each started by itself, as users do. Those are, too, that want an
-environment which an interpreter or the C library reads when it begins, and those that a test starts
-without :func:`peers.support.process.started`. Those that are forked have one seed of ``hash()``.
+With ``INFERGATE_FORKED=no``, each gateway is a new interpreter, as for users. So are gateways whose
+environment has variables that an interpreter or the C library reads at startup, and those that a
+test starts without :func:`peers.support.process.started`. Forked gateways share one seed of
+``hash()``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from peers.support.template import LONGEST
 
 _WANTED = os.environ.get("INFERGATE_FORKED", "yes") != "no"
 _ENVIRONMENT = dict(os.environ)
-"""Before any test changes it."""
+"""The environment before any test changes it."""
 _READ_AT_THE_BEGINNING = (
     "PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "OPENSSL_", "OPENBLAS_", "OMP_",
     "PROTOCOL_BUFFERS_",
@@ -42,11 +43,11 @@ class Forked:
         self._code: int | None = None
 
     def poll(self) -> int | None:
-        """Its exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal, or None while the process runs."""
         return self._seen(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit code. Raises ``subprocess.TimeoutExpired``."""
+        """Return the exit code. Raises ``subprocess.TimeoutExpired``."""
         code = self._seen(timeout)
         if code is None:
             raise subprocess.TimeoutExpired("infergate", timeout or 0)
@@ -71,13 +72,13 @@ class Forked:
         return self._code
 
     def _is_over(self, timeout: float | None) -> bool:
-        poll = select.poll()  # select knows no descriptor above 1023
+        poll = select.poll()  # select supports no descriptor above 1023
         poll.register(self._end, select.POLLIN)
         return bool(poll.poll(None if timeout is None else timeout * 1000))
 
 
 class _Template:
-    """The process that is forked, of this one."""
+    """Return the process that forks gateways, one per test process."""
 
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -88,8 +89,8 @@ class _Template:
                 env=_ENVIRONMENT,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,  # a terminal's would not keep back what is not flushed
-                start_new_session=True,  # Ctrl-C is for those that ask
+                stdout=subprocess.DEVNULL,  # a terminal would hide unflushed output
+                start_new_session=True,  # Ctrl-C is handled by the test process
             )
         atexit.register(self.close)
 
@@ -111,7 +112,7 @@ _template = cache(_Template)
 def forked(
     argv: Sequence[str], env: Mapping[str, str], folder: Path, log: BinaryIO
 ) -> Forked | None:
-    """The fork's arguments if ``argv`` is a gateway that can be forked; else None."""
+    """Return the fork's arguments if ``argv`` is a gateway that can be forked, else None."""
     if not _WANTED or list(argv[:3]) != [sys.executable, "-m", "infergate"]:
         return None
     if _begins_with(env) != _begins_with(_ENVIRONMENT):

@@ -1,11 +1,11 @@
-"""GraphPipe as its makers left it: graphpipe-py 1.0.4, client and server library, and graphpipe-js.
+"""The released GraphPipe: graphpipe-py 1.0.4 (client and server library) and graphpipe-js.
 
-graphpipe-py pins libraries that no longer install, so it comes without them. With flatbuffers of
-its time (1.9, which wants Python before 3.12) all of it works. On newer ones its client does, and
-its servers' answers have a vector of errors that cannot be read: there are such servers, too.
+graphpipe-py pins libraries that can no longer be installed, so it is installed without its
+dependencies. With flatbuffers 1.9, which requires Python before 3.12, all of it works. With newer
+versions the client works, and the server writes an unreadable errors vector, as some servers do.
 
-graphpipe-js needs node, which a wheel holds, and npm's registry. Where that cannot be reached the
-client is not there, and what needs it is skipped.
+graphpipe-js needs node, which a wheel contains, and npm's registry. If the registry cannot be
+reached, its tests are skipped.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _SECONDS = 60
 
 
 def prepare_graphpipe() -> Installed:
-    """Install graphpipe-py on flatbuffers of its time unless it is there already."""
+    """Install graphpipe-py with flatbuffers 1.9 if it is missing."""
     return install("graphpipe", ("numpy", "requests", *_OLD), bare=(_LIBRARY,), finish=nothing_more)
 
 
 def prepare_graphpipe_new() -> Installed:
-    """Install graphpipe-py on a new flatbuffers unless it is there already."""
+    """Install graphpipe-py with a new flatbuffers if it is missing."""
     return install("graphpipe-new", ("numpy", "requests", _NEW), bare=(_LIBRARY,))
 
 
 def prepare_graphpipe_js() -> Installed:
-    """Install graphpipe-js and a node unless they are there already. Raises RuntimeError where
-    npm's registry cannot be reached."""
+    """Install graphpipe-js and node if they are missing. Raises RuntimeError if npm's registry
+    cannot be reached."""
     return install("graphpipe-js", (_NODE,), finish=_install_js)
 
 
@@ -56,7 +56,7 @@ def _install_js(peer: Installed) -> None:
 
 
 def graphpipe_report(addresses: Mapping[str, str]) -> dict[str, Any]:
-    """The results of the scenarios of ``client.py``; ``addresses`` maps models to URLs.
+    """Return the results of the scenarios of ``client.py``; ``addresses`` maps models to URLs.
 
     Raises RuntimeError with the client's output if it fails.
     """
@@ -65,7 +65,7 @@ def graphpipe_report(addresses: Mapping[str, str]) -> dict[str, Any]:
 
 
 def graphpipe_js_report(addresses: Mapping[str, str]) -> dict[str, Any]:
-    """The same of ``client.js``."""
+    """Return the results of the scenarios of ``client.js``."""
     peer = prepare_graphpipe_js()
     modules = str(peer.folder / "node_modules")
     argv = [peer.python.with_name("node"), _CLIENTS / "client.js", json.dumps(addresses)]
@@ -88,7 +88,7 @@ def _report(argv: Sequence[Path | str], env: Mapping[str, str]) -> dict[str, Any
 
 @contextmanager
 def started_graphpipe_server(model: str, peer: Installed) -> Iterator[str]:
-    """A server of ``model`` of ``graphpipe_server/server.py`` on the library of ``peer``: its
+    """Run ``graphpipe_server/server.py`` for ``model`` on the library of ``peer``; yield its
     ``host:port``."""
 
     def prepare(_folder: Path) -> Launch:

@@ -20,12 +20,12 @@ _SECONDS = 100
 
 
 def prepare_grpclib() -> Installed:
-    """Install grpclib unless it is there already."""
+    """Install grpclib if it is missing."""
     return install("grpclib", ("grpclib==0.4.9",))
 
 
 def grpclib_report(peer: Installed, address: str, said: Mapping[str, bytes]) -> dict[str, Any]:
-    """The results of the scenarios of ``client.py`` at ``address``."""
+    """Return the results of the scenarios of ``client.py`` at ``address``."""
     host, _, port = address.rpartition(":")
     done = subprocess.run(
         [str(peer.python), str(_SCRIPTS / "client.py"), host, port],
@@ -40,7 +40,7 @@ def grpclib_report(peer: Installed, address: str, said: Mapping[str, bytes]) -> 
 
 @contextmanager
 def started_grpclib(peer: Installed, answer: bytes) -> Iterator[str]:
-    """The server, by its ``host:port``."""
+    """Run the server, and yield its ``host:port``."""
 
     def prepare(folder: Path) -> Launch:
         ports = free_ports(1)

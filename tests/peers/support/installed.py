@@ -1,8 +1,8 @@
-"""A peer's own virtual environment, made once.
+"""The virtual environments of the peers, each created once.
 
-*Strategy.* Each peer has a folder ``<peers>/<name>`` with a ``venv``. Its stamp is written last and
-holds the recipe, so a half-made folder or one made by an older recipe is made again. A lock keeps
-two test runs from making the same folder at once.
+A peer's folder ``<peers>/<name>`` contains its ``venv`` and, written last, a stamp with the recipe.
+An incomplete or outdated folder is therefore created again. A lock prevents two test runs from
+creating the same folder concurrently.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Installed:
 
 
 def nothing_more(_peer: Installed) -> None:
-    """The last step of a peer that is ready once its packages are installed."""
+    """The last step of a peer that only needs its packages."""
 
 
 def install(
@@ -54,10 +54,10 @@ def install(
     bare: tuple[str, ...] = (),
     finish: Callable[[Installed], None] = nothing_more,
 ) -> Installed:
-    """The peer ``name`` with ``requirements`` installed; a no-op when it is there already.
+    """Install the peer ``name`` with ``requirements``, unless it is installed already.
 
-    ``bare`` packages come without their dependencies. ``finish`` completes the folder. Raises
-    RuntimeError with the tool's own words when a step fails.
+    ``bare`` packages are installed without their dependencies. ``finish`` completes the folder.
+    Raises RuntimeError with the tool's output when a step fails.
     """
     root = peers_folder()
     root.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def install(
 
 
 def run(*argv: str, cwd: Path | None = None) -> None:
-    """Run a tool. Raises RuntimeError with the end of what it printed when it fails."""
+    """Run a tool. Raises RuntimeError with the end of its output when it fails."""
     done = subprocess.run(
         argv,
         cwd=cwd,

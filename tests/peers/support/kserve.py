@@ -32,21 +32,21 @@ class KServe:
 
 
 def prepare_kserve() -> Installed:
-    """Install KServe unless it is there already."""
+    """Install KServe if it is missing."""
     return install("kserve", ("kserve==0.21.0",))
 
 
 @contextmanager
 def started_kserve() -> Iterator[KServe]:
-    """A KServe with all models loaded, until the block is left."""
+    """Run a KServe with all models loaded."""
     with _started("server.py") as running:
         yield running
 
 
 @contextmanager
 def started_transformer(predictor: str, protocol: str) -> Iterator[KServe]:
-    """A KServe with a transformer in front of ``predictor``, ``host:port``, which it asks by
-    ``protocol``, ``v2`` or ``grpc-v2``. It is ready when the predictor is."""
+    """Run a KServe with a transformer in front of ``predictor`` (``host:port``), which it calls
+    over ``protocol``, ``v2`` or ``grpc-v2``. It is ready when the predictor is."""
     request = ["--predictor_host", predictor, "--predictor_protocol", protocol]
     with _started("transformer.py", *request, "--enable_predictor_health_check") as running:
         yield running
@@ -71,7 +71,7 @@ def _started(program: str, *options: str) -> Iterator[KServe]:
 
 
 def kserve_report(http: str, grpc: str) -> dict[str, Any]:
-    """The results of the scenarios of ``client.py``.
+    """Return the results of the scenarios of ``client.py``.
 
     Raises RuntimeError with the client's output if it fails.
     """

@@ -1,7 +1,7 @@
-"""NVIDIA's own client of the legacy API, tensorrtserver 1.11.0, in an environment of its own.
+"""NVIDIA's own client of the legacy API, tensorrtserver 1.11.0, in a separate environment.
 
-Its library wants OpenSSL 1.1, which systems no longer bring: the wheel psycopg2-binary 2.9.5 holds
-one. It wants protobuf, numpy and setuptools of its time, and with them does not fit any other peer.
+Its library needs OpenSSL 1.1, which current systems lack; the wheel psycopg2-binary 2.9.5 contains
+it. The versions of protobuf, numpy and setuptools that it needs are incompatible with other peers.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _SECONDS = 60
 
 
 def prepare_legacy_client() -> Installed:
-    """Install the client unless it is there already."""
+    """Install the client if it is missing."""
     requirements = ("protobuf==3.20.3", "numpy<2", "setuptools<81", "future")
     bare = ("tensorrtserver==1.11.0",)
     return install("legacy-client", requirements, bare=bare, finish=_complete)
 
 
 def _complete(peer: Installed) -> None:
-    """Take OpenSSL out of the wheel and give it the names that the client's library asks for."""
+    """Extract OpenSSL from the wheel under the names that the client's library loads."""
     folder = _libraries(peer)
-    # The wheel is for one version of Python; what is taken from it serves any.
+    # The wheel is for one version of Python; its libraries work with all.
     run(str(peer.python), "-m", "pip", "download", "-q", "--disable-pip-version-check",
         "--no-deps", "--only-binary=:all:", "--python-version=3.11", f"--dest={folder}",
         _OPENSSL)  # fmt: skip
@@ -44,7 +44,7 @@ def _complete(peer: Installed) -> None:
             (found,) = (
                 each for each in packed.namelist() if Path(each).name.startswith(f"{name}-")
             )
-            library = folder / Path(found).name  # the two know each other by these names
+            library = folder / Path(found).name  # the libraries refer to each other by these names
             library.write_bytes(packed.read(found))
             (folder / f"{name}.so.1.1").symlink_to(library.name)
     wheel.unlink()
@@ -55,7 +55,8 @@ def _libraries(peer: Installed) -> Path:
 
 
 def legacy_client_report(protocol: str, address: str) -> dict[str, Any]:
-    """The results of the scenarios of ``peers.legacy_client.client``, over ``http`` or ``grpc``.
+    """Return the results of the scenarios of ``peers.legacy_client.client`` over ``http`` or
+    ``grpc``.
 
     Raises RuntimeError with the client's output if it fails.
     """

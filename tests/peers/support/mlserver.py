@@ -35,13 +35,13 @@ class MLServer:
 
 
 def prepare_mlserver() -> Installed:
-    """Install MLServer unless it is there already."""
+    """Install MLServer if it is missing."""
     return install("mlserver", ("mlserver==1.7.1",))
 
 
 @contextmanager
 def started_mlserver() -> Iterator[MLServer]:
-    """An MLServer with all models loaded, until the block is left."""
+    """Run an MLServer with all models loaded."""
     peer = prepare_mlserver()
 
     def prepare(folder: Path) -> Launch:

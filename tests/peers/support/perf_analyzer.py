@@ -1,8 +1,8 @@
-"""NVIDIA's perf_analyzer, which measures servers of the V2 protocols.
+"""NVIDIA's perf_analyzer, the load generator for V2 servers.
 
 The program is in the wheel of tritonclient 2.41.1. It needs NVIDIA's CUDA runtime, which a wheel
-holds, and libb64, which Debian and Ubuntu have as a package: it is unpacked here, not installed,
-so that a plain user can do it as well.
+contains, and libb64, a package of Debian and Ubuntu that is extracted here instead of installed, so
+that no root is needed.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ _SECONDS = 120
 _MEASURE = (
     "--measurement-mode=count_windows",
     "--measurement-request-count=5",
-    "--stability-percentage=999",  # on a busy machine nothing is stable
+    "--stability-percentage=999",  # results are never stable on a busy machine
     "--max-trials=10",
 )
 
 
 def prepare_perf_analyzer() -> Installed:
-    """Install perf_analyzer unless it is there already."""
+    """Install perf_analyzer if it is missing."""
     return install("perf-analyzer", (_CUDA,), bare=(_CLIENT,), finish=_complete)
 
 
 def _complete(peer: Installed) -> None:
-    """Unpack libb64 where the system has none."""
+    """Extract libb64 if the system does not have it."""
     folder = peer.folder / "libraries"
     folder.mkdir()
     if ctypes.util.find_library("b64"):
         return
     try:
         run("apt-get", "download", _LIBRARY, cwd=folder)
-    except RuntimeError:  # the system's lists are out of date: use lists of our own
+    except RuntimeError:  # the system's lists are out of date: download new ones
         own = [f"--option=Dir::State={peer.folder}/apt", f"--option=Dir::Cache={peer.folder}/apt"]
         (peer.folder / "apt" / "lists" / "partial").mkdir(parents=True)
         run("apt-get", *own, "update")
@@ -51,9 +51,9 @@ def _complete(peer: Installed) -> None:
 
 
 def measured(address: str, model: str, *options: str) -> float:
-    """The inferences a second that perf_analyzer measures of ``model``.
+    """Return the inferences per second that perf_analyzer measures for ``model``.
 
-    Raises RuntimeError with its own words when it fails.
+    Raises RuntimeError with its output when it fails.
     """
     peer = prepare_perf_analyzer()
     libraries = [peer.site_packages / "nvidia" / "cuda_runtime" / "lib"]

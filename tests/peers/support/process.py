@@ -1,11 +1,11 @@
-"""A server process that is up when entered and gone, with all its children, when left.
+"""Server processes that run for the duration of a ``with`` block.
 
-*Rule 1.* Readiness is a condition that is polled up to a deadline, never a fixed sleep.
-*Rule 2.* Ports are chosen here, so another process may take one in between: a server that dies
-because of that is started again on others.
-*Rule 3.* The server runs in its own process group and in a temporary folder; both go.
+*Rule 1.* Readiness is a condition that is polled up to a deadline, never a fixed sleep. *Rule 2.*
+Ports are chosen here, so another process may take one in between: a server that exits because of
+that is started again on others. *Rule 3.* The server runs in its own process group and in a
+temporary folder, both of which are removed with all its children.
 
-Gateways are not started but forked, see ``forked``.
+Gateways are forked instead of started, see ``forked``.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Running:
-    """A running server: its first process, what it writes to, and ``host:port`` of each port."""
+    """A running server: its first process, its log, and ``host:port`` of each port."""
 
     pid: int
     log: Path
@@ -64,7 +64,7 @@ class Running:
 
 
 def free_ports(count: int) -> list[int]:
-    """``count`` different ports of 127.0.0.1 that nothing listens on now."""
+    """Return ``count`` different ports of 127.0.0.1 that nothing listens on now."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -74,7 +74,7 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def started(prepare: Callable[[Path], Launch], *, seconds: float = 100.0) -> Iterator[Running]:
-    """Run the server that ``prepare`` describes, given an empty folder of its own.
+    """Run the server that ``prepare`` describes, given a new empty folder.
 
     ``prepare`` is called again with other ports if a port was taken. Raises RuntimeError with the
     end of the server's log if it is not ready within ``seconds``.
@@ -113,7 +113,7 @@ def _process(launch: Launch, folder: Path, seconds: float) -> Iterator[Running]:
 
 
 def _die_with_parent() -> None:
-    """A test run that is killed takes its servers along."""
+    """End the servers with a test run that is killed."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -153,7 +153,7 @@ def _answers(port: int, path: str) -> bool:
 
 
 def _stop(process: subprocess.Popen[bytes] | Forked) -> None:
-    """Terminate, wait, then kill what is left of the process group."""
+    """Terminate, wait, then kill the rest of the process group."""
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     try:

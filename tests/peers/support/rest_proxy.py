@@ -1,8 +1,8 @@
-"""kserve/rest-proxy's forms of V2 REST, in front of a real gRPC server.
+"""A stand-in for kserve/rest-proxy in front of a real gRPC server.
 
-rest-proxy is written in Go and cannot run here. What it makes of messages is written down from its
-source (proxy/marshaler.go, request.go, bytes.go) and grpc-gateway: shapes in metadata are strings,
-BYTES come in base64 and marked, UINT8 as one base64 text, errors as ``code`` and ``message``.
+rest-proxy is written in Go and cannot run here. Its message formats are taken from its source
+(proxy/marshaler.go, request.go, bytes.go) and grpc-gateway: shapes in metadata are strings, BYTES
+are base64 with a marker, UINT8 is one base64 text, errors have ``code`` and ``message``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STATUS = {grpc.StatusCode.NOT_FOUND: 404, grpc.StatusCode.INVALID_ARGUMENT: 400
 
 @contextmanager
 def started_rest_proxy(server: str) -> Iterator[str]:
-    """The ``host:port`` of a proxy in front of the gRPC server at ``server``."""
+    """Run a proxy in front of the gRPC server at ``server``, and yield its ``host:port``."""
     with grpc.insecure_channel(server) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
 

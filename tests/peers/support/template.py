@@ -19,11 +19,11 @@ from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 LONGEST = 1 << 17
-"""Bytes of a message."""
+"""The maximum size of a message in bytes."""
 
 
 def _load() -> None:
-    """All that ``engine: own`` takes, and nothing that begins a thread of its own."""
+    """The modules of ``engine: own`` that start no thread when imported."""
     import infergate.cli  # noqa: PLC0415
     import infergate.runtime.serve  # noqa: PLC0415
     from infergate.codecs.registry import plugins  # noqa: PLC0415
@@ -57,8 +57,8 @@ def _become(request: dict[str, Any], log: int) -> None:
 
 
 def main() -> int:
-    """Answer what comes: what to become, or whose exit code is wanted."""
-    sys.path[0] = ""  # this file's folder is no place for modules
+    """Handle requests for a fork or for the exit code of one."""
+    sys.path[0] = ""  # this file's folder contains no modules to import
     control = socket.socket(fileno=int(sys.argv[1]))
     _load()
     while True:
@@ -75,7 +75,7 @@ def main() -> int:
                 _become(request, *descriptors)
                 break
             os.close(has_begun)
-            os.read(begun, 1)  # nothing: the child has closed all that it was born with
+            os.read(begun, 1)  # the child has closed all inherited descriptors
             os.close(begun)
             os.close(*descriptors)
         control.send(str(status).encode())

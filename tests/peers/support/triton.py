@@ -1,7 +1,7 @@
-"""A real Triton Inference Server, on the CPU, with the models of ``peers.models.triton``.
+"""A real Triton Inference Server on the CPU, with the models of ``peers.models.triton``.
 
-The wheel of nvidia-pytriton holds the server. Its python backend needs beside it a stub that fits
-the interpreter, numpy below 2, and the interpreter's shared library.
+The wheel of nvidia-pytriton contains the server. Its python backend also needs a stub for the
+interpreter's version, numpy below 2, and the interpreter's shared library.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .process import Launch, free_ports, started
 _SERVER = "nvidia-pytriton==0.7.0"
 _SHARED_MEMORY = Path("/dev/shm")
 _numbers = itertools.count()
-"""A number for each Triton of this process, which names its shared memory."""
+"""Numbers the Tritons of this process, to name their shared memory."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Triton:
 
 
 def prepare_triton() -> Installed:
-    """Install Triton unless it is there already."""
+    """Install Triton if it is missing."""
     return install("triton", ("numpy<2",), bare=(_SERVER,), finish=_complete)
 
 
 def _complete(peer: Installed) -> None:
-    """Put the stub for this interpreter beside the python backend."""
+    """Copy the stub for this interpreter beside the python backend."""
     wheel = _wheel(peer)
     stub = wheel / "python_backend_stubs" / VERSION / "triton_python_backend_stub"
     if not stub.exists():
@@ -51,15 +51,15 @@ def _complete(peer: Installed) -> None:
         raise RuntimeError(f"{_SERVER} has no stub for Python {VERSION}, only for {known}")
     shutil.copytree(wheel / "backends", peer.folder / "backends")
     shutil.copy(stub, peer.folder / "backends" / "python")
-    library_path(_library(peer))  # fetched now where it is missing
+    library_path(_library(peer))  # downloaded now if it is missing
 
 
 @contextmanager
 def started_triton(
     models: Sequence[str] = ("*",), ports: Sequence[int] | None = None
 ) -> Iterator[Triton]:
-    """A Triton with these models loaded, ``*`` being all, until the block is left; on ``ports``,
-    those of HTTP, gRPC and metrics, or on free ones."""
+    """Run a Triton with these models loaded (``*`` is all) on ``ports`` for HTTP, gRPC and
+    metrics, or on free ones."""
     peer = prepare_triton()
     mark = f"infergate_{os.getpid()}_{next(_numbers)}_"
 
@@ -113,5 +113,5 @@ def _environment(peer: Installed) -> dict[str, str]:
         "PYTHONPATH": str(peer.site_packages),
         "PYTHONDONTWRITEBYTECODE": "1",
         "LD_LIBRARY_PATH": ":".join(filter(None, libraries)),
-        "OPENBLAS_NUM_THREADS": "1",  # one process a model: threads for each would be many
+        "OPENBLAS_NUM_THREADS": "1",  # one process per model, so threads for each would be too many
     }

@@ -1,4 +1,4 @@
-"""Authorization: keys, tokens, certificates, guests, rules and rates together."""
+"""Authorization with keys, tokens, certificates, anonymous clients, rules and rates together."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Source:
 
 
 class Access:
-    """An entrance, and what it told."""
+    """An authorizer, and what it reported."""
 
     def __init__(
         self, *rules: AccessRule, limits: tuple[RateLimit, ...] = (), **changed: Any
@@ -161,7 +161,7 @@ async def test_a_missing_content_length_is_requested() -> None:
     assert (await access.refusal()).kind is Kind.UNAUTHENTICATED
     guests = Access(AccessRule(("anonymous",), ("demo",)), AccessRule(("key:a",)))
     assert await guests.enter(RequestSummary(InferRequest, "demo")) == "anonymous"
-    assert (await guests.refusal()).kind is Kind.UNAUTHENTICATED  # not that it is forbidden
+    assert (await guests.refusal()).kind is Kind.UNAUTHENTICATED  # not "forbidden"
     assert access.reasons == guests.reasons == [RejectionReason.NO_CREDENTIALS.value]
 
 
@@ -228,7 +228,7 @@ async def test_rates_are_kept_and_health_does_not_count() -> None:
     assert error.retry_after == pytest.approx(1800, abs=60)
     assert access.reasons == ["requests"]
     index = RequestSummary(ModelIndexRequest)
-    assert await access.enter(index, headers=BEARER) == "key:a"  # of no route
+    assert await access.enter(index, headers=BEARER) == "key:a"  # without a route
     forbidden = await access.refusal(RequestSummary(ServerLiveRequest), headers=BEARER)
     assert forbidden.kind is Kind.FORBIDDEN
 

@@ -74,7 +74,7 @@ def test_any_text_is_read_or_refused_and_is_never_repeated(text: str, header: st
         {"authorization": "Bearer "},
         {"authorization": "Basic dTpw"},
         {"authorization": "Bearer a b"},
-        {"authorization": "Bearer one, Bearer two"},  # the header came twice
+        {"authorization": "Bearer one, Bearer two"},  # the header is repeated
         {"authorization": "Bearer =="},
         {"authorization": "Bearer a=b"},
         {"authorization": "Bearer a\u00e9"},

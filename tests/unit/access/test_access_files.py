@@ -50,7 +50,7 @@ async def test_a_link_that_is_swapped_is_followed(tmp_path: Path) -> None:
     for name in ("1", "2"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "f").write_text(name)
-        os.utime(tmp_path / name / "f", (5, 5))  # even at the same time, of the same size
+        os.utime(tmp_path / name / "f", (5, 5))  # also with an equal time and size
     (tmp_path / "data").symlink_to("1")
     path = tmp_path / "f"
     path.symlink_to("data/f")
@@ -74,7 +74,7 @@ async def test_a_file_that_is_no_use_leaves_what_was(
     for moment in range(1, 6):
         assert await file.current(moment * CHECK_INTERVAL_SECONDS) == 7
     assert failures.count
-    assert len(caplog.records) == 1  # told once, not each second
+    assert len(caplog.records) == 1  # reported once, not every second
     assert "stays in force" in caplog.text
     path.write_text("8")
     assert await file.current(10.0) == 8
@@ -86,7 +86,7 @@ async def test_a_file_that_is_no_use_leaves_what_was(
 async def test_who_waits_for_a_file_system_that_hangs_does_not_look_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else those who come in a second wait one after the other, each as long as the first."""
+    """Otherwise concurrent callers would wait for one another's reads in sequence."""
     path = tmp_path / "f"
     path.write_text("1")
     file = watched(path, Failures())

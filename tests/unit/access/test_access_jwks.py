@@ -1,4 +1,4 @@
-"""Sets of public keys: which of them a token may be checked with, and where they come from."""
+"""Public key sets: selection of the key for a token, and fetching."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_token_without_the_name_of_its_key_is_checked_by_the_only_one_that_cou
     assert JwkSet(jwks(RSA, other)).find(None, "RS256") is None
     assert JwkSet(jwks(RSA, other)).find("2", "RS256") is not None
     assert JwkSet(jwks(RSA, other)).find("3", "RS256") is None
-    assert JwkSet(jwks(RSA, {**other, "kid": "1"})).find("1", "RS256") is None  # which one?
+    assert JwkSet(jwks(RSA, {**other, "kid": "1"})).find("1", "RS256") is None  # ambiguous
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_any_document_is_a_key_set_or_refused(document: bytes) -> None:
 
 
 class Server:
-    """Gives ``document``, or fails where that is an error."""
+    """Returns ``document``, or raises it if it is an exception."""
 
     def __init__(self, document: bytes | Exception) -> None:
         self.document = document
@@ -155,7 +155,7 @@ async def test_keys_are_fetched_on_demand_and_on_expiry() -> None:
     first = await keys.keys(0.0)
     assert await keys.keys(299.0) is first
     assert server.requests == 1
-    assert await keys.keys(300.0) is first  # the same document: what was checked by it still is
+    assert await keys.keys(300.0) is first  # an unchanged document keeps verified tokens valid
     assert server.requests == 2
     server.document = jwks(jwk(rsa_key("other"), kid="2"))
     changed = await keys.keys(600.0)
@@ -235,7 +235,7 @@ async def test_who_comes_while_keys_are_renewed_goes_on_with_the_old_ones() -> N
 
 
 async def test_a_cancelled_leading_fetch_still_serves_its_waiters() -> None:
-    """Else a client that comes and goes would ask as often as it likes."""
+    """Otherwise a client that reconnects could cause any number of fetches."""
     server = Server(jwks(RSA))
     server.gate = asyncio.Event()
     keys = source(server)
@@ -250,7 +250,7 @@ async def test_a_cancelled_leading_fetch_still_serves_its_waiters() -> None:
 
 
 async def test_waiters_for_a_slow_url_get_its_response() -> None:
-    """Not when it has been asked for each who waited, one after the other."""
+    """One fetch serves all waiting callers."""
     server = Server(AWAY)
     server.gate = asyncio.Event()
     keys = source(server)

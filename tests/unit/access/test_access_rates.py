@@ -1,4 +1,4 @@
-"""How often and how much: by a simulated clock."""
+"""Rate limits of requests and bytes, on a simulated clock."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_bytes_are_counted_and_what_is_larger_than_all_passes_alone() -> None:
     assert take(made, 0.0, size=60) == (RejectionReason.BYTES, pytest.approx(0.2))
     assert take(made, 0.0, size=40) is None
     assert take(made, 0.5, size=1000) == (RejectionReason.BYTES, pytest.approx(0.5))
-    assert take(made, 1.0, size=1000) is None  # it was empty
-    assert take(made, 10.0, size=1) is not None  # and is ten seconds' worth
+    assert take(made, 1.0, size=1000) is None  # the bucket was empty
+    assert take(made, 10.0, size=1) is not None  # and its rate allows ten seconds' worth
     assert take(made, 10.02, size=1) is None
 
 
@@ -75,7 +75,7 @@ def test_a_request_that_one_bucket_refuses_is_counted_by_none() -> None:
     assert take(made, 0.0, size=10) is None
     for _ in range(5):
         assert take(made, 0.0, size=1) == (RejectionReason.BYTES, pytest.approx(0.1))
-    assert take(made, 0.0, size=0) is None  # of the requests there was one left
+    assert take(made, 0.0, size=0) is None  # one request is left
     assert take(made, 0.0, size=0) == (RejectionReason.REQUESTS, pytest.approx(0.5))
 
 
@@ -145,7 +145,7 @@ def test_names_cannot_be_made_to_mean_anothers_bucket() -> None:
 def test_no_more_passes_in_any_time_than_the_burst_and_the_rate(
     steps: list[tuple[float, int]], amount: int, burst: int
 ) -> None:
-    """But for one request that is larger than the burst, which passed alone."""
+    """Except for a single request larger than the burst, which is allowed by itself."""
     buckets, now = LocalBuckets(), 0.0
     passed: list[tuple[float, int]] = []
     for step, cost in steps:

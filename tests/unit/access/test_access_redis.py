@@ -1,4 +1,4 @@
-"""Buckets in Redis: that its script counts as memory does, and what comes of it when it is away."""
+"""Buckets in Redis: its script counts as the buckets in memory do, and failures of Redis."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def nothing() -> None:
 
 
 async def test_it_counts_as_memory_does(client: Any) -> None:
-    """The rates are so slow that the time which a test takes does not matter."""
+    """The rates are too slow for the test's duration to matter."""
     store, memory = RedisRateStore(client, 5.0, CLOSED, nothing, LocalBuckets()), LocalBuckets()
     charges = [
         [BucketCharge("a", 1000.0, 3000.0)],
@@ -69,7 +69,7 @@ async def test_two_gateways_count_together_and_keys_end(client: Any) -> None:
 
 
 class Broken:
-    """A client whose script fails, until it does not."""
+    """A client whose script fails until it is restored."""
 
     def __init__(self, trouble: Exception | None) -> None:
         self.trouble = trouble

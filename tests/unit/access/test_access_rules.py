@@ -111,7 +111,7 @@ def test_what_tells_of_the_server_is_for_who_may_see_any_model() -> None:
 
 
 def test_a_model_without_a_name_is_no_server() -> None:
-    """The legacy API's message may leave the name out, and a route for any model takes that."""
+    """The legacy API's message may omit the name, which a route for any model accepts."""
     some, every = (
         [AccessRule(("*",), (models,), frozenset({"infer", "metadata"}))]
         for models in ("bert-*", "*")

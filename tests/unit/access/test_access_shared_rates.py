@@ -1,4 +1,4 @@
-"""Buckets of several processes: that they count as those of one do, and together."""
+"""Buckets shared by several processes count as those of one process do."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_full_table_evicts_the_bucket_that_empties_soonest(
     file: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buckets = SharedBuckets(file, b"")
-    # All in the last row, which begins so many before the end.
+    # All are in the last row.
     monkeypatch.setattr(SharedBuckets, "_hash", lambda _, name: int(name) * _ROW_COUNT - 1)
 
     def fill(name: int, cost: float) -> bool:

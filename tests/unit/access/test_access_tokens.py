@@ -1,4 +1,4 @@
-"""Tokens: which are believed, and which attacks are not."""
+"""Accepted tokens, and rejected attacks."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def unsigned(header: dict[str, Any], body: dict[str, Any], signature: bytes = b"
 
 
 def with_public_key_as_secret() -> str:
-    """Algorithm confusion: the public key, which everybody knows, as the secret of an HMAC."""
+    """Algorithm confusion: the public key as the secret of an HMAC."""
     header, body = {"alg": "HS256", "typ": "JWT", "kid": "1"}, claims()
     signed = unsigned(header, body)[:-1]
     mac = hmac.new(public_pem(rsa_key()), signed.encode(), hashlib.sha256).digest()
@@ -262,7 +262,7 @@ async def test_a_cached_token_still_expires() -> None:
     assert known.expires_at == int(now) - 8 + 10
     assert await taken(text, checks, known.expires_at - 0.1)
     before = dict(checks._cache)
-    await taken(text, checks, known.expires_at)  # read again, and judged by the clock there is
+    await taken(text, checks, known.expires_at)  # read again, and checked by the current time
     assert next(iter(checks._cache.values())) is not next(iter(before.values()))
 
 

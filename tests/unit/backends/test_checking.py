@@ -131,7 +131,7 @@ async def test_a_graphpipe_server_that_drops_the_check_gets_a_get_request() -> N
         (rpc(0, b"\x08\x02"), False),  # NOT_SERVING
         (rpc(0, b""), False),  # UNKNOWN
         (rpc(14, b""), False),
-        (rpc(12, b""), True),  # it has no question at all
+        (rpc(12, b""), True),  # no health service
     ],
 )
 async def test_a_grpc_server_without_server_ready_gets_a_health_check(

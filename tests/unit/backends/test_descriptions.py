@@ -1,4 +1,4 @@
-"""Descriptions of models by name and version, in bounded number."""
+"""Cached descriptions of models by name and version, in bounded number."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_each_version_is_described_for_a_minute() -> None:
 
 async def test_newer_and_doubt() -> None:
     server = Server()
-    server.descriptions.mark_doubtful("m", "")  # of what nothing is known there is nothing to doubt
+    server.descriptions.mark_doubtful("m", "")  # an unknown model has no entry to invalidate
     await server.get("m")
     server.now += 2
     await server.get("m", newer=True)

@@ -1,4 +1,4 @@
-"""Loops that look after endpoints."""
+"""Background tasks that check and resolve endpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names and addresses, and what is known of endpoints."""
+"""Names, addresses and states of endpoints."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def test_the_last_one_is_not_suspected() -> None:
 
 
 def test_who_is_ejected_by_a_check_is_back_by_checks() -> None:
-    """Even if more of what was under way breaks off afterwards."""
+    """Even if more requests in flight fail afterwards."""
     among, suspects = suspecting()
     endpoint = among.all_handles()[0]
     break_off(endpoint)

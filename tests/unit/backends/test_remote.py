@@ -1,4 +1,4 @@
-"""RemoteBackend with a transport and a codec that do what the test says."""
+"""RemoteBackend with a scripted transport and codec."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ async def test_the_profile_is_detected_once_for_all_waiting_requests() -> None:
 
 
 async def test_who_waits_for_the_profile_waits_no_longer_than_its_own_deadline() -> None:
-    """A server that does not answer must not have requests queue behind each other's timeouts."""
+    """Requests must not queue behind one another's timeouts if a server does not respond."""
     silent = asyncio.Event()
 
     class Silent(FakeUpstream):

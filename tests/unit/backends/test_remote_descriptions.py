@@ -45,7 +45,7 @@ def refusal(kind: Kind) -> GatewayError:
 
 
 class FakeCodec:
-    """Answers each kind of operation as ``answers`` says; ``refuses`` requests by a description."""
+    """Responds to each kind of operation from ``answers``; ``refuses`` rejects descriptions."""
 
     name = "fake"
     streaming_methods: frozenset[str] = frozenset()
@@ -153,7 +153,7 @@ async def test_metadata_that_tells_the_largest_batch_is_all_that_is_needed() -> 
 async def test_a_missing_configuration_is_no_error(
     monkeypatch: pytest.MonkeyPatch, kind: Kind, again: int
 ) -> None:
-    """It is believed for long only where it will last."""
+    """A missing description is cached only if the server is known not to support it."""
     monkeypatch.setattr(remote, "DOUBTFUL_SECONDS", 0.0)
     codec = FakeCodec()
     codec.answers[ModelConfigRequest] = refusal(kind)
@@ -211,7 +211,7 @@ async def test_only_codecs_that_need_descriptions_are_given_them() -> None:
 async def newer_after(
     codec: FakeCodec, made: RemoteBackend[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> ModelMetadata:
-    """Remember a description, let two seconds go by, and have the model replaced."""
+    """Cache a description, advance the clock by two seconds, and replace the model."""
     old = await made.describe("m", "", call())
     began = time.monotonic()
     for one in made._metadata_cache._entries.values():
@@ -225,7 +225,7 @@ async def newer_after(
 async def test_a_request_that_does_not_fit_is_tried_with_a_newer_description(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor is a model unavailable for a minute that its server has made ready."""
+    """A model that becomes ready must not stay unavailable for a minute."""
     codec = FakeCodec(described=True)
     codec.refusal = kind
     codec.refuses = codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
@@ -335,7 +335,7 @@ async def test_else_the_kind_of_server_tells(profile: Profile, expected: bool) -
 
 
 async def test_an_unprofiled_server_is_detected_only_for_classifications() -> None:
-    """Forwarding asks for the profile of each request: that must not wait for a server to say."""
+    """Pass-through reads the profile for each request and must not wait for a server."""
     codec = FakeCodec()
     made = backend(codec)
     assert await made.request_profile(call()) is GENERIC
@@ -396,7 +396,7 @@ async def test_what_does_not_fit_a_declared_model_is_refused_at_once() -> None:
 
 
 class Rephrased(FakeCodec):
-    """Another way to ask anything but inferences, which is answered by ``second``."""
+    """A second upstream for everything but inferences, which returns ``second``."""
 
     def __init__(self) -> None:
         super().__init__(described=True)

@@ -1,4 +1,4 @@
-"""One operation on every endpoint, with one answer."""
+"""One operation on every endpoint, with one combined response."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class FakeCodec:
 
 
 class FakeUpstream:
-    """Responds for each endpoint as scripted, else with success. All are called at once."""
+    """Responds for each endpoint as scripted, else with success, concurrently."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
@@ -186,7 +186,7 @@ async def test_what_was_known_of_a_changed_model_is_forgotten(
     made = backend(upstream, 1)
 
     async def described(model: str, version: str) -> int:
-        """How many questions that took."""
+        """Return the number of requests."""
         before = len(upstream.sent)
         await made.describe(model, version, call())
         return len(upstream.sent) - before

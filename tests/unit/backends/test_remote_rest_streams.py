@@ -1,4 +1,4 @@
-"""RemoteBackend's streams over V2 REST: which server is asked for one, and how."""
+"""RemoteBackend's streams over V2 REST: which server gets a streaming request, and how."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INFERRED = {
 
 
 class Upstream:
-    """A Triton whose model is ``decoupled``; a stream gives what the test says."""
+    """A Triton whose model is ``decoupled``, with a scripted stream."""
 
     def __init__(self, *given: Any, decoupled: bool = True) -> None:
         self.given = given

@@ -1,4 +1,4 @@
-"""RemoteBackend's streams, with an upstream that does what the test says."""
+"""RemoteBackend's streams, with a scripted upstream."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def answer(number: str) -> RpcResponse:
 
 
 class Upstream:
-    """Gives each call the next of ``scripts``: what to give, raise, or (a number) wait for. Unary
-    calls are answered by method, as ``descriptions`` says."""
+    """Runs the next of ``scripts`` for each call: yield a response, raise, or (a number) wait.
+    Unary calls get ``descriptions`` by method."""
 
     def __init__(
         self, *scripts: list[Any], descriptions: dict[str, RpcResponse] | None = None
@@ -72,7 +72,7 @@ class Upstream:
 
 
 class UnaryUpstream:
-    """Has no streams."""
+    """An upstream without streams."""
 
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
         return answer("unary")

@@ -1,4 +1,4 @@
-"""What is tried again, where, how often and when; over a transport that does what the test says."""
+"""Retries: their conditions, endpoints, number and delays, with a scripted transport."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ A, B, C = Endpoint("a", 1), Endpoint("b", 2), Endpoint("c", 3)
 OK, DECLINES, REFUSES = RpcResponse(), RpcResponse(code=14, details="not now"), RpcResponse(code=3)
 IDEMPOTENT = RetryPolicy(is_idempotent=True)
 Answer = RpcResponse | Kind | float
-"""What is answered, raised, or how many seconds it takes to say OK."""
+"""A response, an exception to raise, or the seconds after which to return OK."""
 
 
 class FakeUpstream:
-    """Answers in turn, then OK."""
+    """Returns its outcomes in order, then OK."""
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers)
@@ -124,7 +124,7 @@ class Harness:
 
 @pytest.fixture(autouse=True)
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """After how many tries there was a back-off, which takes no time here."""
+    """Record the retries with a back-off, which takes no time here."""
     waited: list[int] = []
 
     def backoff(tries: int) -> float:
@@ -466,7 +466,7 @@ async def test_a_caller_cancelled_in_the_queue_takes_no_slot() -> None:
     )
     await until(lambda: harness.counters.queued == 2)
     second.cancel()
-    first.cancel()  # its place goes to the second, which is just going away, and on to the third
+    first.cancel()  # its slot goes to the second, which is being cancelled, and on to the third
     await asyncio.gather(first, second, return_exceptions=True)
     assert await third is OK
     assert await harness.sending.infer(RpcRequest("/x"), call()) is OK
@@ -499,5 +499,5 @@ async def test_a_hedge_takes_a_slot_or_is_not_sent() -> None:
     harness = Harness(SLOW, positions=(2, 0))
     assert await harness.ask(hedging(after_seconds=0.01)) is OK
     assert harness.upstream.requests == ["a", "b"]
-    for _ in range(3):  # both places are free again
+    for _ in range(3):  # both slots are free again
         assert await harness.ask(hedging(after_seconds=1.0)) is OK

@@ -1,4 +1,4 @@
-"""One asks, the others wait; what is learnt is believed for a while."""
+"""One caller fetches, the others wait; the result is cached for a while."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def call(seconds: float = 60.0) -> RequestContext:
 
 
 class Message:
-    """Stands for a long one."""
+    """Replaces a long fetch."""
 
 
 class Server:
-    """Answers 1, 2, 3 … when it is let, each for ``lifetime`` seconds; its clock stands still."""
+    """Returns 1, 2, 3 … when released, each valid for ``lifetime`` seconds. Its clock is fixed."""
 
     def __init__(self, lifetime: float = 60.0) -> None:
         self.now = 100.0
@@ -51,7 +51,7 @@ class Server:
 
 
 async def run_pending() -> None:
-    """Let every task run until it waits."""
+    """Run every task until it waits."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -219,14 +219,14 @@ async def test_all_who_want_it_newer_share_one_question() -> None:
     server.open.clear()
     waiting = [server.get(newer=True) for _ in range(5)]
     await run_pending()
-    server.now += 10  # it takes its time
+    server.now += 10  # the fetch takes a while
     server.open.set()
     assert await asyncio.gather(*waiting) == [2] * 5
     assert server.requests == 2
 
 
 async def test_an_old_pending_fetch_does_not_count_as_newer() -> None:
-    """An answer on its way tells of the time when it was asked for."""
+    """A result is as old as the start of its fetch."""
     server = Server()
     server.open.clear()
     first = server.get()

@@ -1,4 +1,4 @@
-"""Results without a run."""
+"""Benchmark results without a run."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ def runs(
     cpus: Sequence[float] = (),
     times: Sequence[float] = (),
 ) -> Runs:
-    """A round for each of the given requests/s, proxy CPU or times."""
+    """Return a round for each of the given requests/s, CPU values of the proxy, or times."""
     return Runs(
         name,
         engine,

@@ -15,7 +15,7 @@ def test_a_closed_loop_counts_from_where_requests_began() -> None:
 
 
 def test_a_request_that_was_held_back_counts_from_its_appointed_time() -> None:
-    # 100/s: due at 0, 10, 20 and 30 ms. The first takes 25 ms, so two others begin late.
+    # 100/s: due at 0, 10, 20 and 30 ms. The first takes 25 ms, so two others start late.
     times = [(0, 25_000), (25_000, 26_000), (26_000, 27_000), (30_000, 31_000)]
     assert waited(times, 100) == [25.0, 16.0, 7.0, 1.0]
 

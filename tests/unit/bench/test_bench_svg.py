@@ -27,7 +27,7 @@ def test_a_chart_is_a_document_that_stays_in_its_frame() -> None:
 def test_both_grounds_have_colours() -> None:
     drawn = chart("t", Axis("", [(0, ""), (1, "")]), Axis("", [(0, ""), (1, "")]), [])
     assert "prefers-color-scheme: dark" in drawn
-    assert not re.search(r"<rect", drawn)  # the page's own ground shows
+    assert not re.search(r"<rect", drawn)  # the page's background is visible
 
 
 def test_decades_hold_all_values() -> None:

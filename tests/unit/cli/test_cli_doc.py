@@ -1,4 +1,4 @@
-"""docs/cli.md tells of every command, option, exit code and signal, as the parser has them."""
+"""docs/cli.md has every command, option, exit code and signal of the parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""infergate routes, backends and health, of an admin port that tells what it is told to."""
+"""infergate routes, backends and health with a scripted admin port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocols of this version, without their codecs: the schema only asks who carries."""
+"""The protocols of this version without their codecs, of which the schema uses only the options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The section ``access``: files it names, and what it never repeats."""
+"""The section ``access``: the files that it names, and the secrets that errors must not contain."""
 
 from __future__ import annotations
 

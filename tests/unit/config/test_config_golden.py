@@ -35,7 +35,7 @@ def stems(kind: str) -> list[str]:
 
 
 def as_json(config: Config) -> dict[str, Any]:
-    """Everything that the rest of infergate takes from a Config."""
+    """Return everything that the rest of infergate reads from a Config."""
     return {
         "listeners": {name: str(each) for name, each in compiled.addresses(config).items()},
         "bound_listeners": {

@@ -167,7 +167,7 @@ def test_any_value_is_accepted_or_rejected_with_a_clear_message(
                 here = here[step]
             here[path[-1]] = value
         except (TypeError, IndexError, KeyError):
-            continue  # an earlier change took it away
+            continue  # removed by an earlier change
     text = yaml.safe_dump(data, sort_keys=False)
     try:
         config = parse(text, "f", {})

@@ -173,7 +173,7 @@ def test_any_text_is_data_or_mistakes(text: str) -> None:
 
 
 def outcome(text: str) -> str:
-    """The result or the error. Any other exception fails the test."""
+    """Return the result or the error. Any other exception fails the test."""
     try:
         return repr(source.parse(text, "f", {}).lines)
     except ConfigError as error:

@@ -131,7 +131,7 @@ def test_any_url_parses_or_is_a_value_error(text: str) -> None:
 
 
 def outcome(parse: Any, value: Any) -> str:
-    """The result or the error as text. Any other exception fails the test."""
+    """Return the result or the error as text. Any other exception fails the test."""
     try:
         return repr(parse(value))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Shapes and data that disagree are refused with an error that names the tensor."""
+"""Shapes that contradict the data are rejected with an error that names the tensor."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Each configuration under deploy/ is one, and fits what is deployed around it."""
+"""The configurations under deploy/ are valid and fit the manifests around them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONFIGS = [
 WORKER_BYTES = 100 * 2**20
 """Generous bounds for an idle process."""
 AFTERWARDS = 10
-"""Seconds beside those of the drain: 5 for the last spans or a worker that hangs, and a few."""
+"""Seconds in addition to the drain: 5 for the last spans or a hanging worker, and a few more."""
 
 Manifest = dict[str, Any]
 
@@ -52,7 +52,7 @@ def test_the_environment_moves_listeners(name: str) -> None:
 
 
 def needed(config: Config) -> int:
-    """Bytes of memory for all that may be under way: three times the tensors, at most."""
+    """Return the maximum memory of requests in flight in bytes: three times their tensors."""
     processes = config.workers * (1 + config.helpers) + (config.workers > 1)
     under_way = compiled.limits(config).in_flight_bytes * config.workers
     return 3 * under_way + processes * WORKER_BYTES
@@ -68,7 +68,7 @@ def test_none_is_forgotten() -> None:
 
 @cache
 def built(overlay: str) -> tuple[Manifest, ...]:
-    """The rendered manifests. Skips the test without kubectl."""
+    """Return the rendered manifests. Skips the test without kubectl."""
     if shutil.which("kubectl") is None:
         pytest.skip("needs kubectl, which has kustomize in it")
     argv = ["kubectl", "kustomize", str(KUBERNETES / overlay)]
@@ -137,11 +137,11 @@ def test_ports_are_the_listeners(overlay: str) -> None:
 def test_probes_are_wired_to_the_drain(overlay: str) -> None:
     container, drain = gateway(overlay), config_of(overlay).drain
     paths = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("liveness", "startup")}
-    assert set(paths.values()) == {"/healthz"}  # a drain or a dead backend must not kill it
+    assert set(paths.values()) == {"/healthz"}  # a drain or a dead backend must not cause a restart
     readiness = container["readinessProbe"]
     assert readiness["httpGet"] == {"path": "/readyz", "port": "admin"}
     seen = readiness["periodSeconds"] * readiness["failureThreshold"] + readiness["timeoutSeconds"]
-    assert drain.delay > seen  # the endpoints know before the port closes
+    assert drain.delay > seen  # endpoints are updated before the port closes
     assert (
         pod(overlay)["spec"]["terminationGracePeriodSeconds"]
         >= drain.delay + drain.timeout + AFTERWARDS
@@ -225,11 +225,15 @@ def test_the_sidecars_configuration_is_taken_where_it_is() -> None:
 def test_the_fleet_belongs_together() -> None:
     labels = pod("fleet")["metadata"]["labels"]
     deployment = the("fleet", "Deployment")
-    assert "replicas" not in deployment["spec"]  # or each apply would undo the autoscaler's
+    assert (
+        "replicas" not in deployment["spec"]
+    )  # otherwise each apply would undo the autoscaler's changes
     scaler = the("fleet", "HorizontalPodAutoscaler")["spec"]
     assert scaler["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
     assert scaler["minReplicas"] >= 2
-    assert gateway("fleet")["resources"]["requests"]["cpu"]  # what a share of CPU is a share of
+    assert gateway("fleet")["resources"]["requests"][
+        "cpu"
+    ]  # a share of CPU refers to the requested CPU
     budget = the("fleet", "PodDisruptionBudget")["spec"]
     assert budget["selector"]["matchLabels"] == labels
     assert budget["maxUnavailable"] < scaler["minReplicas"]
@@ -242,7 +246,7 @@ def test_the_fleet_finds_its_servers_and_is_found() -> None:
     (backend,) = config_of("fleet").backends.values()
     (endpoint,) = compiled.endpoints(backend)
     headless = services[endpoint.host]
-    assert headless["clusterIP"] == "None"  # a name with an address for each pod
+    assert headless["clusterIP"] == "None"  # a name with one address per pod
     assert endpoint.port in {each["port"] for each in headless["ports"]}
     allowed = the("fleet", "NetworkPolicy")["spec"]["egress"][-1]["to"][0]["podSelector"]
     assert allowed["matchLabels"] == headless["selector"]
@@ -260,7 +264,9 @@ def test_prometheus_finds_each_gateway_once() -> None:
         and endpoint["port"] in {port["name"] for port in each["spec"]["ports"]}
     ]
     assert matching == ["infergate-pods"]
-    assert pod("fleet")["metadata"]["labels"][monitor["jobLabel"]] == "infergate"  # the rules' job
+    assert (
+        pod("fleet")["metadata"]["labels"][monitor["jobLabel"]] == "infergate"
+    )  # left to the rules
 
 
 # ---- docker, compose, systemd --------------------------------------------------------------------
@@ -275,7 +281,7 @@ def instructions(name: str) -> Iterator[str]:
 
 
 def sent() -> set[str]:
-    """The files that .dockerignore admits, as paths from the project's folder."""
+    """Return the files that .dockerignore includes, relative to the project's folder."""
     lines = (PROJECT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     assert "*" in lines  # nothing else
     return {line[1:] for line in lines if line.startswith("!")}
@@ -331,7 +337,7 @@ def test_compose_gives_the_gateway_what_its_configuration_needs() -> None:
 def test_compose_observes_the_gateway_by_the_files_for_all() -> None:
     scraped = yaml.safe_load((DEPLOY / "docker" / "prometheus.yaml").read_text())
     (job,) = scraped["scrape_configs"]
-    assert job["job_name"] == "infergate"  # the rules' job
+    assert job["job_name"] == "infergate"  # left to the rules
     assert job["static_configs"] == [{"targets": ["infergate:8002"]}]
 
 
@@ -346,4 +352,4 @@ def test_systemd_waits_for_the_drain() -> None:
     drain = type(config.drain)()
     assert int(settings["TimeoutStopSec"]) >= drain.delay + drain.timeout + AFTERWARDS
     assert int(settings["LimitNOFILE"]) * 3 / 4 > compiled.limits(config).connections
-    assert settings["RestartPreventExitStatus"] == "2"  # as cli says of a wrong configuration
+    assert settings["RestartPreventExitStatus"] == "2"  # the exit code of a wrong configuration

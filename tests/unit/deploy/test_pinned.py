@@ -1,4 +1,4 @@
-"""What is pinned for the image fits what the project asks for, and releases bear one number."""
+"""The image's pinned packages satisfy pyproject.toml, and all version numbers agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callers of a gateway see and change only what they may, whatever the request summary says."""
+"""Callers of a gateway see and change only what they may, whatever the request summary contains."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -106,7 +106,7 @@ async def test_permitted_operations_are_performed() -> None:
 
 
 async def test_an_inference_is_authorized_after_it_was_read() -> None:
-    """The authorizer may have read another model name from the summary than the message has."""
+    """The summary may contain another model name than the message."""
     memory = Memory("b")
     made, context = gateway(memory), caller(of("m", "infer"))
     bound = made.bind("secret", "", context)

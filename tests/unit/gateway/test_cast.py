@@ -1,4 +1,4 @@
-"""Casts of datatypes that the protocol of one side cannot carry."""
+"""Casts of datatypes that the protocol of one side does not support."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ MODEL = ModelMetadata(
 
 
 class Lacking(Memory):
-    """A backend whose protocol has neither BOOL nor BF16."""
+    """A backend whose protocol supports neither BOOL nor BF16."""
 
     datatypes = frozenset(Datatype) - LACKED
 
@@ -46,7 +46,7 @@ def through(backend: Memory, casts: Any = CASTS, declared: Any = None, **rewrite
 
 
 def lacking() -> RequestContext:
-    """A context of a client whose protocol has neither."""
+    """A context of a client whose protocol supports neither BOOL nor BF16."""
     made = new_context()
     made.unsupported_datatypes, made.record.protocol = LACKED, "pipe"
     return made

@@ -1,4 +1,4 @@
-"""Model configurations: the server's own with the client's names, or made from metadata."""
+"""Model configurations: the server's own with the client's names, or built from metadata."""
 
 from dataclasses import replace
 from typing import Any

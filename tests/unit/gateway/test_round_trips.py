@@ -1,7 +1,7 @@
-"""The losses of an inference on its way through each protocol, as docs/fidelity-*.md documents it.
+"""The losses of an inference in each protocol, as documented in docs/fidelity-*.md.
 
-That everything else arrives unchanged is tested with generated messages, protocol by protocol, in
-the contract tests of tests/unit/codecs.
+The contract tests of tests/unit/codecs test with generated messages, protocol by protocol, that
+everything else arrives unchanged.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Inferences of a route that go to other backends than its own: splits, fallbacks, mirrors."""
+"""Inferences that use other backends than the route's own: splits, fallbacks, mirrors."""
 
 import asyncio
 from collections import Counter
@@ -240,7 +240,7 @@ async def test_no_more_copies_than_there_may_be() -> None:
     mirror.let.set()
     await until(lambda: harness.counters.mirrored == {"dropped": 3, "ok": 2})
     await harness.ask()
-    await until(lambda: len(mirror.requests) == 4)  # each is recorded twice by then
+    await until(lambda: len(mirror.requests) == 4)  # by then, each is recorded twice
 
 
 async def test_copies_hold_no_more_memory_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A scrape has the text that the library would write, and comes in pieces."""
+"""A scrape has the text that the library would write, and is generated in pieces."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def busy(routes: int) -> Metrics:
 
 
 def without_process(expected: tuple[str, str]) -> tuple[str, list[str]]:
-    """Its CPU time goes on."""
+    """Its CPU time increases."""
     content_type, body = expected
     return content_type, [line for line in body.splitlines() if "process_" not in line]
 
@@ -167,7 +167,7 @@ def test_what_comes_in_pieces_from_another_process_is_the_same(accept: str) -> N
 
 
 class Beat:
-    """Counts how often the loop turns."""
+    """Count the iterations of the event loop."""
 
     def __init__(self) -> None:
         self.loop_runs = 0
@@ -182,7 +182,7 @@ class Beat:
 
 
 async def scraped(metrics: Metrics, method: str = "GET") -> tuple[list[bytes], list[int]]:
-    """The pieces of an answer, and how often the loop had turned when each was there."""
+    """Return the pieces of a scrape, and the count of loop iterations at each of them."""
 
     async def ready() -> bool:
         return True
@@ -201,11 +201,11 @@ async def scraped(metrics: Metrics, method: str = "GET") -> tuple[list[bytes], l
 
 
 async def test_whoever_waits_has_a_turn_between_two_pieces_of_a_scrape() -> None:
-    """However many routes there are: no piece is longer than another."""
+    """No piece is longer than another, however many routes there are."""
     made: list[int] = []
 
     class Watched(Metrics):
-        """Tells how much was made of it."""
+        """Counts the generated samples."""
 
         def text(self) -> bytes:
             raise AssertionError("it is never made at once")

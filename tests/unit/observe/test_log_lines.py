@@ -1,4 +1,4 @@
-"""Lines of the audit, of warnings and of bugs, in both forms."""
+"""Lines of the audit log, of warnings and of bugs, in both formats."""
 
 from __future__ import annotations
 

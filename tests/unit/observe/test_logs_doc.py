@@ -1,4 +1,4 @@
-"""docs/logs.md lists the events and outcomes that lines of the log tell, and each line has one."""
+"""docs/logs.md lists the events and outcomes of the log, and each of them occurs."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def rows(heading: str) -> list[list[str]]:
 
 @functools.cache
 def lines() -> list[tuple[str, str, list[str]]]:
-    """The log events of the whole package."""
+    """Return the log events of the whole package."""
     return list(_lines())
 
 
 def _lines() -> Iterator[tuple[str, str, list[str]]]:
-    """Each call of a logger in the package: where, its level, and the events it may tell of."""
+    """Return each logger call in the package: its position, level and possible events."""
     for path in sorted(ROOT.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
@@ -47,7 +47,7 @@ def _lines() -> Iterator[tuple[str, str, list[str]]]:
                     }
                     logged = [getattr(log_events, n, None) for n in names if n.isupper()]
                     events = [each["event"] for each in logged if each is not None]
-                    if not events and names == {"fields"}:  # made a line before
+                    if not events and names == {"fields"}:  # formatted earlier
                         events = ["audit"]
                     yield f"{path.relative_to(ROOT)}:{node.lineno}", LEVELS[level], events
 

@@ -39,7 +39,7 @@ def documented() -> dict[str, Reported]:
 
 
 def labels_of(collector: Collector, family: Metric) -> frozenset[str]:
-    """Told also of a family that has no series yet."""
+    """Includes families that have no series yet."""
     named = getattr(family, "labels", ()) or getattr(collector, "_labelnames", ())
     found = {name for sample in family.samples for name in sample.labels} - {"le"}
     assert not named or found <= set(named)
@@ -47,7 +47,7 @@ def labels_of(collector: Collector, family: Metric) -> frozenset[str]:
 
 
 def unit_of(family: Metric) -> str:
-    """Counters of the library's own process collector tell none."""
+    """The library's own process collector does not describe its counters."""
     if family.unit:
         return family.unit
     end = family.name.rpartition("_")[2]
@@ -66,7 +66,7 @@ def exported(metrics: Metrics) -> dict[str, Reported]:
 
 
 async def all_exported() -> dict[str, Reported]:
-    """The metrics of a supervisor: those of one process, and its own."""
+    """Return the metrics of a supervisor: those of one process, and its own."""
     supervisor = Supervisor(Config.default().model_copy(update={"workers": 2}), ConfigHistory())
     try:
         return exported(supervisor._metrics)

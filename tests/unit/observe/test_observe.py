@@ -158,7 +158,7 @@ def test_no_model_name_can_forge_a_line(form: str) -> None:
 
 
 HIDING = "a\x7fb\x85c\u2028d\u202ee\u2066f\x1bg"
-"""Characters that end lines, or hide and turn round what is read."""
+"""Characters that end lines, or hide or reorder text."""
 
 
 @pytest.mark.parametrize("form", ["json", "text"])

@@ -1,4 +1,4 @@
-"""Metrics of several processes as one."""
+"""Metrics of several processes, combined."""
 
 from __future__ import annotations
 

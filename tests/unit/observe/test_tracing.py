@@ -1,4 +1,4 @@
-"""Traces of requests through two gateways in this process, one behind the other."""
+"""Traces of requests through two gateways in this process, one in front of the other."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ QUIET = {"log": {"access": False}, "helpers": 0, "tracing": {"enabled": True}}
 
 
 class Spans:
-    """The exported spans."""
+    """Return the exported spans."""
 
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()
@@ -56,7 +56,7 @@ class Spans:
         return list(self.exporter.get_finished_spans())
 
     def below(self, parent: str) -> list[ReadableSpan]:
-        """The children of the span with this id."""
+        """Return the children of the span with this ID."""
         return [
             each
             for each in self.all()
@@ -64,7 +64,7 @@ class Spans:
         ]
 
     def one(self, parent: str, name: str) -> ReadableSpan:
-        """The one child of that whose name begins so."""
+        """Return the only child whose name begins so."""
         found = [each for each in self.below(parent) if each.name.startswith(name)]
         assert len(found) == 1, [each.name for each in self.below(parent)]
         return found[0]
@@ -108,7 +108,7 @@ def path(protocol: str, model: str) -> str:
 
 
 def in_front(other: RunningGateway, **backend: Any) -> dict[str, Any]:
-    """One backend of each protocol, all at ``other``."""
+    """A backend of each protocol, all at ``other``."""
     ports = {name: server.address for name, server in other.listeners.items()}
     backends: dict[str, Any] = {}
     for protocol in PROTOCOLS:
@@ -157,7 +157,7 @@ async def infer(gateway: RunningGateway, protocol: str, model: str, **headers: s
 
 
 async def request_of(spans: Spans, operation: str, parent: str = PARENT) -> ReadableSpan:
-    """The request span of an inference, which ends a moment after its answer is there."""
+    """Return the request span of an inference. It ends just after the response."""
     async with asyncio.timeout(20):
         while not (found := [s for s in spans.below(parent) if s.name.startswith(operation)]):  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0)
@@ -225,7 +225,7 @@ def events(span: ReadableSpan) -> list[tuple[str, object, object]]:
 
 
 async def repeated(gateway: RunningGateway, protocol: str, times: int, **headers: str) -> int:
-    """How many answers a stream gets that wants so many."""
+    """Return the number of responses that a stream receives."""
     numbers = (
         tensor_from_array("IN", Datatype.INT32, np.arange(times, dtype=np.int32)),
         tensor_from_array("DELAY", Datatype.UINT32, np.zeros(times, np.uint32)),
@@ -315,7 +315,7 @@ UNSAMPLED = HEADERS["traceparent"][:-1] + "0"
 
 
 async def test_a_trace_that_is_not_sampled_goes_on_so(spans: Spans) -> None:
-    """Without a trace header, the second gateway would start and sample a trace of its own."""
+    """Without a trace header, the second gateway would start and sample a new trace."""
     async with AsyncExitStack() as stack:
         other = await stack.enter_async_context(running(behind()))
         gateway = await stack.enter_async_context(running(in_front(other)))

@@ -1,4 +1,4 @@
-"""The choice of the endpoint that keeps a sequence."""
+"""The endpoint that owns a sequence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Server(NamedTuple):
 
 
 class Those:
-    """Sequences among servers of some names."""
+    """Count sequences by owner."""
 
     def __init__(self, names: list[str], weights: dict[str, float] | None = None) -> None:
         self.servers = [Server(name.encode(), (weights or {}).get(name, 1.0)) for name in names]
@@ -37,7 +37,7 @@ SEQUENCES = [SequenceKey("m", number) for number in range(1, 2001)]
 
 
 def test_every_process_and_every_release_decides_alike() -> None:
-    """The numbers are those of the first release: other gateways may still run it."""
+    """The numbers are those of the first release, which other gateways may still run."""
     result = [rendezvous(NAMES).keeper(each) for each in SEQUENCES[:8]]
     assert [NAMES.index(name) for name in result] == [0, 3, 4, 1, 4, 2, 3, 4]
     assert rendezvous(NAMES).keeper(SequenceKey("modèle", "séquence")) == NAMES[0]

@@ -1,4 +1,4 @@
-"""How long to wait before another try."""
+"""The delay before a retry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How policies spread requests, with chance of a known seed."""
+"""How policies spread requests, with a seeded random generator."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def table(*weights: float) -> CandidateTable[Server]:
 def counts(
     policy: BalancingPolicy[Server], among: CandidateTable[Server], times: int = 7000
 ) -> list[float]:
-    """The share of each of ``times`` requests that end at once."""
+    """Return each endpoint's share of ``times`` requests that end immediately."""
     chosen = Counter(policy.pick(among, "").name for _ in range(times))
     return [chosen[each.name] / times for each in among.members]
 
@@ -104,8 +104,8 @@ def test_requests_under_way_count_for_the_weight() -> None:
 
 
 def test_two_choices_keep_the_longest_queue_short() -> None:
-    """Requests come and none ends: with one choice at random the longest of 100 queues of 100 on
-    average has about 125."""
+    """Requests start and none ends: with one random choice, the longest of 100 queues of 100 on
+    average would have about 125."""
     members = servers(*[1.0] * 100)
     policy = LeastRequest[Server](chance().random)
     among = CandidateTable(members)

@@ -1,4 +1,4 @@
-"""How many tries beyond the first there may be at once."""
+"""The retry budget: how many concurrent retries are allowed."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_never_more_than_its_share(percent: int, minimum: int, requests: int) ->
 
 
 def test_an_outage_is_sent_little_more_than_what_comes() -> None:
-    """A simulation: 200 requests a second for ten seconds to a backend that fails each try after
-    half a second, with three tries beyond the first. Without a budget it would be sent four times
-    as many."""
+    """A simulation: 200 requests a second for ten seconds to a backend that fails each attempt
+    after half a second, with three retries each. Without a budget it would get four times as
+    many."""
     chance = random.Random(7)
     budget = RetryBudget()
     events = [(chance.uniform(0, 10), 0) for _ in range(2000)]
     events.sort()
-    over: list[tuple[float, int]] = []  # when a try ends, and how many there were of its request
+    over: list[tuple[float, int]] = []  # when an attempt ends, and how many its request had
     sent = 0
     while events or over:
         now, tries = min(events[:1] + over)

@@ -47,7 +47,7 @@ def shares(among: Cluster[ClusterMember], now: float, times: int = 2000) -> list
 
 
 def fail(among: Cluster[ClusterMember], member: ClusterMember, now: float, times: int = 5) -> bool:
-    """Whether the last of so many failures ejects ``member``."""
+    """Record ``times`` failures; return whether the last one ejected ``member``."""
     ejected = False
     for _ in range(times):
         member.active += 1

@@ -1,4 +1,4 @@
-"""Who is served, who waits and who is refused."""
+"""The fair concurrency limit: served, waiting and rejected requests."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_queue_of_no_length_refuses_at_once() -> None:
 
 
 class Kept(RuleBasedStateMachine):
-    """Any order of what can happen, beside the plainest model of it."""
+    """Any order of events gives the same result as a simple reference model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,8 +122,8 @@ TestKept.settings = settings(max_examples=examples(50), stateful_step_count=30)
 @settings(max_examples=examples(10))
 @given(st.integers(1, 20), st.integers(0, 50), st.integers(0, 2**32))
 def test_a_simulation_of_too_many(maximum: int, max_waiting: int, seed: int) -> None:
-    """Five hundred come within ten seconds, each is served for up to a second and waits for up to
-    two: everyone is served, gives up or is refused, and no place is lost."""
+    """Five hundred requests arrive within ten seconds; each takes up to a second and waits for up
+    to two. Every request is served, times out or is rejected, and no slot is lost."""
     chance = random.Random(seed)
     limit: ConcurrencyLimit[int] = ConcurrencyLimit(maximum, max_waiting)
     came = sorted(chance.uniform(0, 10) for _ in range(500))

@@ -1,4 +1,4 @@
-"""Rise and fall."""
+"""The number of checks that mark an endpoint up or down."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from infergate.routing.health import EndpointHealth
 
 
 def record_checks(health: EndpointHealth, checks: str) -> str:
-    """After each of ``checks`` (``+`` well, ``-`` not) whether it is up."""
+    """Return whether the endpoint is up after each of ``checks`` (``+`` success, ``-`` failure)."""
     up = []
     for each in checks:
         health.record_check(succeeded=each == "+")

@@ -1,4 +1,4 @@
-"""Clients' names of what backends call otherwise."""
+"""The clients' names of renamed models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from infergate.routing.table import Rewrite, Route
         ("exact", "real", "exact", None),
         ("exact", "", "exact", "exact"),
         ("glob-*", "", "glob-1", "glob-1"),
-        # of these it is unknown
+        # unknown
         (r"/x-(.+)/", r"\1\1", "aa", None),
         (r"/x-(.+)/", r"\g<0>", "x-a", None),
         (r"/x-(.+)-(.+)/", r"\1", "a", None),

@@ -1,4 +1,4 @@
-"""How long answers take, as a percentile of the last ones."""
+"""Percentiles of the last response times."""
 
 from __future__ import annotations
 

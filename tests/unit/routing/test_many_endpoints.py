@@ -1,5 +1,7 @@
-"""A simulation: 100 endpoints, some dead, some slow, some that come and go, three gateways that do
-not know of each other. Time is a number here, and chance has a seed."""
+"""A simulation of 100 endpoints, some dead, slow or restarting, and of three independent gateways.
+
+Time is a number here, and the random generator has a seed.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,14 @@ from infergate.routing.health import EndpointHealth
 
 COUNT = 100
 RATE = 150.0
-"""Requests a second, of each gateway."""
+"""Requests per second of each gateway."""
 ATTEMPTS = 2
 
 
 @dataclass
 class World:
-    """``is_up`` tells of an endpoint and a time whether it serves; ``seconds`` how long that takes
-    it. ``checked``: gateways ask every 5 s; else they learn by requests alone."""
+    """``is_up`` and ``seconds`` describe the state and the latency of an endpoint at a time. With
+    ``checked``, gateways check every 5 s; otherwise only requests reveal failures."""
 
     is_up: Callable[[int, float], bool]
     seconds: Callable[[int], float] = lambda _: 0.02
@@ -38,9 +40,9 @@ class World:
         self.clusters = [self._cluster(random.Random(i).random) for i in range(self.gateways)]
         self.requests: Counter[int] = Counter()
         self.refused: Counter[int] = Counter()
-        """Attempts that met a dead endpoint, by whole second."""
+        """Attempts on a dead endpoint, by whole second."""
         self.lost: Counter[int] = Counter()
-        """Requests all attempts of which did."""
+        """Requests whose attempts all failed."""
         self.request_count = 0
 
     def _cluster(self, chance: Callable[[], float]) -> Cluster[ClusterMember]:
@@ -124,7 +126,7 @@ def test_without_checks_failures_alone_let_a_tenth_alone() -> None:
 
 
 def test_slow_endpoints_get_fewer_requests() -> None:
-    """Ten endpoints take 150 times as long: they get as many requests as they can serve, not a
+    """Ten slow endpoints (150 times the latency) get as many requests as they can serve, not a
     tenth of all."""
     world = World(lambda number, now: True, lambda number: 3.0 if number < 10 else 0.02)
     world.run(20.0)
@@ -132,7 +134,7 @@ def test_slow_endpoints_get_fewer_requests() -> None:
 
 
 def test_flapping_loses_little_and_all_take_part_again() -> None:
-    """Thirty come and go, each in its own time of about ten seconds."""
+    """Thirty endpoints restart, each with its own period of about ten seconds."""
 
     def is_up(number: int, now: float) -> bool:
         if number >= 30 or now > 60.0:
@@ -161,7 +163,7 @@ def test_all_down_and_back_none_is_forgotten() -> None:
 
 
 def test_who_comes_back_is_not_run_over() -> None:
-    """A hundredth of all comes back: in its first second it gets much less than its share."""
+    """A recovered endpoint gets much less than its share in its first second."""
     world = World(lambda number, now: number > 0 or now > 30.0)
     world.run(30.0)
     for among in world.clusters:

@@ -165,5 +165,5 @@ def scan(routes: list[Route], model: str, version: str) -> Route | None:
 @given(ROUTES, st.lists(st.tuples(NAMES, st.sampled_from(["", "1", "2", "3"])), max_size=12))
 def test_find_is_a_scan_from_the_top(routes: list[Route], requests: list[tuple[str, str]]) -> None:
     routing = RouteTable(routes)
-    for model, version in requests + requests:  # the second time from memory
+    for model, version in requests + requests:  # the second time from the cache
         assert routing.find(model, version) is scan(routes, model, version)

@@ -173,7 +173,7 @@ async def test_what_was_counted_stays_where_rates_do(tmp_path: Path) -> None:
 async def test_the_worker_group_selects_the_memory_of_rate_buckets(
     tmp_path: Path, unused_tcp_port: int
 ) -> None:
-    """Also while Redis is away: it is where all workers count."""
+    """Even while Redis is unavailable, because all workers then count in it."""
     ours: dict[bytes, LocalBuckets] = {}
     group = WorkerGroup(rate_buckets=lambda rates: ours.setdefault(rates, LocalBuckets()))
     away = f"  redis: {{url: 'redis://127.0.0.1:{unused_tcp_port}', timeout: 5s}}\n"

@@ -93,7 +93,7 @@ async def _never() -> bool:
 
 
 class Again:
-    """Stands for what reloads."""
+    """Replaces the reloader."""
 
     def __init__(self, wrong: str = "") -> None:
         self.history = ConfigHistory()

@@ -45,7 +45,7 @@ async def test_a_builtin_backends_timeout() -> None:
 
 @pytest.mark.parametrize(("readiness", "ready"), [("strict", False), ("lenient", True)])
 async def test_one_backend_of_two_that_is_away(readiness: str, ready: bool) -> None:
-    """Readiness is what the word says."""
+    """Readiness with a fixed result."""
     config = Config.model_validate(
         {
             "log": {"access": False},

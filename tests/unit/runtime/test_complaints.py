@@ -21,8 +21,8 @@ CLIENTS = 4
 
 
 class Handshakes(ssl.SSLContext):
-    """Gives up all of ``connecting`` when the last of them begins its handshake, and the server has
-    had the time to answer the others."""
+    """Cancel all of ``connecting`` when the last one begins its handshake and the server has
+    responded to the others."""
 
     connecting: list[asyncio.Task[Any]]
     begun = 0
@@ -30,7 +30,7 @@ class Handshakes(ssl.SSLContext):
     def wrap_bio(self, *args: Any, **more: Any) -> ssl.SSLObject:
         self.begun += 1
         if self.begun == CLIENTS:
-            time.sleep(0.2)  # all this loop does meanwhile; a server that is slower changes nothing
+            time.sleep(0.2)  # all that this loop does meanwhile, so a slow server changes nothing
             for each in self.connecting:
                 each.cancel()
         return super().wrap_bio(*args, **more)
@@ -55,7 +55,7 @@ async def given_up(authority: Authority, port: int, expected: list[dict[str, Any
         for _ in range(CLIENTS)
     ]
     await asyncio.wait(context.connecting)
-    # The loop goes on meanwhile, and would tell.
+    # The loop keeps running meanwhile and would log an exception.
     await asyncio.to_thread(until, lambda: sockets() <= before, "all connections are closed")
 
 
@@ -93,7 +93,7 @@ def test_connections_that_are_given_up_as_tls_begins_are_no_error(
     finally:
         over.set()
         serving.join()
-    # A uvloop that does not tell of them needs nothing to be done about it.
+    # A uvloop that does not report them needs no workaround.
     assert not [each for each in received if "SSL" not in each["message"]]
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
 

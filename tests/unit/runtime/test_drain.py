@@ -1,4 +1,4 @@
-"""Streams that live for hours do not hold the drain, and take no request's place."""
+"""Streams that stay open for hours neither delay the drain nor take a request's slot."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -58,7 +58,7 @@ async def test_watchers_and_reflection_end_when_the_drain_begins() -> None:
         reflection = channel.stream_stream(path)()
         await reflection.write(b"")
         assert await reflection.read()
-        # Four streams are open, and one request is all that may be served at once.
+        # Four streams are open, and the limit is one request.
         check = channel.unary_unary("/grpc.health.v1.Health/Check")
         assert Status.FromString(await check(b"")).status == 1
         stopping = asyncio.ensure_future(running.stop(3600))
@@ -80,7 +80,7 @@ async def test_draining_fails_every_readiness() -> None:
 
 
 class Hanging(BuiltinBackend):
-    """Never answers an inference, but for those of streams of ``repeat``."""
+    """Responds to no inference except those of ``repeat``'s streams."""
 
     async def stream(
         self, operation: InferRequest, context: RequestContext
@@ -98,7 +98,7 @@ class Hanging(BuiltinBackend):
 
 
 def parsed(protocol: str, wire: Any, model: str = "identity") -> str:
-    """The error that ``wire`` tells in the words of ``protocol``."""
+    """Return the error in ``wire`` in the form of ``protocol``."""
     codec: Any = plugins()[protocol].create({})
     with pytest.raises(GatewayError) as caught:
         codec.parse_response(wire, request_message(model), DEFAULT_LIMITS, described(model))
@@ -163,7 +163,8 @@ async def test_a_stream_that_is_cut_off_ends_with_an_error_in_every_protocol(eng
 
 @pytest.mark.parametrize("engine", ["own", "compat"])
 async def test_what_a_stream_was_sent_is_served(engine: str) -> None:
-    """Also what was not yet read when the drain begins: sixteen requests are served at once."""
+    """Including unread messages at the start of the drain, with sixteen requests served
+    concurrently."""
     text = CONFIG.replace("limits: {in_flight: 1}", f"engine: {engine}")
     running = assemble(parse(text, "routes.yaml", {}))
     await running.start()
@@ -180,7 +181,7 @@ async def test_what_a_stream_was_sent_is_served(engine: str) -> None:
 
 
 async def test_a_connection_over_http2_is_left_in_two_steps() -> None:
-    """RFC 9113, 6.8: who has not yet heard that the server goes has lost nothing."""
+    """RFC 9113, 6.8: streams opened before the client received the GOAWAY are not lost."""
     running = assemble(parse(CONFIG.replace("limits: {in_flight: 1}", ""), "routes.yaml", {}))
     await running.start()
     address = running.listeners["grpc"].address
@@ -193,7 +194,7 @@ async def test_a_connection_over_http2_is_left_in_two_steps() -> None:
             writer.write(h2.frame(h2.DATA, h2.END_STREAM, number, data))
 
         async def until(kind: int, stream: int, *, ended: bool = False) -> h2.Frame:
-            """The next such frame."""
+            """Return the next such frame."""
             while True:
                 head = await reader.readexactly(9)
                 payload = await reader.readexactly(int.from_bytes(head[:3], "big"))

@@ -1,5 +1,5 @@
-"""How many connections each listener lets in: the admin listener has its own, and all others
-together no more than the system has files for."""
+"""Connection limits: the admin listener has its own, and all others together have one below the
+limit of open files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from infergate.transport.server.connection_gate import ConnectionGate
 
 
 def let_in(gate: ConnectionGate) -> int:
-    """How many come before one is turned away."""
+    """Return the number of connections before one is rejected."""
     count = 0
     while count < 1000 and gate.admit("a client"):
         count += 1

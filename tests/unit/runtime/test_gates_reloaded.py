@@ -1,4 +1,4 @@
-"""Listeners' TLS and connections, as one configuration follows another."""
+"""TLS and connections of listeners when the configuration is replaced."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_another_certificate_and_another_limit(tmp_path: Path) -> None:
         await running.reload(parse(text(two, 1, 0), file, {}))
         assert await is_accepted(*held), "what is open stays"
         with pytest.raises((ConnectionError, ssl.SSLError, asyncio.IncompleteReadError)):
-            await connected(running, authority)  # it is one too many now
+            await connected(running, authority)  # it is now over the limit
         held[1].close()
         async with asyncio.timeout(10):
             while next(iter(running.gates)).connections:  # noqa: ASYNC110
@@ -66,7 +66,7 @@ async def test_another_certificate_and_another_limit(tmp_path: Path) -> None:
             await running.reload(parse(text(None, 1, 0), file, {}))
         assert await is_accepted(*made)
         config = parse(text(one, 1, 0), file, {})
-        one.key.unlink()  # in the moment between
+        one.key.unlink()  # between the two configurations
         with pytest.raises(ConfigRejectedError, match="cannot be read"):
             await running.reload(config)
         assert await is_accepted(*made)

@@ -10,7 +10,7 @@ from infergate.runtime.memory import freeze_objects
 
 
 class Knot:
-    """Holds itself."""
+    """References itself."""
 
     def __init__(self) -> None:
         self.itself = self

@@ -1,6 +1,7 @@
-"""Work done by another process: what goes there, what comes back, and what a death costs.
+"""Helper processes: jobs, results, and crashes.
 
-What is done there must be found by name, so the functions are of the standard library or codecs'.
+Helper processes import a job's function by name, so the tests use functions of the standard library
+or of codecs.
 """
 
 import asyncio
@@ -60,7 +61,7 @@ def process(pool: HelperPool) -> Any:
 
 
 def sent(value: Any) -> Any:
-    """``value`` as it arrives in the other process."""
+    """Return ``value`` as it arrives in the other process."""
     message = memoryview(b"".join(message_parts(*pack(value), b"function")))
     function, size, _ = HEADER.unpack_from(message)
     begin = HEADER.size + function
@@ -230,7 +231,7 @@ async def test_it_ends_with_the_process_that_asks(pool: HelperPool) -> None:
 
 async def test_the_deadline_holds_in_line_and_at_work(pool: HelperPool) -> None:
     began = time.monotonic()
-    for _ in range(2):  # the first is at work for ever, the second in line
+    for _ in range(2):  # the first job never ends, the second waits
         with pytest.raises(GatewayError, match="deadline") as caught:
             await pool.run(began + 0.01, time.sleep, 3600)
         assert caught.value.kind is Kind.TIMEOUT
@@ -239,7 +240,7 @@ async def test_the_deadline_holds_in_line_and_at_work(pool: HelperPool) -> None:
 async def test_a_process_starts_though_its_caller_is_in_a_hurry(pool: HelperPool) -> None:
     with pytest.raises(GatewayError, match="deadline"):
         await pool.run(time.monotonic(), os.getpid)
-    assert process(pool) is None  # still at it
+    assert process(pool) is None  # still running
     pid = await pool.run(None, os.getpid)
     with pytest.raises(GatewayError, match="deadline"):
         await pool.run(time.monotonic(), os.getpid)
@@ -414,7 +415,7 @@ async def test_an_idle_process_gives_freed_memory_back(pool: HelperPool) -> None
 
 
 def _resident(pid: int) -> int:
-    """Bytes in memory that are the process's own."""
+    """Return the private memory of the process in bytes."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     return int(status.split("RssAnon:")[1].split()[0]) * KIB
 

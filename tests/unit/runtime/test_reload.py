@@ -18,7 +18,7 @@ GOOD = "backends: {ours: {protocol: builtin}}\nroutes: [{model: '*', backend: ou
 
 
 class Harness:
-    """``wrong`` is what taking a configuration raises."""
+    """``wrong`` is the exception that applying a configuration raises."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -102,7 +102,7 @@ async def test_the_leading_caller_may_be_cancelled(harness: Harness) -> None:
 
 
 async def test_who_asks_while_one_waits_shares_it(harness: Harness) -> None:
-    """A client that asks and goes away, again and again, would have them pile up."""
+    """Otherwise a client that repeatedly requests a reload and disconnects would queue reloads."""
     harness.free.clear()
     first = asyncio.create_task(harness.reloads.reload("SIGHUP"))
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""One configuration after another: what stays, what is new, and when the old is closed."""
+"""Consecutive configurations: what is kept, what is replaced, and when old parts are closed."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def configured(**more: Any) -> Config:
 
 
 def with_timeout(timeout: str) -> Config:
-    """In which backend ``one`` is another."""
+    """Return the configuration with a changed backend ``one``."""
     one = {"protocol": "builtin", "timeout": timeout}
     return configured(backends={"one": one, "two": {"protocol": "builtin"}})
 
 
 class Embedded(BuiltinBackend):
-    """Answers when it is let to, and knows whether it was closed."""
+    """Responds when released, and records whether it was closed."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -129,7 +129,7 @@ async def test_the_old_is_closed_when_its_last_call_ends() -> None:
         pending = asyncio.create_task(slow.ask(inferring("identity")))
         await old.requests.wait()
         await harness.running.reload(with_timeout("9s"))
-        # A second change, with nothing of the first one's under way: that one is closed at once.
+        # A second change: without requests in flight, the first one's parts are closed immediately.
         assert (await quick.ask(inferring("identity"))).status == 200
         await harness.running.reload(with_timeout("8s"))
         await until(lambda: bool(harness.made[2].closed))
@@ -211,7 +211,7 @@ def listening_at(host: str, ports: Mapping[str, int], **more: Any) -> Config:
 
 
 async def test_a_listener_gives_way_to_one_that_overlaps_it() -> None:
-    """A change that is dropped changes nothing, and the ports stay this process's alone."""
+    """A dropped change has no effect, and no other process can bind the ports."""
     names = ("http", "grpc", "admin")
     ports = dict(zip(names, free_ports(3), strict=True))
     async with serving(listening_at("127.0.0.1", ports)) as harness:
@@ -234,7 +234,7 @@ async def test_a_listener_gives_way_to_one_that_overlaps_it() -> None:
 
 
 async def test_what_is_shared_follows_the_configuration_that_serves() -> None:
-    """Not one that is only prepared."""
+    """A prepared configuration does not count."""
     access = {"rules": ({"who": ("*",)},)}
     routes = ({"model": "id*", "backend": "one"},)
     later = configured(access=access, routes=routes)
@@ -324,7 +324,7 @@ async def test_the_log_may_be_switched_on_and_off() -> None:
 
 
 async def test_an_open_stream_goes_on_as_it_began() -> None:
-    """Though its model has no route any more."""
+    """Even if its model has no route any more."""
     async with serving(configured()) as harness:
         connection = harness.connection()
         body = b'{"IN":[0,1,2],"DELAY":[0,200,0]}'
@@ -360,7 +360,7 @@ async def test_a_stream_on_a_listener_that_goes_ends_in_good_order(engine: str) 
 
 @pytest.mark.parametrize("engine", ["own", "compat"])
 async def test_who_watches_health_keeps_no_old_configuration(engine: str) -> None:
-    """Clients do for as long as they are connected."""
+    """Clients do this for as long as they are connected."""
     listeners = {"http": FREE, "grpc": FREE, "admin": None}
     async with serving(configured(engine=engine, listeners=listeners)) as harness:
         address = harness.running.listeners["grpc"].address
@@ -380,7 +380,7 @@ async def test_who_watches_health_keeps_no_old_configuration(engine: str) -> Non
 
 
 async def test_memory_settles_when_the_old_is_closed() -> None:
-    """What is settled before that stays until the next reload."""
+    """Results before the change stay until the next reload."""
     async with serving(configured()) as harness:
         harness.running.on_retired = freeze_objects
         freeze_objects()

@@ -12,7 +12,7 @@ from infergate.runtime import serve
 
 
 class Service:
-    """One whose start is over when ``begun`` is set."""
+    """A server whose start is complete when ``begun`` is set."""
 
     def __init__(self) -> None:
         self.begun = asyncio.Event()

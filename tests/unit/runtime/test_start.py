@@ -1,5 +1,4 @@
-"""The modules that a gateway loads at its start: an unused library costs CPU at every start and
-memory for as long as it runs."""
+"""The modules that are loaded at startup: an unused library costs CPU and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When files are looked at."""
+"""When watched files are read."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_folders_on_the_way_through_links(tmp_path: Path) -> None:
 async def test_a_log_beside_the_watched_file_does_not_feed_itself(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)  # as infergate's lines are
+    caplog.set_level(logging.INFO)  # in infergate's log format
     library = logging.getLogger("watchfiles")
     before = library.level
     start_logging("text")
@@ -116,7 +116,7 @@ async def test_a_log_beside_the_watched_file_does_not_feed_itself(
             task = await watching(tmp_path / "a", lambda: 0.01, looks)
             for number in range(3):
                 seen, looks.count = looks.count, 0
-                while not looks.count:  # it may not be watched yet
+                while not looks.count:  # the watch may not be active yet
                     (tmp_path / "log").write_text(f"{number} {seen}")
                     await asyncio.sleep(0.02)
             await ended(task)

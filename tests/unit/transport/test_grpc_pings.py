@@ -10,7 +10,7 @@ from tritonclient.grpc import KeepAliveOptions
 from tritonclient.grpc.aio import InferenceServerClient
 
 ENOUGH = 4
-"""grpc by default disconnects a client without open calls at its fourth ping."""
+"""By default, gRPC disconnects a client without open calls at its fourth ping."""
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -21,7 +21,7 @@ _ACK = 1
 
 @dataclasses.dataclass
 class Seen:
-    """The frames from a server to a client."""
+    """Counts of the frames that a server sent to a client."""
 
     authority: str = ""
     connections: int = 0

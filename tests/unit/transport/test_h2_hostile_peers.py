@@ -1,4 +1,4 @@
-"""Peers of the HTTP/2 engine that vanish, stall, drip or cancel, on real sockets."""
+"""Peers of the HTTP/2 engine that disappear, stall, send slowly or cancel, on real sockets."""
 
 import asyncio
 import dataclasses
@@ -140,7 +140,7 @@ async def test_the_message_that_has_begun_when_the_server_ends_is_the_last(
     await peer.until(lambda received: received[3] == b"are here")
     stopping = asyncio.ensure_future(harness.server.stop(20))
     await peer.until(lambda received: received[0] == frames.GOAWAY)
-    await asyncio.sleep(0)  # after the QUIET timeout
+    await asyncio.sleep(0)  # after the drain's grace period
     peer.send(data(1, bytes(50) + b"\0" + (3).to_bytes(4) + b"not") + here)
     await peer.until(lambda received: received[3] == b"are here")
     harness.app.release.set()
@@ -221,8 +221,8 @@ async def test_a_server_that_does_not_read_holds_no_memory(
     is_heard: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It grants every window and never reads, with or without frames: its connection is closed
-    with all waiting requests, and not used again."""
+    """The server grants every window and never reads, with or without frames: its connection is
+    closed with all waiting requests, and not used again."""
     release = asyncio.Event()
 
     async def script(peer: Peer, number: int) -> None:
@@ -303,7 +303,8 @@ async def test_a_slot_that_is_not_taken_goes_to_the_next(monkeypatch: pytest.Mon
 
 
 async def test_a_goodbye_in_the_middle() -> None:
-    """Unprocessed requests go elsewhere, processed ones are answered, and then it closes."""
+    """Unprocessed requests use another connection, processed ones get responses, then the
+    connection closes."""
 
     async def script(peer: Peer, number: int) -> None:
         exchanges: list[ReceivedFrame] = [

@@ -116,7 +116,7 @@ async def test_a_connection_that_is_idle_holds_no_answer() -> None:
         (body,) = answer.body
         memory = weakref.ref(body.obj)  # type: ignore[union-attr]
         del answer, body
-        await asyncio.sleep(0)  # known in the same turn of the loop
+        await asyncio.sleep(0)  # known in the same iteration of the loop
         is_gone = memory() is None
         assert is_gone
         assert fake.closed == 0

@@ -1,4 +1,4 @@
-"""KServe's SDK asks a server: ``client.py HTTP GRPC``. Prints a JSON line for each scenario."""
+"""``client.py HTTP GRPC``: call a server with KServe's SDK; print a JSON line for each scenario."""
 
 import asyncio
 import json

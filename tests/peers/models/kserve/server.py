@@ -8,7 +8,7 @@ from kserve.model_server import parser as server_arguments
 
 
 class Echo(Model):
-    """Each input INPUT<n> comes back as OUTPUT<n>, its data untouched."""
+    """Returns each input INPUT<n> as OUTPUT<n>, its data unchanged."""
 
     def predict(self, payload: InferRequest, headers=None, response_headers=None):
         return _answer(self, payload, [_renamed(each) for each in payload.inputs])
@@ -34,7 +34,7 @@ class SumDifference(Model):
 
 
 class Fail(Model):
-    """Every inference fails with an exception that the server does not know."""
+    """Raises an exception that the server does not handle."""
 
     def predict(self, payload: InferRequest, headers=None, response_headers=None):
         raise RuntimeError("the model failed")

@@ -1,4 +1,4 @@
-"""Streams as many responses as INPUT0 says; one that is negative fails after the first."""
+"""Streams INPUT0 responses; if INPUT0 is negative, fails after the first."""
 
 from mlserver import MLModel
 from mlserver.errors import InferenceError

@@ -1,4 +1,4 @@
-"""Every inference fails with an exception that the server does not know."""
+"""Raises an exception that the server does not handle."""
 
 from mlserver import MLModel
 from mlserver.types import InferenceRequest, InferenceResponse

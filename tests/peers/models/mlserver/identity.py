@@ -1,4 +1,4 @@
-"""Each input INPUT<n> comes back as OUTPUT<n>, its data untouched."""
+"""Returns each input INPUT<n> as OUTPUT<n>, its data unchanged."""
 
 from mlserver import MLModel
 from mlserver.types import InferenceRequest, InferenceResponse, ResponseOutput

@@ -1,4 +1,4 @@
-"""Every inference fails: a TritonError of the kind that INPUT0 names, else an exception."""
+"""Fails every inference: with a TritonError of the kind named by INPUT0, else an exception."""
 
 import triton_python_backend_utils as pb
 

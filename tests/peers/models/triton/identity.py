@@ -1,4 +1,4 @@
-"""Each input INPUT<n> comes back as OUTPUT<n>."""
+"""Returns each input INPUT<n> as OUTPUT<n>."""
 
 import json
 
@@ -20,7 +20,7 @@ def _echo(tensor):
 
 
 def _echo_unread(tensor):
-    """For bfloat16, which numpy lacks."""
+    """For bfloat16, which numpy does not support."""
     return pb.Tensor.from_dlpack(_answering(tensor), tensor.to_dlpack())
 
 

@@ -1,4 +1,4 @@
-"""Decoupled: one response an element of IN, each after its DELAY in milliseconds."""
+"""Decoupled: one response per element of IN, each after its DELAY in milliseconds."""
 
 import time
 

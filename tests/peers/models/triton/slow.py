@@ -1,6 +1,6 @@
 """Returns INPUT0 after SECONDS, or as soon as the request is cancelled.
 
-CANCELLED tells how many requests were cancelled so far.
+CANCELLED is the number of requests cancelled so far.
 """
 
 import time

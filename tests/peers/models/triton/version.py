@@ -1,4 +1,4 @@
-"""Tells which version of the model answered."""
+"""Returns the version of the model that ran."""
 
 import numpy as np
 import triton_python_backend_utils as pb

@@ -114,7 +114,7 @@ async def test_invalid_requests_are_refused(
     backend: BuiltinBackend, model: Accumulate, request_: InferRequest, expected: str
 ) -> None:
     assert await refusal(backend, request_) == expected
-    assert not model._sequences  # a refused request leaves nothing behind
+    assert not model._sequences  # a rejected request changes nothing
 
 
 async def test_a_refused_request_does_not_change_the_sum(backend: BuiltinBackend) -> None:
@@ -138,8 +138,8 @@ async def test_only_so_many_sequences_live(
         clock.time += 0.001
     error = await refusal(backend, request_message(1, "more", start=True), Kind.OVERLOADED)
     assert error == f"model 'accumulate' already holds {MAX_SEQUENCES} sequences"
-    assert await total(backend, request_message(1, 1)) == 2  # those that live go on
-    assert await total(backend, request_message(5, 2, start=True)) == 5  # and may begin anew
+    assert await total(backend, request_message(1, 1)) == 2  # active sequences continue
+    assert await total(backend, request_message(5, 2, start=True)) == 5  # and may start again
     await ask(backend, request_message(1, 3, end=True))
     await ask(backend, request_message(1, "more", start=True))
     assert len(model._sequences) == MAX_SEQUENCES

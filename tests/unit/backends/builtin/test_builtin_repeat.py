@@ -22,7 +22,7 @@ def request_message(values: list[int], delays: list[int], **more: Any) -> InferR
 
 
 class Naps:
-    """A sleep that only notes how long it was asked to take."""
+    """A sleep that records its duration and returns immediately."""
 
     def __init__(self) -> None:
         self.take_requests: list[float] = []
@@ -41,7 +41,7 @@ async def test_one_response_an_element_after_its_delay() -> None:
         assert (idx.name, idx.datatype, idx.shape) == ("IDX", Datatype.UINT32, (1,))
         assert (response.model, response.version, response.id) == ("repeat", "1", "r")
         got.append((*out.numpy().tolist(), *idx.numpy().tolist()))
-        assert len(naps.take_requests) == len(got)  # nothing is made ahead of the pull
+        assert len(naps.take_requests) == len(got)  # nothing is computed before it is pulled
     assert got == [(4, 0), (-2, 1), (0, 2)]
     assert naps.take_requests == [0.0, 1.5, 0.007]
 

@@ -1,4 +1,4 @@
-"""Two processes' ends of a pair of sockets, both in this one."""
+"""Both ends of a channel between processes, here in one process."""
 
 from __future__ import annotations
 

@@ -33,14 +33,14 @@ PIPE = 65536
 
 
 def waiting(pipe: int) -> int:
-    """The number of unread bytes."""
+    """Return the number of unread bytes."""
     found = array.array("i", [0])
     fcntl.ioctl(pipe, termios.FIONREAD, found)
     return found[0]
 
 
 def sleeps(pid: int) -> bool:
-    """Whether no thread of the process has anything to do."""
+    """Return whether all threads of the process are waiting."""
     tasks = Path(f"/proc/{pid}/task").glob("*/stat")
     return all(each.read_text().rpartition(")")[2].split()[0] == "S" for each in tasks)
 
@@ -62,7 +62,7 @@ def test_lines_longer_than_a_pipe_writes_at_once_stay_whole() -> None:
         assert each.stderr.read(1) == b"!"
         each.stderr.close()
     asleep = 0
-    while asleep < 5:  # both wait for the one that reads
+    while asleep < 5:  # both wait for the reader
         time.sleep(0.001)
         full = waiting(out) > PIPE - 4096
         asleep = asleep + 1 if full and all(sleeps(each.pid) for each in writers) else 0

@@ -1,4 +1,4 @@
-"""The sockets of a configuration, and the process that owns each."""
+"""The sockets of a configuration, and the process that owns each of them."""
 
 from __future__ import annotations
 

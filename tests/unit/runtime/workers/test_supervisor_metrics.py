@@ -1,4 +1,4 @@
-"""How a supervisor hears the metrics of its workers."""
+"""Collection of workers' metrics by the supervisor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROUTES = 500
 
 
 class Harness:
-    """A supervisor whose workers are played."""
+    """A supervisor with simulated workers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.supervisor = Supervisor(
@@ -32,10 +32,10 @@ class Harness:
         self.reporting: dict[int, Iterator[list[Metric]]] = {}
         self.requests: list[int] = []
         self.answers = asyncio.Event()
-        """Worker 1 does."""
+        """Whether worker 1 responds."""
         self.answers.set()
         self.silent_after: int | None = None
-        """Worker 1 answers so many questions more."""
+        """Let worker 1 respond to so many more requests."""
         for position in self.supervisor._slots:
             position.worker, position.is_serving = position.number, True  # type: ignore[assignment]
         serving = [(position, position.number) for position in self.supervisor._slots]
@@ -59,7 +59,7 @@ class Harness:
         self.workers[worker].record(RequestRecord(route=route), 0.1)
 
     async def scraped(self, route: str = "m") -> float:
-        """How many requests of ``route`` the metrics tell."""
+        """Return the number of requests of ``route`` in the metrics."""
         response = await self.supervisor._scrape("")
         lines = b"".join(response.chunks).decode().splitlines()
         counts = [
@@ -132,7 +132,7 @@ async def test_a_worker_that_tells_slowly_holds_up_no_scrape(
     hearing = harness.supervisor._collection
     assert hearing is not None
     harness.answers.set()
-    await hearing  # it goes on
+    await hearing  # it continues
     assert harness.supervisor._slots[1].last_metrics
     assert await harness.scraped() == 4
 

@@ -182,7 +182,9 @@ async def test_a_bomb_is_counted_before_it_is_inflated_and_others_proceed() -> N
     while not all(each.done() for each in inflating):
         passes += 1
         await asyncio.sleep(0)
-    assert passes >= 3 * 32 * MIB // PIECE_BYTES  # in each turn of the loop, a piece of one of them
+    assert (
+        passes >= 3 * 32 * MIB // PIECE_BYTES
+    )  # in each iteration of the loop, a piece of one of them
     assert [bytes(each.result()) == bytes(32 * MIB) for each in inflating] == [True] * 3
 
 
