@@ -252,14 +252,14 @@ everywhere = pytest.mark.parametrize("protocol", ASK)
 
 
 @everywhere
-def test_a_key_and_a_token_are_taken(harness: Harness, protocol: str) -> None:
+def test_a_key_and_a_token_authenticate(harness: Harness, protocol: str) -> None:
     for headers in (bearer(GOOD), {"x-api-key": GOOD}, bearer(token(groups=["ml-eu"]))):
         result = ASK[protocol](harness, "simple", headers)
         assert result.code == OUTCOMES[protocol][0], result
 
 
 @everywhere
-def test_who_is_not_known_is_refused(harness: Harness, protocol: str) -> None:
+def test_unauthenticated_requests_are_rejected(harness: Harness, protocol: str) -> None:
     for headers in (
         {},
         bearer("wrong-secret"),
@@ -278,7 +278,7 @@ def test_who_is_not_known_is_refused(harness: Harness, protocol: str) -> None:
 
 
 @everywhere
-def test_who_may_not_is_refused_whether_there_is_such_a_model_or_not(
+def test_forbidden_models_are_rejected_whether_they_exist_or_not(
     harness: Harness, protocol: str
 ) -> None:
     for model in ("simple_string", "nosuch"):
@@ -302,7 +302,7 @@ def test_exceeded_rates_are_reported_in_each_protocols_form(harness: Harness) ->
 
 @pytest.mark.parametrize("model", ["fwd", "renamed"])
 @pytest.mark.parametrize("headers", [{}, bearer("wrong-secret"), bearer(LIMITED)])
-def test_no_backend_hears_of_who_is_refused(
+def test_rejected_requests_never_reach_a_backend(
     harness: Harness, model: str, headers: Mapping[str, str]
 ) -> None:
     before = len(harness.rpc.requests)
@@ -311,7 +311,7 @@ def test_no_backend_hears_of_who_is_refused(
     assert len(harness.rpc.requests) == before
 
 
-def test_a_backend_hears_of_others_and_gets_no_credential(harness: Harness) -> None:
+def test_credentials_are_not_forwarded(harness: Harness) -> None:
     """The route has ``forward_headers: ["*"]``. Headers listed in Connection are hop-by-hop."""
     seen: list[dict[str, Any]] = []
     answer = harness.rpc.answer
@@ -333,7 +333,7 @@ def test_a_backend_hears_of_others_and_gets_no_credential(harness: Harness) -> N
     assert not [e for e in seen if {"authorization", "x-api-key", "x-hop"} & e.keys()]
 
 
-def test_a_message_that_names_two_models_is_not_taken_for_the_one_that_is_allowed(
+def test_a_message_with_two_model_names_is_authorized_by_the_last(
     harness: Harness,
 ) -> None:
     before = len(harness.rpc.requests)
@@ -347,7 +347,7 @@ def test_a_message_that_names_two_models_is_not_taken_for_the_one_that_is_allowe
 
 
 @pytest.mark.parametrize("field", [4, 5, 6, 7])
-def test_millions_of_fields_are_refused_at_the_cost_of_a_few(harness: Harness, field: int) -> None:
+def test_millions_of_fields_are_rejected_cheaply(harness: Harness, field: int) -> None:
     """A regression test: a 38 KB message without credentials once took 2.8 GB and blocked other
     clients for 8 s."""
     message = pb.ModelInferRequest(model_name="secret").SerializeToString()
@@ -384,7 +384,9 @@ def cpu_seconds(pid: int) -> float:
 
 
 @everywhere
-def test_a_guest_may_what_is_his(harness: Harness, protocol: str) -> None:
+def test_anonymous_clients_have_the_permissions_of_their_rule(
+    harness: Harness, protocol: str
+) -> None:
     result = ASK[protocol](harness, "identity", {})
     assert "credentials" not in result.words
     if protocol.startswith("v2"):  # other operations may fail with an error of the model
@@ -397,7 +399,7 @@ def frame(port: int, body: bytes) -> bytes:
         return client.exactly(*struct.unpack("<I", client.exactly(4)))
 
 
-def test_a_raw_socket_is_for_guests(harness: Harness) -> None:
+def test_raw_socket_clients_are_anonymous(harness: Harness) -> None:
     """Raw sockets have no headers, so a client other than ``anonymous`` needs a certificate."""
     request = InferRequest("simple")
     answer = HttpResponse(200, {}, [frame(harness.raw["simple"], graphpipe_body())])
@@ -429,7 +431,7 @@ PATHS = [
 
 
 @pytest.mark.parametrize(("method", "path", "body", "kind"), PATHS, ids=[p[1] for p in PATHS])
-def test_each_operation_is_for_who_may(
+def test_each_operation_requires_its_permission(
     harness: Harness, method: str, path: str, body: bytes, kind: str
 ) -> None:
     def status(headers: Mapping[str, str]) -> int:
@@ -444,7 +446,7 @@ def test_each_operation_is_for_who_may(
     assert status(bearer(GOOD)) == (200 if kind == "metadata" else 403)
 
 
-def test_health_is_everybodys(harness: Harness) -> None:
+def test_health_is_open_to_everyone(harness: Harness) -> None:
     for path in ("/v2/health/live", "/api/health/live"):
         assert http(harness, "GET", path, b"", {}).status == 200
     ready = http(harness, "GET", "/v2/health/ready", b"", {}).status
@@ -519,7 +521,7 @@ def streamed(
     )
 
 
-def test_each_request_of_a_stream_is_looked_at(harness: Harness) -> None:
+def test_each_request_of_a_stream_is_authorized(harness: Harness) -> None:
     result = [
         pb.ModelStreamInferResponse.FromString(each)
         for each in streamed(harness, ["simple", "simple_string", "simple"], bearer(GOOD))
@@ -539,9 +541,7 @@ def test_a_stream_without_good_credentials_ends(
 
 
 @pytest.mark.parametrize("method", [STREAM, f"/{SERVICE}/StreamInfer"])
-def test_a_stream_that_asks_nothing_is_not_kept_for_who_is_not_known(
-    harness: Harness, method: str
-) -> None:
+def test_an_idle_unauthenticated_stream_is_closed(harness: Harness, method: str) -> None:
     """The number of streams per process is limited, so idle ones would exclude other clients."""
     done = threading.Event()
 
@@ -593,7 +593,7 @@ def test_a_stream_ends_when_its_token_expires(harness: Harness) -> None:
     assert all(not pb.ModelStreamInferResponse.FromString(each).error_message for each in result)
 
 
-def test_an_old_stream_is_answered_in_its_own_form(harness: Harness) -> None:
+def test_a_stream_is_rejected_in_its_own_format_after_a_reload(harness: Harness) -> None:
     raw = [each.tobytes() for each in SIMPLE_INPUTS]
     message = old_message("simple", header=SIMPLE, raw=raw)
     for headers, code in (((), "INVALID_ARG"), (tuple(bearer(GOOD).items()), "SUCCESS")):
@@ -613,7 +613,7 @@ def test_a_stream_over_rest_is_refused_before_it_begins(harness: Harness) -> Non
 # ---- a file of keys that changes, metrics, the admin listener
 
 
-def test_a_key_comes_and_goes_with_its_file(harness: Harness) -> None:
+def test_keys_follow_their_file(harness: Harness) -> None:
     def code() -> str:
         return v2_rest(harness, "simple", bearer(FILED)).code
 
@@ -641,7 +641,7 @@ def test_rejections_are_counted_by_reason(harness: Harness) -> None:
     assert "key:good" not in text  # identities are never labels
 
 
-def test_what_changes_on_the_admin_listener_needs_its_key(harness: Harness) -> None:
+def test_admin_changes_require_an_admin_key(harness: Harness) -> None:
     def status(method: str, **headers: str) -> int:
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         with Client(harness.gateway.admin) as client:
@@ -654,7 +654,7 @@ def test_what_changes_on_the_admin_listener_needs_its_key(harness: Harness) -> N
     assert status("POST", authorization=f"Bearer {OPS}") == 405
 
 
-def test_access_is_switched_on_while_infergate_runs() -> None:
+def test_a_reload_enables_access_control() -> None:
     """Only clients with a key of the admin listener may reload, also on open connections."""
     base = """
 backends: {demo: {protocol: builtin}}
@@ -687,7 +687,7 @@ reload: {post: true, watch: false}
         assert [status(), status(key)] == [401, 200]  # the active configuration stays
 
 
-def test_a_key_that_a_reload_takes_back_ends_a_stream_that_is_open() -> None:
+def test_revoking_a_key_by_reload_ends_open_streams() -> None:
     keys = {name: digest_of(name).hex() for name in (GOOD, OPS)}
     base = """
 backends: {demo: {protocol: builtin}}

@@ -86,7 +86,7 @@ class Harness:
 
 
 @pytest.mark.parametrize("engine", ["own", pytest.param("compat", marks=pytest.mark.peers)])
-async def test_guards_are_of_all_workers(engine: str, tmp_path: Path) -> None:
+async def test_workers_share_access_control(engine: str, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     shown = authority.server()
     settings = f"{{{{certificate: {shown.certificate}, key: {shown.key}}}}}"

@@ -108,7 +108,7 @@ def harness(
         yield Harness(gateway, authority, raw, known, other, verify == "required")
 
 
-def test_a_certificate_tells_who_asks(harness: Harness) -> None:
+def test_a_certificate_identifies_the_client(harness: Harness) -> None:
     assert harness.http("simple", harness.known) == 200
     assert harness.grpc("simple", harness.known) is grpc.StatusCode.OK
     answer = HttpResponse(200, {}, [harness.frame(harness.known)])
@@ -122,7 +122,7 @@ def test_a_certificate_tells_who_asks(harness: Harness) -> None:
     )
 
 
-def test_another_ones_is_forbidden_and_none_is_nobody(harness: Harness) -> None:
+def test_other_certificates_are_forbidden_and_none_is_anonymous(harness: Harness) -> None:
     assert harness.http("simple", harness.other) == 403
     assert harness.http("identity", harness.known) == 403
     assert harness.grpc("simple", harness.other) is grpc.StatusCode.PERMISSION_DENIED
@@ -133,7 +133,7 @@ def test_another_ones_is_forbidden_and_none_is_nobody(harness: Harness) -> None:
         assert b"credentials are required" in harness.frame(None)
 
 
-def test_a_key_goes_before_the_certificate(harness: Harness) -> None:
+def test_a_key_takes_precedence_over_the_certificate(harness: Harness) -> None:
     key = f"x-api-key: {SECRET}\r\n"
     assert harness.http("identity", harness.known, key) == 200
     assert harness.http("simple", harness.known, key) == 403

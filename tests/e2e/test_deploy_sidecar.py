@@ -22,7 +22,7 @@ drain: {delay: 6s, timeout: 10s}
 
 
 @pytest.mark.peers
-def test_the_server_waits_until_the_gateway_has_drained() -> None:
+def test_the_server_stops_after_the_gateway_has_drained() -> None:
     patch = yaml.safe_load((PROJECT / "deploy/kubernetes/sidecar/trt.yaml").read_text())
     containers = patch["spec"]["template"]["spec"]["containers"]
     (server,) = (each for each in containers if each["name"] == "trtserver")

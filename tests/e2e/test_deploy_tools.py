@@ -40,7 +40,7 @@ def checks_rules(deploy_tools: Installed) -> str:
 
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_manifests_fit_kubernetes_schemas(
+def test_manifests_match_kubernetes_schemas(
     overlay: str, release: str, deploy_tools: Installed, tmp_path: Path
 ) -> None:
     if shutil.which("kubectl") is None:
@@ -60,19 +60,21 @@ def test_the_dockerfile_is_clean(deploy_tools: Installed) -> None:
     said(lint, "--failure-threshold", "info", str(DEPLOY / "docker" / "Dockerfile"))
 
 
-def test_the_rules_fire_when_they_should(checks_rules: str) -> None:
+def test_alert_rules_fire(checks_rules: str) -> None:
     folder = DEPLOY / "prometheus"
     said(checks_rules, "check", "rules", "alerts.yaml", cwd=folder)
     said(checks_rules, "test", "rules", "alerts.test.yaml", cwd=folder)
 
 
-def test_the_scrapes_of_compose_are_prometheus(checks_rules: str, tmp_path: Path) -> None:
+def test_promtool_accepts_the_compose_scrape_configuration(
+    checks_rules: str, tmp_path: Path
+) -> None:
     shutil.copy(DEPLOY / "docker" / "prometheus.yaml", tmp_path)
     shutil.copy(DEPLOY / "prometheus" / "alerts.yaml", tmp_path)
     said(checks_rules, "check", "config", "prometheus.yaml", cwd=tmp_path)
 
 
-def test_the_dashboards_queries_are_promql(checks_rules: str, tmp_path: Path) -> None:
+def test_dashboard_queries_are_valid_promql(checks_rules: str, tmp_path: Path) -> None:
     panels = json.loads((DEPLOY / "grafana" / "infergate.json").read_text())["panels"]
     queries = [target["expr"] for panel in panels for target in panel.get("targets", ())]
     records = [
@@ -85,7 +87,7 @@ def test_the_dashboards_queries_are_promql(checks_rules: str, tmp_path: Path) ->
 
 
 @pytest.mark.peers
-def test_systemd_knows_every_line_of_the_unit(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("needs systemd-analyze")
     text = (DEPLOY / "systemd" / "infergate.service").read_text()

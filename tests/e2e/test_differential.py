@@ -50,7 +50,7 @@ def answered(form: str, address: Any, model: str, datatype: str) -> tuple[Any, .
 
 @pytest.mark.parametrize("form", ["http", "grpc"])
 @pytest.mark.parametrize("datatype", ARRAYS)
-def test_three_ways_one_answer(
+def test_pass_through_and_translation_equal_triton(
     gateway: Infergate, triton: Triton, form: str, datatype: str
 ) -> None:
     model = f"id_{datatype}"
@@ -85,7 +85,9 @@ def json_request(shape: list[int], data: object, datatype: str = "FP32") -> byte
     ],
     ids=["floats", "nested", "int64", "strings", "non-finite"],
 )  # fmt: skip
-def test_json_three_ways(gateway: Infergate, triton: Triton, model: str, body: bytes) -> None:
+def test_json_pass_through_and_translation_equal_triton(
+    gateway: Infergate, triton: Triton, model: str, body: bytes
+) -> None:
     status, straight = post(triton.http, model, body, {})
     assert status == 200
     expected = [np.asarray(o["data"]).astype("U") for o in json.loads(straight)["outputs"]]
@@ -119,7 +121,7 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 @pytest.mark.parametrize("way", ["fwd", "tr"])
-def test_what_is_wrong_never_reaches_the_server(
+def test_invalid_requests_never_reach_the_server(
     gateway: Infergate, triton: Triton, way: str, case: str
 ) -> None:
     before = gateway.metrics().count("infergate_backend_seconds_count")

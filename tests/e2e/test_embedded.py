@@ -55,7 +55,7 @@ def test_simple_and_simple_string(triton_client: Client) -> None:
     np.testing.assert_array_equal(response.astype(np.int32), a - b)
 
 
-def test_digits_are_read_and_classified(triton_client: Client) -> None:
+def test_digits_are_classified(triton_client: Client) -> None:
     held_out = np.load(HELD_OUT)
     images, labels = held_out["images"].astype(np.float32), held_out["labels"]
     scores = triton_client.infer("digits", [triton_client.input("IMAGE", images, "FP32")]).as_numpy(

@@ -214,14 +214,14 @@ def test_a_backends_status(
     [b"", b"\xff" * 9, b"\x0a\x01m" + b"\x2a\x04" * 3, bytes(2 * MIB)],
     ids=["nothing", "no message", "no tensor", "too much"],
 )
-def test_a_backends_answer(gateways: list[Infergate], backend: RpcBackend, answer: bytes) -> None:
+def test_a_backends_response(gateways: list[Infergate], backend: RpcBackend, answer: bytes) -> None:
     backend.answer = lambda message, context: answer
     compat, own = both(gateways, lambda made: unary(made, INFER, infer_message("depot")))
     assert own == compat
 
 
 @pytest.mark.parametrize("compression", [GZIP, DEFLATE])
-def test_a_backends_answer_compressed(
+def test_a_backends_compressed_response(
     gateways: list[Infergate], backend: RpcBackend, compression: grpc.Compression
 ) -> None:
     quick = backend.answer

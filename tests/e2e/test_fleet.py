@@ -14,7 +14,7 @@ from peers.support.installed import PROJECT
 
 
 @pytest.mark.peers
-def test_a_fleet_is_as_one() -> None:
+def test_a_fleet_acts_as_one_gateway() -> None:
     if not is_possible():
         pytest.skip("needs network namespaces (root, and iproute2)")
     argv = [sys.executable, "-m", "bench.fleet", "--seconds", "0", "--gateways", "3"]

@@ -128,7 +128,7 @@ def test_the_same_as_triton_itself(
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_all_answers_as_triton_gives_them(gateway: Infergate, triton: Triton, count: int) -> None:
+def test_a_decoupled_stream_equals_tritons(gateway: Infergate, triton: Triton, count: int) -> None:
     body = repeated("repeat_int32", count, id="r")
     straight = ask(triton.http, "repeat_int32", "generate_stream", body)
     assert ask(gateway.http, "repeat_int32", "generate_stream", body) == straight
@@ -146,7 +146,7 @@ def test_all_answers_as_triton_gives_them(gateway: Infergate, triton: Triton, co
         ("repeat_int32", repeated("repeat_int32", 3), 501),
     ],
 )
-def test_errors_of_generate_with_tritons_words_and_a_status_that_fits(
+def test_generate_errors_have_tritons_text_and_a_fitting_status(
     gateway: Infergate, triton: Triton, *, route: str, model: str, body: Any, status: int
 ) -> None:
     straight = ask(triton.http, model, "generate", body)
@@ -176,7 +176,7 @@ def wrong(*names: str) -> dict[str, Any]:
         ("accumulate", {**count(1, "INPUT"), "parameters": {"sequence_id": 77}}, 400),
     ],
 )
-def test_a_streamed_inference_is_refused_like_any(
+def test_a_streamed_inference_is_rejected_like_a_unary_one(
     gateway: Infergate, triton: Triton, *, route: str, model: str, body: Any, status: int
 ) -> None:
     straight = ask(triton.http, model, "infer", body)
@@ -187,14 +187,14 @@ def test_a_streamed_inference_is_refused_like_any(
 
 
 @pytest.mark.parametrize("model", REPEAT)
-def test_generate_of_any_backend(gateway: Infergate, model: str) -> None:
+def test_generate_works_with_every_backend(gateway: Infergate, model: str) -> None:
     status, _, body = ask(gateway.http, model, "generate", repeated(model, 1))
     assert status == 200
     assert json.loads(body) == {"OUT": 0, "IDX": 0, "model_name": model, "model_version": "1"}
 
 
 @pytest.mark.parametrize("model", REPEAT)
-def test_answers_come_one_by_one(gateway: Infergate, model: str) -> None:
+def test_responses_arrive_one_by_one(gateway: Infergate, model: str) -> None:
     body = json.dumps(repeated(model, 4, 150)).encode()
     with Client(gateway.http) as client:
         began = time.monotonic()
@@ -233,7 +233,7 @@ def test_a_streamed_inference(gateway: Infergate, model: str, verb: str) -> None
     ]
 
 
-def test_infer_stream_as_mlserver_gives_it(gateway: Infergate, mlserver: MLServer) -> None:
+def test_infer_stream_equals_mlservers(gateway: Infergate, mlserver: MLServer) -> None:
     ours = ask(gateway.http, "mlserver.count", "infer_stream", count(3))
     theirs = ask(mlserver.http, "count", "infer_stream", count(3))
     assert ours[:2] == theirs[:2] == (200, STREAM)
@@ -253,7 +253,7 @@ def test_an_mlserver_that_fails_in_a_stream(gateway: Infergate) -> None:
     assert "broke off" in error["error"]
 
 
-def test_an_mlserver_that_does_not_know_the_model(gateway: Infergate) -> None:
+def test_mlserver_streams_report_an_unknown_model(gateway: Infergate) -> None:
     status, kind, body = ask(gateway.http, "mlserver.nosuch", "infer_stream", count(1))
     assert (status, kind) == (500, "application/json")
     assert "Model nosuch not found" in json.loads(body)["error"]
@@ -290,7 +290,7 @@ def test_a_decoupled_model_over_rest_streams_to_grpc_clients(gateway: Infergate)
             stream.next()
 
 
-def test_a_route_bounds_the_wait_for_each_answer(gateway: Infergate) -> None:
+def test_the_route_timeout_bounds_the_wait_for_each_response(gateway: Infergate) -> None:
     status, _, body = ask(gateway.http, "quick", "generate_stream", repeated("quick", 4, 150))
     assert (status, len(events(body))) == (200, 4)  # more than 300 ms in total
     late = repeated("quick", 2, 1)
@@ -317,7 +317,7 @@ def test_a_slow_reader_costs_bounded_memory(gateway: Infergate) -> None:
 
 
 @pytest.mark.parametrize("model", REPEAT)
-def test_a_client_that_leaves_ends_it(gateway: Infergate, model: str) -> None:
+def test_a_disconnected_client_ends_the_stream(gateway: Infergate, model: str) -> None:
     def left() -> float:
         return counted(gateway, operation="stream_infer", outcome="cancelled")
 
@@ -388,7 +388,7 @@ routes:
         (HEAD + EVENT + b": still here\n" * 5 + b"wait", "in time"),
     ],
 )
-def test_what_a_server_may_do_in_a_stream(written: bytes, said: str) -> None:
+def test_unusual_server_streams(written: bytes, said: str) -> None:
     def script(connection: Connection, _: Any) -> None:
         connection.request()
         connection.write(written)

@@ -190,7 +190,7 @@ def test_an_error(server: Server, kind: str, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
-def test_many_on_one_connection(server: Server, kind: str) -> None:
+def test_many_requests_on_one_connection(server: Server, kind: str) -> None:
     body = body_of(InferRequest("simple", inputs=(TEN, THREE)))
     with server.connected(kind) as one:
         first = exchange(one, body)
@@ -200,7 +200,7 @@ def test_many_on_one_connection(server: Server, kind: str) -> None:
             assert exactly(one, *struct.unpack("<I", exactly(one, 4))) == first
 
 
-def test_get_and_the_shared_port(server: Server) -> None:
+def test_get_requests_on_own_and_shared_ports(server: Server) -> None:
     for address in (
         f"127.0.0.1:{server.http}/anything",
         f"{server.gateway.http}/graphpipe/simple",
@@ -210,7 +210,7 @@ def test_get_and_the_shared_port(server: Server) -> None:
 
 
 @pytest.mark.parametrize("lengths", [b"Content-Length: %d\r\n", b"Transfer-Encoding: chunked\r\n"])
-def test_a_client_that_waits_for_consent(server: Server, lengths: bytes) -> None:
+def test_a_client_that_waits_for_100_continue(server: Server, lengths: bytes) -> None:
     body = body_of(InferRequest("simple", inputs=(TEN, THREE)))
     line = lengths % len(body) if b"%d" in lengths else lengths
     sent = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if b"chunked" in lengths else body

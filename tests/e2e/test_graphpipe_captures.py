@@ -284,7 +284,7 @@ def test_metadata(listeners: Mapping[str, str], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_mistakes_are_reported(listeners: Mapping[str, str], name: str) -> None:
+def test_client_errors_are_reported(listeners: Mapping[str, str], name: str) -> None:
     """Requests after which the recorded server usually closed the connection."""
     body = recorded(name).partition(b"\r\n\r\n")[2]
     answer = post(listeners["go-raw"], "/", body)

@@ -103,7 +103,7 @@ def test_scalar_and_no_elements(triton_client: Client) -> None:
 @pytest.mark.filterwarnings(
     "ignore:Sending a large body:ResourceWarning"
 )  # tritonclient's own error
-def test_big(triton_client: Client) -> None:
+def test_a_large_tensor(triton_client: Client) -> None:
     array = np.arange(5_000_000, dtype=np.float32)
     assert (identity(triton_client, "identity", array, "FP32") == array).all()
 
@@ -124,7 +124,7 @@ def test_many_inputs_and_outputs(triton_client: Client) -> None:
     assert one.as_numpy("sum") is None
 
 
-def test_other_names(triton_client: Client) -> None:
+def test_renamed_tensors(triton_client: Client) -> None:
     inputs = [
         triton_client.input("second", ONES, "FP32"),
         triton_client.input("first", 3 * ONES, "FP32"),
@@ -159,7 +159,7 @@ def test_a_declared_model(triton_client: Client) -> None:
     assert triton_client.is_model_ready("mute")
 
 
-def test_a_server_that_tells_nothing(triton_client: Client) -> None:
+def test_a_server_without_metadata_needs_a_declared_model(triton_client: Client) -> None:
     with pytest.raises(InferenceServerException, match="declare it under 'models'"):
         identity(triton_client, "untold", ONES, "FP32")
 
@@ -176,7 +176,7 @@ def test_a_server_that_ends_the_connection_instead_of_an_error(triton_client: Cl
     assert identity(triton_client, "identity", ONES, "FP32").tolist() == ONES.tolist()
 
 
-def test_requests_at_a_time(gateway: Infergate) -> None:
+def test_concurrent_requests_to_a_serial_server(gateway: Infergate) -> None:
     """The server accepts one connection, and its backlog is short."""
 
     def ask(number: int) -> int:
@@ -190,7 +190,7 @@ def test_requests_at_a_time(gateway: Infergate) -> None:
         assert list(threads.map(ask, range(400))) == list(range(400))
 
 
-def test_its_own_client_reaches_it_through_us(gateway: Infergate) -> None:
+def test_graphpipes_own_client_through_the_gateway(gateway: Infergate) -> None:
     models = (*(f"id_{kind}" for kind in ARRAYS), "id_photo", "id_words")
     address = f"http://{gateway.http}/graphpipe/"
     result = graphpipe_report(dict.fromkeys(models, f"{address}new"))

@@ -116,12 +116,12 @@ def test_raw_contents_in_and_out(stub: Any, model: str) -> None:
     assert not answer.outputs[0].HasField("contents")
 
 
-def test_typed_contents_are_read_and_answered_raw(stub: Any) -> None:
+def test_typed_requests_get_raw_responses(stub: Any) -> None:
     answer = stub.ModelInfer(typed_request("identity"))
     assert answer.raw_output_contents == [b"\xff\x00\x05"]
 
 
-def test_typed_contents_are_answered_by_option(echo: tuple[Echo, str]) -> None:
+def test_typed_responses_are_optional(echo: tuple[Echo, str]) -> None:
     with (
         started_infergate(CONFIG.format(echo=echo[1]), TYPED) as running,
         grpc.insecure_channel(running.grpc) as channel,
@@ -133,7 +133,7 @@ def test_typed_contents_are_answered_by_option(echo: tuple[Echo, str]) -> None:
             assert not answer.raw_output_contents
 
 
-def test_parameters_of_all_five_kinds_go_and_come(stub: Any, echo: tuple[Echo, str]) -> None:
+def test_parameters_of_all_five_kinds_round_trip(stub: Any, echo: tuple[Echo, str]) -> None:
     request = raw_request("echo")
     request.parameters["b"].bool_param = True
     request.parameters["i"].int64_param = -(2**62)
@@ -145,7 +145,7 @@ def test_parameters_of_all_five_kinds_go_and_come(stub: Any, echo: tuple[Echo, s
     assert dict(answer.parameters) == dict(request.parameters)
 
 
-def test_metadata_travels_by_rule(stub: Any, echo: tuple[Echo, str]) -> None:
+def test_metadata_is_forwarded_by_rule(stub: Any, echo: tuple[Echo, str]) -> None:
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     sent = (("traceparent", parent), ("x-team-id", "7"), ("authorization", "secret"))
     answer, rpc = stub.ModelInfer.with_call(raw_request("echo"), metadata=sent)
@@ -158,7 +158,7 @@ def test_metadata_travels_by_rule(stub: Any, echo: tuple[Echo, str]) -> None:
     assert "x-secret" not in trailing
 
 
-def test_the_shorter_deadline_travels(stub: Any, echo: tuple[Echo, str]) -> None:
+def test_the_shorter_deadline_is_sent_upstream(stub: Any, echo: tuple[Echo, str]) -> None:
     stub.ModelInfer(raw_request("echo"), timeout=2)
     assert echo[0].remaining[-1] < 2.5
     stub.ModelInfer(raw_request("echo"), timeout=60)
@@ -187,7 +187,7 @@ def rpc(channel: grpc.Channel, path: str, request: str, answer: str) -> Any:
     )(SCHEMA.message_class(request)())
 
 
-def test_health_tells_the_readiness_of_all_backends(
+def test_health_reports_the_readiness_of_all_backends(
     channel: grpc.Channel, echo: tuple[Echo, str]
 ) -> None:
     answer = rpc(
@@ -201,7 +201,7 @@ def test_health_tells_the_readiness_of_all_backends(
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
-def test_reflection_lists_what_is_served(channel: grpc.Channel, version: str) -> None:
+def test_reflection_lists_the_served_services(channel: grpc.Channel, version: str) -> None:
     package = f"grpc.reflection.{version}"
     request = SCHEMA.message_class(f"{package}.ServerReflectionRequest")
     call = channel.stream_stream(

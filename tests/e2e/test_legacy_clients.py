@@ -145,7 +145,7 @@ def test_simple(old: Old, where: str, batch: int) -> None:
 
 
 @everywhere
-def test_some_outputs_and_none(old: Old, where: str) -> None:
+def test_selected_outputs_and_no_outputs(old: Old, where: str) -> None:
     a = np.arange(16, dtype="<i4").tobytes()
     response = old.infer(f"{where}simple", asks(1, BOTH[1]), a, a)
     assert (response.code, response.raw) == ("SUCCESS", [bytes(64)])
@@ -191,7 +191,7 @@ def test_each_datatype(old: Old, where: str, datatype: str) -> None:
 
 
 @over_triton
-def test_a_datatype_that_the_api_has_not(old: Old, where: str) -> None:
+def test_an_unsupported_datatype(old: Old, where: str) -> None:
     header = 'batch_size: 1 input { name: "INPUT0" dims: 3 } output { name: "OUTPUT0" }'
     response = old.infer(f"{where}id_BF16", header, ARRAYS["BF16"].tobytes())
     assert response.code == "UNSUPPORTED"
@@ -199,7 +199,7 @@ def test_a_datatype_that_the_api_has_not(old: Old, where: str) -> None:
 
 
 @over_triton
-def test_classes_are_tritons(old: Old, where: str) -> None:
+def test_classes_equal_tritons(old: Old, where: str) -> None:
     scores = np.array([0, 9, 1, 8, 2, 7, 3, 6, 4, 5], "<f4")
     request = 'output { name: "OUTPUT0" cls { count: 2 } }'
     header = f'batch_size: 1 input {{ name: "INPUT0" dims: 10 }} {request}'
@@ -213,7 +213,7 @@ def test_classes_are_tritons(old: Old, where: str) -> None:
 
 
 @everywhere
-def test_classes_of_a_batch_beside_values(old: Old, where: str) -> None:
+def test_classes_of_a_batch_together_with_values(old: Old, where: str) -> None:
     a = np.arange(32, dtype="<i4").reshape(2, 16)
     a[1] = a[1, ::-1]
     classes = 'output { name: "OUTPUT0" cls { count: 2 } }'
@@ -242,7 +242,7 @@ def test_the_status_of_a_model(old: Old, where: str) -> None:
 
 
 @everywhere
-def test_the_status_tells_which_models_have_sequences(old: Old, where: str) -> None:
+def test_the_status_marks_models_with_sequences(old: Old, where: str) -> None:
     for model, expected in (("accumulate", True), ("simple", False)):
         _, status = old.status(f"{where}{model}")
         config = status.model_status[f"{where}{model}"].config
@@ -262,7 +262,7 @@ def test_the_status_of_other_models(old: Old, where: str) -> None:
     assert status.model_status[f"{where}id_BF16"].config.input[0].data_type == 0
 
 
-def test_the_status_of_all(old: Old) -> None:
+def test_the_status_of_all_models(old: Old) -> None:
     """The status lists the backends' models under the names that clients use."""
     status, response = old.status()
     assert code_name(status) == "SUCCESS"
@@ -318,7 +318,7 @@ def test_the_servers_error_is_passed_on(old: Old, where: str) -> None:
         assert response.raw == []
 
 
-def test_sequences_of_our_own(old: Old) -> None:
+def test_sequences_of_embedded_models(old: Old) -> None:
     totals = []
     for number, flags in ((5, 1), (6, 0), (7, 2)):
         header = (
@@ -331,7 +331,7 @@ def test_sequences_of_our_own(old: Old) -> None:
 
 
 @over_triton
-def test_a_stream_in_the_order_of_its_requests(rpc: grpc.Channel, where: str) -> None:
+def test_stream_responses_keep_the_request_order(rpc: grpc.Channel, where: str) -> None:
     """The first request is slow, the second invalid."""
     slow = (
         'batch_size: 1 id: 1 input { name: "INPUT0" dims: 1 } input { name: "SECONDS" } '

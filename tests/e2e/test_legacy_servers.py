@@ -195,7 +195,7 @@ def test_strings_as_json(clients: dict[str, Client], backend: str) -> None:
 
 
 @both_backends
-def test_strings_that_spell_numbers(triton_client: Client, backend: str) -> None:
+def test_numeric_strings(triton_client: Client, backend: str) -> None:
     """The test server returns INPUT0 as OUTPUT0 and INPUT1 as OUTPUT1."""
     a = np.array([[str(i).encode() for i in range(16)]] * 2, np.object_)
     inputs = [triton_client.input(f"INPUT{i}", a, "BYTES") for i in range(2)]
@@ -204,7 +204,7 @@ def test_strings_that_spell_numbers(triton_client: Client, backend: str) -> None
 
 
 @both_backends
-def test_each_datatype_comes_back_bit_for_bit(any_form: Client, backend: str) -> None:
+def test_each_datatype_round_trips_bit_for_bit(any_form: Client, backend: str) -> None:
     """``identity_all`` has one input of each of the 13 datatypes, ordered by their numbers."""
     arrays = [np.stack([ARRAYS[name][1:], ARRAYS[name][:2]]) for name in _IN_ORDER]
     inputs = [
@@ -269,9 +269,7 @@ def test_classes(any_form: Client, backend: str) -> None:
 
 
 @both_backends
-def test_classes_without_labels_and_more_than_there_are(
-    triton_client: Client, backend: str
-) -> None:
+def test_classes_without_labels_and_too_many_classes(triton_client: Client, backend: str) -> None:
     tensor = triton_client.input("INPUT0", np.array([[3, 9, 1, 7]], np.int32), "INT32")
     outputs = [triton_client.output("OUTPUT0", classes=99)]
     answer = triton_client.infer(f"{backend}.classify_nolabel", [tensor], outputs=outputs)
@@ -279,7 +277,7 @@ def test_classes_without_labels_and_more_than_there_are(
 
 
 @both_backends
-def test_classes_beside_values(triton_client: Client, backend: str) -> None:
+def test_classes_together_with_values(triton_client: Client, backend: str) -> None:
     a = np.array([1, 2, 3, 4], np.float32)
     inputs = [triton_client.input(f"INPUT{i}", a, "FP32") for i in range(2)]
     outputs = [triton_client.output("OUTPUT0", classes=1), triton_client.output("OUTPUT1")]
@@ -324,9 +322,7 @@ def test_sequences(any_form: Client, backend: str) -> None:
 
 
 @both_backends
-def test_sequences_that_do_not_begin_are_the_servers_to_refuse(
-    triton_client: Client, backend: str
-) -> None:
+def test_the_server_rejects_sequences_without_a_start(triton_client: Client, backend: str) -> None:
     tensor = triton_client.input("INPUT", ONE, "INT32")
     with fails(BAD, "must specify a non-zero correlation ID"):
         triton_client.infer(f"{backend}.sequence", [tensor])
@@ -368,7 +364,7 @@ def test_model_metadata(any_form: Client, backend: str) -> None:
 
 
 @both_backends
-def test_metadata_of_what_is_not_there(triton_client: Client, backend: str) -> None:
+def test_metadata_of_unknown_models(triton_client: Client, backend: str) -> None:
     with fails(MISSING, "unknown model 'nosuch'"):
         triton_client.get_model_metadata(f"{backend}.nosuch")
     with fails(MISSING, "no version 9"):
@@ -377,7 +373,7 @@ def test_metadata_of_what_is_not_there(triton_client: Client, backend: str) -> N
 
 @both_backends
 @pytest.mark.parametrize("name", ["simple/", "simple/1"])
-def test_names_that_are_no_models_in_the_old_words(
+def test_invalid_model_names_get_the_legacy_error(
     harness: Harness, backend: str, name: str
 ) -> None:
     """Everything after /api/status/ is the name."""
@@ -424,7 +420,7 @@ def test_a_server_that_is_not_ready() -> None:
                     np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), sum(pair()))
 
 
-def test_the_index_is_the_servers(clients: dict[str, Client]) -> None:
+def test_the_index_equals_the_servers(clients: dict[str, Client]) -> None:
     """Models called ``simple*`` are requested over gRPC, the others over HTTP."""
     listed = clients["http"].get_model_repository_index()
     same = clients["grpc"].get_model_repository_index(as_json=True)["models"]
@@ -461,7 +457,9 @@ def test_a_model_that_is_not_ready(any_form: Client, harness: Harness, backend: 
 
 
 @both_backends
-def test_a_version_that_is_no_number(triton_client: Client, harness: Harness, backend: str) -> None:
+def test_a_version_that_is_not_a_number(
+    triton_client: Client, harness: Harness, backend: str
+) -> None:
     before = harness.inferences()
     with fails(BAD | MISSING, "version '?new'?"):
         triton_client.infer(f"{backend}.simple", simple(triton_client), model_version="new")
@@ -469,7 +467,7 @@ def test_a_version_that_is_no_number(triton_client: Client, harness: Harness, ba
 
 
 @both_backends
-def test_what_contradicts_the_metadata_is_not_sent(
+def test_requests_that_contradict_the_metadata_are_not_sent(
     triton_client: Client, harness: Harness, backend: str
 ) -> None:
     a, b = pair()
@@ -496,7 +494,7 @@ def test_what_contradicts_the_metadata_is_not_sent(
 
 
 @both_backends
-def test_what_the_server_refuses(any_form: Client, backend: str) -> None:
+def test_requests_that_the_server_rejects(any_form: Client, backend: str) -> None:
     def infer(*shapes: tuple[int, ...]) -> None:
         given = [
             any_form.input(f"INPUT{i}", np.zeros(shape, np.int32), "INT32")
@@ -523,7 +521,7 @@ def test_a_failing_model(triton_client: Client, backend: str) -> None:
 
 
 @both_backends
-def test_a_header_that_the_server_would_not_take(
+def test_a_header_that_is_too_long_for_the_server(
     triton_client: Client, harness: Harness, backend: str
 ) -> None:
     """Over HTTP, the gateway rejects it before sending. gRPC has no such limit."""
@@ -644,7 +642,7 @@ def test_a_model_that_was_replaced(changing: Harness) -> None:
         assert changing.descriptions() <= known + len(BACKENDS)  # requested at most once a second
 
 
-def test_a_model_that_was_replaced_by_one_of_another_shape(changing: Harness) -> None:
+def test_a_model_replaced_by_one_with_another_shape(changing: Harness) -> None:
     """Only the server can report the error, because the gateway's cached metadata may be stale."""
     with client_of("grpc", changing.gateway) as triton_client:
 

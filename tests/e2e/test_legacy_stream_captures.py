@@ -49,7 +49,7 @@ def read(answer: bytes) -> Any:
     return message
 
 
-def test_there_are_streams() -> None:
+def test_the_captures_contain_streams() -> None:
     assert [len(call.requests) for call in STREAMS] == [3, 4, 0]
 
 

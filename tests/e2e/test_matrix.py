@@ -28,7 +28,7 @@ GRAPHPIPE = "GraphPipe, HTTP"
 PAGE = Path(__file__).parents[2] / "docs" / "fidelity.md"
 
 
-def test_the_page_is_what_is_found_and_nothing_is_wrong(
+def test_the_page_equals_the_findings_and_none_is_wrong(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["matrix", "--page"]) == 0
@@ -55,7 +55,7 @@ def flipped(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return (replace(first, data=bytes((data[0] ^ 1,)) + data[1:]) if data else first, *rest)
 
 
-def test_a_frontend_that_misreads_spoils_every_pair_of_its_clients(
+def test_a_frontend_error_fails_every_pair_of_its_protocol(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     parse = GraphPipeCodec.parse_request
@@ -86,7 +86,7 @@ async def _results() -> list[run.ClientResult]:
     return [result async for result in run.run_clients()]
 
 
-def test_the_command_fails_where_a_model_is_misread(
+def test_the_command_fails_if_a_model_is_misread(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     infer, counts = EchoModel.infer, Counter[str]()

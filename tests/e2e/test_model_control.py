@@ -112,7 +112,7 @@ def test_tritons_configuration(triton_client: Client, backend: str) -> None:
     assert response["instance_group"][0]["kind"] == "KIND_CPU"
 
 
-def test_a_configuration_made_of_metadata(triton_client: Client) -> None:
+def test_a_configuration_built_from_metadata(triton_client: Client) -> None:
     for model in ("plain.simple", "inside.simple"):
         answer = plain(triton_client, triton_client.get_model_config(model))
         response = answer if triton_client.http else answer["config"]
@@ -124,7 +124,7 @@ def test_a_configuration_made_of_metadata(triton_client: Client) -> None:
 
 
 @pytest.mark.parametrize("backend", ["rest", "grpc", "inside"])
-def test_what_clients_branch_on(triton_client: Client, backend: str) -> None:
+def test_configuration_fields_that_clients_read(triton_client: Client, backend: str) -> None:
     def settings(model: str) -> Any:
         answer = plain(triton_client, triton_client.get_model_config(f"{backend}.{model}"))
         return answer if triton_client.http else answer["config"]
@@ -175,7 +175,7 @@ def legacy_status(gateway: Infergate, carrier: str, model: str) -> Any:
 
 @pytest.mark.parametrize("carrier", ["http", "grpc"])
 @pytest.mark.parametrize("backend", ["rest", "grpc", "plain", "inside"])
-def test_a_legacy_status_tells_what_was_counted(
+def test_a_legacy_status_has_the_statistics(
     client_map: dict[str, Client], gateway: Infergate, backend: str, carrier: str
 ) -> None:
     model = f"{backend}.simple"
@@ -239,9 +239,7 @@ def listed(triton_client: Client) -> dict[str, tuple[str, str, str]]:
 
 
 @loading
-def test_the_index_tells_of_routed_models(
-    named: dict[str, Client], form: str, backend: str
-) -> None:
+def test_the_index_lists_routed_models(named: dict[str, Client], form: str, backend: str) -> None:
     triton_client, model = named[form], f"mine-{backend}"
     gone = ("", "UNAVAILABLE", "not in the repository of backend 'grpc'")
     triton_client.load_model(model)
@@ -303,7 +301,7 @@ def ready(triton_client: Client, model: str) -> bool:
 
 
 @loading_client
-def test_files_travel_with_a_model(triton_client: Client, backend: str, triton: Triton) -> None:
+def test_files_are_loaded_with_a_model(triton_client: Client, backend: str, triton: Triton) -> None:
     code = b"""
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -345,7 +343,7 @@ HARMFUL = ("simple\0-mine", "x\\..", "x%2f..%2fsimple", "simple?x", "s" * 2000)
 
 
 @both
-def test_a_name_or_a_header_harms_no_model_and_no_connection(
+def test_unusual_names_and_headers_affect_no_other_model(
     triton_client: Client, backend: str
 ) -> None:
     """A server may cut names at NUL, and closes connections over long names and headers."""
@@ -358,7 +356,7 @@ def test_a_name_or_a_header_harms_no_model_and_no_connection(
     assert ready(triton_client, f"{backend}.simple")
 
 
-def test_models_inside_are_neither_loaded_nor_unloaded(triton_client: Client) -> None:
+def test_embedded_models_are_neither_loaded_nor_unloaded(triton_client: Client) -> None:
     fails(REFUSED, "inside infergate", lambda: triton_client.load_model("inside.simple"))
     fails(REFUSED, "inside infergate", lambda: triton_client.unload_model("inside.simple"))
 
@@ -398,7 +396,7 @@ def test_trace_settings(triton_client: Client, model: str) -> None:
     assert values(triton_client.get_trace_settings(model), "trace_rate") == rate
 
 
-def test_trace_settings_of_models_elsewhere(triton_client: Client) -> None:
+def test_trace_settings_of_models_on_other_backends(triton_client: Client) -> None:
     fails(REFUSED, "no trace settings", lambda: triton_client.get_trace_settings("inside.simple"))
 
 
@@ -483,7 +481,7 @@ def off() -> Iterator[dict[str, Client]]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_is_off(off: dict[str, Client], form: str) -> None:
+def test_disabled_control_operations(off: dict[str, Client], form: str) -> None:
     triton_client = off[form]
     fails(POLLING, "not allowed if polling", lambda: triton_client.load_model("simple"))
     fails(POLLING, "not allowed if polling", lambda: triton_client.unload_model("simple"))
@@ -555,7 +553,7 @@ def test_kserve_gets_its_own_form_of_the_request(
             triton_client.load_model(f"{backend}.nosuch")
 
 
-def test_a_client_of_kserve_is_answered_in_its_words(others: Infergate) -> None:
+def test_a_kserve_client_gets_kserves_messages(others: Infergate) -> None:
     method = "/inference.GRPCInferenceService/RepositoryModelLoad"
     with grpc.insecure_channel(others.grpc) as channel:
         load = channel.unary_unary(

@@ -79,7 +79,7 @@ def lines(gateway: Infergate, wanted: int, mark: str) -> list[dict[str, object]]
         time.sleep(0.02)
 
 
-def test_other_log_lines_are_json_too(gateway: Infergate) -> None:
+def test_all_log_lines_are_json(gateway: Infergate) -> None:
     os.kill(gateway.pid, signal.SIGHUP)
     (line,) = lines(gateway, 1, "SIGHUP")
     assert (line["event"], line["level"], line["logger"]) == ("config_taken", "INFO", "infergate")
@@ -132,7 +132,7 @@ def test_neither_secrets_nor_data_are_in_the_log(gateway: Infergate) -> None:
     assert SECRET not in gateway.log.read_text()
 
 
-def test_an_error_gives_the_requests_id_back(gateway: Infergate) -> None:
+def test_an_error_returns_the_request_id(gateway: Infergate) -> None:
     response = ask(gateway.http, "/v2/models/none/infer", b"{}", {"x-request-id": "given-1"})
     assert response["x-request-id"] == "given-1"
     own = ask(gateway.http, "/v2/models/none/infer", b"{}", {})["x-request-id"]
@@ -148,7 +148,7 @@ def test_health_and_readiness(gateway: Infergate) -> None:
     assert get(gateway.http, "/v2/health/ready") == (200, b'{"ready":true}')
 
 
-def test_the_data_port_has_no_admin(gateway: Infergate) -> None:
+def test_the_data_port_has_no_admin_endpoints(gateway: Infergate) -> None:
     for path in ("/metrics", "/healthz", "/"):
         assert get(gateway.http, path)[0] == 404
 
@@ -211,7 +211,7 @@ def run(*argv: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_check_tells_every_mistake_with_its_line(tmp_path: Path) -> None:
+def test_check_reports_every_mistake_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "routes.yaml"
     file.write_text(
         "backends:\n"
@@ -234,7 +234,7 @@ def test_check_tells_every_mistake_with_its_line(tmp_path: Path) -> None:
         assert words in done.stderr
 
 
-def test_check_of_a_good_file_serves_nothing(tmp_path: Path) -> None:
+def test_check_of_a_valid_file_opens_no_port(tmp_path: Path) -> None:
     file = tmp_path / "routes.yaml"
     file.write_text(DEMO)
     done = run("--config", str(file), "--check")
@@ -299,7 +299,7 @@ def started_by_hand(folder: Path, config: str) -> Iterator[ByHand]:
             process.kill()
 
 
-def test_readiness_fails_before_anything_stops_and_a_second_signal_ends_at_once(
+def test_readiness_fails_first_and_a_second_signal_exits_immediately(
     tmp_path: Path,
 ) -> None:
     config = "drain: {delay: 60s, timeout: 60s}\n" + DEMO
@@ -315,7 +315,7 @@ def test_readiness_fails_before_anything_stops_and_a_second_signal_ends_at_once(
         assert process.wait(20) == 0
 
 
-def test_sigterm_lets_a_request_finish_and_exits_cleanly(triton: Triton, tmp_path: Path) -> None:
+def test_sigterm_completes_requests_and_exits_cleanly(triton: Triton, tmp_path: Path) -> None:
     results: list[object] = []
     config = "drain: {delay: 0s, timeout: 20s}\n" + SLOW.format(grpc=triton.grpc)
     with started_by_hand(tmp_path, config) as (process, data, admin):

@@ -150,7 +150,7 @@ def test_errors(triton_client: Client, server: str) -> None:
     assert "Traceback" not in str(failed.value)
 
 
-def test_readiness_of_the_gateway_is_that_of_all_servers(triton_client: Client) -> None:
+def test_the_gateway_is_ready_if_all_servers_are(triton_client: Client) -> None:
     assert triton_client.is_server_ready()
 
 
@@ -169,7 +169,7 @@ MARKED = {"content_type": "base64"}
         ("kserve.rest", "BYTES", ["cGxhaW4="], ["plain"]),
     ],
 )
-def test_what_servers_spell_in_different_ways(
+def test_null_booleans_and_base64_of_different_servers(
     gateway: Infergate, server: str, datatype: str, given: Any, expected: list[str] | None
 ) -> None:
     """MLServer accepts null, others words; none decodes the base64 marker."""

@@ -88,7 +88,7 @@ def test_a_stream(gateway: Infergate) -> None:
     assert all(not each.error_message for each in parsed)
 
 
-def test_deadlines_and_cancellation_travel(gateway: Infergate, rpc: RpcBackend) -> None:
+def test_deadlines_and_cancellation_are_forwarded(gateway: Infergate, rpc: RpcBackend) -> None:
     quick, rpc.answer = rpc.answer, rpc.wait
     with channel(gateway.grpc) as made:
         status = call(made, infer_message("depot"), timeout=0.5)

@@ -184,7 +184,7 @@ def serve(port: int) -> Iterator[RpcBackend]:
         server.stop(0).wait()
 
 
-def test_a_backend_that_comes_and_goes() -> None:
+def test_a_backend_that_restarts_repeatedly() -> None:
     (port,) = free_ports(1)
     config = CONFIG.format(rpc=f"127.0.0.1:{port}")
     with started_infergate(config, engine="own") as gateway:
@@ -199,7 +199,7 @@ def test_a_backend_that_comes_and_goes() -> None:
         assert complaints(gateway) == ""
 
 
-def test_a_gateway_that_goes(rpc: RpcBackend) -> None:
+def test_a_gateway_that_shuts_down(rpc: RpcBackend) -> None:
     """Requests in flight are completed, streams end, new calls are rejected, and the process exits
     in time."""
     quick, rpc.answer = rpc.answer, rpc.wait
@@ -237,7 +237,7 @@ def test_a_gateway_that_goes(rpc: RpcBackend) -> None:
 
 @pytest.mark.parametrize("carrier", ["grpc", "http"])
 @pytest.mark.parametrize("model", ["identity", "depot", "nobody", "nothing"])
-def test_long_messages_are_let_go(
+def test_long_messages_are_released(
     gateway: Infergate, rpc: RpcBackend, carrier: str, model: str
 ) -> None:
     """After eight calls with various outcomes, the cyclic garbage collector finds nothing."""

@@ -58,7 +58,7 @@ def cancelled(client: Any) -> int:
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("size", [1, 3 * MIB])
-def test_ways_to_ask(gateway: Infergate, compression: str | None, size: int) -> None:
+def test_all_call_styles(gateway: Infergate, compression: str | None, size: int) -> None:
     got: queue.Queue[Any] = queue.Queue()
 
     def hand(result: Any, error: Any) -> None:
@@ -102,7 +102,7 @@ async def test_the_asyncio_client(gateway: Infergate, compression: str | None) -
 
 
 @pytest.mark.parametrize("every", [50, 1000])
-def test_pings_while_it_waits(gateway: Infergate, every: int) -> None:
+def test_pings_during_a_call(gateway: Infergate, every: int) -> None:
     """grpcio's client limits the pings that it sends."""
     options = tc.KeepAliveOptions(every, 1000, True, 0)
     with tc.InferenceServerClient(gateway.grpc, keepalive_options=options) as client:
@@ -135,7 +135,7 @@ def test_cancelling(gateway: Infergate) -> None:
         until(lambda: cancelled(client) == before + 2, "Triton is told of the stream's, too")
 
 
-def test_a_big_message_and_what_it_takes(gateway: Infergate) -> None:
+def test_a_large_message_and_its_memory(gateway: Infergate) -> None:
     size = 64 * MIB
     with tc.InferenceServerClient(gateway.grpc) as client, limited_growth(gateway.pid, 3 * size):
         response = client.infer("id_UINT8", identity(size), client_timeout=100)

@@ -65,7 +65,7 @@ def environment(folder: Path, uv: Path, *requirements: str | Path) -> Path:
 
 
 @pytest.mark.peers
-def test_the_wheel_holds_the_package_and_nothing_else(packages: Path) -> None:
+def test_the_wheel_contains_only_the_package(packages: Path) -> None:
     names = zipfile.ZipFile(wheel_of(packages)).namelist()
     tops = {name.partition("/")[0] for name in names}
     (information,) = tops - {"infergate"}
@@ -82,7 +82,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(packages: Path) -> None:
 
 
 @pytest.mark.peers
-def test_the_source_is_the_project(packages: Path) -> None:
+def test_the_source_distribution_equals_the_project(packages: Path) -> None:
     (source,) = packages.glob("*.tar.gz")
     with tarfile.open(source) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
@@ -93,7 +93,9 @@ def test_the_source_is_the_project(packages: Path) -> None:
 
 
 @pytest.mark.peers
-def test_it_installs_clean(packages: Path, release_tools: Installed, tmp_path: Path) -> None:
+def test_it_installs_into_an_empty_environment(
+    packages: Path, release_tools: Installed, tmp_path: Path
+) -> None:
     uv = release_tools.python.with_name("uv")
     there = environment(tmp_path / "venv", uv, wheel_of(packages))
     optional = said(there / "python", "-I", "-c", IMPORT_ALL, cwd=tmp_path).split()

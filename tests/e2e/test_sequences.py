@@ -108,7 +108,9 @@ def first_of(form: str, route: str) -> int:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_streams_too(gateways: tuple[Infergate, Infergate], protocol: str) -> None:
+def test_streams_of_a_sequence_reach_one_endpoint(
+    gateways: tuple[Infergate, Infergate], protocol: str
+) -> None:
     numbers = range(3001, 3008)
     fields: dict[int, list[int]] = {number: [] for number in numbers}
     with clients("grpc", gateways) as (made, _):
@@ -167,7 +169,7 @@ def test_legacy_clients_get_the_same_error(gateways: tuple[Infergate, Infergate]
     assert "sequence_id" in caught.value.headers["NV-Status"]
 
 
-def test_an_endpoint_that_is_away_takes_its_sequences_with_it() -> None:
+def test_sequences_of_an_unreachable_endpoint_fail() -> None:
     with started_infergate(INSIDE) as kept, ExitStack() as leaving:
         lost = leaving.enter_context(started_infergate(INSIDE))
         urls = f'["http://{kept.http}", "http://{lost.http}"]'

@@ -213,7 +213,7 @@ def test_inputs_are_read_and_outputs_written(to_demo: Client) -> None:
         check(to_demo, region, "simple")
 
 
-def test_in_streams(gateway: Infergate) -> None:
+def test_shared_memory_in_streams(gateway: Infergate) -> None:
     with client("grpc", gateway.http, gateway.grpc) as one, registered(one) as region:
         check_stream(one, region, "simple")
         check_repeated(one, region, "repeat")
@@ -260,7 +260,7 @@ def test_registrations_are_listed_and_removed(to_demo: Client) -> None:
             placed(to_demo, region)
 
 
-def test_all_are_forgotten(to_demo: Client) -> None:
+def test_all_regions_are_unregistered(to_demo: Client) -> None:
     with shared() as region:
         for name in ("one", "two"):
             to_demo.register_system_shared_memory(name, region.key, 32)
@@ -298,7 +298,7 @@ def test_an_output_that_does_not_fit_names_itself_and_the_sizes(to_demo: Client)
             placed(to_demo, region, out=2 * SIZE + 1)
 
 
-def test_what_many_clients_do_at_once(gateway: Infergate) -> None:
+def test_concurrent_clients_keep_their_regions_apart(gateway: Infergate) -> None:
     """Clients register, unregister and truncate while others infer: each inference returns its own
     numbers or an error."""
     wrong: list[Any] = []
@@ -373,7 +373,7 @@ def post(gateway: Infergate, path: str, fields: Any) -> tuple[int, str]:
     ],
     ids=str,
 )
-def test_what_cannot_be_registered(gateway: Infergate, fields: Any, names: str) -> None:
+def test_invalid_registrations(gateway: Infergate, fields: Any, names: str) -> None:
     with shared() as region:
         if isinstance(fields, dict) and fields.get("key") == "KEY":
             fields = {**fields, "key": region.key}
@@ -382,7 +382,7 @@ def test_what_cannot_be_registered(gateway: Infergate, fields: Any, names: str) 
     assert names in said
 
 
-def test_names_and_numbers_of_regions_are_bounded(gateway: Infergate, http: Client) -> None:
+def test_region_names_and_counts_are_bounded(gateway: Infergate, http: Client) -> None:
     with shared() as region:
         fields = {"key": region.key, "byte_size": 1}
         assert post(gateway, "/v2/systemsharedmemory/register", fields)[0] == 400
@@ -416,7 +416,7 @@ BAD_REGIONS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("wrong", "names"), BAD_REGIONS, ids=str)
-def test_where_no_input_is(
+def test_regions_in_the_wrong_position(
     gateway: Infergate, http: Client, wrong: dict[str, Any], names: str
 ) -> None:
     with registered(http) as region:
@@ -445,7 +445,7 @@ def test_inline_data_with_a_region_and_classes_in_a_region(
         assert (status, "OUTPUT0" in said) == (400, True)
 
 
-def test_strings_that_lie_about_their_lengths(gateway: Infergate, http: Client) -> None:
+def test_strings_with_wrong_lengths(gateway: Infergate, http: Client) -> None:
     with registered(http) as region:
         region.put(np.array([2**32 - 1, 0], np.uint32))
         where = {"shared_memory_region": region.name, "shared_memory_byte_size": 8}
@@ -454,7 +454,7 @@ def test_strings_that_lie_about_their_lengths(gateway: Infergate, http: Client) 
         assert (status, "past the end" in said) == (400, True)
 
 
-def test_a_request_reads_no_more_than_a_body_may_hold(gateway: Infergate, http: Client) -> None:
+def test_a_request_reads_at_most_the_body_limit(gateway: Infergate, http: Client) -> None:
     with registered(http, 3 * 2**20) as region:
         where = {"shared_memory_region": region.name, "shared_memory_byte_size": 3 * 2**20}
         tensor = {"datatype": "UINT8", "shape": [3 * 2**20], "parameters": where}
@@ -559,7 +559,7 @@ def test_regions_are_registered_with_a_backend_that_reads_them(
         check(one, region, "simple")
 
 
-def test_regions_are_left_to_a_backend_in_streams(leaving: Infergate) -> None:
+def test_forwarded_regions_in_streams(leaving: Infergate) -> None:
     with client("grpc", leaving.http, leaving.grpc) as one, registered(one) as region:
         check_stream(one, region, "forwarded.simple")
         check_stream(one, region, "simple")
@@ -568,7 +568,9 @@ def test_regions_are_left_to_a_backend_in_streams(leaving: Infergate) -> None:
             check_repeated(one, region, "forwarded.repeat_int32", wait)
 
 
-def test_what_a_backend_refuses_is_not_registered_here(leaving: Infergate, triton: Triton) -> None:
+def test_regions_rejected_by_a_backend_are_not_registered(
+    leaving: Infergate, triton: Triton
+) -> None:
     with (
         client("grpc", leaving.http, leaving.grpc) as one,
         client("http", triton.http, triton.grpc) as direct,
@@ -586,7 +588,7 @@ def test_what_a_backend_refuses_is_not_registered_here(leaving: Infergate, trito
         assert not one.get_cuda_shared_memory_status().regions
 
 
-def test_off_is_the_default(triton: Triton) -> None:
+def test_shared_memory_is_off_by_default(triton: Triton) -> None:
     off = COPIED.replace("control: {{shared_memory: true}}", "")
     with (
         started_infergate(off.format(http=triton.http, grpc=triton.grpc)) as running,

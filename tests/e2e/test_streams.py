@@ -149,7 +149,7 @@ def final(result: Any) -> bool:
     return bool(result.get_response().parameters["triton_final_response"].bool_param)
 
 
-def test_a_decoupled_model_answers_one_by_one(gateway: Infergate) -> None:
+def test_a_decoupled_model_sends_responses_one_by_one(gateway: Infergate) -> None:
     with streaming(gateway) as stream:
         began = time.monotonic()
         stream.repeat(4, delay=150, request_id="mine")
@@ -170,7 +170,7 @@ def test_a_decoupled_model_answers_one_by_one(gateway: Infergate) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 3])
-def test_the_empty_final_response_comes_where_it_is_wanted(gateway: Infergate, count: int) -> None:
+def test_the_empty_final_response_is_sent_on_request(gateway: Infergate, count: int) -> None:
     with streaming(gateway) as stream:
         stream.repeat(count, request_id="a", enable_empty_final_response=True)
         assert [final(stream.next()) for _ in range(count)] == [False] * count
@@ -182,7 +182,7 @@ def test_the_empty_final_response_comes_where_it_is_wanted(gateway: Infergate, c
         assert not final(stream.next())
 
 
-def test_a_model_with_one_answer_tells_that_it_is_the_last(gateway: Infergate) -> None:
+def test_a_single_response_is_marked_as_final(gateway: Infergate) -> None:
     ones = np.ones((1, 16), np.int32)
     with streaming(gateway) as stream:
         for flag in (False, True):
@@ -229,7 +229,7 @@ def test_errors_are_sent_in_the_stream(gateway: Infergate) -> None:
         assert stream.next().as_numpy("OUT").tolist() == [0]
 
 
-def test_an_error_becomes_a_status_where_the_client_wants_that(gateway: Infergate) -> None:
+def test_an_error_ends_the_stream_on_request(gateway: Infergate) -> None:
     with streaming(gateway, headers={"triton_grpc_error": "true"}) as stream:
         stream.repeat(1)
         stream.next()
@@ -247,7 +247,7 @@ def test_an_error_becomes_a_status_where_the_client_wants_that(gateway: Infergat
         ("accumulate", "INPUT", {"sequence_id": 4711}),
     ],
 )
-def test_a_clients_mistake_has_its_status(
+def test_client_errors_have_their_status(
     gateway: Infergate, model: str, name: str, parameters: dict[str, Any]
 ) -> None:
     """A missing input, also of a decoupled model, and a sequence without a start."""
@@ -260,7 +260,7 @@ def test_a_clients_mistake_has_its_status(
 
 
 @pytest.mark.parametrize("route", ["triton", "rest"])
-def test_what_a_server_does_not_know_has_its_status(before_triton: Infergate, route: str) -> None:
+def test_unknown_models_have_their_status(before_triton: Infergate, route: str) -> None:
     with streaming(before_triton, headers={"triton_grpc_error": "true"}) as stream:
         stream.client.async_stream_infer(f"{route}.nosuch", [])
         with pytest.raises(InferenceServerException) as caught:
@@ -268,7 +268,7 @@ def test_what_a_server_does_not_know_has_its_status(before_triton: Infergate, ro
         assert caught.value.status() == "StatusCode.NOT_FOUND"
 
 
-def test_a_route_bounds_the_wait_for_each_answer(gateway: Infergate) -> None:
+def test_the_route_timeout_bounds_the_wait_for_each_response(gateway: Infergate) -> None:
     with streaming(gateway) as stream:
         stream.repeat(4, delay=150, model="quick")  # more than 300 ms in total
         assert [stream.next().as_numpy("OUT").tolist() for _ in range(4)] == [[0], [1], [2], [3]]
@@ -279,7 +279,7 @@ def test_a_route_bounds_the_wait_for_each_answer(gateway: Infergate) -> None:
         stream.next()
 
 
-def test_a_route_bounds_the_pause_between_two_answers(gateway: Infergate) -> None:
+def test_the_route_timeout_bounds_the_pause_between_responses(gateway: Infergate) -> None:
     with streaming(gateway) as stream:
         stream.repeat(2, delay=[600, 4000], model="steady")
         assert stream.next().as_numpy("OUT").tolist() == [0], "the first may take its time"
@@ -335,7 +335,7 @@ def test_servers_with_and_without_streams(before_triton: Infergate, model: str) 
     assert all(map(final, results))
 
 
-def test_answers_of_mlserver_come_as_they_come(before_mlserver: Infergate) -> None:
+def test_mlserver_responses_arrive_as_they_are_sent(before_mlserver: Infergate) -> None:
     """MLServer does not mark the last response."""
     answers_to_twenty(before_mlserver, "mlserver.identity")
 
@@ -364,7 +364,7 @@ def plainly(address: str, messages: list[bytes]) -> list[Any]:
         return [pb.ModelInferResponse.FromString(answer) for answer in answers]
 
 
-def test_mlservers_form_is_given_where_the_listener_says_so(triton: Triton) -> None:
+def test_mlservers_format_is_sent_if_configured(triton: Triton) -> None:
     with started_infergate(TRITON.format(triton=triton), PLAIN) as gateway:
         answers = plainly(gateway.grpc, [repeat_message(3, wait=True, id="mine")])
         assert [(each.id, each.model_name) for each in answers] == [("mine", "repeat")] * 3
@@ -375,7 +375,7 @@ def test_mlservers_form_is_given_where_the_listener_says_so(triton: Triton) -> N
         assert "nosuch" in caught.value.details()
 
 
-def test_mlservers_answers_go_on_in_its_form(mlserver: MLServer) -> None:
+def test_mlserver_responses_pass_through_in_its_format(mlserver: MLServer) -> None:
     with started_infergate(MLSERVER.format(mlserver=mlserver), PLAIN) as gateway:
         message = pb.ModelInferRequest(model_name="mlserver.count", id="y")
         message.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
@@ -415,7 +415,7 @@ def metadata_of() -> Iterator[str]:
             server.stop(0).wait()
 
 
-def test_headers_of_the_backend_go_back_at_the_end_of_the_stream() -> None:
+def test_backend_headers_are_returned_at_the_end_of_the_stream() -> None:
     with metadata_of() as address:
         text = (
             f'backends:\n  b: {{protocol: v2-grpc, endpoints: ["grpc://{address}"], '
@@ -453,7 +453,7 @@ def test_the_same_as_triton_itself(before_triton: Infergate, triton: Triton) -> 
         assert stream(before_triton.grpc, flag) == stream(triton.grpc, flag)
 
 
-def test_a_client_that_leaves_cancels_there(before_triton: Infergate) -> None:
+def test_a_disconnected_client_cancels_in_triton(before_triton: Infergate) -> None:
     def slow(seconds: float) -> list[Any]:
         return [
             tensor("INPUT0", np.ones(1, np.int32)),
@@ -516,7 +516,7 @@ def test_a_slow_reader_costs_bounded_memory(inside: Infergate) -> None:
 
 
 @pytest.mark.parametrize("message", [b"", b"\xff", b"\x0a\x05simpl", b"\x0a\x06simple\x2a\x01"])
-def test_a_message_that_is_none_costs_itself_alone(inside: Infergate, message: bytes) -> None:
+def test_a_malformed_message_fails_only_its_request(inside: Infergate, message: bytes) -> None:
     with channel(inside.grpc) as made:
         stream = made.stream_stream(METHOD)
         answers = list(stream(iter([message, repeat_message(1, id="good")]), timeout=SECONDS))

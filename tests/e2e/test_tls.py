@@ -136,7 +136,7 @@ def test_tritonclient_over_grpc(chain: Chain) -> None:
     client.close()
 
 
-def test_who_may_not_ask_the_back(chain: Chain) -> None:
+def test_clients_without_a_certificate_cannot_call_the_back_gateway(chain: Chain) -> None:
     credentials = grpc.ssl_channel_credentials(chain.authority.file.read_bytes())
     options = [("grpc.ssl_target_name_override", "back.example")]
     with grpc.secure_channel(at(chain.back.grpc), credentials, options) as channel:

@@ -142,7 +142,7 @@ def test_a_collector_gets_the_spans(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.peers
-def test_a_collector_that_is_away_costs_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_collector_fails_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
@@ -159,7 +159,7 @@ def test_a_collector_that_is_away_costs_no_request(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.peers
-def test_every_worker_tells_of_its_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_worker_exports_its_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     with collecting() as collector:
         monkeypatch.setenv(
             "OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}"
@@ -177,7 +177,7 @@ def test_every_worker_tells_of_its_requests(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.peers
-def test_a_collector_that_hangs_does_not_hold_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_collector_does_not_delay_the_exit(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=16) as deaf:
         endpoint = f"http://127.0.0.1:{deaf.getsockname()[1]}"
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)

@@ -75,7 +75,7 @@ def forms(triton_client: Client) -> tuple[bool, ...]:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("datatype", ARRAYS)
-def test_each_datatype_comes_back_bit_for_bit(
+def test_each_datatype_round_trips_bit_for_bit(
     triton_client: Client, backend: str, datatype: str
 ) -> None:
     array = ARRAYS[datatype]
@@ -149,7 +149,7 @@ def test_several_inputs_and_outputs_with_an_id(triton_client: Client, backend: s
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_only_requested_outputs_are_answered(triton_client: Client, backend: str) -> None:
+def test_only_requested_outputs_are_returned(triton_client: Client, backend: str) -> None:
     a = np.ones((1, 16), np.int32)
     inputs = [triton_client.input("INPUT0", a, "INT32"), triton_client.input("INPUT1", a, "INT32")]
     answer = triton_client.infer(
@@ -160,7 +160,7 @@ def test_only_requested_outputs_are_answered(triton_client: Client, backend: str
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_strings_that_spell_numbers(triton_client: Client, backend: str) -> None:
+def test_numeric_strings(triton_client: Client, backend: str) -> None:
     a = np.array([[str(i).encode() for i in range(16)]], np.object_)
     inputs = [triton_client.input(f"INPUT{i}", a, "BYTES") for i in range(2)]
     answer = triton_client.infer(f"{backend}.simple_string", inputs)
@@ -168,7 +168,7 @@ def test_strings_that_spell_numbers(triton_client: Client, backend: str) -> None
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_classification_is_the_servers(triton_client: Client, backend: str) -> None:
+def test_the_server_classifies(triton_client: Client, backend: str) -> None:
     scores = np.array([0, 9, 1, 8, 2, 7, 3, 6, 4, 5], np.float32)
     tensor = triton_client.input("INPUT0", scores, "FP32")
     for binary in forms(triton_client):
@@ -187,7 +187,7 @@ def classes(answer: Any, name: str) -> Any:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_computed_classes_are_those_that_triton_gives(triton_client: Client, backend: str) -> None:
+def test_computed_classes_equal_tritons(triton_client: Client, backend: str) -> None:
     """With the profile ``generic``, the gateway requests values and ranks them itself."""
     scores = np.array([0.5, 9, -1, 8.25, 2, 7, 1e9, 6, 4, 5], np.float32)
     rows = np.arange(32, dtype=np.int32).reshape(2, 16) * 7 % 31
@@ -227,7 +227,7 @@ def test_a_raw_binary_request(gateway: Infergate) -> None:
         assert body[head:] == data
 
 
-async def test_descriptions_tell_the_largest_batch(triton: Triton, tmp_path: Path) -> None:
+async def test_descriptions_have_the_maximum_batch_size(triton: Triton, tmp_path: Path) -> None:
     """The value comes from Triton's model configuration, over both protocols."""
     file = tmp_path / "routes.yaml"
     file.write_text(config(triton) + LISTENERS.format(0, 0, 0))
@@ -312,7 +312,7 @@ def test_unknown_models_and_versions(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_servers_own_log_lines_are_kept(triton_client: Client, backend: str) -> None:
+def test_the_servers_log_settings_are_kept(triton_client: Client, backend: str) -> None:
     tensor = triton_client.input("INPUT0", np.ones((1, 16), np.int32), "INT32")
     with pytest.raises(InferenceServerException, match="expected 2 inputs but got 1") as caught:
         triton_client.infer(f"{backend}.simple", [tensor])
@@ -328,7 +328,7 @@ def test_a_failing_model(triton_client: Client, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_parameters_of_every_kind_travel(triton_client: Client, backend: str) -> None:
+def test_parameters_of_every_kind_are_forwarded(triton_client: Client, backend: str) -> None:
     tensor = triton_client.input("INPUT0", ARRAYS["FP32"], "FP32")
     parameters = {"a": 1, "b": True, "c": "text", "d": 0.5}
     answer = triton_client.infer(f"{backend}.id_FP32", [tensor], parameters=parameters, priority=1)
@@ -375,7 +375,7 @@ def test_http_compression_both_ways(gateway: Infergate, backend: str, algorithm:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_many_at_once(gateway: Infergate, backend: str) -> None:
+def test_fifty_concurrent_requests(gateway: Infergate, backend: str) -> None:
     """tritonclient's own async calls over both protocols, 50 in flight."""
     arrays = [np.array([i, i + 1], np.float32) for i in range(50)]
     with tritonclient.http.InferenceServerClient(gateway.http, concurrency=10) as http:

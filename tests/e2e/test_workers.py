@@ -78,7 +78,7 @@ listeners:
 """
 
 
-async def test_several_are_as_one() -> None:
+async def test_several_workers_act_as_one() -> None:
     config = f"reload: {{watch: false, post: true}}\n{DEMO}"
     with several(config=config, listeners=ACTING) as running:
         clients = await spread(running, COUNT)
@@ -242,7 +242,7 @@ async def all_drain(running: Infergate) -> None:
     assert "Traceback" not in log
 
 
-async def test_the_library_of_grpc_shares_the_port_too() -> None:
+async def test_grpcio_workers_share_the_port() -> None:
     options = [("grpc.use_local_subchannel_pool", 1)]
     with several("compat") as running:
         for _ in range(8):

@@ -88,7 +88,7 @@ test_over_http = over_http(HTTP)
 test_over_grpc = over_grpc(RPC, OWN)
 
 
-def test_bytes_after_the_answer_end_the_connection(harness: Harness) -> None:
+def test_bytes_after_the_response_end_the_connection(harness: Harness) -> None:
     """The response is complete; the bytes after it must not be read as the next one."""
     evil = http_answer(b'{"error":"it broke"}')
     harness.rest.use(says(http_answer(GOOD_BODY) + evil, then=Connection.gone))

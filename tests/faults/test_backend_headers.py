@@ -11,14 +11,14 @@ from faults.peer import GOOD_BODY, good_http, http_answer
 from faults.rpc import INFER, infer_message
 
 
-def test_interim_answers_are_passed_over(harness: Harness) -> None:
+def test_interim_responses_are_skipped(harness: Harness) -> None:
     interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
     harness.rest.use(answers(interim + http_answer(GOOD_BODY)))
     harness.good("rest.fwd")
     harness.rest.use(good_http)
 
 
-def test_headers_of_the_connection_stay_there(harness: Harness) -> None:
+def test_hop_by_hop_headers_are_not_forwarded(harness: Harness) -> None:
     own = (
         "Connection: keep-alive, X-Secret\r\nKeep-Alive: timeout=5\r\nX-Secret: 1\r\n"
         "Set-Cookie: a=b\r\nServer: shop\r\nProxy-Authenticate: Basic\r\nTrailer: X-End\r\n"
@@ -46,7 +46,7 @@ def test_interim_headers_over_grpc_are_passed_over(harness: Harness) -> None:
     harness.good("grpc.tr")
 
 
-def test_metadata_of_the_connection_stays_there(harness: Harness) -> None:
+def test_hop_by_hop_metadata_is_not_forwarded(harness: Harness) -> None:
     """A backend's trailers and headers are returned only if a rule selects them."""
     own = h2.fields(
         (":status", "200"), ("content-type", "application/grpc"), ("server", "depot"),

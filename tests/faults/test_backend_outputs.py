@@ -40,7 +40,7 @@ def test_outputs_that_do_not_fit(harness: Harness, wrong: str) -> None:
     harness.good("rest.tr")
 
 
-def test_a_forwarded_answer_is_the_backends_word(harness: Harness) -> None:
+def test_passed_through_responses_are_not_validated(harness: Harness) -> None:
     """Its tensors are not read, as without a gateway."""
     harness.rest.use(answers(WRONG_OUTPUTS["too few elements"]))
     with harness.serves("rest.fwd"):

@@ -32,7 +32,7 @@ def test_a_black_hole(harness: Harness, kind: str) -> None:
 @pytest.mark.parametrize(
     ("carrier", "engine"), [("http", "own"), ("grpc", "own"), ("http", "compat")]
 )
-async def test_the_name_is_not_there_yet(
+async def test_a_name_that_is_not_resolvable_yet(
     carrier: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request is reported as not sent, and counted; the backend is used as soon as it is

@@ -218,7 +218,7 @@ def harness() -> Iterator[Harness]:
         well(gateway)
 
 
-def test_no_case_is_left_out() -> None:
+def test_every_case_is_tested() -> None:
     """A frontend that has no words for a case says why."""
     assert not BAD.keys() & CANNOT.keys()
     assert BAD.keys() | CANNOT.keys() == set(itertools.product(CASES, FRONTENDS))

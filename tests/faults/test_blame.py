@@ -87,7 +87,7 @@ NEVER = {"checks": "never", "timeout": "500ms"}
 
 
 @pytest.mark.parametrize("engine", ["own", "compat"])
-async def test_requests_that_break_connections_eject_nobody(engine: str) -> None:
+async def test_requests_that_break_connections_eject_no_endpoint(engine: str) -> None:
     async with (
         replicas(LOCAL, LOCAL) as two,
         picky(*two) as (proxies, urls),
@@ -107,7 +107,7 @@ async def test_requests_that_break_connections_eject_nobody(engine: str) -> None
         assert await load.figure("infergate_endpoint_ejections_total", 0) == 0
 
 
-async def test_a_server_that_is_gone_is_let_alone_by_what_was_under_way() -> None:
+async def test_a_dead_server_is_ejected_by_broken_requests() -> None:
     """Each request that a killed server breaks off is doubtful; a check settles it at once."""
     async with (
         replicas(LOCAL, LOCAL) as two,
@@ -133,7 +133,7 @@ async def test_a_server_that_is_gone_is_let_alone_by_what_was_under_way() -> Non
         assert load.figures()[0].ejections == 0
 
 
-async def test_a_model_that_nobody_has_served_ejects_nobody() -> None:
+async def test_a_never_served_model_ejects_no_endpoint() -> None:
     """Nor does a client that waits until a model is ready."""
     async with (
         replicas(LOCAL, LOCAL) as two,

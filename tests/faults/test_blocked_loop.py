@@ -126,7 +126,7 @@ def gateway(tight: Tight) -> Iterator[Tight]:
         yield tight
 
 
-def test_who_came_meanwhile_is_served(gateway: Tight) -> None:
+def test_clients_that_connected_meanwhile_are_served(gateway: Tight) -> None:
     people = PEOPLE if ENGINE == "compat" else PEOPLE | CALLS
     late = metric(gateway, "infergate_requests_total", outcome="timeout")
     with rises(gateway, HELD_UP, by=BLOCKED / 2):
@@ -207,7 +207,7 @@ def in_this_process(name: str) -> Iterator[tuple[Tight, str]]:
 
 
 @pytest.mark.parametrize("name", ["own", "compat"])
-def test_who_came_while_another_was_read_is_served(name: str) -> None:
+def test_clients_that_connected_during_a_read_are_served(name: str) -> None:
     with in_this_process(name) as (gateway, blocking):
         good(gateway)
         good_call(gateway)

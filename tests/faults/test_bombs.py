@@ -26,7 +26,7 @@ def test_over_http(gateway: Tight, encoding: str, window: int) -> None:
     assert str(BODY) in answer.error
 
 
-def test_of_very_many_members(gateway: Tight) -> None:
+def test_gzip_with_very_many_members(gateway: Tight) -> None:
     before = counted(gateway, outcome="bad_request")
     with limited_growth(gateway.pid, 32 * MIB):
         bomb = gzip.compress(b"") * 50_000

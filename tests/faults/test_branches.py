@@ -118,7 +118,7 @@ def test_a_share_of_users_sees_the_canary_over_every_protocol(harness: Harness) 
     assert sum(both) == 48
 
 
-def test_a_backend_that_is_away_has_a_fallback(harness: Harness) -> None:
+def test_an_unreachable_backend_uses_the_fallback(harness: Harness) -> None:
     for _ in range(3):
         harness.ask("away")
     assert metric(harness.gateway, "infergate_fallbacks_total", route="away") == 6
@@ -127,7 +127,7 @@ def test_a_backend_that_is_away_has_a_fallback(harness: Harness) -> None:
     assert response.status == 502
 
 
-def test_a_mirror_that_hangs_slows_nobody_and_holds_little(harness: Harness) -> None:
+def test_a_hanging_mirror_delays_no_request_and_holds_little_memory(harness: Harness) -> None:
     def hangs(connection: Connection, backend: Backend) -> None:
         connection.request()
         backend.requests.append("copy")
@@ -152,7 +152,7 @@ def test_a_mirror_that_hangs_slows_nobody_and_holds_little(harness: Harness) -> 
     )
 
 
-def test_a_mirror_that_talks_nonsense_is_not_heard(harness: Harness) -> None:
+def test_garbage_from_a_mirror_is_ignored(harness: Harness) -> None:
     def nonsense(connection: Connection, backend: Backend) -> None:
         while True:
             connection.request()

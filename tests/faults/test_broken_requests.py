@@ -19,7 +19,7 @@ HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(193)
 REFUSED, REQUESTS = "infergate_refused_connections_total", "infergate_requests_total"
 
 
-def test_what_could_be_smuggled_behind_a_refused_request_is_not_served(gateway: Tight) -> None:
+def test_bytes_after_a_rejected_request_are_not_served(gateway: Tight) -> None:
     before = counted(gateway, operation="server_live")
     with rises(gateway, REQUESTS, outcome="bad_request"), Client(gateway.http) as client:
         client.send(head("Transfer-Encoding: chunked") + b"0\r\n\r\n" + LIVE)
@@ -63,7 +63,7 @@ _BROKEN = {
 
 
 @pytest.mark.parametrize("case", _BROKEN)
-def test_what_is_not_http_is_400_and_the_end(gateway: Tight, case: str) -> None:
+def test_non_http_input_gets_400_and_a_close(gateway: Tight, case: str) -> None:
     before = counted(gateway, outcome="bad_request")
     with Client(gateway.http) as client:
         client.send(_BROKEN[case])
@@ -95,7 +95,7 @@ def test_an_invalid_host(gateway: Tight, host: str) -> None:
         ("http://evil.example/metrics", "127.0.0.1", 200),
     ],
 )
-def test_an_absolute_target_says_which_host_is_meant(
+def test_an_absolute_target_determines_the_host(
     gateway: Tight, target: str, host: str, status: int
 ) -> None:
     """RFC 9112, 3.2.2: Host is ignored, so it cannot bypass the check against rebinding."""
@@ -108,7 +108,7 @@ def test_an_absolute_target_says_which_host_is_meant(
 
 
 @pytest.mark.parametrize("listener", ["http", "graphpipe[0]", "admin"])
-def test_tls_where_none_is_spoken(gateway: Tight, listener: str) -> None:
+def test_tls_on_a_plain_text_port(gateway: Tight, listener: str) -> None:
     address = gateway.raw if "[" in listener else getattr(gateway, listener)
     tls = rises(gateway, REFUSED, listener=listener, reason="tls")
     with tls, Client(address) as client:

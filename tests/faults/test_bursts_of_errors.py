@@ -34,7 +34,7 @@ async def burst(replica: Replica) -> AsyncIterator[None]:
 @pytest.mark.parametrize(
     ("carrier", "engine"), [("http", "own"), ("grpc", "own"), ("grpc", "compat")]
 )
-async def test_it_is_let_alone_and_comes_back(carrier: str, engine: str) -> None:
+async def test_an_endpoint_is_ejected_and_recovers(carrier: str, engine: str) -> None:
     async with replicas(LOCAL, LOCAL, LOCAL) as three:
         urls = [each.url(carrier) for each in three]
         async with gateway(

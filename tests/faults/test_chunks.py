@@ -53,7 +53,7 @@ MANY = [300_000, pytest.param(2_000_000, marks=pytest.mark.peers)]
 
 
 @pytest.mark.parametrize("count", MANY)
-def test_very_many_of_one_byte_cost_no_memory(gateway: Tight, count: int) -> None:
+def test_one_byte_chunks_cost_no_memory(gateway: Tight, count: int) -> None:
     some = b"1\r\n \r\n" * 100_000
     little, handled = limited_growth(gateway.pid, 24 * MIB), rises(gateway, REQUESTS, outcome="ok")
     with handled, little, Client(gateway.http) as client:

@@ -72,13 +72,13 @@ def test_headers_that_never_end(gateway: Tight) -> None:
         assert client.answer().status == 431
 
 
-def test_a_body_that_is_announced_too_large_is_refused_before_it_comes(gateway: Tight) -> None:
+def test_a_body_announced_too_large_is_rejected_before_it_arrives(gateway: Tight) -> None:
     with refused_by(gateway, "body"), Client(gateway.http) as client:
         client.send(head(length=BODY + 1))
         assert client.answer().status == 413
 
 
-def test_the_admin_listener_too(gateway: Tight) -> None:
+def test_the_admin_listener_has_the_same_limits(gateway: Tight) -> None:
     with refused_by(gateway, "headers"), Client(gateway.admin) as client:
         client.send(head(*filling(1)))
         assert client.answer().status == 431
@@ -120,7 +120,7 @@ def test_a_message_over_the_limit(gateway: Tight) -> None:
 
 
 @pytest.mark.parametrize("length", [BODY + 1, 2**31, 2**32 - 1])
-def test_a_frame_over_the_limit_is_refused_before_it_comes(gateway: Tight, length: int) -> None:
+def test_a_frame_over_the_limit_is_rejected_before_it_arrives(gateway: Tight, length: int) -> None:
     before = counted(gateway, outcome="too_large")
     limited, little = refused_by(gateway, "body"), limited_growth(gateway.pid, 4 * MIB)
     with limited, little, Client(gateway.raw) as client:
@@ -131,7 +131,7 @@ def test_a_frame_over_the_limit_is_refused_before_it_comes(gateway: Tight, lengt
 
 
 @pytest.mark.parametrize("sent", [20_000, 5_000_000])
-def test_a_frame_over_the_limit_that_comes_all_the_same(gateway: Tight, sent: int) -> None:
+def test_a_rejected_frame_that_arrives_anyway(gateway: Tight, sent: int) -> None:
     """The rest of the request is read, so that the response arrives."""
     limited, little = refused_by(gateway, "body"), limited_growth(gateway.pid, 4 * MIB)
     with limited, little, Client(gateway.raw) as client:
@@ -141,7 +141,7 @@ def test_a_frame_over_the_limit_that_comes_all_the_same(gateway: Tight, sent: in
         good_frame(gateway)
 
 
-def test_a_frame_that_says_nothing_or_nonsense(gateway: Tight) -> None:
+def test_empty_and_malformed_frames(gateway: Tight) -> None:
     """The connection stays open."""
     before = counted(gateway, protocol="graphpipe", outcome="bad_request")
     with Client(gateway.raw) as client:

@@ -64,7 +64,7 @@ def _watched(timed: Timed, grows: int) -> AbstractContextManager[None]:
 
 
 @pytest.mark.parametrize("name", WORST)
-def test_no_callback_takes_long(timed: Timed, name: str) -> None:
+def test_no_callback_blocks_the_event_loop(timed: Timed, name: str) -> None:
     with _watched(timed, _allowed(WORST[name])):
         held_to(timed, lambda: WORST[name].send(timed))
 
@@ -86,7 +86,7 @@ DEAREST = (
     "name",
     [each if each in DEAREST else pytest.param(each, marks=pytest.mark.peers) for each in WORST],
 )
-def test_others_hardly_notice(timed: Timed, name: str) -> None:
+def test_other_clients_are_hardly_delayed(timed: Timed, name: str) -> None:
     """Four connections send the message. Memory is checked as well."""
     handled = counted(timed, outcome="ok")
     with _watched(timed, ATTACKERS * _allowed(WORST[name])):
@@ -221,7 +221,7 @@ against 50 ms themselves."""
 
 
 @pytest.mark.parametrize("protocol", SEARCHED)
-def test_nothing_dearer_is_found(timed: Timed, protocol: str) -> None:
+def test_no_more_expensive_message_is_found(timed: Timed, protocol: str) -> None:
     make, begins, middles, ends = SEARCHED[protocol]
     codec = plugins()[protocol].create({})
 

@@ -36,7 +36,7 @@ DEAR = _dear(3 * MIB // 2)
 """Slow to read: floats with a NaN among them are parsed one by one."""
 
 
-def test_it_keeps_nobody_waiting(gateway: Tight) -> None:
+def test_costly_json_delays_no_other_request(gateway: Tight) -> None:
     handled = counted(gateway, outcome="ok")
     with Client(gateway.http) as client:
         client.send(head(length=len(DEAR)) + DEAR)
@@ -52,7 +52,7 @@ def test_it_keeps_nobody_waiting(gateway: Tight) -> None:
     assert answer.body.rstrip(b"]}").endswith(b",NaN")
 
 
-def test_a_helper_that_dies_takes_its_one_request_along() -> None:
+def test_a_crashed_helper_fails_only_its_request() -> None:
     with started_infergate(CONFIG) as gateway:
         assert post(gateway.http, PATH, DEAR).status == 200
         with unharmed(gateway, lambda: good(gateway)):
@@ -85,7 +85,7 @@ def _received(client: Client) -> bytes:
         return b""
 
 
-def test_deep_json_and_many_brackets(gateway: Tight) -> None:
+def test_deep_json_and_many_brackets_are_rejected(gateway: Tight) -> None:
     before = counted(gateway, outcome="bad_request") + counted(gateway, outcome="too_large")
     with limited_growth(gateway.pid, 64 * MIB):
         for whole in (b"[" * (4 * MIB), b"[]" * MIB, b'{"a":' * MIB, b"[[],[]," * MIB):

@@ -238,7 +238,7 @@ def test_a_client_that_leaves_closes_the_connection_to_an_http_backend(
     assert counted(harness.gateway, route=model, outcome="cancelled") == before + 1
 
 
-def test_a_hundred_are_served_beside_one_that_waits(harness: Harness, rpc: RpcBackend) -> None:
+def test_a_hundred_requests_are_served_while_one_waits(harness: Harness, rpc: RpcBackend) -> None:
     """On the same route: the slow request ends only after all others."""
     harness.rest.use(good_http)
     quick = rpc.answer
@@ -320,7 +320,7 @@ def works(triton: Triton, direct: grpc.Channel) -> grpc.Future:
             return probe
 
 
-def test_triton_a_clients_deadline_cancels_there(before_triton: Infergate, triton: Triton) -> None:
+def test_a_client_deadline_cancels_in_triton(before_triton: Infergate, triton: Triton) -> None:
     before, gone = cancelled(triton), given_up(before_triton)
     with channel(before_triton.grpc) as made:
         status = call(made, slow_message("grpc.slow", LONG), timeout=1.0)
@@ -329,7 +329,7 @@ def test_triton_a_clients_deadline_cancels_there(before_triton: Infergate, trito
     until(lambda: given_up(before_triton) == gone + 1, "counted")
 
 
-def test_triton_a_routes_timeout_cancels_there(before_triton: Infergate, triton: Triton) -> None:
+def test_a_route_timeout_cancels_in_triton(before_triton: Infergate, triton: Triton) -> None:
     before = cancelled(triton)
     timeout = rises(before_triton, REQUESTS, outcome="timeout")
     with timeout, channel(before_triton.grpc) as made:
@@ -339,7 +339,7 @@ def test_triton_a_routes_timeout_cancels_there(before_triton: Infergate, triton:
 
 
 @pytest.mark.parametrize("frontend", ["http", "grpc"])
-def test_triton_a_client_that_leaves_cancels_there(
+def test_a_client_disconnect_cancels_in_triton(
     before_triton: Infergate, triton: Triton, frontend: str
 ) -> None:
     """Over gRPC, because Triton's REST server does not notice that its client disconnects."""

@@ -157,7 +157,7 @@ async def drained(harness: Harness, raw: Client, scraping: Client) -> None:
 
 
 @pytest.mark.parametrize("engine", ["own", "compat"])
-async def test_a_second_signal_ends_at_once(engine: str) -> None:
+async def test_a_second_signal_exits_immediately(engine: str) -> None:
     with started_harness(engine, "0s", "60s") as harness:
         async with asyncio.timeout(60), grpc.aio.insecure_channel(harness.gateway.grpc) as channel:
             call = channel.stream_stream(STREAM)()

@@ -22,7 +22,7 @@ ways = pytest.mark.parametrize(("carrier", "engine"), WAYS)
 
 
 @ways
-async def test_one_of_three_is_killed_and_comes_back(carrier: str, engine: str) -> None:
+async def test_one_of_three_is_killed_and_restarted(carrier: str, engine: str) -> None:
     async with replicas(LOCAL, LOCAL, LOCAL) as three:
         urls = [each.url(carrier) for each in three]
         async with gateway(carrier, engine, urls, balance={"slow_start": "0s"}) as load:
@@ -52,7 +52,7 @@ async def test_one_of_three_is_killed_and_comes_back(carrier: str, engine: str) 
 
 
 @pytest.mark.parametrize(("carrier", "engine"), [("http", "own"), ("grpc", "own")])
-async def test_without_checks_failures_alone_tell(carrier: str, engine: str) -> None:
+async def test_without_health_checks_failures_eject(carrier: str, engine: str) -> None:
     async with replicas(LOCAL, LOCAL) as two:
         urls = [each.url(carrier) for each in two]
         never = {"checks": "never"}
@@ -73,7 +73,9 @@ async def test_without_checks_failures_alone_tell(carrier: str, engine: str) -> 
 
 
 @pytest.mark.parametrize(("carrier", "engine"), [("http", "own"), ("grpc", "own")])
-async def test_one_that_flaps_breaks_only_what_is_under_way(carrier: str, engine: str) -> None:
+async def test_a_flapping_endpoint_breaks_only_requests_in_flight(
+    carrier: str, engine: str
+) -> None:
     async with replicas(LOCAL, LOCAL, LOCAL) as three:
         urls = [each.url(carrier) for each in three]
         async with gateway(carrier, engine, urls) as load:
@@ -111,7 +113,7 @@ async def test_the_slow_endpoint_of_three_gets_fewer_requests(carrier: str, engi
 
 
 @ways
-async def test_all_endpoints_down_is_reported_and_cleared_at_once(
+async def test_all_endpoints_down_is_reported_and_cleared_immediately(
     carrier: str, engine: str
 ) -> None:
     async with replicas(LOCAL, LOCAL) as two:
@@ -143,7 +145,7 @@ async def test_all_endpoints_down_is_reported_and_cleared_at_once(
             assert await ready(), "one endpoint is enough for a backend"
 
 
-async def test_a_lone_endpoint_costs_nothing() -> None:
+async def test_a_single_endpoint_is_not_checked() -> None:
     async with replicas(LOCAL) as one, gateway("http", "own", [one[0].url("http")]) as load:
         remote = load.gateway.gateway.backends[0]
         assert isinstance(remote, SupportsHealthWatch)
@@ -159,7 +161,9 @@ PODS = "pods.test"
 
 
 @ways
-async def test_pods_come_and_go(carrier: str, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pods_are_added_and_removed(
+    carrier: str, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hosts = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
     names = Names(monkeypatch, **{PODS: list(hosts[:2])})
     async with replicas(*hosts, same_ports=True) as pods:
@@ -205,7 +209,7 @@ def _count(backend: object, counts: list[int], position: int) -> None:
 
 
 @ways
-async def test_a_pod_that_leaves_finishes_what_it_has(
+async def test_a_removed_pod_completes_its_requests(
     carrier: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosts = ("127.0.0.1", "127.0.0.2")

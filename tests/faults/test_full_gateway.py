@@ -128,7 +128,7 @@ def test_the_budget_of_memory_is_spent(harness: Harness) -> None:
     assert harness.frame(LARGE_FRAME) == ""
 
 
-def test_as_many_requests_as_may_be(harness: Harness) -> None:
+def test_in_flight_requests_up_to_the_limit(harness: Harness) -> None:
     request = document(tensor())
     with ExitStack() as stack:
         for _ in range(REQUESTS):
@@ -149,7 +149,7 @@ def test_as_many_requests_as_may_be(harness: Harness) -> None:
     assert harness.frame(frames.GOOD) == ""
 
 
-def test_many_more_at_once_than_may_be(harness: Harness) -> None:
+def test_many_more_requests_than_the_limit(harness: Harness) -> None:
     """Each request is served, or rejected with a retry time."""
 
     def ask(number: int) -> int:

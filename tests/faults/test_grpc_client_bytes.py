@@ -60,7 +60,7 @@ _PREFIXES = {
 
 
 @pytest.mark.parametrize("wire", _PREFIXES)
-def test_what_is_not_grpc_ends_the_connection(gateway: Tight, wire: str) -> None:
+def test_non_grpc_input_ends_the_connection(gateway: Tight, wire: str) -> None:
     reason = "tls" if wire == "TLS" else "protocol"
     with counted_rejection(gateway, reason), Client(gateway.grpc) as client:
         client.send(_PREFIXES[wire])
@@ -115,7 +115,7 @@ def test_a_reset(gateway: Tight, stage: str) -> None:
     [h2.message(b"") * 2, b"\1\0\0\0\1a"],
     ids=["two", "compressed without encoding"],
 )
-def test_what_is_no_one_message(gateway: Tight, data: bytes) -> None:
+def test_bodies_without_exactly_one_message(gateway: Tight, data: bytes) -> None:
     before = counted(gateway, outcome="bad_request")
     with lets_go(gateway, "grpc"), Client(gateway.grpc) as client:
         hello(client)
@@ -132,9 +132,7 @@ def test_what_is_no_one_message(gateway: Tight, data: bytes) -> None:
     [b"", b"\0", b"\0\0\0\0\x09abc", b"\2\0\0\0\1a"],
     ids=["none", "cut", "short", "flag 2"],
 )
-def test_what_grpcio_leaves_unanswered_is_given_up_with_its_connection(
-    gateway: Tight, data: bytes
-) -> None:
+def test_calls_that_grpcio_leaves_open_end_with_the_connection(gateway: Tight, data: bytes) -> None:
     """grpcio treats a truncated message as a call that was cancelled at once and sends no status,
     nor always for an invalid flag; correct clients send neither. Such a call holds only a
     stream of its own connection."""

@@ -271,7 +271,7 @@ def whole_frames(came: bytes) -> Iterator[h2.Frame]:
         yield from h2.frames(exactly)
 
 
-def test_clients_that_vanish_without_a_word(gateway: Tight) -> None:
+def test_clients_that_disappear_without_a_fin(gateway: Tight) -> None:
     """Twenty connections with fifty streams each: if they were kept, no stream would be left for
     other clients."""
     before = descriptors(gateway.pid)
@@ -290,7 +290,7 @@ def stream_attacks(gateway: Tight) -> list[bytes]:
         return list(made.stream_stream(STREAM)(iter([message()] * 3), timeout=SECONDS))
 
 
-def test_a_reader_of_one_byte(gateway: Tight) -> None:
+def test_a_reader_with_a_window_of_one_byte(gateway: Tight) -> None:
     """It is served as slowly as it reads, and each byte costs one frame."""
     whole = h2.message(message(200))
     handled = rises(gateway, REQUESTS, protocol="v2-grpc", outcome="ok")

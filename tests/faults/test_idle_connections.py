@@ -15,12 +15,12 @@ from faults.watch import lets_go, rises
 IDLE = "infergate_idle_connections_closed_total"
 
 
-def test_one_that_says_nothing(gateway: Tight) -> None:
+def test_a_silent_connection_is_closed(gateway: Tight) -> None:
     with rises(gateway, IDLE, listener="http"), Client(gateway.http) as client:
         assert client.rest() == b""
 
 
-def test_one_that_says_nothing_after_a_request(gateway: Tight) -> None:
+def test_an_idle_connection_after_a_request_is_closed(gateway: Tight) -> None:
     with rises(gateway, IDLE, listener="http"), Client(gateway.http) as client:
         client.send(head() + GOOD)
         assert client.answer().status == 200
@@ -28,7 +28,7 @@ def test_one_that_says_nothing_after_a_request(gateway: Tight) -> None:
 
 
 @pytest.mark.parametrize("after", [b"", frames.GOOD], ids=["nothing", "a request"])
-def test_a_raw_one(gateway: Tight, after: bytes) -> None:
+def test_a_silent_raw_socket_is_closed(gateway: Tight, after: bytes) -> None:
     with rises(gateway, IDLE, listener="graphpipe[0]"), Client(gateway.raw) as client:
         client.send(after)
         if after:
@@ -36,7 +36,7 @@ def test_a_raw_one(gateway: Tight, after: bytes) -> None:
         assert client.rest() == b""
 
 
-def test_one_to_the_admin_listener(gateway: Tight) -> None:
+def test_a_silent_admin_connection_is_closed(gateway: Tight) -> None:
     with rises(gateway, IDLE, listener="admin"), Client(gateway.admin) as client:
         assert client.rest() == b""
 
@@ -49,7 +49,7 @@ def counted_close(gateway: Tight, name: str, **labels: str) -> AbstractContextMa
 
 
 @pytest.mark.parametrize("greeting", [b"", h2.PREFACE[:9], h2.PREFACE], ids=["no", "half", "bare"])
-def test_one_that_does_not_greet_over_grpc(gateway: Tight, greeting: bytes) -> None:
+def test_a_grpc_connection_without_a_preface_is_closed(gateway: Tight, greeting: bytes) -> None:
     """The gateway requests its preface, the head of HTTP/2."""
     refused = counted_close(gateway, "infergate_refused_requests_total", limit="header_time")
     with refused, Client(gateway.grpc) as client:
@@ -57,7 +57,7 @@ def test_one_that_does_not_greet_over_grpc(gateway: Tight, greeting: bytes) -> N
         client.rest()
 
 
-def test_one_that_vanishes_over_grpc(gateway: Tight) -> None:
+def test_a_grpc_client_that_disappears_is_disconnected(gateway: Tight) -> None:
     """It does not respond to a keepalive ping."""
     with counted_close(gateway, IDLE, listener="grpc"), Client(gateway.grpc) as client:
         client.send(h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0))

@@ -172,7 +172,7 @@ class Load:
         pytest.param("triton", triton, id="triton", marks=pytest.mark.triton),
     ],
 )
-def test_servers_are_killed_one_after_the_other_under_load(
+def test_servers_are_killed_in_sequence_under_load(
     profile: str, server: Callable[[Sequence[int]], AbstractContextManager[Process]], carrier: str
 ) -> None:
     ports = [free_ports(3) for _ in range(KILLED)]

@@ -292,9 +292,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_header_that_asks_for_what_cannot_be(
-    gateway: Infergate, rpc: grpc.Channel, case: str
-) -> None:
+def test_a_header_with_impossible_values(gateway: Infergate, rpc: grpc.Channel, case: str) -> None:
     """The same text over HTTP and gRPC."""
     header, words = WRONG[case]
     refused(gateway, header, words)
@@ -342,7 +340,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("case", OTHERS)
-def test_what_other_models_refuse(gateway: Infergate, case: str) -> None:
+def test_rejections_of_other_models(gateway: Infergate, case: str) -> None:
     model, header, words = OTHERS[case]
     body = b"" if model == "identity" else b"\0" * 128
     answer = http_rejection(old_post(gateway.http, model, header, body))
@@ -410,7 +408,7 @@ FINE = {
 
 
 @pytest.mark.parametrize("case", FINE)
-def test_what_is_odd_and_right(gateway: Infergate, rpc: grpc.Channel, case: str) -> None:
+def test_unusual_valid_requests(gateway: Infergate, rpc: grpc.Channel, case: str) -> None:
     header, values = FINE[case]
     answer = http_rejection(old_post(gateway.http, "simple", header, NUMBERS))
     assert answer.code == "SUCCESS", answer
@@ -431,7 +429,7 @@ def test_class_counts(gateway: Infergate, count: str, given: int) -> None:
 
 
 @pytest.mark.parametrize("count", ["-1", "4294967296"])
-def test_class_counts_that_are_none(gateway: Infergate, count: str) -> None:
+def test_class_counts_of_zero_or_too_many(gateway: Infergate, count: str) -> None:
     header = f'batch_size: 1 {BOTH} output {{ name: "OUTPUT0" cls {{ count: {count} }} }}'
     is_bare(old_post(gateway.http, "simple", header, NUMBERS))
 
@@ -469,7 +467,7 @@ def test_formats(gateway: Infergate, query: str, binary: bool) -> None:
 
 
 @pytest.mark.parametrize("path", ["nosuch", "simple/2", "simple/0", f"simple/{2**70}"])
-def test_models_and_versions_there_are_not(gateway: Infergate, path: str) -> None:
+def test_unknown_models_and_versions_over_http(gateway: Infergate, path: str) -> None:
     name = path.partition("/")[0]
     refused(
         gateway, SIMPLE, f"Inference request for unknown model '{name}'",
@@ -477,13 +475,13 @@ def test_models_and_versions_there_are_not(gateway: Infergate, path: str) -> Non
     )  # fmt: skip
 
 
-def test_a_name_that_means_another_to_who_decodes_it(gateway: Infergate) -> None:
+def test_percent_encoded_names_are_not_decoded(gateway: Infergate) -> None:
     result = "the model name contains the percent-escape '%70'"
     refused(gateway, SIMPLE, result, model="sim%70le", code="INVALID_ARG")
 
 
 @pytest.mark.parametrize("version", ["1", "001"])
-def test_versions_there_are(gateway: Infergate, version: str) -> None:
+def test_unusual_spellings_of_existing_versions(gateway: Infergate, version: str) -> None:
     answer = http_rejection(old_post(gateway.http, f"simple/{version}", SIMPLE, NUMBERS))
     assert answer.code == "SUCCESS"
 
@@ -521,7 +519,7 @@ def test_versions_there_are(gateway: Infergate, version: str) -> None:
         ("PATCH /api/status/simple", 405),
     ],
 )
-def test_paths_and_methods_there_are_not(gateway: Infergate, line: str, status: int) -> None:
+def test_unknown_paths_and_methods(gateway: Infergate, line: str, status: int) -> None:
     with Client(gateway.http) as client:
         client.send(f"{line} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
         if line.startswith("HEAD"):
@@ -535,7 +533,7 @@ def test_paths_and_methods_there_are_not(gateway: Infergate, line: str, status: 
 @pytest.mark.parametrize(
     "model", ["nosuch", "simple/", "simple/1", "sim%70le", "x" * 1000, "x" * 5000, "a b"]
 )
-def test_a_status_there_is_not(gateway: Infergate, model: str) -> None:
+def test_the_status_of_an_unknown_model(gateway: Infergate, model: str) -> None:
     with Client(gateway.http) as client:
         client.send(f"GET /api/status/{model} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         answer = client.answer()
@@ -567,7 +565,7 @@ def test_a_chunked_body(gateway: Infergate) -> None:
     assert http_rejection(answer).body.startswith(SUM + DIFFERENCE)
 
 
-def test_a_client_that_waits_for_consent(gateway: Infergate) -> None:
+def test_a_client_that_waits_for_100_continue(gateway: Infergate) -> None:
     with Client(gateway.http) as client:
         head = f"{ASKS}Content-Length: {len(NUMBERS)}\r\nExpect: 100-continue\r\n\r\n"
         client.send(head.encode())
@@ -622,7 +620,7 @@ def test_clients_that_leave(gateway: Infergate) -> None:
     good(gateway)
 
 
-def test_headers_that_take_long_to_read_cost_little(gateway: Infergate) -> None:
+def test_expensive_headers_are_bounded(gateway: Infergate) -> None:
     with limited_growth(gateway.pid, 32 * MIB):
         for unit in ("input{}", "output{cls{}}", "input{dims:[1,2,3]}", "#", '"', "input:[{},{}]"):
             header = f"batch_size: 1 {unit * (15_000 // len(unit))}"
@@ -649,7 +647,7 @@ def test_bytes_that_are_no_message(rpc: grpc.Channel, method: str, message: byte
 
 
 @pytest.mark.parametrize("method", ["Profile", "infer", "Nosuch"])
-def test_methods_there_are_not(rpc: grpc.Channel, method: str) -> None:
+def test_unknown_grpc_methods(rpc: grpc.Channel, method: str) -> None:
     assert call(rpc, b"", f"/{SERVICE}/{method}").code is grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -672,20 +670,20 @@ def test_raw_inputs_that_do_not_fit(rpc: grpc.Channel, case: str) -> None:
     assert (result.code, result.words) == ("INVALID_ARG", f"{words} for model 'simple'")
 
 
-def test_raw_inputs_too_many_are_left(rpc: grpc.Channel) -> None:
+def test_surplus_raw_inputs_are_ignored(rpc: grpc.Channel) -> None:
     raw = [NUMBERS[:64], NUMBERS[64:], b"more"]
     result = grpc_rejection(call(rpc, old_message("simple", raw=raw), OLD_INFER))
     assert (result.code, result.body) == ("SUCCESS", SUM + DIFFERENCE)
 
 
 @pytest.mark.parametrize("version", [0, 2, -2, 2**63 - 1])
-def test_versions_there_are_not(rpc: grpc.Channel, version: int) -> None:
+def test_unknown_versions(rpc: grpc.Channel, version: int) -> None:
     result = grpc_rejection(call(rpc, old_message("simple", version=version), OLD_INFER))
     words = "Inference request for unknown model 'simple'"
     assert (result.code, result.words) == ("UNAVAILABLE", words)
 
 
-def test_very_many_fields_are_refused(rpc: grpc.Channel, gateway: Infergate) -> None:
+def test_very_many_fields_are_rejected(rpc: grpc.Channel, gateway: Infergate) -> None:
     """Quickly and cheaply."""
     for unit in (b"\x22\0", b"\x1a\x02\x1a\0", b"\x1a\x02\x22\0", b"\x78\0"):
         with limited_growth(gateway.pid, 64 * MIB):
@@ -721,7 +719,7 @@ OTHER_ERRORS = [
 
 
 @pytest.mark.parametrize(("method", "message", "code", "words"), OTHER_ERRORS)
-def test_what_other_methods_refuse(
+def test_rejections_of_other_methods(
     rpc: grpc.Channel, method: str, message: Any, code: str, words: str
 ) -> None:
     status = call(rpc, message.SerializeToString(), f"/{SERVICE}/{method}")
@@ -746,11 +744,11 @@ def streamed(rpc: grpc.Channel, *messages: bytes) -> tuple[list[str], Status]:
     return codes, Status(answers.code(), answers.details())
 
 
-def test_a_stream_closed_at_once(rpc: grpc.Channel) -> None:
+def test_a_stream_closed_immediately(rpc: grpc.Channel) -> None:
     assert streamed(rpc) == ([], Status(grpc.StatusCode.OK, ""))
 
 
-def test_errors_among_good_ones_in_order(rpc: grpc.Channel) -> None:
+def test_errors_and_responses_keep_their_order(rpc: grpc.Channel) -> None:
     good, bad = old_message("simple"), old_message("simple", raw=[])
     unknown = old_message("nosuch")
     codes, status = streamed(rpc, good, bad, good, unknown, unknown, good)
@@ -760,7 +758,7 @@ def test_errors_among_good_ones_in_order(rpc: grpc.Channel) -> None:
     assert status.code is grpc.StatusCode.OK
 
 
-def test_a_message_that_is_none_ends_the_stream(rpc: grpc.Channel) -> None:
+def test_a_malformed_message_ends_the_stream(rpc: grpc.Channel) -> None:
     """Requests sent before it are answered first."""
     good = old_message("simple")
     codes, status = streamed(rpc, good, good, b"\xff", good)

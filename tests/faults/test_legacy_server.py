@@ -284,7 +284,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("result", ODD)
-def test_http_answers_that_are_odd_and_good(harness: Harness, result: str) -> None:
+def test_unusual_valid_http_responses(harness: Harness, result: str) -> None:
     harness.http.use(old_http(says(ODD[result])))
     harness.serves("http.m")
     given = json.loads(harness.clients.ask("v2-rest", "http.m").body)["outputs"]
@@ -297,7 +297,7 @@ def test_http_answers_that_are_odd_and_good(harness: Harness, result: str) -> No
     harness.http.use(old_http(GOOD_HTTP))
 
 
-def test_http_what_follows_an_answer_is_never_the_next_one(harness: Harness) -> None:
+def test_bytes_after_an_http_response_are_not_the_next_response(harness: Harness) -> None:
     evil = answer(b"", status=request_status("INTERNAL", "evil"))
     harness.http.use(old_http(says(WHOLE + evil, then=Connection.gone)))
     harness.serves("http.m")
@@ -430,7 +430,7 @@ def test_grpc_status(harness: Harness, fault: str) -> None:
     harness.serves(model)
 
 
-def test_a_status_that_is_late(harness: Harness) -> None:
+def test_a_late_status_response(harness: Harness) -> None:
     def script(connection: Connection, _backend: Backend) -> None:
         connection.request()
         connection.gone()
@@ -444,7 +444,7 @@ def test_a_status_that_is_late(harness: Harness) -> None:
 # ---- one slow, others not --------------------------------------------------------------------
 
 
-def test_a_silent_server_keeps_nobody_else_waiting(harness: Harness) -> None:
+def test_a_silent_server_delays_no_other_request(harness: Harness) -> None:
     harness.http.use(old_http(says(then=Connection.gone)))
     with ThreadPoolExecutor(8) as pool:
         before = len(harness.http.requests)
@@ -616,7 +616,9 @@ def test_classes_that_make_a_large_header(hazardous: Pair, backend: str) -> None
 
 @pytest.mark.parametrize("backend", ["http", "grpc"])
 @pytest.mark.parametrize("form", ["text", "binary"])
-def test_old_clients_are_given_a_large_header(hazardous: Pair, backend: str, form: str) -> None:
+def test_large_response_headers_for_legacy_clients(
+    hazardous: Pair, backend: str, form: str
+) -> None:
     """The error comes before the response exceeds what their library accepts."""
     data = np.arange(3000, dtype=np.float32).tobytes()
     for batch in (2, 3):
@@ -634,7 +636,7 @@ def test_old_clients_are_given_a_large_header(hazardous: Pair, backend: str, for
     hazardous.serves()
 
 
-def test_a_server_that_dies_and_comes_back() -> None:
+def test_a_server_that_crashes_and_restarts() -> None:
     """While the server responds, while it is down, and when it is back: on new connections."""
     ports = free_ports(2)
     addresses = [f"127.0.0.1:{port}" for port in ports]

@@ -162,7 +162,7 @@ def crowd(harness: Harness, wanted: bytes, stack: ExitStack, count: int = CROWD)
 
 
 @pytest.mark.parametrize("model", ["fwd", "tr", "chatty"])
-def test_what_waits_for_a_backend_that_says_nothing(harness: Harness, model: str) -> None:
+def test_requests_waiting_for_a_silent_backend_are_counted(harness: Harness, model: str) -> None:
     """Inflated bytes and received response bytes are held and counted, within the budget."""
     before = harness.memory()
     with ExitStack() as stack:
@@ -193,7 +193,7 @@ def test_the_same_over_grpc(harness: Harness, model: str) -> None:
     until(lambda: harness.held() < MIB, "it is given back")
 
 
-def test_answers_that_nobody_reads(harness: Harness) -> None:
+def test_unread_responses_are_counted(harness: Harness) -> None:
     """Long responses are rejected while the budget is exhausted, and the readers that hold it are
     disconnected: within seconds the next one is accepted."""
     before = harness.memory()
@@ -218,7 +218,7 @@ def _is_accepted(client: Client, wanted: bytes) -> bool:
     return status == 200
 
 
-def test_an_answer_longer_than_a_body_may_be(harness: Harness) -> None:
+def test_a_response_over_the_body_limit(harness: Harness) -> None:
     """A KB whose response would have about 20 MiB."""
     with refused_by(harness.gateway, "body"), Client(harness.gateway.http) as client:
         client.send(to("identity", request(4 * MIB, "BOOL")))

@@ -10,7 +10,7 @@ from faults.tight import GOOD, Tight, body, good_frame, head
 from faults.watch import MIB, counted, limited_growth
 
 
-def test_they_are_answered_in_order(gateway: Tight) -> None:
+def test_pipelined_responses_are_in_order(gateway: Tight) -> None:
     bodies = [body(str(i), 1 + i) for i in range(30)]
     handled = counted(gateway, outcome="ok")
     with Client(gateway.http) as client:
@@ -20,7 +20,7 @@ def test_they_are_answered_in_order(gateway: Tight) -> None:
     assert counted(gateway, outcome="ok") >= handled + 30
 
 
-def test_a_bad_one_costs_only_itself(gateway: Tight) -> None:
+def test_an_invalid_pipelined_request_fails_alone(gateway: Tight) -> None:
     before = counted(gateway, outcome="bad_request")
     with Client(gateway.http) as client:
         client.send(head() + GOOD + head(length=1) + b"{" + head() + GOOD)

@@ -119,7 +119,7 @@ def complaints_but_of_reloads(gateway: Infergate) -> str:
     return "\n".join(line for line in lines if "configuration rejected" not in line)
 
 
-def test_a_bad_file_leaves_the_old_one_serving(harness: Harness) -> None:
+def test_an_invalid_file_leaves_the_active_configuration(harness: Harness) -> None:
     with descriptors_come_back(harness.gateway.pid), Client(harness.gateway.http) as client:
         before = harness.page()
         harness.file.write_text(harness.first + "nonsense: 1\n")
@@ -143,7 +143,7 @@ def test_a_bad_file_leaves_the_old_one_serving(harness: Harness) -> None:
         assert "unknown model 'idle'" in client.answer().error
 
 
-def test_an_address_that_is_taken(harness: Harness) -> None:
+def test_a_reload_to_a_taken_address(harness: Harness) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as other,
         descriptors_come_back(harness.gateway.pid),
@@ -164,7 +164,7 @@ def test_an_address_that_is_taken(harness: Harness) -> None:
             Client(f"127.0.0.1:{free}")
 
 
-def test_listeners_come_and_go(harness: Harness) -> None:
+def test_listeners_are_added_and_removed(harness: Harness) -> None:
     before = descriptors(harness.gateway.pid)
     with taken(harness, 3):
         come_and_go(harness)
@@ -207,7 +207,7 @@ def come_and_go(harness: Harness) -> None:
         ("helpers: 0", "limits: {body: 1KiB}\nhelpers: 0", ""),
     ],
 )
-def test_what_cannot_be_changed_is_refused(
+def test_unsupported_changes_are_rejected(
     harness: Harness, old: str, new: str, document: str
 ) -> None:
     compat = "engine: compat" in harness.first
@@ -228,7 +228,7 @@ def test_what_cannot_be_changed_is_refused(
         assert answer.status == 413
 
 
-def test_what_listens_in_one_form_cannot_in_another(harness: Harness) -> None:
+def test_a_listener_cannot_change_its_transport(harness: Harness) -> None:
     (port,) = free_ports(1)
     harness.file.write_text(
         harness.listening(f'  graphpipe: [{{address: "127.0.0.1:{port}", model: identity}}]')

@@ -164,7 +164,7 @@ both = pytest.mark.parametrize("kind", PROTOCOLS)
 
 
 @both
-def test_a_refused_connection_is_tried_on_the_other_endpoint(harness: Harness, kind: str) -> None:
+def test_a_refused_connection_is_retried_on_another_endpoint(harness: Harness, kind: str) -> None:
     before = harness.retries(kind, "refused", "not_sent")
     assert all(error.is_good for error in harness.many(kind, "refused", "plain"))
     assert harness.retries(kind, "refused", "not_sent") > before
@@ -189,9 +189,7 @@ def _half(kind: str) -> Script:
 
 
 @both
-def test_a_truncated_response_is_retried_only_where_that_is_safe(
-    harness: Harness, kind: str
-) -> None:
+def test_a_truncated_response_is_retried_if_idempotent(harness: Harness, kind: str) -> None:
     faulty = harness.faulty[f"broken-{kind}"]
     faulty.use(_half(kind))
     with descriptors_come_back(harness.gateway.pid):
@@ -234,7 +232,7 @@ def _declines(kind: str) -> Script:
 
 
 @both
-def test_a_declined_request_is_retried_only_where_that_is_safe(harness: Harness, kind: str) -> None:
+def test_a_declined_request_is_retried_if_idempotent(harness: Harness, kind: str) -> None:
     faulty = harness.faulty[f"declined-{kind}"]
     faulty.use(_declines(kind))
     until(
@@ -280,7 +278,7 @@ def test_a_call_that_the_server_did_not_look_at_was_not_sent(harness: Harness) -
 
 
 @both
-def test_a_try_that_is_too_slow_is_followed_by_another(harness: Harness, kind: str) -> None:
+def test_a_slow_attempt_is_retried(harness: Harness, kind: str) -> None:
     faulty = harness.faulty[f"silent-{kind}"]
     hung = threading.Event()
 
@@ -440,7 +438,7 @@ def test_a_hedge_wins_and_the_slow_try_is_cancelled(harness: Harness, kind: str)
 
 
 @both
-def test_beyond_its_limit_a_backend_is_waited_for_and_beyond_its_queue_refused(
+def test_requests_queue_at_the_limit_and_are_rejected_beyond_the_queue(
     harness: Harness, kind: str
 ) -> None:
     name = f"full-{kind}"
@@ -501,7 +499,7 @@ def test_beyond_its_limit_a_backend_is_waited_for_and_beyond_its_queue_refused(
         backend.use(GOOD[kind])
 
 
-def test_each_protocol_tells_when_to_come_back(harness: Harness) -> None:
+def test_each_protocol_reports_retry_after(harness: Harness) -> None:
     """The refusal of a full queue, over gRPC: its metadata."""
     name, release = "full-grpc", threading.Event()
 

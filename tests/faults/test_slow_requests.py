@@ -54,7 +54,9 @@ def drip(client: Client, piece: bytes) -> bytes:
     ],
     ids=["header", "body", "chunks"],
 )
-def test_what_drips_is_ended(gateway: Tight, begin: bytes, piece: bytes, limit: str) -> None:
+def test_trickling_requests_are_ended(
+    gateway: Tight, begin: bytes, piece: bytes, limit: str
+) -> None:
     before = counted(gateway, outcome="timeout")
     with refused_by(gateway, limit), Client(gateway.http) as client:
         client.send(begin)
@@ -84,7 +86,7 @@ def test_a_frame_that_drips(gateway: Tight) -> None:
         good_frame(gateway)
 
 
-def test_announcing_much_costs_little(gateway: Tight) -> None:
+def test_long_announced_messages_cost_little(gateway: Tight) -> None:
     """Memory is not allocated before the bytes arrive."""
     with (
         limited_growth(gateway.pid, 16 * MIB),

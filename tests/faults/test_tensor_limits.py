@@ -125,13 +125,13 @@ CASES = [
 
 
 @pytest.mark.parametrize(("limit", "protocol"), CASES)
-def test_one_more_than_there_may_be(harness: Harness, limit: str, protocol: str) -> None:
+def test_one_more_than_the_limit(harness: Harness, limit: str, protocol: str) -> None:
     ask, refused = ASKS[protocol]
     with refused_by(harness.gateway, limit):
         much = (MAX_TENSORS + 1, 2) if limit == "tensors" else (2, MAX_TENSORS + 1)
         assert ask(harness, *much) == refused
 
 
-def test_a_shape_that_goes_on_and_on(harness: Harness) -> None:
+def test_a_shape_with_very_many_dimensions(harness: Harness) -> None:
     with refused_by(harness.gateway, "rank"):
         assert harness.called("v2-grpc", 2, 32) == "INVALID_ARGUMENT"

@@ -160,7 +160,7 @@ def test_a_raw_request_that_does_not_fit_the_model(
     assert post(harness.gateway.http, path, b"x" * 16, RAW).status == 200
 
 
-def test_a_raw_request_that_is_forwarded_is_the_servers_to_judge(harness: Harness) -> None:
+def test_the_server_validates_passed_through_raw_requests(harness: Harness) -> None:
     """The legacy API has no shape to check, and the request is not translated."""
     before = harness.reached()
     post(harness.gateway.http, "/v2/models/fwd.rest/infer", b"x" * 15, RAW)

@@ -57,7 +57,7 @@ def noticed(change: tuple[bytes, bytes] | None) -> list[str]:
         (b'server_id: "trtis-gold"', b'server_id: "other"'),
     ],
 )
-def test_the_client_minds_neither_case_nor_other_headers(
+def test_the_client_ignores_header_case_and_other_headers(
     change: tuple[bytes, bytes] | None,
 ) -> None:
     assert noticed(change) == []
@@ -76,12 +76,14 @@ def test_the_client_minds_neither_case_nor_other_headers(
         ((b"\n\x06simple", b"\n\x06simplf"), "no trailer"),
     ],
 )
-def test_what_the_client_chokes_on_is_noticed(change: tuple[bytes, bytes], expected: str) -> None:
+def test_responses_that_the_client_rejects_are_reported(
+    change: tuple[bytes, bytes], expected: str
+) -> None:
     (line, *_) = noticed(change)
     assert expected in line
 
 
-def test_a_missing_trailer_and_a_missing_answer_are_noticed() -> None:
+def test_a_missing_trailer_and_a_missing_response_are_reported() -> None:
     requests = list(replay.requests_of(RECORDED.sent))
     (expected,) = replay.responses_of(RECORDED.received)
     cut = replace(expected, body=expected.body[:128])

@@ -84,20 +84,20 @@ WITHOUT_HEADER = b"POST /api/infer/simple HTTP/1.1\r\nHost: x\r\nContent-Length:
 
 
 @pytest.mark.parametrize("level", ["1.9", "1.15"])
-def test_a_chunked_body_kills_it(level: str) -> None:
+def test_a_chunked_body_crashes_the_server(level: str) -> None:
     with started_legacy("--level", level) as server:
         assert response_to(server, CHUNKED) is None
         assert ended(server)
         assert server.requests()[-1] == {"died": "a chunked body without Content-Length"}
 
 
-def test_a_request_without_its_header_kills_the_old_one() -> None:
+def test_a_request_without_its_header_crashes_v1_9() -> None:
     with started_legacy() as server:
         assert response_to(server, WITHOUT_HEADER) is None
         assert ended(server)
 
 
-def test_a_request_without_its_header_is_refused_by_the_new_one(new: LegacyServer) -> None:
+def test_a_request_without_its_header_is_rejected_by_v1_15(new: LegacyServer) -> None:
     response = response_to(new, WITHOUT_HEADER)
     assert response
     assert response.raw == (
@@ -116,7 +116,7 @@ def test_a_request_without_its_header_is_refused_by_the_new_one(new: LegacyServe
     ],
     ids=["short", "long", "unknown region", "string without size"],
 )
-def test_the_new_one_closes_where_the_old_one_says_what_is_wrong(
+def test_v1_15_closes_the_connection_where_v1_9_returns_an_error(
     old: LegacyServer, new: LegacyServer, model: str, header: str, body: bytes
 ) -> None:
     assert infer(new, header, body, model) is None
@@ -144,7 +144,7 @@ def test_pipelined_requests_are_lost(old: LegacyServer) -> None:
         assert connection.rest() == b""
 
 
-def test_the_new_one_has_an_order_of_its_own(new: LegacyServer) -> None:
+def test_v1_15_reorders_outputs_over_http(new: LegacyServer) -> None:
     response = infer(new, SIMPLE)
     assert response
     header = response.header("NV-InferResponse") or ""
@@ -152,7 +152,7 @@ def test_the_new_one_has_an_order_of_its_own(new: LegacyServer) -> None:
     assert response.body.startswith(DIFFERENCES + SUMS + b"model_name")
 
 
-def test_the_new_one_has_it_over_grpc_too(new: LegacyServer) -> None:
+def test_v1_15_reorders_outputs_over_grpc(new: LegacyServer) -> None:
     messages = Messages("1.15")
     names = [{"name": "INPUT0"}, {"name": "INPUT1"}]
     header = messages.InferRequestHeader(
@@ -187,7 +187,7 @@ def test_the_new_one_has_it_over_grpc_too(new: LegacyServer) -> None:
         ),
     ],
 )
-def test_an_unknown_model_in_the_words_of_each_level(
+def test_each_version_has_its_error_for_an_unknown_model(
     old: LegacyServer, new: LegacyServer, model: str, of_1_9: str, of_1_15: str
 ) -> None:
     said = summary(infer(old, SIMPLE, model=model))
@@ -195,15 +195,13 @@ def test_an_unknown_model_in_the_words_of_each_level(
     assert f'code: UNAVAILABLE msg: "{of_1_15}"' in summary(infer(new, SIMPLE, model=model))
 
 
-def test_the_same_output_twice_is_an_error_for_the_new_one(new: LegacyServer) -> None:
+def test_v1_15_rejects_duplicate_outputs(new: LegacyServer) -> None:
     twice = f'batch_size: 1 {BOTH} output {{ name: "OUTPUT0" }} output {{ name: "OUTPUT0" }}'
     said = summary(infer(new, twice))
     assert r'code: INVALID_ARG msg: "output \'OUTPUT0\' already requested"' in said
 
 
-def test_fields_of_a_later_level_are_unknown_to_the_old_one(
-    old: LegacyServer, new: LegacyServer
-) -> None:
+def test_v1_9_rejects_fields_of_v1_15(old: LegacyServer, new: LegacyServer) -> None:
     later = f"{SIMPLE} priority: 1 timeout_microseconds: 5"
     assert "code: SUCCESS" in summary(infer(new, later))
     response = infer(old, later)
@@ -211,7 +209,7 @@ def test_fields_of_a_later_level_are_unknown_to_the_old_one(
     assert response.headers == (("Content-Length", "0"), ("Content-Type", "text/plain"))
 
 
-def test_the_new_one_tells_its_status_in_json(old: LegacyServer, new: LegacyServer) -> None:
+def test_v1_15_returns_its_status_as_json(old: LegacyServer, new: LegacyServer) -> None:
     for response in (
         got(new, "/api/status/simple?format=json"),
         got(new, "/api/status/simple", "Accept: application/json"),
@@ -222,7 +220,7 @@ def test_the_new_one_tells_its_status_in_json(old: LegacyServer, new: LegacyServ
     assert got(old, "/api/status/simple?format=json").body.startswith(b"id: ")
 
 
-def test_not_ready_is_a_failure_that_says_success() -> None:
+def test_unreadiness_is_400_with_status_success() -> None:
     with started_legacy("--hazard", "not_ready") as server:
         response = got(server, "/api/health/ready")
         assert response.code == 400
@@ -235,13 +233,13 @@ def test_not_ready_is_a_failure_that_says_success() -> None:
         assert not messages.HealthResponse.FromString(answer).health
 
 
-def test_a_silent_one_closes_every_inference_and_answers_the_rest() -> None:
+def test_a_silent_server_closes_inferences_and_serves_the_rest() -> None:
     with started_legacy("--hazard", "silent") as server:
         assert infer(server, SIMPLE) is None
         assert got(server, "/api/health/ready").code == 200
 
 
-def test_many_classes_make_a_large_header_and_a_delay_makes_it_late() -> None:
+def test_large_headers_and_delays() -> None:
     request = (
         'batch_size: 1 input { name: "INPUT0" } output { name: "OUTPUT0" cls { count: 1000 } }'
     )

@@ -66,7 +66,7 @@ LEFT_OUT = [page for page in PAGES if any(map(is_left_out, blocks_of(page)))]
 
 
 @pytest.mark.parametrize("page", RUN, ids=name_of)
-def test_commands_do_what_the_page_says(page: Path, tmp_path: Path) -> None:
+def test_commands_print_the_output_shown(page: Path, tmp_path: Path) -> None:
     check(page, tmp_path)
 
 
@@ -79,14 +79,14 @@ def check(page: Path, folder: Path, environment: Mapping[str, str] | None = None
 
 
 @pytest.mark.peers
-def test_a_page_for_clients_of_other_machines(tmp_path: Path) -> None:
+def test_a_page_for_clients_on_other_machines(tmp_path: Path) -> None:
     """Listeners keep their connections when the configuration is replaced."""
     (page,) = (page for page in PAGES if page.name == "migrate-from-trt.md")
     check(page, tmp_path, {"INFERGATE_HOST": "0.0.0.0"})
 
 
 @pytest.mark.parametrize("page", LEFT_OUT, ids=name_of)
-def test_commands_that_are_left_out_could_be_run(page: Path) -> None:
+def test_skipped_commands_are_valid(page: Path) -> None:
     left_out = [block for block in blocks_of(page) if is_left_out(block)]
     for block in left_out:
         assert block.needs <= PROGRAMS | OPTIONAL_NEEDS, (
@@ -107,7 +107,7 @@ def test_commands_that_are_left_out_could_be_run(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_blocks_are_what_they_say(page: Path) -> None:
+def test_blocks_are_valid(page: Path) -> None:
     """Partial configurations are valid, too."""
     for block in blocks_of(page):
         where = f"{name_of(page)}:{block.line}"
@@ -183,7 +183,7 @@ def page(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_page_is_read(page: Path) -> None:
+def test_a_page_is_parsed(page: Path) -> None:
     named, needy, cat, program, alone = blocks_of(page)
     assert (named.file, named.text.splitlines()[1]) == ("a/b.yaml", "a: 1")
     assert (needy.text, needy.needs) == ("docker run it\n", {"docker", "network"})
@@ -193,7 +193,7 @@ def test_a_page_is_read(page: Path) -> None:
     assert (alone.language, alone.is_run) == ("text", False)
 
 
-def test_what_is_printed_is_compared(page: Path, tmp_path: Path) -> None:
+def test_printed_output_is_compared(page: Path, tmp_path: Path) -> None:
     named, _, cat, program, _ = blocks_of(page)
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -208,7 +208,7 @@ def test_a_command_that_fails_ends_the_page(tmp_path: Path) -> None:
     assert (ended.code, ended.line) == (1, 7)
 
 
-def test_make_knows_its_targets(tmp_path: Path) -> None:
+def test_make_targets_exist(tmp_path: Path) -> None:
     assert run([Block(COMMANDS, "make\nmake test ARGS=1\nmake nothing\n", 1)], tmp_path).code == 2
 
 
@@ -219,11 +219,11 @@ def test_make_knows_its_targets(tmp_path: Path) -> None:
         ("one", False), ("two\none", False), ("o…x\ntwo", False), ("one two", False),
     ],
 )  # fmt: skip
-def test_what_is_left_open_is_anything(wanted: str, fits: bool) -> None:
+def test_an_ellipsis_matches_anything(wanted: str, fits: bool) -> None:
     assert printed("one  \ntwo\n", wanted) is fits
 
 
-def test_servers_are_waited_for() -> None:
+def test_the_script_waits_for_servers() -> None:
     commands = "serve &\nserve \\\n  it &  # by\na && b\nx 2>&1\ncat <<'E' &\nserve &\nE\n"
     lines = list(with_waits(commands, WAIT))
     assert lines == [

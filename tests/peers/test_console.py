@@ -113,7 +113,7 @@ async def turn_to(page: Page, part: str) -> None:
     await page.until(f"!document.getElementById('{part}').hidden")
 
 
-async def test_it_shows_what_flows_and_goes_on_showing(page: Page) -> None:
+async def test_live_traffic_is_shown_and_updated(page: Page) -> None:
     nodes = "document.querySelectorAll('#column-{} .node[data-busy=true] .name code')"
     busy = f"[...{nodes}].map((each) => each.textContent)"
     await page.until(f"{busy.format('routes')}.includes('bert-base')", "a route has traffic")
@@ -131,7 +131,7 @@ async def test_it_shows_what_flows_and_goes_on_showing(page: Page) -> None:
     await page.until(f"{points} > {before} + 1", "the lines grow")
 
 
-async def test_what_is_sought_is_found(page: Page) -> None:
+async def test_search_finds_matching_rows(page: Page) -> None:
     names = "[...document.querySelectorAll('#column-routes .name code')].map((e) => e.textContent)"
     await page.eval(
         "(() => { const f = document.getElementById('find'); f.value = 'graphpipe';"
@@ -140,7 +140,7 @@ async def test_what_is_sought_is_found(page: Page) -> None:
     await page.until(f"JSON.stringify({names}) === '[\"camera-7\"]'")
 
 
-async def test_the_table_tells_what_was_translated_and_what_went_on_as_it_came(page: Page) -> None:
+async def test_the_table_shows_translated_and_passed_through_requests(page: Page) -> None:
     await turn_to(page, "translation")
     await page.until(
         "document.querySelectorAll('#matrix .pipeline[data-pipeline=translate]').length > 6"
@@ -191,9 +191,7 @@ async def test_the_configuration_is_shown_compared_and_reloaded(
     harness.file.write_text(text)
 
 
-async def test_a_request_of_any_protocol_is_tried_and_both_sides_are_shown(
-    page: Page, shots: Path
-) -> None:
+async def test_a_test_request_of_any_protocol_shows_both_sides(page: Page, shots: Path) -> None:
     await turn_to(page, "try")
     await page.until("document.querySelectorAll('#try-protocol option').length === 5")
     note = "document.getElementById('try-note').textContent"
@@ -231,7 +229,7 @@ async def test_a_request_of_any_protocol_is_tried_and_both_sides_are_shown(
     await page.until(f"{note}.startsWith('Not sent')")
 
 
-async def test_where_there_are_keys_one_is_needed_to_act() -> None:
+async def test_actions_require_a_key_if_keys_are_configured() -> None:
     listeners = LISTENERS.replace("actions: true", KEYS)
     with started_infergate(DEMO, listeners) as gateway:
         async with opened_page() as page:
@@ -249,7 +247,7 @@ async def test_where_there_are_keys_one_is_needed_to_act() -> None:
             page.complaints.clear()  # the browser's own message for a status 401
 
 
-async def test_a_page_of_elsewhere_cannot_act(page: Page, harness: Harness) -> None:
+async def test_pages_of_other_origins_cannot_act(page: Page, harness: Harness) -> None:
     """The browser sends requests as a page of another origin could."""
     other = f"http://{harness.gateway.http}"
     await page.open(f"{other}/v2")
@@ -271,7 +269,7 @@ def number(harness: Harness) -> Any:
         return answer.read()
 
 
-async def test_no_code_but_its_own_runs(page: Page) -> None:
+async def test_only_the_consoles_own_scripts_run(page: Page) -> None:
     await page.eval(
         "(() => { const s = document.createElement('script'); s.textContent = 'window.bad = 1';"
         " document.body.append(s);"
@@ -288,7 +286,7 @@ async def test_no_code_but_its_own_runs(page: Page) -> None:
     ]
 
 
-async def test_it_can_be_used_by_keyboard(page: Page) -> None:
+async def test_keyboard_navigation(page: Page) -> None:
     seen = []
     for _ in range(12):
         await page.press("Tab", 9)
@@ -318,9 +316,7 @@ async def test_it_can_be_used_by_keyboard(page: Page) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_it_can_be_read_in_any_light_and_on_any_screen(
-    page: Page, shots: Path, scheme: str
-) -> None:
+async def test_colour_schemes_and_screen_sizes(page: Page, shots: Path, scheme: str) -> None:
     await page.until("document.querySelectorAll('#wires .flow[visibility=visible]').length > 8")
     for size in (WIDE, NARROW):
         await page.look(*size, scheme)
@@ -335,7 +331,7 @@ async def test_it_can_be_read_in_any_light_and_on_any_screen(
             assert await page.eval(WIDER) <= 0, f"{part} is wider than the window"
 
 
-async def test_who_wants_no_movement_sees_none(page: Page) -> None:
+async def test_reduced_motion_is_respected(page: Page) -> None:
     features = [{"name": "prefers-reduced-motion", "value": "reduce"}]
     await page._send("Emulation.setEmulatedMedia", features=features)
     await page.until("document.querySelector('#wires .flow')")

@@ -267,15 +267,15 @@ def test_js(target: Target, by_js: dict[str, Any], scenario: str) -> None:
     assert by_js[scenario] == expected(scenario, JS_OUTCOMES, target)
 
 
-def test_no_scenario_is_forgotten(by_python: dict[str, Any]) -> None:
+def test_every_scenario_is_tested(by_python: dict[str, Any]) -> None:
     assert set(by_python) == set(OUTCOMES)
 
 
-def test_no_scenario_of_js_is_forgotten(by_js: dict[str, Any]) -> None:
+def test_every_js_scenario_is_tested(by_js: dict[str, Any]) -> None:
     assert set(by_js) == set(JS_OUTCOMES)
 
 
-def test_python_reads_the_words_of_a_response(server: Server, graphpipe: Installed) -> None:
+def test_python_reads_the_error_text_of_a_response(server: Server, graphpipe: Installed) -> None:
     """The client does not see an error that is reported by a status. JavaScript's client treats
     such a response as one without outputs."""
     result = graphpipe_report(server.responding() | {"fail": server.responding()["nosuch"]})
@@ -289,7 +289,7 @@ def test_python_reads_the_words_of_a_response(server: Server, graphpipe: Install
     assert result["unnamed"] == OUTCOMES["unnamed"]
 
 
-def test_js_does_not_notice_a_response(server: Server, graphpipe_js: None) -> None:
+def test_js_ignores_errors_in_a_response(server: Server, graphpipe_js: None) -> None:
     result = graphpipe_js_report(server.responding())
     assert result["error_missing_input"] == ok([])
     assert result["many"] == JS_OUTCOMES["many"]

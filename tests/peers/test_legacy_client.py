@@ -130,6 +130,6 @@ def test_over_grpc(target: Target, over_grpc: dict[str, Any], scenario: str) -> 
     assert over_grpc[scenario] == target.instead.get(scenario, OVER_GRPC[scenario])
 
 
-def test_no_scenario_is_forgotten(over_http: dict[str, Any], over_grpc: dict[str, Any]) -> None:
+def test_every_scenario_is_tested(over_http: dict[str, Any], over_grpc: dict[str, Any]) -> None:
     assert set(over_http) == set(OUTCOMES)
     assert set(over_grpc) == set(OVER_GRPC)

@@ -91,6 +91,6 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("model", "way"), PAIRS)
-def test_it_measures(gateway: Infergate, model: str, way: str) -> None:
+def test_perf_analyzer_measures(gateway: Infergate, model: str, way: str) -> None:
     address = gateway.http if way.startswith("http") else gateway.grpc
     assert measured(address, model, *WAYS[way], *SHAPES.get(model, ())) > 0

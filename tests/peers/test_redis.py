@@ -65,7 +65,7 @@ def ask(one: Infergate) -> int:
     return post(one.http, "/v2/models/identity/infer", body, {"x-api-key": SECRET}).status
 
 
-def test_two_gateways_count_together(port: int) -> None:
+def test_two_gateways_share_counters(port: int) -> None:
     with redis_server(port), gateway(port, "closed") as one, gateway(port, "closed") as two:
         assert [ask(each) for each in (one, two, one, two)] == [200] * 4
         assert [ask(one), ask(two)] == [429, 429]
@@ -75,7 +75,7 @@ def test_two_gateways_count_together(port: int) -> None:
     ("away", "expected"),
     [("closed", [503] * 6), ("open", [200] * 6), ("local", [200] * 4 + [429] * 2)],
 )
-def test_while_it_is_away_the_operators_choice_holds(
+def test_the_away_setting_applies_while_redis_is_unavailable(
     port: int, away: str, expected: list[int]
 ) -> None:
     with gateway(port, away) as one:
@@ -86,7 +86,7 @@ def test_while_it_is_away_the_operators_choice_holds(
             until(lambda: ask(one) == 429 and again in one.log.read_text(), again)
 
 
-def test_one_that_hangs_is_one_that_is_away(port: int) -> None:
+def test_a_hanging_redis_counts_as_unavailable(port: int) -> None:
     with redis_server(port) as redis, gateway(port, "closed") as one:
         assert ask(one) == 200
         os.kill(redis.pid, signal.SIGSTOP)

@@ -62,7 +62,7 @@ def become(folder: Path, *arguments: str, **env: str) -> Forked | None:
 
 
 @forks
-def test_what_is_forked_has_its_own_arguments_folder_environment_and_log(tmp_path: Path) -> None:
+def test_a_forked_gateway_has_its_own_arguments_folder_environment_and_log(tmp_path: Path) -> None:
     (tmp_path / "routes.yaml").write_text(
         "backends: {a: {protocol: builtin}}\nroutes: [{model: x, backend: '${NAME}'}]"
     )
@@ -79,7 +79,7 @@ def test_what_is_forked_has_its_own_arguments_folder_environment_and_log(tmp_pat
 
 
 @forks
-def test_what_is_forked_ends_by_signals(tmp_path: Path) -> None:
+def test_signals_end_a_forked_gateway(tmp_path: Path) -> None:
     (tmp_path / "routes.yaml").write_text("drain: {delay: 100s}")
     killed = become(tmp_path, "--config", "routes.yaml")
     assert killed is not None
@@ -90,19 +90,19 @@ def test_what_is_forked_ends_by_signals(tmp_path: Path) -> None:
     assert gone(killed.pid)
 
 
-def test_an_environment_that_is_read_at_the_beginning_wants_a_start(tmp_path: Path) -> None:
+def test_startup_environment_variables_prevent_forking(tmp_path: Path) -> None:
     assert become(tmp_path, "--version", PYTHONWARNINGS="error") is None
     assert become(tmp_path, "--version", LD_PRELOAD="x.so") is None
 
 
-def test_so_does_one_that_a_test_has_changed(
+def test_a_changed_environment_prevents_forking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MALLOC_TOP_PAD_", "1")
     assert become(tmp_path, "--version") is None
 
 
-def test_what_is_forked_gives_ids_of_its_own() -> None:
+def test_forked_gateways_generate_different_ids() -> None:
     config = "backends: {a: {protocol: builtin}}\nroutes: [{model: x, backend: a}]"
     ids = set()
     for _ in range(2):
@@ -118,7 +118,7 @@ def test_what_is_forked_gives_ids_of_its_own() -> None:
 
 
 @forks
-def test_its_end_is_seen_by_who_has_many_descriptors(tmp_path: Path) -> None:
+def test_the_exit_is_noticed_despite_many_descriptors(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2000), hard))
     try:
@@ -132,7 +132,7 @@ def test_its_end_is_seen_by_who_has_many_descriptors(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_it_serves_and_then_is_gone_with_its_children() -> None:
+def test_a_server_is_removed_with_its_children() -> None:
     (port,) = free_ports(1)
     with started(lambda _: launch(_SERVE, port)) as running:
         child = int(running.log.read_text().split()[1])
@@ -145,7 +145,7 @@ def test_it_serves_and_then_is_gone_with_its_children() -> None:
     assert not folder.exists()
 
 
-def test_a_server_that_dies_tells_its_last_words() -> None:
+def test_the_log_of_a_crashed_server_is_reported() -> None:
     code = "raise SystemExit('no model called resnet')"
     with (
         pytest.raises(RuntimeError, match=r"(?s)fake exited with 1.*no model called resnet"),
@@ -154,7 +154,7 @@ def test_a_server_that_dies_tells_its_last_words() -> None:
         pytest.fail("it never was ready")
 
 
-def test_a_server_that_is_never_ready_tells_its_last_words() -> None:
+def test_the_log_of_a_server_that_is_never_ready_is_reported() -> None:
     (port,) = free_ports(1)
     with (
         pytest.raises(RuntimeError, match=r"(?s)fake not ready after 0\.5 s"),
@@ -163,7 +163,7 @@ def test_a_server_that_is_never_ready_tells_its_last_words() -> None:
         pytest.fail("it never was ready")
 
 
-def test_a_taken_port_is_tried_again_elsewhere() -> None:
+def test_a_taken_port_is_replaced() -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         ports = iter([holder.getsockname()[1], *free_ports(1)])
         with started(lambda _: launch(_SERVE, next(ports))) as running:
@@ -177,7 +177,7 @@ def test_only_taken_ports_are_an_error() -> None:
             pytest.fail("it never was ready")
 
 
-def test_a_peer_is_installed_once_and_again_after_a_change(
+def test_a_peer_is_reinstalled_only_after_a_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("INFERGATE_PEERS", str(tmp_path))
@@ -197,9 +197,7 @@ def test_a_failed_tool_is_quoted() -> None:
         installed.run(sys.executable, "-c", "print('out of luck'); raise SystemExit(3)")
 
 
-def test_libpython_of_this_interpreter_is_taken_where_it_lies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installed_libpython_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / libpython.SONAME).touch()
     monkeypatch.setattr(libpython.sysconfig, "get_config_var", lambda _: str(tmp_path))
     assert libpython.library_path(tmp_path / "keep") == str(tmp_path)

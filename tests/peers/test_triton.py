@@ -118,7 +118,7 @@ def test_fail(triton_client: client.InferenceServerClient, kind: str) -> None:
         )
 
 
-def test_repeat_answers_many_times(triton: Triton) -> None:
+def test_repeat_sends_many_responses(triton: Triton) -> None:
     values = np.array([5, 6, 7], np.int32)
     tensors = [
         given("IN", "INT32", values),

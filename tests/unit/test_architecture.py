@@ -436,7 +436,7 @@ def test_the_packages_of_transport_depend_on_each_other_in_one_direction() -> No
 
 
 @pytest.mark.parametrize("module", SOURCES)
-def test_the_rules_are_kept(module: str) -> None:
+def test_the_package_follows_the_rules(module: str) -> None:
     modules = frozenset(map(_without_init, SOURCES))
     assert mistakes_in(module, SOURCES[module].read_text(encoding="utf-8"), modules) == []
 

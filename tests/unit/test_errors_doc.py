@@ -40,7 +40,7 @@ def test_every_outcome_has_its_row() -> None:
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_an_outcome_is_what_the_code_makes_of_it(kind: Kind) -> None:
+def test_the_pages_codes_equal_the_codes(kind: Kind) -> None:
     rest, other = v2_rest.STATUS_BY_KIND[kind], graphpipe.STATUS_BY_KIND[kind]
     result = explain(kind.value)
     assert rows("Outcomes")[kind.value] == [
@@ -56,7 +56,7 @@ def _by_kind(kinds: Mapping[Any, Kind], kind: Kind) -> list[Any]:
     return [code for code, its in kinds.items() if its is kind]
 
 
-def test_what_backends_errors_become() -> None:
+def test_kinds_of_backend_errors() -> None:
     expected = {}
     for kind in Kind:
         statuses = [*map(str, _by_kind(http_status.KIND_BY_STATUS, kind)), *OTHERS.get(kind, [])]

@@ -12,7 +12,7 @@ DOC = (TESTS.parent / "docs" / "faults.md").read_text(encoding="utf-8")
 NAMED = re.compile(r"`((?:unit|e2e|faults|peers)/[\w/]+\.py|…)(?:::(\w+))?`")
 
 
-def test_each_fault_names_tests_that_there_are() -> None:
+def test_each_fault_names_existing_tests() -> None:
     file, count = "", 0
     for path, name in NAMED.findall(DOC):
         file = file if path == "…" else path

@@ -23,7 +23,7 @@ ROWS = [row for page in PAGES for row in rows_of(page)]
 
 
 @pytest.mark.parametrize(("what", "held_by"), ROWS, ids=[what for what, _ in ROWS])
-def test_what_holds_a_row_is_there(what: str, held_by: str) -> None:
+def test_each_row_names_existing_tests_or_vectors(what: str, held_by: str) -> None:
     named = NAMED.findall(held_by)
     assert named, f"nothing holds '{what}'"
     assert re.sub(NAMED, "", held_by).strip(" ,") == "", "no more than tests and vectors"

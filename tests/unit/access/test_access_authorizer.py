@@ -106,7 +106,7 @@ class Access:
         return caught.value
 
 
-async def test_keys_tokens_and_certificates_tell_who_asks() -> None:
+async def test_keys_tokens_and_certificates_identify_the_client() -> None:
     access = Access()
     assert await access.enter(headers=BEARER) == "key:a"
     assert await access.enter(headers={"x-api-key": SECRET}) == "key:a"
@@ -115,7 +115,7 @@ async def test_keys_tokens_and_certificates_tell_who_asks() -> None:
     assert access.reasons == []
 
 
-async def test_a_credential_goes_before_the_certificate_and_is_right_or_wrong() -> None:
+async def test_a_credential_takes_precedence_over_the_certificate() -> None:
     access = Access(AccessRule(("cert:spiffe://a", "anonymous", "key:a")))
     both = {"headers": BEARER, "peer_identity": ("spiffe://a",)}
     assert await access.enter(**both) == "key:a"
@@ -127,7 +127,7 @@ async def test_a_credential_goes_before_the_certificate_and_is_right_or_wrong() 
     assert await access.enter() == "anonymous"
 
 
-async def test_a_name_of_one_kind_is_none_of_another() -> None:
+async def test_identities_of_different_kinds_differ() -> None:
     access = Access(AccessRule(("key:spiffe://a", "jwt:idp:a")))
     assert (await access.refusal(headers=BEARER)).kind is Kind.FORBIDDEN
     assert (await access.refusal(peer_identity=("spiffe://a",))).kind is Kind.FORBIDDEN
@@ -138,7 +138,7 @@ async def test_only_the_first_name_of_a_certificate_counts() -> None:
     assert (await access.refusal(peer_identity=("a.example", "b.example"))).kind is Kind.FORBIDDEN
 
 
-async def test_who_opens_a_stream_is_known_or_a_guest() -> None:
+async def test_a_stream_is_opened_by_an_identity_or_anonymously() -> None:
     access, guests = Access(), Access(AccessRule(("anonymous",)))
     for wrong in ({}, {"x-api-key": "wrong"}):
         with pytest.raises(GatewayError) as caught:
@@ -165,7 +165,7 @@ async def test_a_missing_content_length_is_requested() -> None:
     assert access.reasons == guests.reasons == [RejectionReason.NO_CREDENTIALS.value]
 
 
-async def test_a_token_is_a_key_where_no_issuer_is_configured() -> None:
+async def test_bearer_tokens_are_keys_without_issuers() -> None:
     text = token()
     keys = KeyRing(ApiKeys([ApiKey("odd", digest_of(text))]), None)
     access = Access(AccessRule(("key:odd",)), tokens=None, keys=keys)
@@ -173,7 +173,7 @@ async def test_a_token_is_a_key_where_no_issuer_is_configured() -> None:
     assert await access.enter(headers={"x-api-key": text}) == "key:odd"
 
 
-async def test_a_token_is_not_taken_as_an_api_key() -> None:
+async def test_a_token_in_the_key_header_is_rejected() -> None:
     assert (await Access().refusal(headers={"x-api-key": token()})).kind is Kind.UNAUTHENTICATED
 
 
@@ -190,7 +190,7 @@ async def test_of_all_operations_health_alone_is_open(operation: type) -> None:
         assert (await access.refusal(peek)).kind is Kind.UNAUTHENTICATED
 
 
-async def test_what_is_forbidden_is_named() -> None:
+async def test_errors_name_the_forbidden_operation() -> None:
     access = Access(AccessRule(("key:a",), ("bert-*",)))
     error = await access.refusal(RequestSummary(InferRequest, "gpt"), headers=BEARER)
     assert error.kind is Kind.FORBIDDEN
@@ -218,7 +218,7 @@ async def test_rejected_changes_are_shown(peek: RequestSummary) -> None:
     ]
 
 
-async def test_rates_are_kept_and_health_does_not_count() -> None:
+async def test_rates_apply_to_all_but_health() -> None:
     limit = RateLimit(("*",), requests=Rate(2, 3600.0, 2))
     access = Access(AccessRule(("*",)), limits=(limit,), open_health=False)
     for _ in range(2):
@@ -242,7 +242,7 @@ async def test_bytes_are_those_of_the_call() -> None:
     assert access.reasons == ["bytes"]
 
 
-async def test_who_is_refused_is_not_counted() -> None:
+async def test_rejected_requests_are_not_counted() -> None:
     access = Access(
         AccessRule(("key:a",), ("m",)), limits=(RateLimit(("*",), requests=Rate(1, 3600.0, 1)),)
     )
@@ -253,7 +253,7 @@ async def test_who_is_refused_is_not_counted() -> None:
     assert await access.enter(headers=BEARER)
 
 
-async def test_a_store_that_is_away_and_closed_lets_nobody_in() -> None:
+async def test_an_unavailable_store_set_to_closed_rejects_all() -> None:
     class Away:
         async def charge(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
             raise RateStoreUnavailableError
@@ -266,7 +266,7 @@ async def test_a_store_that_is_away_and_closed_lets_nobody_in() -> None:
     assert access.reasons == ["store_away"]
 
 
-async def test_who_may_not_use_shared_memory_has_his_messages_read() -> None:
+async def test_messages_are_inspected_without_shared_memory_permission() -> None:
     plain, memory = frozenset({"infer"}), frozenset({"infer", "shared_memory"})
     for shares, operations, forwards in [
         (False, plain, True),

@@ -41,7 +41,7 @@ def test_a_bearer_is_read_whatever_the_scheme_is_spelt_like(
 
 
 @given(TOKEN)
-def test_a_key_has_a_header_of_its_own_and_is_no_token(key: str) -> None:
+def test_the_key_header_accepts_only_keys(key: str) -> None:
     found = read_credential({"x-api-key": key})
     assert found is not None
     assert found.secret == key
@@ -87,7 +87,7 @@ def test_any_text_is_read_or_refused_and_is_never_repeated(text: str, header: st
         {"authorization": "Bearer a", "x-api-key": "a"},
     ],
 )
-def test_what_is_not_one_credential_is_refused(headers: dict[str, str]) -> None:
+def test_anything_but_one_credential_is_rejected(headers: dict[str, str]) -> None:
     with pytest.raises(AccessRejected) as refused:
         read_credential(headers)
     assert refused.value.reason is RejectionReason.MALFORMED

@@ -39,13 +39,13 @@ async def test_a_change_is_seen_a_period_later_and_not_looked_for_sooner(tmp_pat
     assert failures.count == 0
 
 
-async def test_what_changed_before_the_first_look_is_seen(tmp_path: Path) -> None:
+async def test_changes_before_the_first_read_are_seen(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_text("2")
     assert await watched(path, Failures()).current(0.0) == 2
 
 
-async def test_a_link_that_is_swapped_is_followed(tmp_path: Path) -> None:
+async def test_a_replaced_symlink_is_followed(tmp_path: Path) -> None:
     """Replace a file as Kubernetes updates a mounted volume."""
     for name in ("1", "2"):
         (tmp_path / name).mkdir()
@@ -62,7 +62,7 @@ async def test_a_link_that_is_swapped_is_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: path.write_text("x")])
-async def test_a_file_that_is_no_use_leaves_what_was(
+async def test_an_invalid_file_keeps_the_previous_content(
     spoil: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, failures = tmp_path / "f", Failures()
@@ -83,7 +83,7 @@ async def test_a_file_that_is_no_use_leaves_what_was(
     assert len(caplog.records) == 2
 
 
-async def test_who_waits_for_a_file_system_that_hangs_does_not_look_as_well(
+async def test_callers_share_one_read_of_a_hanging_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise concurrent callers would wait for one another's reads in sequence."""

@@ -33,12 +33,12 @@ def usable(key: dict[str, Any]) -> set[str]:
     return {each for each in ("HS256", "none", *ALGORITHMS) if keys.find(key.get("kid"), each)}
 
 
-def test_the_configuration_allows_what_can_be_checked() -> None:
+def test_allowed_algorithms_are_supported() -> None:
     choices = JwtConfig.model_json_schema()["properties"]["algorithms"]["items"]["enum"]
     assert set(choices) == ALGORITHMS
 
 
-def test_a_key_serves_the_algorithms_of_its_kind_alone() -> None:
+def test_a_key_supports_only_algorithms_of_its_type() -> None:
     of_rsa = {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}
     assert usable(RSA) == of_rsa
     assert usable(jwk(ec_key(), kid="1")) == {"ES256"}
@@ -63,18 +63,18 @@ def test_a_key_serves_the_algorithms_of_its_kind_alone() -> None:
         {},
     ],
 )
-def test_keys_that_serve_none(key: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_keys_without_a_supported_algorithm(
+    key: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
     assert usable(key) == set()
     assert "c2VjcmV0" not in caplog.text
 
 
-def test_a_key_that_names_its_algorithm_serves_no_other() -> None:
+def test_a_key_with_an_algorithm_supports_no_other() -> None:
     assert usable({**RSA, "alg": "PS256"}) == {"PS256"}
 
 
-def test_a_token_without_the_name_of_its_key_is_checked_by_the_only_one_that_could_be_meant() -> (
-    None
-):
+def test_a_token_without_a_key_id_uses_the_only_matching_key() -> None:
     other = jwk(rsa_key("other"), kid="2")
     assert JwkSet(jwks(RSA, jwk(ec_key(), kid="3"))).find(None, "RS256") is not None
     assert JwkSet(jwks(RSA, other)).find(None, "RS256") is None
@@ -86,7 +86,7 @@ def test_a_token_without_the_name_of_its_key_is_checked_by_the_only_one_that_cou
 @pytest.mark.parametrize(
     "document", [b"", b"[]", b"{}", b'{"keys": {}}', b'{"keys": []}', b'{"keys": [1]}', b"\xff"]
 )
-def test_what_is_no_key_set_is_refused(document: bytes) -> None:
+def test_invalid_key_sets_are_rejected(document: bytes) -> None:
     with pytest.raises(ValueError, match=r"it is|no key"):
         JwkSet(document)
 
@@ -181,7 +181,7 @@ async def test_an_unknown_key_is_fetched_but_not_repeatedly() -> None:
 
 
 @pytest.mark.parametrize("trouble", [AWAY, b"<html>", b'{"keys": []}'])
-async def test_keys_are_kept_while_the_url_is_away(
+async def test_keys_are_kept_while_the_url_is_unavailable(
     trouble: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = Server(jwks(RSA))
@@ -210,7 +210,7 @@ async def test_keys_that_were_never_loaded_are_fetched_eagerly() -> None:
     assert await keys.keys(INITIAL_FETCH_INTERVAL_SECONDS) is not None
 
 
-async def test_one_asks_for_all_who_wait() -> None:
+async def test_one_fetch_serves_all_waiters() -> None:
     server = Server(jwks(RSA))
     server.gate = asyncio.Event()
     keys = source(server)
@@ -222,7 +222,7 @@ async def test_one_asks_for_all_who_wait() -> None:
     assert all(each.result() is not None for each in waiting)
 
 
-async def test_who_comes_while_keys_are_renewed_goes_on_with_the_old_ones() -> None:
+async def test_requests_use_the_old_keys_during_a_refresh() -> None:
     server = Server(jwks(RSA))
     keys = source(server)
     first = await keys.keys(0.0)

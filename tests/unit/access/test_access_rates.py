@@ -40,7 +40,7 @@ def take(
 TEN = Rate(10, 1.0, 10)
 
 
-def test_a_burst_passes_at_once_and_then_as_many_as_the_rate_says() -> None:
+def test_a_burst_passes_and_then_the_rate_applies() -> None:
     made = rates(RateLimit(("*",), requests=TEN))
     assert [take(made, 0.0) for _ in range(10)] == [None] * 10
     reason, wait = take(made, 0.0) or (None, 0.0)
@@ -59,7 +59,7 @@ def test_a_burst_may_be_larger_or_smaller_than_the_rate() -> None:
         assert passed == [True] * burst + [False] * (30 - burst)
 
 
-def test_bytes_are_counted_and_what_is_larger_than_all_passes_alone() -> None:
+def test_bytes_are_counted_and_an_oversized_request_passes_alone() -> None:
     made = rates(RateLimit(("*",), bytes=Rate(100, 1.0, 100)))
     assert take(made, 0.0, size=60) is None
     assert take(made, 0.0, size=60) == (RejectionReason.BYTES, pytest.approx(0.2))
@@ -70,7 +70,7 @@ def test_bytes_are_counted_and_what_is_larger_than_all_passes_alone() -> None:
     assert take(made, 10.02, size=1) is None
 
 
-def test_a_request_that_one_bucket_refuses_is_counted_by_none() -> None:
+def test_a_rejected_request_is_counted_by_no_bucket() -> None:
     made = rates(RateLimit(("*",), requests=Rate(2, 1.0, 2), bytes=Rate(10, 1.0, 10)))
     assert take(made, 0.0, size=10) is None
     for _ in range(5):
@@ -96,7 +96,7 @@ def test_the_longer_wait_is_reported() -> None:
         (False, False, (False, False)),
     ],
 )
-def test_what_is_counted_by_itself(
+def test_buckets_by_identity_and_route(
     each_identity: bool, each_route: bool, others: tuple[bool, bool]
 ) -> None:
     limit = RateLimit(("*",), ("*",), each_identity, each_route, requests=Rate(1, 1.0, 1))
@@ -131,7 +131,7 @@ def test_everybody_is_anonymous_too() -> None:
     assert take(made, 0.0, "anonymous") is not None
 
 
-def test_names_cannot_be_made_to_mean_anothers_bucket() -> None:
+def test_client_names_cannot_select_another_bucket() -> None:
     made = rates(RateLimit(("*",), requests=Rate(1, 1.0, 1)))
     assert take(made, 0.0, "jwt:i:a|b", route="c") is None
     assert take(made, 0.0, "jwt:i:a", route="b|c") is None
@@ -171,7 +171,7 @@ def test_no_more_passes_in_any_time_than_the_burst_and_the_rate(
             assert total <= allowed + max(0, cost - burst) + 1e-3
 
 
-def test_buckets_are_bounded_and_those_that_are_empty_go_first(
+def test_buckets_are_bounded_and_empty_ones_are_dropped_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     maximum = 100

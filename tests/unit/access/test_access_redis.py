@@ -33,7 +33,7 @@ def nothing() -> None:
     return
 
 
-async def test_it_counts_as_memory_does(client: Any) -> None:
+async def test_counts_equal_those_in_memory(client: Any) -> None:
     """The rates are too slow for the test's duration to matter."""
     store, memory = RedisRateStore(client, 5.0, CLOSED, nothing, LocalBuckets()), LocalBuckets()
     charges = [
@@ -86,7 +86,7 @@ class Broken:
 
 
 @pytest.mark.parametrize("trouble", [ConnectionRefusedError(), TimeoutError()])
-async def test_away_it_is_left_alone_and_the_operators_choice_holds(
+async def test_an_unavailable_redis_is_not_called_and_the_away_setting_applies(
     trouble: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "infergate.access")
@@ -119,7 +119,7 @@ async def test_away_it_is_left_alone_and_the_operators_choice_holds(
     assert len(failed) == 3
 
 
-async def test_one_that_does_not_answer_is_waited_for_a_moment_only() -> None:
+async def test_a_hanging_redis_times_out_quickly() -> None:
     class Silent(Broken):
         async def __call__(self, **_: Any) -> Any:
             await asyncio.Event().wait()
@@ -128,7 +128,7 @@ async def test_one_that_does_not_answer_is_waited_for_a_moment_only() -> None:
     assert await asyncio.wait_for(store.charge([BucketCharge("a", 1.0, 1.0)], 0.0), 5) is None
 
 
-async def test_nobody_there_is_one_that_is_away(
+async def test_an_unreachable_redis_is_unavailable(
     unused_tcp_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"redis://user:pass-word@127.0.0.1:{unused_tcp_port}/0"

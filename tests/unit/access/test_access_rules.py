@@ -38,11 +38,11 @@ def allowed(rules: list[AccessRule], identity: str, operation: type, model: str 
     return AccessRules(rules).permit_for(identity).allows(operation, model)
 
 
-def test_every_operation_there_is_has_a_name_in_rules() -> None:
+def test_every_operation_has_a_name_in_rules() -> None:
     assert OPERATION_NAMES.keys() == ALL_OPERATIONS.keys()
 
 
-def test_what_no_rule_allows_is_refused() -> None:
+def test_operations_without_a_rule_are_rejected() -> None:
     rules = [AccessRule(("key:a",), ("bert-*",), frozenset({"infer"}))]
     assert allowed(rules, "key:a", InferRequest, "bert-1")
     assert not allowed(rules, "key:a", InferRequest, "gpt")
@@ -80,7 +80,7 @@ def test_no_wildcard_of_a_models_pattern_matches_a_slash() -> None:
         )
 
 
-def test_everybody_is_everybody_who_is_known() -> None:
+def test_the_star_matches_authenticated_clients_only() -> None:
     for who in ("*", "/.*/", "a*", "anonymou?", "[a]nonymous"):
         assert not allowed([AccessRule((who,))], ANONYMOUS, InferRequest)
         assert AccessRules([AccessRule((who,))]).anonymous_permit() is None
@@ -91,11 +91,11 @@ def test_everybody_is_everybody_who_is_known() -> None:
     assert allowed([AccessRule(("*",))], "key:a", InferRequest)
 
 
-def test_a_key_that_is_called_anonymous_is_a_key() -> None:
+def test_a_key_named_anonymous_is_a_key() -> None:
     assert not allowed([AccessRule(("anonymous",))], "key:anonymous", InferRequest)
 
 
-def test_what_changes_the_whole_server_needs_a_rule_for_all_models() -> None:
+def test_server_wide_changes_need_a_rule_for_all_models() -> None:
     some = [AccessRule(("*",), ("bert-*",), frozenset({"repository", "settings", "shared_memory"}))]
     every = [AccessRule(("*",), ("*",), frozenset({"repository", "settings", "shared_memory"}))]
     for operation in (LogSettingsRequest, TraceSettingsRequest, ModelLoadRequest):
@@ -105,7 +105,7 @@ def test_what_changes_the_whole_server_needs_a_rule_for_all_models() -> None:
     assert allowed(some, "key:a", SharedMemoryRegisterRequest, "")
 
 
-def test_what_tells_of_the_server_is_for_who_may_see_any_model() -> None:
+def test_server_metadata_needs_permission_for_any_model() -> None:
     assert allowed([AccessRule(("*",), ("bert-*",))], "key:a", ModelIndexRequest, "")
     assert not allowed([AccessRule(("*",), ("bert-*",))], "key:a", ServerLiveRequest, "")
 
@@ -141,7 +141,7 @@ def test_a_model_without_a_name_is_no_server() -> None:
         ({"a": "1", "b": "3"}, {"a": ("1",), "b": ("2",)}, False),
     ],
 )
-def test_claims_are_all_to_be_there(
+def test_all_claims_must_match(
     claims: dict[str, Any], wanted: dict[str, tuple[str, ...]], holds: bool
 ) -> None:
     rules = AccessRules([AccessRule(("*",), claims=wanted)])
@@ -177,7 +177,7 @@ _RULES = st.builds(
     st.sampled_from(["", "a", "b", "c"]),
     st.randoms(use_true_random=False),
 )
-def test_the_order_does_not_matter_and_another_rule_takes_nothing_away(
+def test_rule_order_is_irrelevant_and_rules_only_add_permissions(
     rules: list[AccessRule], identity: str, operation: type, model: str, order: random.Random
 ) -> None:
     found = allowed(rules, identity, operation, model)

@@ -40,7 +40,7 @@ def file() -> Iterator[int]:
 
 
 @given(st.lists(st.tuples(st.floats(0, 2), WANTS), max_size=40))
-def test_it_counts_as_memory_does(steps: list[tuple[float, list[BucketCharge]]]) -> None:
+def test_counts_equal_those_in_memory(steps: list[tuple[float, list[BucketCharge]]]) -> None:
     fd = SharedBuckets.create_file()
     shared, memory, now = SharedBuckets(fd, b""), LocalBuckets(), 1000.0
     for step, wants in steps:
@@ -49,7 +49,7 @@ def test_it_counts_as_memory_does(steps: list[tuple[float, list[BucketCharge]]])
     os.close(fd)
 
 
-def test_of_one_file_they_count_together_but_other_rates_by_themselves(file: int) -> None:
+def test_processes_share_counts_per_rate(file: int) -> None:
     one, two, other = (SharedBuckets(file, rates) for rates in (b"1", b"1", b"2"))
     want = [BucketCharge("a", 1.0, 2.0)]
     assert one.fill(want, 10.0) is None
@@ -58,7 +58,7 @@ def test_of_one_file_they_count_together_but_other_rates_by_themselves(file: int
     assert other.fill(want, 10.0) is None
 
 
-def test_none_is_lost_of_what_several_processes_count(file: int) -> None:
+def test_concurrent_counts_of_several_processes_are_exact(file: int) -> None:
     source = str(Path(infergate.__file__).parents[1])
     fillers = [
         subprocess.Popen(

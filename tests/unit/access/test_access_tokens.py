@@ -93,7 +93,7 @@ async def refused(text: str, checks: JwtVerifier | None = None) -> AccessRejecte
     ("key", "algorithm", "kid"),
     [(rsa_key, "RS256", "1"), (ec_key, "ES256", "2"), (ed_key, "EdDSA", "3")],
 )
-async def test_a_good_token_tells_who_asks(key: Any, algorithm: str, kid: str) -> None:
+async def test_a_valid_token_identifies_the_client(key: Any, algorithm: str, kid: str) -> None:
     permit = await taken(token(key(), algorithm, kid))
     assert permit.identity == "jwt:idp:alice"
     assert permit.allows(InferRequest, "m")
@@ -109,13 +109,13 @@ async def test_claims_reach_the_rules() -> None:
     assert not without.allows(InferRequest, "secret")
 
 
-async def test_another_claim_may_tell_the_name() -> None:
+async def test_the_identity_claim_is_configurable() -> None:
     checks = tokens(issuer(subject="email"))
     assert (await taken(token(email="a@b"), checks)).identity == "jwt:idp:a@b"
     assert (await refused(token(), checks)).reason is RejectionReason.INVALID_TOKEN
 
 
-async def test_an_audience_among_others_will_do() -> None:
+async def test_one_matching_audience_suffices() -> None:
     assert await taken(token(aud=["x", "second"]))
 
 
@@ -219,7 +219,7 @@ async def test_any_header_is_refused_without_the_signature(
     assert (await refused(unsigned(head, body, b"x"))).error.kind is Kind.UNAUTHENTICATED
 
 
-async def test_an_unknown_key_is_looked_for_once_more() -> None:
+async def test_an_unknown_key_id_triggers_one_fetch() -> None:
     source = Given(JwkSet(jwks(jwk(ec_key(), kid="2"))), later=KEYS)
     assert await taken(token(), tokens(issuer(source)))
     assert source.newer_requested == 1
@@ -232,7 +232,7 @@ async def test_without_keys_no_token_is_called_invalid() -> None:
     assert refusal.error.retry_after
 
 
-async def test_a_token_of_one_issuer_is_not_checked_by_anothers_keys() -> None:
+async def test_a_token_is_verified_with_its_issuers_keys_only() -> None:
     other = JwkSet(jwks(jwk(rsa_key("other"), kid="1")))
     two = tokens(issuer(), issuer(Given(other), name="two", issuer="https://two.example"))
     assert (await taken(token(), two)).identity == "jwt:idp:alice"
@@ -247,7 +247,7 @@ async def test_a_token_of_one_issuer_is_not_checked_by_anothers_keys() -> None:
 # ---- what was checked is remembered
 
 
-async def test_a_token_is_checked_once_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_verified_token_is_cached_until_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     checks, text, now = tokens(), token(), time.time()
     first = await taken(text, checks, now)
     monkeypatch.setattr(jwt, "decode", lambda *_, **__: pytest.fail("checked again"))

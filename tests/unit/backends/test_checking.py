@@ -89,19 +89,19 @@ def rpc(code: int = 0, message: bytes = b"\x08\x01") -> Answer:
         ("graphpipe", http(500), False),
     ],
 )
-async def test_what_is_well(protocol: str, answer: Answer, well: bool) -> None:
+async def test_healthy_responses(protocol: str, answer: Answer, well: bool) -> None:
     assert (await check(protocol, answer))[0] is well
 
 
 @pytest.mark.parametrize("kind", [Kind.CONNECT, Kind.TIMEOUT, Kind.BACKEND_GARBAGE])
 @pytest.mark.parametrize("protocol", ["v2-rest", "v2-grpc", "trtis-http", "trtis-grpc"])
-async def test_what_does_not_answer_is_not_well(protocol: str, kind: Kind) -> None:
+async def test_unresponsive_servers_are_unhealthy(protocol: str, kind: Kind) -> None:
     well, upstream = await check(protocol, raising(kind))
     assert not well
     assert len(upstream.requests) == 1
 
 
-async def test_each_protocol_has_its_own_question() -> None:
+async def test_each_protocol_has_its_own_check() -> None:
     _, rest = await check("v2-rest", http(200))
     assert (rest.requests[0].method, rest.requests[0].path) == ("GET", "/v2/health/ready")
     _, grpc = await check("v2-grpc", rpc())
@@ -155,7 +155,7 @@ async def test_health_is_not_checked_where_readiness_is_supported(code: int) -> 
     assert len(upstream.requests) == 1
 
 
-async def test_both_ways_to_ask_have_one_time_together() -> None:
+async def test_both_checks_share_one_timeout() -> None:
     class Slow(Upstream):
         async def exchange(self, wire: Any, endpoint: Endpoint, timeout: float) -> Any:
             self.requests.append(wire)

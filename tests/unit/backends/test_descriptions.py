@@ -70,7 +70,9 @@ async def test_newer_and_doubt() -> None:
     assert len(server.requests) == 3
 
 
-async def test_the_least_wanted_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_least_recently_used_entry_is_evicted_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(metadata_cache, "MAX_ENTRIES", 3)
     server = Server()
     for model in ("a", "b", "c", "a", "d"):
@@ -78,7 +80,7 @@ async def test_the_least_wanted_is_forgotten_first(monkeypatch: pytest.MonkeyPat
     assert server.cached == ["c", "a", "d"]
 
 
-async def test_nothing_is_kept_of_names_that_the_server_does_not_know() -> None:
+async def test_unknown_models_are_not_cached_as_known() -> None:
     server = Server()
     for number in range(5):
         with pytest.raises(GatewayError, match="unknown"):
@@ -92,7 +94,7 @@ async def test_nothing_is_kept_of_names_that_the_server_does_not_know() -> None:
     assert server.cached == []
 
 
-async def test_a_known_model_is_kept_through_a_failure() -> None:
+async def test_a_known_model_survives_a_failed_refresh() -> None:
     server = Server()
     await server.get("m")
     server.now += LIFETIME_SECONDS

@@ -86,7 +86,7 @@ async def until(met: Callable[[], bool]) -> None:
         ([PODS, PODS], True, 3),
     ],
 )
-async def test_there_is_a_task_only_for_what_there_is_to_do(
+async def test_tasks_are_created_only_when_needed(
     sites: list[ConfiguredEndpoint], checks: bool | None, count: int
 ) -> None:
     made, _ = watcher(World(), sites, MonitoringSettings(health_checks=checks))
@@ -95,7 +95,7 @@ async def test_there_is_a_task_only_for_what_there_is_to_do(
     await made.stop()
 
 
-async def test_a_name_is_looked_up_again_and_again_and_what_left_is_dropped() -> None:
+async def test_names_are_resolved_periodically_and_removed_addresses_dropped() -> None:
     world = World()
     made, endpoints = watcher(world, [PODS, A])
     async with running(made):
@@ -138,7 +138,7 @@ async def test_a_bug_in_one_check_is_logged_and_checks_continue(
     assert "bug in the health check of 10.0.0." in caplog.text
 
 
-async def test_nobody_is_checked_while_a_name_has_one_address() -> None:
+async def test_a_single_address_is_not_checked() -> None:
     world = World()
     made, endpoints = watcher(world, [PODS])
     async with running(made):
@@ -151,7 +151,7 @@ async def test_nobody_is_checked_while_a_name_has_one_address() -> None:
         assert endpoints.has_several
 
 
-async def test_what_has_left_meanwhile_is_not_checked() -> None:
+async def test_removed_endpoints_are_not_checked() -> None:
     """A late check would open connections that are never closed."""
     world = World()
     made, endpoints = watcher(world, [PODS, A])
@@ -196,7 +196,7 @@ async def test_a_bug_in_one_lookup_is_logged_and_lookups_continue(
         ("", False),
     ],
 )
-def test_what_is_a_name(host: str, expected: bool) -> None:
+def test_names_and_addresses_are_distinguished(host: str, expected: bool) -> None:
     assert is_dns_name(host) is expected
 
 
@@ -223,11 +223,11 @@ async def test_the_systems_resolver(
     assert list(await resolve_host("pods", 1)) == expected
 
 
-async def test_a_name_that_can_be_none_has_no_address() -> None:
+async def test_an_invalid_name_has_no_address() -> None:
     assert not await resolve_host("a" * 64 + ".example", 1)
 
 
-async def test_nobody_waits_for_a_resolver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hanging_resolver_delays_no_one(monkeypatch: pytest.MonkeyPatch) -> None:
     let_go = threading.Event()
 
     def getaddrinfo(*_: object, **__: object) -> list[object]:

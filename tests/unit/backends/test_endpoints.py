@@ -54,7 +54,7 @@ def fail(endpoint: EndpointHandle, times: int = 5) -> None:
         endpoint.begin_attempt().finish_attempt(AttemptOutcome.FAILED)
 
 
-def test_until_a_name_is_known_it_is_an_endpoint_itself() -> None:
+def test_an_unresolved_name_is_an_endpoint() -> None:
     among, _ = endpoints()
     assert positions(among) == ["pods:8000", "10.0.0.9:8000"]
     among.set_addresses(0, ["10.0.0.2", "10.0.0.1", "10.0.0.2"])
@@ -71,7 +71,7 @@ def test_each_address_has_the_weight_of_its_name() -> None:
     assert [endpoint.weight for endpoint in among.all_handles()] == [2.0, 2.0, 1.0]
 
 
-def test_a_name_without_addresses_keeps_what_it_had() -> None:
+def test_a_name_without_addresses_keeps_the_previous_ones() -> None:
     among, _ = endpoints()
     among.set_addresses(0, ["10.0.0.1"])
     before = among.all_handles()
@@ -80,7 +80,7 @@ def test_a_name_without_addresses_keeps_what_it_had() -> None:
     assert among.stats()[0].lookups_failed == 1
 
 
-def test_what_stays_is_what_it_was() -> None:
+def test_unchanged_addresses_keep_their_state() -> None:
     among, _ = endpoints()
     among.set_addresses(0, ["10.0.0.1", "10.0.0.2"])
     first, second, _ = among.all_handles()
@@ -103,7 +103,7 @@ def test_counters_of_removed_workers_are_kept() -> None:
     assert among.pop_drained() == [first.endpoint]
 
 
-def test_what_comes_back_while_it_has_something_to_do_never_left() -> None:
+def test_an_address_readded_while_in_use_keeps_its_state() -> None:
     among, _ = endpoints()
     among.set_addresses(0, ["10.0.0.1", "10.0.0.2"])
     among.pop_drained()
@@ -115,7 +115,7 @@ def test_what_comes_back_while_it_has_something_to_do_never_left() -> None:
     assert among.pop_drained() == []
 
 
-def test_an_address_that_another_line_of_the_configuration_still_has_is_not_let_go() -> None:
+def test_an_address_of_another_endpoint_is_not_released() -> None:
     among, _ = endpoints([SITES[0], SITES[0]])
     for index in (0, 1):
         among.set_addresses(index, ["10.0.0.1"])
@@ -148,7 +148,7 @@ def test_a_lone_address_is_no_choice() -> None:
     assert among.has_several
 
 
-def test_a_sequence_goes_by_the_address_and_not_by_the_order() -> None:
+def test_sequences_are_hashed_by_address() -> None:
     one, _ = endpoints([SITES[0]])
     other, _ = endpoints([SITES[0]])
     one.set_addresses(0, ["10.0.0.1", "10.0.0.2", "10.0.0.3"])
@@ -188,7 +188,7 @@ def test_figures_are_of_the_configurations_lines() -> None:
     assert (response.available, response.ok, response.failed, response.ejections) == (1, 1, 5, 1)
 
 
-def test_readiness_is_known_after_all_checks_or_one_success() -> None:
+def test_readiness_needs_all_checks_or_one_success() -> None:
     among, _ = endpoints()
     among.set_addresses(0, ["10.0.0.1"])
     one, fixed = among.all_handles()
@@ -217,7 +217,7 @@ def suspecting() -> tuple[Endpoints, list[EndpointHandle]]:
     return among, suspects
 
 
-def test_who_breaks_off_is_checked_before_it_is_ejected() -> None:
+def test_a_broken_connection_causes_a_check_before_ejection() -> None:
     among, suspects = suspecting()
     endpoint = among.all_handles()[0]
     break_off(endpoint, 4)
@@ -233,7 +233,7 @@ def test_who_breaks_off_is_checked_before_it_is_ejected() -> None:
     assert endpoint.outlier.ejection_count == 1
 
 
-def test_its_own_failures_need_no_check() -> None:
+def test_declined_requests_need_no_check() -> None:
     among, suspects = suspecting()
     endpoint = among.all_handles()[0]
     break_off(endpoint, 3)
@@ -245,7 +245,7 @@ def test_its_own_failures_need_no_check() -> None:
     assert endpoint.outlier.ejection_count == 1
 
 
-def test_an_answer_makes_up_for_all_of_them() -> None:
+def test_a_response_clears_suspected_failures() -> None:
     among, suspects = suspecting()
     endpoint = among.all_handles()[0]
     break_off(endpoint, 4)
@@ -256,14 +256,14 @@ def test_an_answer_makes_up_for_all_of_them() -> None:
     assert endpoint.outlier.ejection_count == 1
 
 
-def test_the_last_one_is_not_suspected() -> None:
+def test_the_last_endpoint_is_not_suspected() -> None:
     among, suspects = suspecting()
     fail(among.all_handles()[0])
     break_off(among.all_handles()[1], 50)
     assert not suspects
 
 
-def test_who_is_ejected_by_a_check_is_back_by_checks() -> None:
+def test_checks_end_an_ejection_caused_by_a_check() -> None:
     """Even if more requests in flight fail afterwards."""
     among, suspects = suspecting()
     endpoint = among.all_handles()[0]

@@ -138,7 +138,7 @@ async def test_refused_everywhere_names_the_backend_but_no_address() -> None:
     assert {endpoint for _, endpoint, _ in upstream.sent} == {A, B}
 
 
-async def test_what_may_have_been_carried_out_is_not_sent_again() -> None:
+async def test_requests_that_may_have_run_are_not_retried() -> None:
     def broken(wire: RpcRequest, endpoint: Endpoint) -> RpcResponse:
         raise GatewayError(Kind.BACKEND_GARBAGE, "closed the connection before answering")
 
@@ -169,7 +169,7 @@ async def test_a_routes_timeout_stands_for_the_backends(
     assert expected - 1 < upstream.sent[0][2] <= expected
 
 
-async def test_nothing_is_sent_after_the_deadline() -> None:
+async def test_no_attempt_after_the_deadline() -> None:
     upstream = FakeUpstream()
     with pytest.raises(GatewayError) as caught:
         await backend(upstream).perform(ServerLiveRequest(), call(deadline=time.monotonic() - 1))
@@ -200,7 +200,7 @@ async def test_the_profile_is_detected_once_for_all_waiting_requests() -> None:
     assert codec.profiles[1:] == [KSERVE] * 10
 
 
-async def test_who_waits_for_the_profile_waits_no_longer_than_its_own_deadline() -> None:
+async def test_waiting_for_the_profile_ends_at_the_deadline() -> None:
     """Requests must not queue behind one another's timeouts if a server does not respond."""
     silent = asyncio.Event()
 
@@ -224,7 +224,7 @@ async def test_who_waits_for_the_profile_waits_no_longer_than_its_own_deadline()
 
 
 @pytest.mark.parametrize("kind", [Kind.BACKEND_GARBAGE, Kind.BACKEND_ERROR])
-async def test_an_answer_that_cannot_be_read_names_the_backend(kind: Kind) -> None:
+async def test_an_unreadable_response_names_the_backend(kind: Kind) -> None:
     """The backend's own error is relayed unchanged."""
 
     class Reading(FakeCodec):
@@ -266,7 +266,7 @@ async def test_an_unreachable_server_is_retried() -> None:
     assert codec.profiles[-1] == KSERVE
 
 
-async def test_a_known_profile_survives_a_server_that_will_not_say(
+async def test_a_known_profile_survives_a_failed_detection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     codec = FakeCodec()
@@ -296,7 +296,7 @@ async def test_only_a_permanent_response_is_cached(
     assert (codec.profiles[-1] == KSERVE) is (requested == 2)
 
 
-async def test_a_short_deadline_does_not_make_the_question_the_answer() -> None:
+async def test_a_detection_cut_short_by_a_deadline_is_not_cached() -> None:
     codec = FakeCodec()
     codec.metadata = GatewayError(Kind.NOT_FOUND, "no such path", origin=Origin.BACKEND)
     remote = backend(FakeUpstream(), codec, profile=None, timeout=1.0)

@@ -108,7 +108,7 @@ def backend(codec: FakeCodec, profile: Profile | None = None) -> RemoteBackend[A
     return RemoteBackend(server, made, FakeUpstream(), RPC_MESSAGES, DEFAULT_LIMITS)
 
 
-async def test_a_server_that_tells_its_configuration_tells_the_largest_batch() -> None:
+async def test_the_model_configuration_has_the_maximum_batch_size() -> None:
     codec = FakeCodec()
     made = backend(codec)
     described = replace(MODEL, max_batch_size=8, decoupled=False)
@@ -126,7 +126,7 @@ async def test_a_server_that_tells_its_configuration_tells_the_largest_batch() -
     [({}, 0), ({"max_batch_size": 0}, 0), ({"max_batch_size": "8"}, None)]
     + [({"max_batch_size": odd}, None) for odd in (-1, True, 1.0, None)],
 )
-async def test_what_a_configuration_says(settings: dict[str, Any], size: int | None) -> None:
+async def test_model_configuration_fields(settings: dict[str, Any], size: int | None) -> None:
     codec = FakeCodec()
     codec.answers[ModelConfigRequest] = ModelConfig("m", settings)
     assert (await backend(codec, TRITON).describe("m", "", call())).max_batch_size == size
@@ -139,7 +139,7 @@ async def test_other_servers_get_no_configuration_request(profile: Profile) -> N
     assert codec.requests == [ModelMetadataRequest("m")]
 
 
-async def test_metadata_that_tells_the_largest_batch_is_all_that_is_needed() -> None:
+async def test_metadata_with_a_batch_size_needs_no_configuration() -> None:
     codec = FakeCodec()
     result = codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=0)
     assert await backend(codec).describe("m", "", call()) == result
@@ -163,13 +163,13 @@ async def test_a_missing_configuration_is_no_error(
     assert codec.count(ModelConfigRequest) == again
 
 
-async def test_a_server_that_does_not_say_what_it_is_still_describes_its_models() -> None:
+async def test_an_undetected_server_still_describes_its_models() -> None:
     codec = FakeCodec()
     codec.answers[ServerMetadataRequest] = refusal(Kind.NO_BACKEND)
     assert await backend(codec).describe("m", "", call()) == MODEL
 
 
-async def test_metadata_that_is_not_to_be_had_is_an_error() -> None:
+async def test_unavailable_metadata_is_an_error() -> None:
     codec = FakeCodec()
     codec.answers[ModelMetadataRequest] = refusal(Kind.NOT_FOUND)
     with pytest.raises(GatewayError) as caught:
@@ -177,7 +177,7 @@ async def test_metadata_that_is_not_to_be_had_is_an_error() -> None:
     assert caught.value.kind is Kind.NOT_FOUND
 
 
-async def test_who_waits_for_a_description_waits_no_longer_than_its_own_deadline() -> None:
+async def test_waiting_for_a_description_ends_at_the_deadline() -> None:
     class Silent(FakeUpstream):
         async def exchange(
             self, wire: RpcRequest, endpoint: Endpoint, timeout: float
@@ -200,7 +200,7 @@ async def test_who_waits_for_a_description_waits_no_longer_than_its_own_deadline
 # ---- codecs that need descriptions --------------------------------------------------------------
 
 
-async def test_only_codecs_that_need_descriptions_are_given_them() -> None:
+async def test_only_codecs_that_need_descriptions_get_them() -> None:
     for described in (False, True):
         codec = FakeCodec(described=described)
         await backend(codec, TRITON).perform(InferRequest("m", "1"), call())
@@ -254,7 +254,7 @@ async def test_a_request_that_fits_no_description_is_refused(
     assert codec.count(ModelMetadataRequest) == 2
 
 
-async def test_errors_unrelated_to_metadata_are_reported_at_once() -> None:
+async def test_errors_unrelated_to_metadata_are_reported_immediately() -> None:
     class Lacking(FakeCodec):
         def build_request(
             self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
@@ -278,7 +278,7 @@ async def test_errors_unrelated_to_metadata_are_reported_at_once() -> None:
         (Kind.BACKEND_ERROR, False),
     ],
 )
-async def test_an_answer_that_does_not_fit_has_the_next_request_ask_again(
+async def test_a_mismatching_response_invalidates_the_metadata(
     monkeypatch: pytest.MonkeyPatch, kind: Kind, doubted: bool
 ) -> None:
     codec = FakeCodec(described=True)
@@ -295,7 +295,7 @@ async def test_an_answer_that_does_not_fit_has_the_next_request_ask_again(
 @pytest.mark.parametrize(
     ("batching", "fields"), [({"direct": {}}, {"direct": {}}), ({}, {}), (5, None), (None, None)]
 )
-async def test_what_a_configuration_says_of_sequences(batching: Any, fields: Any) -> None:
+async def test_sequence_batching_in_the_configuration(batching: Any, fields: Any) -> None:
     codec = FakeCodec()
     settings = {"max_batch_size": 0, "sequence_batching": batching}
     codec.answers[ModelConfigRequest] = ModelConfig("m", settings)
@@ -330,7 +330,9 @@ async def test_a_protocol_may_have_classes_whatever_the_server() -> None:
     ("profile", "expected"),
     [(TRITON, True), (INFERGATE, True), (GENERIC, False), (MLSERVER, False), (KSERVE, False)],
 )
-async def test_else_the_kind_of_server_tells(profile: Profile, expected: bool) -> None:
+async def test_without_a_configuration_the_profile_decides(
+    profile: Profile, expected: bool
+) -> None:
     assert await backend(FakeCodec(), profile).supports_classification(call()) is expected
 
 
@@ -363,7 +365,7 @@ async def test_an_unprofiled_server_is_detected_only_for_classifications() -> No
         ("my-server", ("classification",), Profile("generic", supports_classification=True)),
     ],
 )
-def test_a_server_is_known_by_its_name_or_its_extensions(
+def test_servers_are_detected_by_name_or_extensions(
     name: str, extensions: tuple[str, ...], expected: Profile
 ) -> None:
     assert detect_profile(ServerMetadata(name, "1", extensions)) == expected
@@ -382,7 +384,7 @@ async def test_no_metadata_is_requested_for_a_declared_model() -> None:
     assert codec.count(ModelMetadataRequest) == 0
 
 
-async def test_what_does_not_fit_a_declared_model_is_refused_at_once() -> None:
+async def test_requests_that_contradict_a_declared_model_are_rejected() -> None:
     codec = FakeCodec(described=True)
     context = call()
     codec.refuses = ModelMetadata("declared")
@@ -474,7 +476,7 @@ async def test_an_inference_is_never_retried() -> None:
 
 
 @pytest.mark.parametrize("kind", NOT_UNDERSTOOD)
-async def test_a_server_that_tells_no_metadata_needs_it_declared(kind: Kind) -> None:
+async def test_a_server_without_metadata_needs_a_declaration(kind: Kind) -> None:
     codec, made = rephrased()
     codec.answers[ModelMetadataRequest] = refusal(Kind.BACKEND_GARBAGE)
     codec.second = refusal(kind)
@@ -491,7 +493,7 @@ async def test_a_server_that_tells_no_metadata_needs_it_declared(kind: Kind) -> 
 
 
 @pytest.mark.parametrize("kind", NOT_UNDERSTOOD)
-async def test_a_model_that_is_not_there_by_both_ways_is_not_found(kind: Kind) -> None:
+async def test_a_model_unknown_to_both_requests_is_not_found(kind: Kind) -> None:
     codec, made = rephrased()
     codec.answers[ModelMetadataRequest] = refusal(Kind.NOT_FOUND)
     codec.second = refusal(kind)

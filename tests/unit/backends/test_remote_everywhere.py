@@ -144,7 +144,7 @@ async def test_the_only_endpoint_speaks_for_itself() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-async def test_a_load_that_failed_lets_its_files_go(count: int) -> None:
+async def test_a_failed_load_releases_its_files(count: int) -> None:
     upstream = FakeUpstream(a=RpcResponse(code=3, details="no such file"))
     made = backend(upstream, count)
     files = memoryview(bytes(3))
@@ -162,7 +162,7 @@ async def test_a_load_that_failed_lets_its_files_go(count: int) -> None:
         gc.enable()
 
 
-async def test_an_endpoint_that_refuses_is_tried_again_and_no_other_for_it() -> None:
+async def test_a_failed_endpoint_is_retried_itself() -> None:
     away = GatewayError(Kind.CONNECT, "cannot connect")
     upstream = FakeUpstream(b=away)
     with pytest.raises(GatewayError, match="1 of 3") as caught:
@@ -171,7 +171,7 @@ async def test_an_endpoint_that_refuses_is_tried_again_and_no_other_for_it() -> 
     assert sorted(upstream.sent) == ["a", "b", "b", "c"]
 
 
-async def test_the_deadline_is_kept() -> None:
+async def test_the_deadline_applies_to_all_endpoints() -> None:
     with pytest.raises(GatewayError, match="deadline has passed") as caught:
         await backend(FakeUpstream()).perform_on_all(LOAD, call(deadline=time.monotonic() - 1))
     assert caught.value.kind is Kind.TIMEOUT
@@ -179,7 +179,7 @@ async def test_the_deadline_is_kept() -> None:
 
 @pytest.mark.parametrize("operation", [LOAD, ModelUnloadRequest("m")])
 @pytest.mark.parametrize("failing", [False, True])
-async def test_what_was_known_of_a_changed_model_is_forgotten(
+async def test_a_changed_model_is_removed_from_the_cache(
     operation: Operation, failing: bool
 ) -> None:
     upstream = FakeUpstream()

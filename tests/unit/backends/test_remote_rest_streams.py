@@ -74,7 +74,7 @@ def values(answers: list[InferResponse]) -> list[tuple[list[int], bool]]:
     return [(each.outputs[0].numpy().tolist(), each.is_last) for each in answers]
 
 
-async def test_a_decoupled_model_gives_all_its_answers() -> None:
+async def test_a_decoupled_model_sends_all_responses() -> None:
     upstream = Upstream(b'{"model_name":"m","O":1}', b'{"model_name":"m","O":2}')
     assert values(await all_of(upstream)) == [([1], False), ([2], False)]
     assert upstream.paths[-1] == "/v2/models/m/generate_stream"
@@ -119,9 +119,7 @@ async def test_servers_without_streams() -> None:
         (HttpResponse(400, {}, (b'{"error":"wrong"}',)), Kind.BAD_REQUEST, "wrong"),
     ],
 )
-async def test_what_goes_wrong(
-    before: tuple[bytes, ...], given: Any, kind: Kind, said: str
-) -> None:
+async def test_stream_errors(before: tuple[bytes, ...], given: Any, kind: Kind, said: str) -> None:
     upstream = Upstream(*before, given)
     with pytest.raises(GatewayError, match=said) as caught:
         await all_of(upstream)

@@ -93,7 +93,7 @@ Act = Callable[[RemoteBackend[Any, Any], InferRequest], Any]
 
 
 @pytest.mark.parametrize("act", WAYS)
-async def test_a_sequence_keeps_to_one_endpoint_whatever_comes_between(act: Act) -> None:
+async def test_a_sequence_stays_on_one_endpoint(act: Act) -> None:
     upstream = Upstream()
     remote = backend(upstream, ENDPOINTS)
     kept: dict[int, set[Endpoint]] = {}
@@ -118,7 +118,7 @@ async def test_every_way_and_another_gateway_choose_alike() -> None:
 
 
 @pytest.mark.parametrize("act", WAYS)
-async def test_a_sequence_goes_nowhere_else_where_its_endpoint_is_away(act: Act) -> None:
+async def test_a_sequence_fails_if_its_endpoint_is_unreachable(act: Act) -> None:
     upstream = Upstream()
     remote = backend(upstream, ENDPOINTS)
     await act(remote, request("mine"))
@@ -148,7 +148,7 @@ async def test_a_long_id_is_cut_in_the_error() -> None:
     assert len(caught.value.public) < 200
 
 
-async def test_others_are_spread_and_tried_elsewhere() -> None:
+async def test_requests_without_a_sequence_are_spread_and_retried() -> None:
     upstream = Upstream()
     upstream.away = {ENDPOINTS[0]}
     remote = backend(upstream, ENDPOINTS)
@@ -159,7 +159,7 @@ async def test_others_are_spread_and_tried_elsewhere() -> None:
     assert upstream.requests.count(ENDPOINTS[0]) == 5, "then it is let alone"
 
 
-async def test_one_endpoint_has_all_sequences() -> None:
+async def test_a_single_endpoint_owns_all_sequences() -> None:
     upstream = Upstream()
     remote = backend(upstream, ENDPOINTS[:1])
     assert not remote.has_several_endpoints

@@ -99,7 +99,7 @@ async def ids(
     return [(each.id, each.is_last) async for each in answers]
 
 
-async def test_one_call_gives_all_answers() -> None:
+async def test_one_call_yields_all_responses() -> None:
     upstream = Upstream([answer("0"), answer("1")])
     one = call(headers={"x-a": "1", "y": "2"})
     assert await ids(upstream, one) == [("0", False), ("1", False)]
@@ -109,7 +109,7 @@ async def test_one_call_gives_all_answers() -> None:
     assert upstream.closed == 1
 
 
-async def test_headers_go_back_by_the_rule_and_are_no_answer() -> None:
+async def test_headers_are_returned_by_rule() -> None:
     first = replace(answer("0"), metadata={"x-a": "1", "y": "2"})
     last = RpcResponse(metadata={"x-b": "3", "endpoint-load-metrics": "4"})
     one = call()
@@ -117,7 +117,7 @@ async def test_headers_go_back_by_the_rule_and_are_no_answer() -> None:
     assert one.response_headers == {"x-a": "1", "x-b": "3"}
 
 
-async def test_no_answer_at_all() -> None:
+async def test_a_stream_without_responses() -> None:
     assert await ids(Upstream([])) == []
 
 
@@ -130,13 +130,13 @@ async def test_a_clients_deadline_travels() -> None:
     assert 50 < timeout <= 60
 
 
-async def test_another_endpoint_is_tried_where_nothing_was_sent() -> None:
+async def test_an_unsent_stream_is_retried_on_another_endpoint() -> None:
     upstream = Upstream([GatewayError(Kind.CONNECT, "no")], [answer("0")])
     assert await ids(upstream) == [("0", False)]
     assert {endpoint for _, endpoint, _ in upstream.sent} == {A, B}
 
 
-async def test_nothing_is_tried_again_once_an_answer_has_come() -> None:
+async def test_no_retry_after_the_first_response() -> None:
     for kind in (Kind.CONNECT, Kind.BACKEND_GARBAGE):
         upstream = Upstream([answer("0"), GatewayError(kind, "gone")])
         answers = backend(upstream).stream(REQUEST, call())
@@ -147,7 +147,7 @@ async def test_nothing_is_tried_again_once_an_answer_has_come() -> None:
         assert len(upstream.sent) == 1
 
 
-async def test_nothing_goes_wrong_once_the_last_answer_has_come() -> None:
+async def test_errors_after_the_last_response_are_ignored() -> None:
     last = pb.ModelStreamInferResponse()
     last.infer_response.id = "0"
     last.infer_response.outputs.add(name="a", datatype="INT8", shape=[0])
@@ -159,7 +159,7 @@ async def test_nothing_goes_wrong_once_the_last_answer_has_come() -> None:
     assert upstream.closed == 1
 
 
-async def test_nobody_to_be_reached() -> None:
+async def test_no_reachable_endpoint() -> None:
     refused = [GatewayError(Kind.CONNECT, "no")]
     with pytest.raises(GatewayError, match="backend 'b': no") as caught:
         await ids(Upstream(refused, refused))
@@ -209,13 +209,13 @@ async def test_a_model_with_unknown_policy_is_called_with_a_stream() -> None:
     assert methods(upstream) == ["ModelMetadata", "ModelConfig", "ModelStreamInfer"]
 
 
-async def test_what_a_gateway_makes_up_of_a_model_is_not_believed() -> None:
+async def test_a_generated_configuration_is_not_trusted() -> None:
     upstream = Upstream([answer("0")], descriptions=triton())
     assert await ids(upstream, profile=replace(INFERGATE, reports_config=True)) == [("0", False)]
     assert methods(upstream) == ["ModelStreamInfer"]
 
 
-async def test_an_unknown_model_is_one() -> None:
+async def test_an_unknown_model_is_reported() -> None:
     upstream = Upstream(descriptions={"ModelMetadata": RpcResponse(code=5, details="no model 'm'")})
     with pytest.raises(GatewayError, match="no model 'm'") as caught:
         await ids(upstream, profile=TRITON)
@@ -235,17 +235,17 @@ async def test_a_model_that_became_decoupled_is_called_again_with_a_stream(
     assert [each.id async for each in made.stream(REQUEST, call())] == ["0"]
 
 
-async def test_a_refusal_after_an_answer_stays_one() -> None:
+async def test_a_rejection_after_a_response_is_reported() -> None:
     with pytest.raises(GatewayError) as caught:
         await ids(Upstream([answer("0"), UNIMPLEMENTED]))
     assert caught.value.kind is Kind.UNSUPPORTED
 
 
-async def test_a_transport_without_streams_gives_one_answer() -> None:
+async def test_a_transport_without_streams_yields_one_response() -> None:
     assert await ids(UnaryUpstream()) == [("unary", True)]
 
 
-async def test_the_timeout_bounds_the_wait_for_each_answer() -> None:
+async def test_the_timeout_bounds_the_wait_for_each_response() -> None:
     steps = [0.1, answer("0"), 0.1, answer("1"), 0.1, answer("2")]
     answers = backend(Upstream(steps), timeout=0.2).stream(REQUEST, one := call())
     for number in "012":
@@ -254,7 +254,7 @@ async def test_the_timeout_bounds_the_wait_for_each_answer() -> None:
     assert await anext(answers, None) is None
 
 
-async def test_an_answer_that_does_not_come_in_time() -> None:
+async def test_a_response_that_does_not_arrive_in_time() -> None:
     upstream = Upstream([answer("0"), 5.0])
     answers = backend(upstream, timeout=0.1).stream(REQUEST, call())
     await anext(answers)

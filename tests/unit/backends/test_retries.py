@@ -135,7 +135,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return waited
 
 
-async def test_what_was_not_sent_goes_to_another_endpoint_at_once(waits: list[int]) -> None:
+async def test_unsent_requests_are_retried_immediately_elsewhere(waits: list[int]) -> None:
     harness = Harness(Kind.CONNECT, budget=RetryBudget(0.0, 0))
     assert await harness.ask(RetryPolicy()) is OK
     assert harness.upstream.requests == ["a", "b"]
@@ -160,14 +160,14 @@ async def test_no_more_tries_than_the_route_wants(waits: list[int]) -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.BACKEND_GARBAGE, Kind.TIMEOUT, Kind.TOO_LARGE])
-async def test_what_may_have_been_carried_out_is_not_sent_again(kind: Kind) -> None:
+async def test_requests_that_may_have_run_are_not_retried(kind: Kind) -> None:
     harness = Harness(kind)
     await harness.fails(kind, RetryPolicy(max_retries=3))
     assert harness.upstream.requests == ["a"]
     assert not harness.counters.retries
 
 
-async def test_nor_what_was_declined() -> None:
+async def test_declined_requests_are_not_retried() -> None:
     harness = Harness(DECLINES)
     assert await harness.ask(RetryPolicy(max_retries=3)) is DECLINES
     assert harness.upstream.requests == ["a"]
@@ -177,7 +177,7 @@ async def test_nor_what_was_declined() -> None:
     ("answer", "reason"),
     [(Kind.BACKEND_GARBAGE, "broken"), (Kind.TIMEOUT, "timeout"), (DECLINES, "declined")],
 )
-async def test_unless_it_may_be_carried_out_twice(
+async def test_idempotent_requests_are_retried(
     answer: Answer, reason: str, waits: list[int]
 ) -> None:
     harness = Harness(answer)
@@ -187,7 +187,7 @@ async def test_unless_it_may_be_carried_out_twice(
 
 
 @pytest.mark.parametrize("answer", [Kind.TOO_LARGE, Kind.BAD_REQUEST, REFUSES])
-async def test_what_would_fail_again_is_not_tried_again(answer: Answer) -> None:
+async def test_permanent_errors_are_not_retried(answer: Answer) -> None:
     harness = Harness(answer)
     if isinstance(answer, Kind):
         await harness.fails(answer, IDEMPOTENT)
@@ -204,7 +204,7 @@ async def test_the_latest_failure_is_reported() -> None:
 
 
 @pytest.mark.parametrize("answer", [Kind.BACKEND_GARBAGE, Kind.TIMEOUT, DECLINES])
-async def test_nothing_of_a_sequence_is_sent_twice(answer: Answer) -> None:
+async def test_sequence_requests_are_never_sent_twice(answer: Answer) -> None:
     harness = Harness(answer)
     if isinstance(answer, Kind):
         await harness.fails(answer, IDEMPOTENT, SequenceKey("m", 1))
@@ -213,7 +213,7 @@ async def test_nothing_of_a_sequence_is_sent_twice(answer: Answer) -> None:
     assert len(harness.upstream.requests) == 1
 
 
-async def test_a_sequence_goes_to_no_other_endpoint(waits: list[int]) -> None:
+async def test_a_sequence_is_not_retried_elsewhere(waits: list[int]) -> None:
     harness = Harness(Kind.CONNECT, Kind.CONNECT)
     error = await harness.fails(Kind.CONNECT, RetryPolicy(), SequenceKey("m", 1))
     first, second = harness.upstream.requests
@@ -239,7 +239,7 @@ async def test_an_outage_is_sent_the_budget_and_no_more() -> None:
     assert (harness.budget.active_requests, harness.budget.active_retries) == (0, 0)
 
 
-async def test_a_try_that_would_pass_the_deadline_is_not_made(
+async def test_no_retry_past_the_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(attempts, "backoff", lambda tries: 10.0)
@@ -250,7 +250,7 @@ async def test_a_try_that_would_pass_the_deadline_is_not_made(
     assert not harness.counters.retries
 
 
-async def test_each_try_has_its_own_time_within_the_whole() -> None:
+async def test_per_try_timeouts_are_within_the_deadline() -> None:
     harness = Harness(5.0, 5.0, OK)
     policy = RetryPolicy(max_retries=2, is_idempotent=True, per_try_timeout=0.01)
     assert await harness.ask(policy, timeout=30.0) is OK
@@ -260,14 +260,14 @@ async def test_each_try_has_its_own_time_within_the_whole() -> None:
     assert harness.upstream.timeouts[0] <= 0.005
 
 
-async def test_a_try_s_own_time_is_for_what_may_be_sent_again() -> None:
+async def test_the_per_try_timeout_applies_to_idempotent_requests() -> None:
     harness = Harness(OK)
     policy = RetryPolicy(is_idempotent=True, per_try_timeout=0.01)
     assert await harness.ask(policy, SequenceKey("m", 1)) is OK
     assert harness.upstream.timeouts[0] > 1
 
 
-async def test_no_message_is_kept_once_it_has_failed() -> None:
+async def test_failed_messages_are_released() -> None:
     class Wire(RpcRequest):
         __slots__ = ("__weakref__",)
 
@@ -301,19 +301,19 @@ async def pulled(harness: Harness, policy: RetryPolicy) -> list[RpcResponse]:
 
 
 @pytest.mark.parametrize("answer", [Kind.CONNECT, Kind.BACKEND_GARBAGE, Kind.TIMEOUT, DECLINES])
-async def test_a_stream_is_tried_again_before_its_first_message(answer: Answer) -> None:
+async def test_a_stream_is_retried_before_its_first_message(answer: Answer) -> None:
     harness = Harness(answer)
     assert await pulled(harness, IDEMPOTENT) == [OK]
     assert harness.upstream.requests == ["a", "b"]
     assert (harness.budget.active_requests, harness.budget.active_retries) == (0, 0)
 
 
-async def test_a_stream_that_is_declined_to_the_end_says_so() -> None:
+async def test_a_repeatedly_declined_stream_reports_it() -> None:
     harness = Harness(DECLINES, DECLINES)
     assert await pulled(harness, IDEMPOTENT) == [DECLINES]
 
 
-async def test_a_stream_that_has_begun_is_not_tried_again() -> None:
+async def test_a_started_stream_is_not_retried() -> None:
     harness = Harness(OK, Kind.BACKEND_GARBAGE)
     with pytest.raises(GatewayError, match="broke off"):
         await pulled(harness, IDEMPOTENT)
@@ -358,7 +358,7 @@ async def test_a_hedge_loses_and_is_cancelled() -> None:
     assert (harness.counters.hedges_won, harness.counters.hedges_lost) == (0, 1)
 
 
-async def test_a_hedge_that_fails_is_not_the_answer() -> None:
+async def test_a_failed_hedge_is_ignored() -> None:
     for bad in (Kind.BACKEND_GARBAGE, DECLINES):
         harness = Harness(0.05, bad)
         assert await harness.ask(hedging(after_seconds=0.01)) is OK
@@ -371,14 +371,14 @@ async def test_if_both_attempts_fail_the_first_error_is_reported() -> None:
     await harness.fails(Kind.TIMEOUT, policy)
 
 
-async def test_what_is_fast_is_not_hedged() -> None:
+async def test_fast_requests_are_not_hedged() -> None:
     harness = Harness(OK)
     assert await harness.ask(hedging(after_seconds=1.0)) is OK
     assert harness.upstream.requests == ["a"]
     assert (harness.counters.hedges_won, harness.counters.hedges_lost) == (0, 0)
 
 
-async def test_there_is_no_hedge_without_another_endpoint_or_a_budget() -> None:
+async def test_no_hedge_without_another_endpoint_or_budget() -> None:
     for harness in (Harness(0.03, endpoints=(A,)), Harness(0.03, budget=RetryBudget(0.0, 0))):
         assert await harness.ask(hedging(after_seconds=0.01)) is OK
         assert harness.upstream.requests == ["a"]
@@ -402,7 +402,7 @@ async def test_a_percentile_is_learnt_first() -> None:
     assert len(harness.upstream.cancelled) >= 1
 
 
-async def test_who_goes_away_cancels_both() -> None:
+async def test_a_disconnect_cancels_both_attempts() -> None:
     harness = Harness(SLOW, SLOW)
     pending = asyncio.ensure_future(harness.ask(hedging(after_seconds=0.001)))
     await until(lambda: len(harness.upstream.requests) == 2)

@@ -70,7 +70,7 @@ async def test_it_is_fetched_once_and_cached_for_its_lifetime() -> None:
     assert not server.cache.is_empty
 
 
-async def test_one_asks_for_all_who_wait() -> None:
+async def test_one_fetch_serves_all_waiters() -> None:
     server = Server()
     server.open.clear()
     waiting = [server.get() for _ in range(10)]
@@ -121,7 +121,7 @@ async def test_an_error_holds_no_references_to_its_waiters() -> None:
         gc.enable()
 
 
-async def test_where_the_one_that_asks_goes_away_the_next_asks() -> None:
+async def test_a_cancelled_leader_is_replaced_by_a_waiter() -> None:
     server = Server()
     server.open.clear()
     first, *others = (server.get() for _ in range(4))
@@ -135,7 +135,7 @@ async def test_where_the_one_that_asks_goes_away_the_next_asks() -> None:
     assert server.requests == 2
 
 
-async def test_one_that_waits_may_go_away() -> None:
+async def test_a_waiter_may_be_cancelled() -> None:
     server = Server()
     server.open.clear()
     fetch, waiting = server.get(), server.get()
@@ -147,7 +147,7 @@ async def test_one_that_waits_may_go_away() -> None:
     assert server.requests == 1
 
 
-async def test_a_deadline_holds_for_the_one_that_waits_alone() -> None:
+async def test_a_deadline_ends_only_its_own_wait() -> None:
     server = Server()
     server.open.clear()
     fetch = server.get()
@@ -174,7 +174,7 @@ async def test_a_leading_callers_timeout_is_not_shared() -> None:
     assert server.requests == 2
 
 
-async def test_a_question_that_has_less_time_than_its_call_is_lost_for_all() -> None:
+async def test_a_fetch_timeout_fails_all_waiters() -> None:
     server = Server()
     ask: Callable[[RequestContext], Awaitable[tuple[int, float]]] = server.answer
 
@@ -193,7 +193,7 @@ async def test_a_question_that_has_less_time_than_its_call_is_lost_for_all() -> 
     assert server.requests == 1
 
 
-async def test_the_question_has_a_call_of_its_own() -> None:
+async def test_the_fetch_has_its_own_context() -> None:
     server = Server()
     context = call()
     await server.cache.get(context)
@@ -212,7 +212,7 @@ async def test_newer_is_of_the_last_second(age: float, expected: int) -> None:
     assert await server.get() == expected
 
 
-async def test_all_who_want_it_newer_share_one_question() -> None:
+async def test_callers_that_need_a_refresh_share_one_fetch() -> None:
     server = Server()
     await server.get()
     server.now += 30

@@ -27,12 +27,12 @@ def test_judge(changed: Sequence[float], verdict: str) -> None:
     assert judge(result)[1] == verdict
 
 
-def test_nothing_to_measure_fails_nothing() -> None:
+def test_unmeasured_rows_do_not_fail() -> None:
     result = Result("row", (runs(BASELINE, "own", cpus=[0]), runs(CHANGED, "own", cpus=[5])))
     assert judge(result)[1] == "too little to measure"
 
 
-def test_a_guard_that_was_given_nothing_to_measure_fails(
+def test_a_check_without_measurements_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @contextmanager

@@ -40,9 +40,7 @@ def bench() -> Bench:
     )  # fmt: skip
 
 
-def test_everything_is_written_and_writing_again_changes_nothing(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_publishing_is_complete_and_repeatable(bench: Bench, tmp_path: Path) -> None:
     for path in HOLDING_BLOCKS:
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text("before\n<!-- bench: targets -->\nold\n<!-- /bench -->\nafter")
@@ -72,7 +70,7 @@ def test_a_block_without_an_end_is_an_error() -> None:
         filled("<!-- bench: targets -->\n", {"targets": "x"})
 
 
-def test_the_pages_hold_blocks_that_are_known(bench: Bench) -> None:
+def test_the_pages_have_known_blocks(bench: Bench) -> None:
     known = blocks(bench)
     for path in HOLDING_BLOCKS:
         text = (PROJECT / path).read_text()
@@ -86,7 +84,7 @@ def test_sizes_are_spelled_in_their_unit() -> None:
     assert [size_spelled(1024 * 8**power) for power in (0, 3, 6)] == ["1 KiB", "512 KiB", "256 MiB"]
 
 
-def test_a_run_of_some_parts_is_not_published(
+def test_a_partial_run_is_not_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row = Result(of.JSON_TINY, (runs("a", "own", cpus=[1]), runs("b", cpus=[1])))

@@ -25,11 +25,11 @@ def test_a_ratio_is_formed_within_each_round() -> None:
     assert ratio(ours, theirs, speed) == Spread(2, 1, 3)
 
 
-def test_no_ratio_to_nothing() -> None:
+def test_no_ratio_to_zero() -> None:
     assert ratio(runs("a", cpus=[1, 1]), runs("b", cpus=[1, 0]), proxy_cpu) is None
 
 
-def test_too_little_to_measure_is_no_ratio_and_nothing_else_is_compared() -> None:
+def test_too_small_values_are_not_compared() -> None:
     assert ratio(runs("a", cpus=[0, 1]), runs("b", cpus=[1, 1]), proxy_cpu) is None
     assert cpu_ratio(runs("a", "own", cpus=[1, 1]), runs("b", cpus=[1, 0])) is None
 

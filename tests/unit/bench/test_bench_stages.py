@@ -58,7 +58,7 @@ def test_every_module_and_codec_method_with_a_stage_exists() -> None:
     assert set(stages._CONTRACT) <= methods
 
 
-def test_what_the_library_calls_belongs_to_its_caller() -> None:
+def test_library_calls_count_for_their_caller() -> None:
     inside = frames("Connection._send transport/compat/aiohttp_server")
     stack = [*inside, "join (/lib/posixpath.py:3)"]
     assert stage_of(stack) == stages.CLIENTS

@@ -6,7 +6,7 @@ import pytest
 from bench.svg import HEIGHT, WIDTH, Axis, Line, apart, chart, decades, from_zero
 
 
-def test_a_chart_is_a_document_that_stays_in_its_frame() -> None:
+def test_a_chart_stays_within_its_frame() -> None:
     across = Axis("x <size>", [(1, "1"), (1000, "1000")], math.log10)
     up = Axis("µs", [(0, "0"), (10, "10")])
     lines = [Line("a & b", [(1, 0), (10, 5), (1000, 10)]), Line("c", [(1, 10), (1000, 9)], 1)]

@@ -86,7 +86,7 @@ def test_cost_by_routes_is_cpu_a_request() -> None:
     assert [row.found["own"].median for row in found] == [pytest.approx(1.2)]
 
 
-def test_noise_is_a_peer_beside_itself() -> None:
+def test_noise_is_a_contender_compared_with_itself() -> None:
     us, peer, again = (
         runs("us", "own", speeds=[9]),
         runs("p", speeds=[2]),
@@ -112,7 +112,7 @@ def test_tables_have_a_line_each_and_the_same_columns() -> None:
     ]
 
 
-def test_two_workers_beside_one_and_what_they_could_have() -> None:
+def test_two_workers_are_compared_with_one() -> None:
     two, one = runs("two", "own", speeds=[180]), runs("one", speeds=[100])
     bench = Bench(results=[Result(of.TWO_WORKERS, (two, one))])
     [row] = rows(bench)
@@ -124,7 +124,7 @@ def test_two_workers_beside_one_and_what_they_could_have() -> None:
     )
 
 
-def test_envoys_added_latency_stands_beside_ours() -> None:
+def test_envoys_added_latency_is_shown() -> None:
     times = {"us": 1.9, "the echo": 0.25, "Envoy": 0.75}
     contenders = tuple(
         runs(name, "own" if name == "us" else "", times=[time]) for name, time in times.items()

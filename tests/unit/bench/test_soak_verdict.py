@@ -64,12 +64,12 @@ def test_memory_leaks(size: str) -> None:
     assert text.startswith("it: memory grows by")
 
 
-def test_a_minute_is_enough_for_what_leaks_fast() -> None:
+def test_a_fast_leak_is_found_in_a_minute() -> None:
     assert found(samples(60, lambda at: 100 + at / 2))
     assert not found(samples(60, lambda at: 100 + at / 10))
 
 
-def test_what_only_health_checks_come_and_go_with_is_steady() -> None:
+def test_growth_from_health_checks_is_steady() -> None:
     known = [State(1, 20 + at % 3, 5 + at % 2) for at in range(6)]
     assert steady(known)
     assert largest(known) == State(1, 22, 6)
@@ -77,14 +77,14 @@ def test_what_only_health_checks_come_and_go_with_is_steady() -> None:
     assert not steady([*known, State(1, 20, 9)])
 
 
-def test_several_workers_may_grow_as_much_each() -> None:
+def test_growth_is_allowed_per_worker() -> None:
     seen = samples(60, lambda at: 100 + at / 3)
     (text,) = troubles("it", BEFORE, seen, BEFORE, "")
     assert "memory grows" in text
     assert troubles("it", BEFORE, seen, BEFORE, "", workers=2) == []
 
 
-def test_the_slope_is_that_of_what_comes_after_the_warm_up() -> None:
+def test_the_slope_excludes_the_warm_up() -> None:
     seen = samples(600, lambda at: at if at < 200 else 200 + (at - 200) / 60)
     assert slope(seen) == pytest.approx(1.0)
     assert growth(seen) == pytest.approx(5.0, abs=0.1)
@@ -101,7 +101,7 @@ def test_the_slope_is_that_of_what_comes_after_the_warm_up() -> None:
         ({"generations": 2}, "2 configurations serve"),
     ],
 )
-def test_what_is_left_when_all_have_gone(after: dict[str, int], words: str) -> None:
+def test_resources_left_after_all_clients(after: dict[str, int], words: str) -> None:
     (text,) = found([], **after)
     assert words in text
     assert found([], open_descriptors=23, tasks=5) == []
@@ -133,9 +133,7 @@ def test_the_figures() -> None:
     ("began", "ended", "met"),
     [(0, 9, False), (0, 10, True), (12, 13, True), (20, 21, True), (21, 22, False), (0, 99, True)],
 )
-def test_a_failure_is_explained_by_an_outage_that_it_met(
-    began: float, ended: float, met: bool
-) -> None:
+def test_failures_during_an_outage_are_explained(began: float, ended: float, met: bool) -> None:
     outages = Outages([Outage("a", 10, 20)])
     assert outages.explain(began, ended) is met
 

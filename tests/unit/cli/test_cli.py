@@ -68,7 +68,7 @@ def test_argv_is_the_process_s(
     assert started[0][0].log.format == "json"
 
 
-def test_check_tells_what_would_be_served(
+def test_check_prints_what_would_be_served(
     started: list[tuple[Config, Path | None]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--config", str(GOOD), "--check"]) == 0
@@ -91,7 +91,7 @@ def test_check_tells_what_would_be_served(
     assert not any(line != line.rstrip() for line in lines)
 
 
-def test_check_tells_listeners_of_one_model_and_casts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_listeners_of_one_model_and_casts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--config", str(GOOD.with_name("graphpipe.yaml")), "--check"]) == 0
     words = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["graphpipe[0]", "127.0.0.1:9000", "squeezenet,", "http"] in words
@@ -102,7 +102,7 @@ def test_check_tells_listeners_of_one_model_and_casts(capsys: pytest.CaptureFixt
     assert any(line[-6:] == ["cast", "BF16:", "FP32,", "cast", "BOOL:", "UINT8"] for line in words)
 
 
-def test_check_without_a_file_tells_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_without_a_file_prints_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--check"]) == 0
     out = capsys.readouterr().out
     assert "builtin" in out
@@ -125,7 +125,7 @@ def test_mistakes_are_reported_and_nothing_starts(
     assert err == BAD.with_suffix(".txt").read_text(encoding="utf-8")
 
 
-def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--config", "no-such.yaml"]) == 2
     assert capsys.readouterr().err == "no-such.yaml: cannot be read: No such file or directory\n"
 
@@ -164,7 +164,7 @@ def test_workers_are_the_configurations_or_the_command_lines(
     assert started[0][0].workers == workers
 
 
-def test_as_many_workers_as_processors(started: list[tuple[Config, Path | None]]) -> None:
+def test_auto_starts_one_worker_per_processor(started: list[tuple[Config, Path | None]]) -> None:
     assert main(["--workers", "auto"]) == 0
     assert started[0][0].workers == len(os.sched_getaffinity(0))
 
@@ -188,9 +188,7 @@ def test_version_and_help(flag: str, text: str, capsys: pytest.CaptureFixture[st
     assert text in capsys.readouterr().out
 
 
-def test_a_port_that_is_taken(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_port_in_use(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def serve(read: ReadConfig, source: Path | None) -> int:
         raise OSError("127.0.0.1:8000 is taken")
 
@@ -215,7 +213,7 @@ def test_python_m_infergate() -> None:
 
 
 @pytest.mark.parametrize("argv", [["--version"], ["key"], ["health", "--admin", "127.0.0.1:1"]])
-def test_who_does_not_serve_does_not_wait_for_what_serves(argv: list[str]) -> None:
+def test_short_commands_do_not_load_the_server(argv: list[str]) -> None:
     request = "import sys, infergate.cli as c\ntry: c.main(sys.argv[1:])\nexcept SystemExit: pass\n"
     request += "print(*sys.modules, file=sys.stderr)"
     done = subprocess.run(

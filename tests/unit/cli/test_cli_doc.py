@@ -13,16 +13,16 @@ from infergate.cli.arguments import COMMANDS, OPTIONS, Option
 PAGE = (Path(__file__).parents[3] / "docs" / reference.PAGE).read_text(encoding="utf-8")
 
 
-def test_the_page_is_what_is_made() -> None:
+def test_the_page_is_up_to_date() -> None:
     assert reference.update_tables(PAGE) == PAGE, "run: python -m infergate.cli.reference"
 
 
-def test_the_page_has_every_part_once() -> None:
+def test_the_page_has_every_section_once() -> None:
     assert sorted(re.findall("<!-- made: (.*) -->", PAGE)) == sorted(reference.TABLES)
     assert PAGE.count("<!-- /made -->") == len(reference.TABLES)
 
 
-def test_what_stands_between_the_marks_is_made_anew_and_nothing_else() -> None:
+def test_only_text_between_the_marks_is_generated() -> None:
     page = "by hand\n<!-- made: exits -->\nold\n<!-- /made -->\nby hand, too\n"
     made = reference.update_tables(page)
     assert made.startswith("by hand\n<!-- made: exits -->\n\n| Exit code | When |\n")
@@ -30,7 +30,7 @@ def test_what_stands_between_the_marks_is_made_anew_and_nothing_else() -> None:
     assert "old" not in made
 
 
-def test_help_tells_what_the_page_tells(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_and_page_agree(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     result = " ".join(capsys.readouterr().out.split())

@@ -17,7 +17,7 @@ def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     return capsys.readouterr().out
 
 
-def test_what_is_printed_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_printed_key_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, "--name", "team/a")
     secret = text.partition("\n")[0]
     entry = re.search(r"^  (- \{.*\})$", text, re.MULTILINE)
@@ -49,7 +49,7 @@ def test_invalid_values_are_reported(argv: list[str]) -> None:
     assert caught.value.code == 2
 
 
-def test_a_check_tells_who_may_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_the_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "routes.yaml"
     file.write_text(
         "backends: {d: {protocol: builtin}}\nroutes: [{model: a, backend: d}]\n"

@@ -101,7 +101,9 @@ def test_backends(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ["a", "grpc://x:1", "down", "1", "8", "2", "5"] in result
 
 
-def test_health_is_its_exit_code(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_exit_code_of_health_is_the_state(
+    admin: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["health", "--admin", f"http://{admin}/"]) == 1
     text = capsys.readouterr().out
     ends = [line.split() for line in text.splitlines() if "grpc://x:1" in line]
@@ -130,7 +132,7 @@ def test_an_unreachable_gateway_is_reported(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize("said", [b"\0\0\x06\x04", b"HTTP/1.1 200 OK\r\n\r\n[]"])
-def test_a_port_that_is_no_admin_port_is_reported(
+def test_a_port_that_is_not_an_admin_port_is_reported(
     said: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -154,7 +156,7 @@ def test_a_missing_console_is_reported(admin: str, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://x", "http://", "http://x:port", ""])
-def test_a_url_that_is_none(url: str) -> None:
+def test_an_invalid_url(url: str) -> None:
     with pytest.raises(ValueError, match=r"expected|[Pp]ort"):
         parse_admin_url(url)
     with pytest.raises(SystemExit):

@@ -180,7 +180,7 @@ def bound() -> float:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_the_event_loop_reads_it_quickly_or_not_at_all(name: str) -> None:
+def test_the_event_loop_reads_responses_quickly_or_offloads_them(name: str) -> None:
     row = ROWS[name]
     codec = CODECS[row.codec]
     ended: list[str] = []

@@ -140,7 +140,7 @@ LISTING = {
 
 @CODECS
 @EDGE
-def test_a_client_is_answered_or_given_a_declared_error(name: str, number: int) -> None:
+def test_every_integer_gets_a_response_or_a_declared_error(name: str, number: int) -> None:
     codec = plugins()[name].create({})
     for operation, answer in fields(number):
         try:

@@ -47,7 +47,7 @@ def test_detected(name: str, extensions: tuple[str, ...], profile: Profile | Non
     assert found.has_log_settings == ("logging" in extensions or profile is TRITON)
 
 
-def test_all_that_the_configuration_knows() -> None:
+def test_every_configurable_profile() -> None:
     assert {
         "triton",
         "mlserver",

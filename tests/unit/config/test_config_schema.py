@@ -25,7 +25,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 WHOLE = Path(__file__).parents[2] / "config" / "good" / "everything.yaml"
 
 
-def test_the_limits_are_all_there_with_their_defaults() -> None:
+def test_all_limits_exist_with_their_defaults() -> None:
     config = Config.default()
     assert compiled.limits(config) == DEFAULT_LIMITS
     assert compiled.limits(config, headers=1000) == DEFAULT_LIMITS
@@ -59,7 +59,7 @@ def test_the_demo() -> None:
     assert compiled.endpoints(config.backends["demo"]) == ()
 
 
-def test_a_listener_that_is_off_has_no_options() -> None:
+def test_a_disabled_listener_has_no_options() -> None:
     config = parse(
         "listeners: {grpc: null}\nbackends: {d: {protocol: builtin}}\n"
         "routes: [{model: a, backend: d}]\n",
@@ -107,7 +107,7 @@ def test_every_key_stands_in_the_reference() -> None:
             assert f"| `{field.alias or name}` |" in page
 
 
-def test_json_schema_defaults_are_what_an_operator_would_write() -> None:
+def test_json_schema_defaults_are_in_configuration_syntax() -> None:
     schema = reference.json_schema()
     assert schema["$defs"]["LimitsConfig"]["properties"]["json"]["default"] == "32MiB"
     assert schema["$defs"]["DrainConfig"]["properties"]["delay"]["default"] == "5s"
@@ -115,7 +115,7 @@ def test_json_schema_defaults_are_what_an_operator_would_write() -> None:
     json.dumps(schema)
 
 
-def test_the_registry_is_where_protocols_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_protocols_come_from_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocols, "plugins", dict)
     with pytest.raises(ConfigError, match="'v2-grpc' is not a protocol; there are: builtin"):
         parse("backends: {a: {protocol: v2-grpc}}\nroutes: [{model: b, backend: a}]", "f", {})

@@ -46,7 +46,7 @@ def test_defaults_are_shown_on_request() -> None:
     assert "idle_body_time: 30s" in redacted_yaml(config(), defaults=True)
 
 
-def test_nothing_differs_from_itself() -> None:
+def test_a_configuration_equals_itself() -> None:
     assert redacted_diff(config(), config()) == ""
 
 

@@ -129,7 +129,7 @@ def test_the_slower_loader_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> No
     assert (fast.data, fast.lines) == (slow.data, slow.lines)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path / "no.yaml", {})
     assert str(caught.value) == f"{tmp_path}/no.yaml: cannot be read: No such file or directory"

@@ -57,13 +57,13 @@ def test_rounds_to_nearest_even(bits: int) -> None:
 
 @given(PATTERNS.filter(is_nan) | st.integers(0x7F800001, 0x7F80FFFF))
 @example(0xFFFFFFFF)
-def test_nan_stays_nan_of_its_sign(bits: int) -> None:
+def test_nan_keeps_its_sign(bits: int) -> None:
     found = int(bf16_from_float32(np.array([bits], "<u4").view("<f4"))[0])
     assert is_nan(found << 16)
     assert found >> 15 == bits >> 31
 
 
-def test_every_bf16_comes_back_from_float32() -> None:
+def test_every_bf16_round_trips_through_float32() -> None:
     every = np.arange(2**16, dtype="<u2")
     back = bf16_from_float32(float32_from_bf16(every))
     nan = (every & 0x7FFF) > 0x7F80

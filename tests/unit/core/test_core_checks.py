@@ -28,7 +28,7 @@ def refused(check: Any, *arguments: Any) -> str:
 
 
 @pytest.mark.parametrize("shape", [[], [0], (1, 2, 3), [2**63 - 1], [1] * DEFAULT_LIMITS.rank])
-def test_shapes_taken(shape: Any) -> None:
+def test_accepted_shapes(shape: Any) -> None:
     assert check_shape("t", shape, DEFAULT_LIMITS) == tuple(shape)
 
 
@@ -55,7 +55,7 @@ def test_rank_is_limited() -> None:
 
 
 @given(st.sampled_from(Datatype), st.lists(st.integers(0, 3), max_size=4).map(tuple))
-def test_data_of_the_right_size_is_taken(datatype: Datatype, shape: tuple[int, ...]) -> None:
+def test_data_of_the_right_size_is_accepted(datatype: Datatype, shape: tuple[int, ...]) -> None:
     count = math.prod(shape)
     if datatype is Datatype.BYTES:
         check_data("t", datatype, shape, pack_bytes([b"ab"] * count))
@@ -121,7 +121,7 @@ def test_elements_are_counted(elements: list[bytes]) -> None:
 
 
 @given(st.lists(st.binary(max_size=9), max_size=5), st.integers(1, 3))
-def test_bytes_left_over_are_refused(elements: list[bytes], left: int) -> None:
+def test_trailing_bytes_are_rejected(elements: list[bytes], left: int) -> None:
     error = refused(count_bytes_elements, "t", pack_bytes(elements) + b"\x00" * left, 100)
     assert error == (
         f"tensor 't': {left} bytes are left where element {len(elements)} should begin with its "

@@ -49,7 +49,7 @@ def test_a_batch_is_ranked_row_by_row() -> None:
     assert texts(classify(scores, 1)) == [b"8.000000:4"]
 
 
-def test_labels_follow_the_index_where_there_is_one() -> None:
+def test_labels_follow_the_index() -> None:
     found = classify(floats([3, 2, 1, 0]), 4, labels=("cat", "", "dog"))
     assert texts(found) == [b"3.000000:0:cat", b"2.000000:1", b"1.000000:2:dog", b"0.000000:3"]
     assert texts(classify(floats([1]), 1, labels=("né",))) == ["1.000000:0:né".encode()]
@@ -106,7 +106,7 @@ def test_only_numbers_are_classified(datatype: Datatype) -> None:
         classify(Tensor("t", datatype, (0,), b""), 1)
 
 
-def test_answers_are_bounded() -> None:
+def test_class_responses_are_bounded() -> None:
     tensor = tensor_from_array("t", Datatype.UINT8, np.zeros(MAX_CLASSES + 1))
     assert classify(tensor, MAX_CLASSES).shape == (MAX_CLASSES,)
     with raises_kind(Kind.BAD_REQUEST, match=f"{MAX_CLASSES + 1} classes are requested"):

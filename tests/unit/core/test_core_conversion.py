@@ -37,7 +37,7 @@ def test_values_survive_both_ways(one: Datatype, to: Datatype, bits: list[int]) 
         assert back.data == tensor.data
 
 
-def test_every_bfloat16_there_and_back() -> None:
+def test_every_bfloat16_round_trips() -> None:
     everything = np.arange(2**16, dtype="<u2")
     tensor = Tensor("x", Datatype.BF16, (2**16,), everything.tobytes())
     for to in (Datatype.FP32, Datatype.FP64):
@@ -60,7 +60,7 @@ def test_a_number_other_than_0_is_true(to: Datatype) -> None:
     assert bytes(converted.data) == bytes(expected)
 
 
-def test_any_byte_but_0_is_a_true_one() -> None:
+def test_any_nonzero_byte_is_true() -> None:
     tensor = Tensor("x", Datatype.BOOL, (3,), b"\0\1\xff")
     assert bytes(convert(tensor, Datatype.UINT8).data) == b"\0\1\1"
 

@@ -26,7 +26,7 @@ _DATA = st.builds(
 
 
 @given(st.lists(_DATA, min_size=1, max_size=4), st.binary(max_size=3))
-def test_all_members_come_in_short_pieces(members: list[bytes], after: bytes) -> None:
+def test_all_members_are_inflated_in_short_pieces(members: list[bytes], after: bytes) -> None:
     packed = b"".join(gzip.compress(each, 1) for each in members)
     whole = b"".join(members)
     found = list(inflate_pieces(packed, GZIP, len(whole), len(members) + 1))
@@ -55,7 +55,7 @@ def test_deflate(data: bytes, window: int) -> None:
 
 
 @given(st.binary(max_size=200), st.sampled_from([GZIP, ZLIB, RAW]))
-def test_any_bytes_end_as_data_or_as_what_is_wrong(data: bytes, window: int) -> None:
+def test_arbitrary_bytes_give_data_or_an_error(data: bytes, window: int) -> None:
     try:
         found = b"".join(inflate_pieces(data, window, PIECE_BYTES, 3))
     except (CorruptDataError, InflatedTooLargeError):

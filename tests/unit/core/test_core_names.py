@@ -44,7 +44,7 @@ def test_no_name_contains_a_control_character() -> None:
         ("n" * (1 << 20), "is longer than 1024 bytes"),
     ],
 )
-def test_a_models_name_that_is_refused(name: str, problem: str) -> None:
+def test_rejected_model_names(name: str, problem: str) -> None:
     for _ in range(2):  # a refused name is not cached as accepted
         with raises_kind(Kind.BAD_REQUEST) as caught:
             STRICT_RULE.check(name)
@@ -55,7 +55,7 @@ def test_a_models_name_that_is_refused(name: str, problem: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", "simple", "bert-base:2", "模型 é", "100%", "a..b", "...", "n" * MAX_NAME_BYTES]
 )
-def test_a_name_that_is_accepted(name: str) -> None:
+def test_accepted_model_names(name: str) -> None:
     for _ in range(2):
         STRICT_RULE.check(name)
     assert are_accepted(STRICT_RULE, name, "m")

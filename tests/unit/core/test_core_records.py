@@ -18,7 +18,7 @@ class Noted:
     notes: list[str] = dataclasses.field(default_factory=list)
 
 
-def test_records_are_equal_by_what_they_hold() -> None:
+def test_records_compare_by_their_fields() -> None:
     assert RegionRef("region", 1, 2) == REGION != RegionRef("region", 1, 3)
     assert hash(RegionRef("region", 1, 2)) == hash(REGION)
     assert Noted("a").notes is not Noted("a").notes

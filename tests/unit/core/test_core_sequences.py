@@ -26,5 +26,5 @@ def test_values_that_are_not_valid(value: Any) -> None:
     assert sequence_key(InferRequest("m", parameters={"sequence_id": value})) is None
 
 
-def test_none_is_given() -> None:
+def test_the_default_is_no_sequence() -> None:
     assert sequence_key(InferRequest("m", parameters={"sequence_start": True})) is None

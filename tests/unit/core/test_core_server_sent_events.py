@@ -54,7 +54,7 @@ def by_the_book(lines: list[bytes]) -> list[bytes]:
 
 
 @given(st.lists(st.tuples(LINES, ENDS), max_size=20), st.lists(st.integers(0, 200)))
-def test_events_are_the_same_however_they_are_cut(
+def test_events_do_not_depend_on_how_the_body_is_split(
     expected: list[tuple[bytes, bytes]], cuts: list[int]
 ) -> None:
     body = b"".join(line + end for line, end in expected)
@@ -87,7 +87,7 @@ def test_an_event_that_does_not_end(piece: bytes) -> None:
         cut([piece] * 120, size=100)
 
 
-def test_many_notes_are_no_event() -> None:
+def test_comments_are_not_events() -> None:
     assert cut([b": note\n" * 1000, b"data: a\n\n"], size=100) == ([b"a"], True)
 
 

@@ -72,7 +72,7 @@ def test_bytes_keep_zero_bytes_at_their_ends() -> None:
     assert tensor_from_array("t", Datatype.BYTES, tensor.numpy()).data == tensor.data
 
 
-def test_parameters_are_kept_and_default_to_none() -> None:
+def test_parameters_are_kept_and_default_to_empty() -> None:
     array = np.zeros(1, np.int8)
     assert tensor_from_array("t", Datatype.INT8, array).parameters is NO_PARAMETERS
     assert tensor_from_array("t", Datatype.INT8, array, {"a": 1}).parameters == {"a": 1}

@@ -107,7 +107,7 @@ def test_every_metric_and_label_is_exported(exported: dict[str, set[str]]) -> No
     assert exported["infergate_worker_restarts_total"] == set()
 
 
-def test_a_legend_names_what_the_result_is_grouped_by() -> None:
+def test_a_legend_has_the_labels_of_its_query() -> None:
     for panel in dashboard()["panels"]:
         for target in panel.get("targets", ()):
             named = set(NAMED.findall(target["legendFormat"]))
@@ -133,7 +133,7 @@ def generator() -> ModuleType:
     return made
 
 
-def test_what_is_generated_is_fresh() -> None:
+def test_generated_files_are_up_to_date() -> None:
     made = generator()
     assert made.DASHBOARD.read_text(encoding="utf-8") == made.dashboard()
     assert made.RULES.read_text(encoding="utf-8") == made.rules()

@@ -34,7 +34,7 @@ Manifest = dict[str, Any]
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_it_is_a_configuration(path: Path) -> None:
+def test_every_file_is_a_valid_configuration(path: Path) -> None:
     config = load(path, {})
     assert compiled.routing_table(config).routes
     assert compiled.addresses(config)
@@ -58,7 +58,7 @@ def needed(config: Config) -> int:
     return 3 * under_way + processes * WORKER_BYTES
 
 
-def test_none_is_forgotten() -> None:
+def test_every_configuration_is_tested() -> None:
     found = {path for path in DEPLOY.rglob("*.yaml") if "routes:" in path.read_text("utf-8")}
     assert found == set(CONFIGS)
 
@@ -107,7 +107,7 @@ def mebibytes(amount: str) -> int:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_the_pod_has_its_configuration(overlay: str) -> None:
+def test_the_pod_mounts_its_configuration(overlay: str) -> None:
     config = the(overlay, "ConfigMap")
     spec = pod(overlay)["spec"]
     volumes = {each["name"]: each for each in spec["volumes"]}
@@ -149,7 +149,7 @@ def test_probes_are_wired_to_the_drain(overlay: str) -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_the_gateway_may_do_nothing_it_need_not(overlay: str) -> None:
+def test_the_gateway_has_minimal_privileges(overlay: str) -> None:
     spec, container = pod(overlay)["spec"], gateway(overlay)
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
@@ -163,13 +163,13 @@ def test_the_gateway_may_do_nothing_it_need_not(overlay: str) -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_memory_is_enough_for_what_may_be_under_way(overlay: str) -> None:
+def test_the_memory_limit_covers_requests_in_flight(overlay: str) -> None:
     config = config_of(overlay)
     assert mebibytes(gateway(overlay)["resources"]["limits"]["memory"]) * 2**20 >= needed(config)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_what_selects_selects_the_gateways(overlay: str) -> None:
+def test_selectors_match_the_gateways(overlay: str) -> None:
     labels = pod(overlay)["metadata"]["labels"]
     assert the(overlay, "Deployment")["spec"]["selector"]["matchLabels"] == labels
     for policy in of_kind(overlay, "NetworkPolicy"):
@@ -177,7 +177,7 @@ def test_what_selects_selects_the_gateways(overlay: str) -> None:
     assert any(each["spec"]["selector"] == labels for each in of_kind(overlay, "Service"))
 
 
-def test_only_clients_and_prometheus_come_in() -> None:
+def test_the_network_policy_admits_clients_and_prometheus() -> None:
     for overlay in OVERLAYS:
         spec = the(overlay, "NetworkPolicy")["spec"]
         assert spec["policyTypes"] == ["Ingress", "Egress"]
@@ -216,7 +216,7 @@ def test_the_sidecars_server_is_the_gateways_backend() -> None:
     assert mounts <= {each["name"] for each in spec["volumes"]}
 
 
-def test_the_sidecars_configuration_is_taken_where_it_is() -> None:
+def test_the_sidecar_mounts_its_configuration() -> None:
     assert the("sidecar", "ConfigMap")["metadata"]["name"] == "infergate"
     assert config_of("sidecar").reload.watch
     assert the("fleet", "ConfigMap")["metadata"]["name"].startswith("infergate-")  # and its hash
@@ -241,7 +241,7 @@ def test_the_fleet_belongs_together() -> None:
         assert constraint["labelSelector"]["matchLabels"] == labels
 
 
-def test_the_fleet_finds_its_servers_and_is_found() -> None:
+def test_the_fleet_resolves_servers_and_is_resolvable() -> None:
     services = {each["metadata"]["name"]: each["spec"] for each in of_kind("fleet", "Service")}
     (backend,) = config_of("fleet").backends.values()
     (endpoint,) = compiled.endpoints(backend)
@@ -287,7 +287,7 @@ def sent() -> set[str]:
     return {line[1:] for line in lines if line.startswith("!")}
 
 
-def test_the_image_is_made_of_what_is_sent() -> None:
+def test_the_image_copies_only_included_files() -> None:
     copied = {
         source
         for copy in instructions("COPY")
@@ -310,7 +310,7 @@ def test_the_image_serves_on_the_ports_it_exposes() -> None:
 COMPOSE = yaml.safe_load((DEPLOY / "docker" / "compose.yaml").read_text(encoding="utf-8"))
 
 
-def test_compose_mounts_files_that_are_there() -> None:
+def test_compose_mounts_existing_files() -> None:
     for service in COMPOSE["services"].values():
         for volume in service.get("volumes", ()):
             if volume.startswith("."):
@@ -318,7 +318,7 @@ def test_compose_mounts_files_that_are_there() -> None:
             assert volume.endswith(":ro")
 
 
-def test_compose_gives_the_gateway_what_its_configuration_needs() -> None:
+def test_compose_sets_the_required_environment() -> None:
     service = COMPOSE["services"]["infergate"]
     config = load(DEPLOY / "docker" / "routes.yaml", service["environment"])
     addresses = compiled.addresses(config)

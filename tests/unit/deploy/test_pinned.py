@@ -48,7 +48,7 @@ def test_every_requirement_has_a_lower_bound() -> None:
         assert [each.operator for each in requirement.specifier] == [">="], requirement
 
 
-def test_the_image_that_is_deployed_is_of_this_version() -> None:
+def test_the_deployed_image_has_this_version() -> None:
     base = PROJECT / "deploy" / "kubernetes" / "base" / "kustomization.yaml"
     (image,) = yaml.safe_load(base.read_text(encoding="utf-8"))["images"]
     assert image["newTag"] == __version__

@@ -105,7 +105,7 @@ async def test_permitted_operations_are_performed() -> None:
     assert memory.requests == [InferRequest("m")]
 
 
-async def test_an_inference_is_authorized_after_it_was_read() -> None:
+async def test_an_inference_is_authorized_after_parsing() -> None:
     """The summary may contain another model name than the message."""
     memory = Memory("b")
     made, context = gateway(memory), caller(of("m", "infer"))
@@ -137,7 +137,7 @@ async def test_lists_leave_out_models_without_permission() -> None:
     assert any(each.statistics for each in status.models)
 
 
-async def test_the_status_of_one_model_is_refused_like_its_metadata() -> None:
+async def test_the_status_of_one_model_is_rejected_like_its_metadata() -> None:
     made = gateway(BuiltinBackend("b"))
     with raises_kind(Kind.FORBIDDEN):
         await made.perform(ServerStatusRequest("simple"), caller(of("ident*")))
@@ -225,7 +225,7 @@ class Gate:
 FORBIDDEN = GatewayError(Kind.FORBIDDEN, "no")
 
 
-async def test_a_frontend_authorizes_before_it_reads_a_message() -> None:
+async def test_a_frontend_authorizes_before_parsing() -> None:
     memory, codec, gate = Memory("b"), LineCodec(), Gate(FORBIDDEN)
     frontend = Frontend(codec, gateway(memory), DEFAULT_LIMITS, authorizer=gate)
     for line in ("infer m 1 x", "ready m", "infer m 1 bad"):
@@ -239,7 +239,7 @@ async def test_a_frontend_authorizes_before_it_reads_a_message() -> None:
     assert [each.model for each in gate.requests] == ["m"] * 4
 
 
-async def test_a_frontend_follows_its_authorizer() -> None:
+async def test_a_frontend_applies_its_authorizer() -> None:
     for forwards in (True, False):
         codec = LineCodec()
         frontend = Frontend(

@@ -86,7 +86,7 @@ async def test_inputs_are_cast_back_if_the_client_cannot_send_the_models_datatyp
     assert backend.described == [("m", "", False)]
 
 
-async def test_only_what_the_model_wants_is_cast_back() -> None:
+async def test_inputs_are_cast_back_only_to_the_declared_datatype() -> None:
     backend = Memory("b")
     backend.description = ModelMetadata("m", inputs=(TensorMetadata("b", "UINT8", (-1,)),))
     await infer(through(backend), lacking(), UINT8, FP32)
@@ -182,7 +182,7 @@ async def test_metadata_reports_the_datatypes_after_casting() -> None:
     assert await through(backend, {}).perform(ModelMetadataRequest("m"), lacking()) == MODEL
 
 
-async def test_a_declared_model_is_known_to_the_backend_in_its_own_names() -> None:
+async def test_a_declared_model_has_the_backends_names() -> None:
     backend = Memory("b")
     gateway = through(
         backend,
@@ -200,7 +200,7 @@ async def test_a_declared_model_is_known_to_the_backend_in_its_own_names() -> No
     )
 
 
-async def test_declared_metadata_is_of_its_own_model_only() -> None:
+async def test_declared_metadata_applies_to_its_model_only() -> None:
     context = new_context()
     made = Gateway(RouteTable([Route("*", "b")]), {"b": Memory("b")}, {"other": MODEL})
     await made.perform(InferRequest("other"), context)

@@ -113,7 +113,7 @@ def _frontend(offload: _Offload, reply: HttpResponse, **route: Any) -> Frontend[
     return Frontend(plugins()["v2-rest"].create({}), gateway, DEFAULT_LIMITS, offload)
 
 
-async def test_a_helper_inflates_what_is_long_and_memory_is_counted_meanwhile() -> None:
+async def test_a_helper_inflates_long_bodies_and_memory_is_counted() -> None:
     offload, memory = _Offload(), Budget(64 * MIB)
     wire = _compressed(4 * MIB)
     cost = len(gzip.decompress(join_parts(wire.body)))
@@ -124,7 +124,7 @@ async def test_a_helper_inflates_what_is_long_and_memory_is_counted_meanwhile() 
     assert 4 * MIB < memory.held < 5 * MIB  # the body of the response
 
 
-async def test_without_memory_nothing_is_inflated() -> None:
+async def test_no_inflation_without_memory() -> None:
     offload = _Offload()
     answer = await _frontend(offload, _answer(1)).respond(
         _compressed(4 * MIB), new_context(memory=Budget(MIB))
@@ -153,7 +153,7 @@ def _json(elements: int, encoding: str, members: int = 1) -> HttpRequest:
         (_json(MIB, "deflate"), 5 * MIB),  # without a length
     ],
 )
-async def test_json_that_a_helper_inflates_is_counted_by_what_it_takes_to_read(
+async def test_inflated_json_is_counted_by_its_parsing_memory(
     wire: HttpRequest, maximum: int
 ) -> None:
     memory = Budget(1024 * MIB)
@@ -168,7 +168,9 @@ async def test_json_that_a_helper_inflates_is_counted_by_what_it_takes_to_read(
 
 
 @pytest.mark.parametrize(("elements", "jobs"), [(100 * KIB, []), (300 * KIB, ["rewrite_response"])])
-async def test_a_helper_compresses_long_answers_that_go_on(elements: int, jobs: list[str]) -> None:
+async def test_a_helper_compresses_long_passed_through_responses(
+    elements: int, jobs: list[str]
+) -> None:
     offload = _Offload()
     wire = replace(_compressed(1), headers={HEADER: "0", "accept-encoding": "gzip"}, body=(b"",))
     frontend = _frontend(offload, _answer(elements), validate=False)
@@ -179,7 +181,7 @@ async def test_a_helper_compresses_long_answers_that_go_on(elements: int, jobs: 
     assert not jobs or offload.arguments[1].body == ()  # its tensors stay in this process
 
 
-async def test_a_helper_looks_for_the_sequence_of_what_is_not_checked() -> None:
+async def test_a_helper_finds_the_sequence_of_unchecked_messages() -> None:
     offload = _Offload()
     frontend = _frontend(offload, _answer(1), validate=False, retry=RetryPolicy(is_idempotent=True))
     answer = await frontend.respond(_compressed(MIB), new_context())
@@ -253,7 +255,7 @@ def _number_over_http(wire: Any) -> int:
         ),
     ],
 )
-async def test_answers_that_a_helper_writes_are_numbered_with_the_others(
+async def test_responses_written_by_a_helper_are_numbered(
     protocol: str, context: Any, number: Any
 ) -> None:
     codec: Any = plugins()[protocol].create({})
@@ -363,7 +365,7 @@ async def test_a_response_over_the_limit_is_refused_before_and_after_it_is_writt
         assert (caught.value.kind, len(sizes)) == (Kind.TOO_LARGE, written)
 
 
-def test_a_backends_request_is_counted_before_it_is_written() -> None:
+def test_a_backend_request_is_counted_before_it_is_written() -> None:
     offload: Any = BackendCodecOffload("b", plugins()["v2-rest"].create({}), DEFAULT_LIMITS, None)
     request, profile = InferRequest("m", inputs=(LONG,)), Profile("any", supports_binary=False)
     memory = Budget(64 * MIB)

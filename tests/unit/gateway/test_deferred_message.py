@@ -76,7 +76,7 @@ async def _own(wire: RpcRequest, context: RequestContext) -> RpcResponse:
     raise NotImplementedError
 
 
-async def test_a_client_that_is_refused_causes_no_inflation() -> None:
+async def test_a_rejected_client_causes_no_inflation() -> None:
     gate = _Gate(GatewayError(Kind.FORBIDDEN, "no"))
     answer, late, memory, context = await _respond(_message(), gate)
     assert (answer.code, context.record.model, context.record.outcome) == (7, "m", "forbidden")
@@ -107,7 +107,7 @@ async def test_names_are_at_the_beginning(message: bytes) -> None:
     assert memory.requests == []
 
 
-async def test_the_gateways_own_methods_take_no_such_message() -> None:
+async def test_the_gateways_own_methods_reject_deferred_messages() -> None:
     dispatch, context = _dispatch(Memory("b"), _Gate()), new_context()
     answer = await dispatch.respond(RpcRequest("/own/Method", deferred=_Late(b"")), context)
     assert (answer.code, context.record.outcome) == (8, "too_large")
@@ -119,7 +119,7 @@ def test_any_bytes_have_a_beginning(data: bytes) -> None:
 
 
 @given(st.text(max_size=20), st.binary(max_size=3 * PREFIX_BYTES), st.integers(0, 3 * PREFIX_BYTES))
-def test_whole_fields_are_kept(model: str, raw: bytes, end: int) -> None:
+def test_complete_fields_are_kept(model: str, raw: bytes, end: int) -> None:
     message = pb.ModelInferRequest(model_name=model, id="i")
     message.raw_input_contents.append(raw)
     packed = bytes(message.SerializeToString())

@@ -55,7 +55,7 @@ async def test_the_first_segment_decides(path: str, protocol: str) -> None:
     assert answer.headers == {"a": "b", "x-load": "1"}
 
 
-async def test_a_request_id_is_taken_or_given_and_travels() -> None:
+async def test_a_request_id_is_accepted_or_generated_and_forwarded() -> None:
     dispatch, contexts, _ = http()
     await dispatch.respond(HttpRequest("GET", "/v2"), new_context(headers={"x-request-id": "mine"}))
     await dispatch.respond(HttpRequest("GET", "/v2"), new_context())
@@ -71,7 +71,7 @@ async def test_a_request_id_is_taken_or_given_and_travels() -> None:
     assert max(map(len, ids)) <= 128
 
 
-async def test_a_client_that_left_is_recorded() -> None:
+async def test_a_disconnected_client_is_recorded() -> None:
     dispatch, contexts, frontends = http()
     frontends["v2"].raises = asyncio.CancelledError()
     with pytest.raises(asyncio.CancelledError):
@@ -101,7 +101,7 @@ async def test_rejections_by_own_services_are_recorded(code: int, outcome: str) 
     assert [context.record.outcome for context in contexts] == [outcome]
 
 
-async def test_a_check_that_is_cancelled_is_recorded() -> None:
+async def test_a_cancelled_access_check_is_recorded() -> None:
     contexts: list[RequestContext] = []
 
     async def check(wire: RpcRequest, context: RequestContext) -> RpcResponse:
@@ -114,7 +114,7 @@ async def test_a_check_that_is_cancelled_is_recorded() -> None:
     assert [context.record.outcome for context in contexts] == ["cancelled"]
 
 
-async def test_rpc_services_of_the_gateway_come_first() -> None:
+async def test_the_gateways_rpc_services_take_precedence() -> None:
     contexts: list[RequestContext] = []
 
     async def check(wire: RpcRequest, context: RequestContext) -> RpcResponse:

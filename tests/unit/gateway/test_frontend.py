@@ -76,7 +76,7 @@ async def test_tensor_formats_that_the_server_rejects_are_translated() -> None:
 
 
 @pytest.mark.parametrize("backend", [Wired("b", LineCodec()), Memory("b")], ids=["wire", "other"])
-async def test_both_pipelines_refuse_an_invalid_request_and_send_nothing(backend: Any) -> None:
+async def test_both_pipelines_reject_an_invalid_request_and_send_nothing(backend: Any) -> None:
     context = new_context()
     answer = await frontend(backend, LineCodec()).respond(RpcRequest("infer m 1 bad"), context)
     assert answer.details == "bad_request: bad tensor"
@@ -122,7 +122,7 @@ async def test_other_operations_need_no_pipeline() -> None:
     assert answer.message == [b"HealthStatus(ok=True)"]
 
 
-async def test_a_request_that_cannot_be_read_is_answered() -> None:
+async def test_an_unreadable_request_gets_an_error() -> None:
     context = new_context()
     answer = await frontend(Memory("b"), LineCodec()).respond(RpcRequest("?"), context)
     assert answer.details == "bad_request: no such verb"
@@ -139,7 +139,7 @@ async def test_a_bug_costs_one_request(caplog: pytest.LogCaptureFixture) -> None
     assert (await handler.respond(RpcRequest("infer m 1 id"), new_context())).code == 0
 
 
-def test_a_refusal_of_the_transport_takes_this_form() -> None:
+def test_a_transport_rejection_has_the_protocols_format() -> None:
     context = new_context()
     answer = frontend(Memory("b"), LineCodec()).refuse(
         GatewayError(Kind.TOO_LARGE, "too large"), RpcRequest("infer m 1 id"), context

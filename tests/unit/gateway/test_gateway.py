@@ -55,7 +55,7 @@ async def test_server_metadata_is_the_gateways_own() -> None:
     assert not memory.requests
 
 
-async def test_an_operation_reaches_its_routes_backend_and_is_noted() -> None:
+async def test_an_operation_reaches_its_routes_backend_and_is_recorded() -> None:
     made, memory = one()
     context = new_context()
     assert await made.perform(ModelReadyRequest("m"), context) == HealthStatus(ok=True)
@@ -78,7 +78,7 @@ async def test_a_version_without_route_is_not_found() -> None:
         await made.perform(InferRequest("m", "3"), new_context())
 
 
-async def test_the_client_gets_its_own_names_and_id() -> None:
+async def test_responses_have_the_clients_names_and_id() -> None:
     made, memory = one(Rewrite("real", "1", {"image": "data"}, {"probs": "data"}), version="2")
     image = Tensor("image", Datatype.INT8, (2,), b"\x01\x02")
     answer = await made.perform(
@@ -230,7 +230,7 @@ async def test_a_draining_gateway_is_not_ready() -> None:
     assert await made.perform(ServerReadyRequest(), new_context()) == HealthStatus(ok=False)
 
 
-async def test_the_index_lists_exact_routes_and_what_patterns_reach() -> None:
+async def test_the_index_lists_exact_routes_and_models_behind_patterns() -> None:
     listed = ModelIndex(
         (
             ModelIndexEntry("bert-a", "1", "READY"),

@@ -106,7 +106,7 @@ async def test_the_backend_gets_a_request_for_values() -> None:
         (ModelMetadata("m"), False),
     ],
 )
-async def test_metadata_decides_which_dimension_is_the_batch(
+async def test_metadata_determines_the_batch_dimension(
     metadata: ModelMetadata, batched: bool
 ) -> None:
     gateway, _ = behind(metadata)
@@ -143,7 +143,7 @@ async def test_fewer_labels_than_classes() -> None:
     ]
 
 
-async def test_without_metadata_nothing_is_computed() -> None:
+async def test_no_classes_without_metadata() -> None:
     gateway, memory = behind(GatewayError(Kind.CONNECT, "down"))
     with pytest.raises(GatewayError, match="down"):
         await response_json(gateway, classes(1))

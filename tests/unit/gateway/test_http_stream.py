@@ -92,7 +92,7 @@ async def all_of(answer: HttpResponse) -> list[bytes]:
 
 
 @pytest.mark.parametrize("do", ["last", "more", "more more more"])
-async def test_each_answer_is_an_event(do: str) -> None:
+async def test_each_response_is_an_event(do: str) -> None:
     harness = Harness()
     answer = await harness.ask(do)
     count = len(do.split())
@@ -107,7 +107,7 @@ async def test_each_answer_is_an_event(do: str) -> None:
     assert harness.backend.closed == 1
 
 
-async def test_no_answers_at_all() -> None:
+async def test_a_stream_without_responses() -> None:
     harness = Harness()
     answer = await harness.ask("")
     assert answer.headers == {"content-type": "text/event-stream; charset=utf-8"}
@@ -174,7 +174,7 @@ async def test_a_client_that_leaves_before(do: str) -> None:
     assert harness.backend.closed == 1
 
 
-async def test_a_route_gives_each_answer_its_time() -> None:
+async def test_the_route_timeout_applies_to_each_response() -> None:
     harness = Harness(timeout=5)
     answer = await harness.ask("more more more")
     assert answer.body_stream is not None
@@ -188,7 +188,7 @@ async def test_a_route_gives_each_answer_its_time() -> None:
 
 
 @pytest.mark.parametrize("do", ["last", "more"])
-async def test_generate_gives_the_only_answer(do: str) -> None:
+async def test_generate_returns_the_only_response(do: str) -> None:
     harness = Harness()
     answer = await harness.ask(do, "generate")
     assert (answer.status, answer.body_stream) == (200, None)
@@ -198,7 +198,7 @@ async def test_generate_gives_the_only_answer(do: str) -> None:
 
 
 @pytest.mark.parametrize("do", ["", "more more", "more last"])
-async def test_generate_of_a_model_with_other_numbers_of_answers(do: str) -> None:
+async def test_generate_rejects_other_numbers_of_responses(do: str) -> None:
     harness = Harness()
     answer = await harness.ask(do, "generate")
     assert answer.status == 501
@@ -238,7 +238,7 @@ async def test_the_models_figures_count_each_stream(verb: str) -> None:
     assert figures["inference_stats"]["fail"] == {"count": 1, "ns": 500_000_000}
 
 
-async def test_a_model_that_is_not_there() -> None:
+async def test_an_unknown_model() -> None:
     harness = Harness()
     harness.backend.description = GatewayError(Kind.NOT_FOUND, "no such model")
     answer = await harness.ask("last")

@@ -113,7 +113,7 @@ async def test_a_status_has_the_clients_model_name() -> None:
     assert ModelReadyRequest("real", "4") in memory.requests
 
 
-async def test_versions_of_several_routes_come_together() -> None:
+async def test_versions_of_several_routes_are_combined() -> None:
     one, other = Repository("one"), Repository("other", unready={("m", "2")})
     one.versions["m"] = ("5", "2")
     made = gateway(
@@ -179,7 +179,7 @@ async def test_a_status_leaves_out_unavailable_statistics() -> None:
     assert states(reported) == {"1": "READY"}
 
 
-async def test_a_server_that_cannot_be_reached_is_not_one_without_models() -> None:
+async def test_an_unreachable_server_is_not_reported_as_empty() -> None:
     class Away(Repository):
         async def perform(self, operation: Operation, context: RequestContext) -> Response:
             raise GatewayError(Kind.CONNECT, "backend 'b' cannot be reached")

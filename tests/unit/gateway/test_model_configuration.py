@@ -58,7 +58,7 @@ def test_the_fields_that_clients_branch_on_are_set() -> None:
 
 
 @pytest.mark.parametrize("size", [None, 0])
-def test_without_a_batch_they_are_the_whole(size: int | None) -> None:
+def test_without_a_batch_shapes_are_complete(size: int | None) -> None:
     model = ModelMetadata("m", inputs=(TensorMetadata("IN", "BF16", (-1, 3)),), max_batch_size=size)
     settings = config_from_metadata(model).settings
     assert settings["max_batch_size"] == 0
@@ -114,7 +114,7 @@ async def test_a_declared_model_is_as_declared() -> None:
     assert not memory.requests
 
 
-async def test_embedded_models_have_one() -> None:
+async def test_embedded_models_have_a_configuration() -> None:
     gateway = Gateway(RouteTable([Route("*", "b")]), {"b": BuiltinBackend("b")}, {})
     response = await gateway.perform(ModelConfigRequest("simple"), new_context())
     assert isinstance(response, ModelConfig)

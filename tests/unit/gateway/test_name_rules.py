@@ -154,7 +154,7 @@ def frontend(
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
 @pytest.mark.parametrize("name", REQUESTS)
-async def test_it_is_refused_before_rules_and_routes(name: str, bad: str) -> None:
+async def test_ambiguous_names_are_rejected_before_rules_and_routes(name: str, bad: str) -> None:
     protocol, wire = REQUESTS[name]
     memory, context = Memory("b"), new_context()
     in_body = "memory" in name or "cuda" in name or "repository" in name
@@ -278,6 +278,6 @@ async def test_statistics_leave_out_versions() -> None:
     assert [each["version"] for each in statistics.models] == ["1"]
 
 
-def test_an_inference_has_no_name_of_its_own() -> None:
+def test_an_inference_has_no_region_name() -> None:
     """``NameRule.check_operation`` treats the field ``name`` as a region's name."""
     NameRule().check_operation(InferRequest("m"))

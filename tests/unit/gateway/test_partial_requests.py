@@ -54,7 +54,7 @@ def refusal(answer: HttpResponse) -> tuple[int, str]:
     return answer.status, json.loads(join_parts(answer.body))["error"]
 
 
-async def test_metadata_makes_it_whole() -> None:
+async def test_metadata_completes_the_request() -> None:
     backend = Memory("b")
     backend.description = model(-1)
     answer = await ask(backend)

@@ -40,7 +40,7 @@ async def until(met: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_storm_of_probes_is_one_check() -> None:
+async def test_concurrent_probes_share_one_check() -> None:
     backends = Backends()
     backends.gate.clear()
     readiness = Readiness(backends.ask, Clock())

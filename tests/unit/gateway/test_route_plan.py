@@ -52,7 +52,7 @@ def steps(route: Route, backend: Any, declared: str = "") -> list[str]:
         (replace(PLAIN, rewrite=Rewrite(version="2")), Memory("b"), "", ["_rename"]),
     ],
 )
-def test_a_route_has_the_steps_that_it_needs(
+def test_a_plan_has_only_the_required_steps(
     route: Route, backend: Any, declared: str, expected: list[str]
 ) -> None:
     assert steps(route, backend, declared) == expected

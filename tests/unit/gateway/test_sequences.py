@@ -41,7 +41,7 @@ async def test_a_protocol_without_sequences_gets_none(act: object) -> None:
 
 
 @pytest.mark.parametrize("act", [perform, stream])
-async def test_a_config_is_for_its_server_to_read(act: object) -> None:
+async def test_a_config_is_passed_to_its_server(act: object) -> None:
     """A GraphPipe server gets parameters that other protocols refuse or read as a sequence."""
     assert callable(act)
     backend = Memory("b")

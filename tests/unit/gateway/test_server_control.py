@@ -58,7 +58,7 @@ async def refusal(made: Gateway, operation: Operation) -> GatewayError:
 
 
 @pytest.mark.parametrize("operation", CHANGES)
-async def test_models_are_not_loaded_unless_that_is_switched_on(operation: Operation) -> None:
+async def test_loading_models_must_be_enabled(operation: Operation) -> None:
     memory = Memory("b", Acknowledgement())
     refused = await refusal(gateway(memory, settings=True), operation)
     assert refused.kind is Kind.NO_BACKEND
@@ -67,7 +67,7 @@ async def test_models_are_not_loaded_unless_that_is_switched_on(operation: Opera
 
 
 @pytest.mark.parametrize("operation", SETTINGS)
-async def test_settings_are_not_seen_unless_that_is_switched_on(operation: Operation) -> None:
+async def test_settings_must_be_enabled(operation: Operation) -> None:
     memory = Memory("b", Settings())
     memory.profile_of_all = TRITON
     refused = await refusal(gateway(memory, repository=True), operation)
@@ -76,7 +76,7 @@ async def test_settings_are_not_seen_unless_that_is_switched_on(operation: Opera
     assert not memory.requests
 
 
-async def test_a_change_goes_to_every_server_of_the_models_route() -> None:
+async def test_a_change_is_sent_to_every_server_of_the_models_route() -> None:
     here, there = Memory("b", Acknowledgement()), Memory("c")
     here.servers = 3
     routes = (
@@ -153,7 +153,7 @@ async def test_models_inside_infergate_are_not_changed(operation: Operation) -> 
     assert "'simple' is inside infergate" in refused.public
 
 
-async def test_the_trace_settings_of_a_model_go_to_its_backend() -> None:
+async def test_the_trace_settings_of_a_model_are_sent_to_its_backend() -> None:
     here, there = Memory("b", Settings({"trace_rate": ["1"]})), Memory("c", Settings())
     here.profile_of_all = there.profile_of_all = TRITON
     routes = (Route("m", "b", rewrite=Rewrite("real")), Route("*", "c"))
@@ -169,7 +169,9 @@ async def test_the_trace_settings_of_a_model_go_to_its_backend() -> None:
 
 
 @pytest.mark.parametrize("operation", [TraceSettingsRequest(), LogSettingsRequest()])
-async def test_a_servers_settings_go_to_every_backend_that_has_them(operation: Operation) -> None:
+async def test_server_settings_are_sent_to_every_backend_with_settings(
+    operation: Operation,
+) -> None:
     one, other, third = (Memory(name, Settings({"x": name})) for name in "abc")
     one.profile_of_all = third.profile_of_all = TRITON
     other.profile_of_all = MLSERVER
@@ -216,7 +218,7 @@ async def test_only_enabled_extensions_are_reported() -> None:
         assert {"model_configuration", "statistics"} <= set(settings.extensions)
 
 
-async def test_there_is_no_shared_memory() -> None:
+async def test_shared_memory_must_be_enabled() -> None:
     made = gateway()
     for name in ("", "r"):
         settings = await made.perform(SharedMemoryStatusRequest(name), new_context())

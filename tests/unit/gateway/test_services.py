@@ -218,7 +218,7 @@ async def test_malformed_messages_are_invalid_arguments() -> None:
         assert [item.code for item in answers] == [3], method
 
 
-async def test_a_stream_without_a_message_has_no_answer() -> None:
+async def test_a_stream_without_a_message_gets_an_error() -> None:
     for handler in made(Switch()).streams.values():
         assert [item async for item in handler(each([]), CALL)] == []
 

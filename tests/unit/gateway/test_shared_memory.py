@@ -100,7 +100,7 @@ async def refused(memory: SharedMemory, request: InferRequest) -> GatewayError:
 # ---- reading and writing
 
 
-async def test_a_backend_sees_data_and_the_region_the_answer() -> None:
+async def test_inputs_are_read_from_and_outputs_written_to_regions() -> None:
     memory = await on()
     request = request_with(RegionRef("r", 3, 5), output=RegionRef("r", 100, 9))
     async with memory.stage(request, BACKEND) as staged:
@@ -129,7 +129,7 @@ async def test_offsets_are_of_the_region() -> None:
     assert (error.kind, "3 + 6 bytes, it has 8" in error.public) == (Kind.BAD_REQUEST, True)
 
 
-async def test_tensors_that_are_in_the_message_stay_as_they_are() -> None:
+async def test_inline_tensors_stay_unchanged() -> None:
     memory = await on()
     here = Tensor("H", Datatype.UINT8, (1,), b"h")
     request = replace(
@@ -181,7 +181,7 @@ async def test_a_file_cut_off_between_looking_and_reading(monkeypatch: pytest.Mo
     assert (error.kind, "become shorter" in error.public) == (Kind.BAD_REQUEST, True)
 
 
-async def test_a_file_cut_off_before_the_answer_is_not_grown_again() -> None:
+async def test_a_truncated_file_is_not_extended() -> None:
     memory = await on()
     async with memory.stage(request_with(output=RegionRef("r", 100, 8)), BACKEND) as staged:
         os.truncate(FILE, 50)
@@ -190,7 +190,7 @@ async def test_a_file_cut_off_before_the_answer_is_not_grown_again() -> None:
     assert FILE.stat().st_size == 50
 
 
-async def test_no_output_is_written_where_one_does_not_fit() -> None:
+async def test_no_output_is_written_if_one_does_not_fit() -> None:
     memory = await on()
     outputs = (
         RequestedOutput("A", {}, RegionRef("r", 0, 4)),
@@ -236,7 +236,7 @@ async def test_no_output_is_written_over_another(
         assert "'B'" in error.public
 
 
-async def test_data_is_checked_once_it_is_copied() -> None:
+async def test_data_is_checked_after_the_copy() -> None:
     memory = await on()
     wrong = lying(RegionRef("r", 0, 8), Datatype.FP32, (3,))
     error = await refused(memory, InferRequest("m", inputs=(wrong,)))
@@ -351,7 +351,7 @@ async def test_only_files_are_opened_and_no_links_followed(tmp_path: Path) -> No
     assert open_files() == 0
 
 
-async def test_a_key_may_do_without_its_slash() -> None:
+async def test_a_key_may_omit_its_slash() -> None:
     """The key is accepted in the form that shm_open accepts."""
     memory = SharedMemory(LIMITS, enabled=True)
     await memory.perform(replace(REGISTER, key=KEY[1:]), new_context())
@@ -421,7 +421,7 @@ async def test_a_request_keeps_its_regions_when_they_are_unregistered() -> None:
     assert open_files() == 1
 
 
-async def test_a_request_that_is_given_up_while_a_thread_reads(
+async def test_a_request_cancelled_while_a_thread_reads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(shared_memory, "_MAX_INLINE_BYTES", 0)
@@ -509,7 +509,7 @@ async def test_disabled_shared_memory_opens_no_file() -> None:
         assert (error.kind, "not enabled" in error.public) == (Kind.UNSUPPORTED, True)
 
 
-async def test_classes_do_not_go_to_a_region() -> None:
+async def test_classes_cannot_be_written_to_a_region() -> None:
     memory = await on()
     output = RequestedOutput("Y", {"classification": 1}, RegionRef("r", 0, 8))
     error = await refused(memory, InferRequest("m", outputs=(output,)))
@@ -550,7 +550,7 @@ async def test_each_backend_registers_each_region() -> None:
         ]
 
 
-async def test_all_backends_have_a_region_or_none() -> None:
+async def test_a_region_is_registered_with_all_backends_or_none() -> None:
     first, second = Sharing("a"), Sharing("b", SharedMemoryRegisterRequest)
     memory = SharedMemory(LIMITS, (first, second), enabled=True)
     with pytest.raises(GatewayError, match="b says no"):
@@ -659,7 +659,7 @@ async def test_a_region_that_a_new_backend_has_already_is_replaced() -> None:
     assert new.requests == [REGISTER, SharedMemoryUnregisterRequest("r", cuda=False), REGISTER]
 
 
-async def test_memory_on_a_gpu_is_left_to_the_backend() -> None:
+async def test_gpu_memory_is_forwarded_to_the_backend() -> None:
     with pytest.raises(GatewayError, match="GPUs not supported"):
         await (await on()).perform(CUDA, new_context())
     sharing = Sharing("a")

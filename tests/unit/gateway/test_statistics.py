@@ -161,7 +161,7 @@ async def test_other_servers_get_the_gateways_statistics() -> None:
     ("versions", "reported_for"),
     [(("7",), "7"), ((), "1"), (("9", "10", "b"), "10"), (("v2",), "1")],
 )
-async def test_the_gateways_figures_are_of_a_version_that_is_a_number(
+async def test_the_gateways_statistics_have_a_numeric_version(
     versions: tuple[str, ...], reported_for: str
 ) -> None:
     memory = Memory("b")
@@ -180,7 +180,7 @@ async def test_unknown_models_have_no_statistics(requested: tuple[str, str]) -> 
         await gateway.perform(ModelStatisticsRequest(*requested), new_context())
 
 
-async def test_a_server_that_is_down_has_been_counted() -> None:
+async def test_statistics_of_a_down_server_are_kept() -> None:
     memory = Memory("b")
     memory.description = GatewayError(Kind.CONNECT, "down")
     gateway = made(memory, routes=[Route("m", "b")])

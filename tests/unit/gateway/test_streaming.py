@@ -188,7 +188,7 @@ class Harness:
         return [bytes(join_parts(answer.message)).decode() async for answer in answers]
 
 
-async def test_all_answers_and_the_end() -> None:
+async def test_all_responses_and_the_end() -> None:
     harness = Harness()
     assert await harness.ask("infer m 3 a") == ["a more"] * 3 + ["a end"]
     assert await harness.ask("infer m 0 b") == ["b end"]
@@ -205,7 +205,7 @@ async def test_all_answers_and_the_end() -> None:
     assert harness.names == 3
 
 
-async def test_a_helper_writes_long_answers() -> None:
+async def test_a_helper_writes_long_responses() -> None:
     helper = Helper()
     harness = Harness(codec=LongCodec(), offload=helper)
     assert await harness.ask("infer m 2 a") == ["a more"] * 2 + ["a end"]
@@ -233,7 +233,7 @@ async def test_an_error_costs_one_request(text: str, answer: str, outcome: str) 
 @pytest.mark.parametrize(
     "text", ["infer m fail a", "infer bad one a", "infer unspeakable one a", "infer m one a"]
 )
-async def test_messages_are_released_at_once(text: str) -> None:
+async def test_messages_are_released_immediately(text: str) -> None:
     harness = Harness()
     gc.collect()
     gc.disable()
@@ -268,7 +268,7 @@ async def test_messages_that_the_transport_refuses_get_an_error() -> None:
     assert not harness.backend.started
 
 
-async def test_only_answers_and_errors_come_in_the_order_of_their_requests() -> None:
+async def test_single_responses_and_errors_keep_the_request_order() -> None:
     harness = Harness()
     tasks = await harness.ask_all(
         "infer held one a", "infer m one b", "infer m 2 c", "infer m fail d", "nonsense"
@@ -317,7 +317,7 @@ async def test_overlapping_requests_of_a_sequence_leave_no_state() -> None:
     assert await pulling[0] == ["9 last"]
 
 
-async def test_requests_of_a_sequence_are_carried_out_one_after_the_other() -> None:
+async def test_requests_of_a_sequence_run_in_order() -> None:
     harness = Harness()
     tasks = await harness.ask_all(
         "infer held one a 5", "infer held one b 5", "infer held one c 6", "infer held one d"
@@ -329,7 +329,7 @@ async def test_requests_of_a_sequence_are_carried_out_one_after_the_other() -> N
     assert not harness.stream._latest_of_sequence
 
 
-async def test_headers_that_go_back_are_those_of_the_last_request_that_has_any() -> None:
+async def test_returned_headers_are_those_of_the_last_request() -> None:
     harness = Harness()
     returned = {"a": {"x": "1", "y": "1"}, "b": {"x": "2"}}
     for name in ("a", "b", "c"):
@@ -350,7 +350,7 @@ async def test_closing_cancels_the_backend_request() -> None:
     ]
 
 
-async def test_each_answer_has_the_time_of_the_route() -> None:
+async def test_each_response_has_the_routes_timeout() -> None:
     harness = Harness(timeout=10)
     await harness.ask("infer m 2 a")
     first, second = harness.backend.deadlines

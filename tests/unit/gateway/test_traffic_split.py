@@ -78,7 +78,7 @@ async def test_a_header_chooses_the_route() -> None:
         assert (await harness.ask(headers=less)).record.backend == "own"
 
 
-async def test_without_the_header_there_may_be_no_route() -> None:
+async def test_a_request_without_the_header_may_match_no_route() -> None:
     harness = Harness(Route("m", "own", headers={"x-a": "1"}), Route("n", "own", version="2"))
     with raises_kind(Kind.NOT_FOUND, match="no route for requests with such headers"):
         await harness.ask()
@@ -89,7 +89,7 @@ async def test_without_the_header_there_may_be_no_route() -> None:
 # ---- a split -------------------------------------------------------------------------------------
 
 
-async def test_a_split_share_goes_to_another_backend_under_its_own_name() -> None:
+async def test_a_split_share_uses_the_other_backends_model_name() -> None:
     harness = Harness(split(25, model="new"))
     backends = Counter([(await harness.ask(request_id=str(n))).record.backend for n in range(400)])
     assert 60 < backends["other"] < 140
@@ -134,7 +134,7 @@ async def test_streams_are_split_too() -> None:
     assert (len(harness.own.requests), len(harness.other.requests)) == (0, 1)
 
 
-async def test_other_operations_go_to_the_routes_own_backend() -> None:
+async def test_other_operations_use_the_routes_own_backend() -> None:
     harness = Harness(split(100))
     await harness.gateway.perform(ModelReadyRequest("m"), new_context())
     assert harness.own.requests == [ModelReadyRequest("m")]
@@ -143,7 +143,7 @@ async def test_other_operations_go_to_the_routes_own_backend() -> None:
 # ---- a fallback --------------------------------------------------------------------------------
 
 
-async def test_requests_that_could_not_be_sent_go_to_the_fallback() -> None:
+async def test_unsent_requests_use_the_fallback() -> None:
     harness = Harness(Route("m", "own", fallback="other"))
     assert (await harness.ask()).record.backend == "own"
     harness.own.answer = AWAY
@@ -218,7 +218,7 @@ def mirroring(percent: float = 100.0, maximum: int = 16) -> tuple[Harness, Held]
     ), held
 
 
-async def test_a_copy_is_sent_when_the_answer_is_there() -> None:
+async def test_a_copy_is_sent_after_the_response() -> None:
     harness, mirror = mirroring()
     context = await harness.ask(deadline=None, request_id="r1")
     assert context.record.backend == "own"
@@ -230,7 +230,7 @@ async def test_a_copy_is_sent_when_the_answer_is_there() -> None:
     assert context.record.backend == "own"
 
 
-async def test_no_more_copies_than_there_may_be() -> None:
+async def test_the_number_of_copies_is_bounded() -> None:
     harness, mirror = mirroring(maximum=2)
     for _ in range(5):
         await harness.ask()
@@ -243,7 +243,7 @@ async def test_no_more_copies_than_there_may_be() -> None:
     await until(lambda: len(mirror.requests) == 4)  # by then, each is recorded twice
 
 
-async def test_copies_hold_no_more_memory_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_memory_of_copies_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infergate.gateway.mirror.MAX_BYTES", 10)
     harness, mirror = mirroring()
     for size, whole, dropped in ((12, 1, 0), (0, 1, 1), (4, 1, 2)):
@@ -263,7 +263,7 @@ async def test_copies_hold_no_more_memory_than_they_may(monkeypatch: pytest.Monk
     await harness.gateway.close()
 
 
-async def test_a_copy_has_a_memory_account_of_its_own() -> None:
+async def test_a_copy_has_its_own_memory_reservation() -> None:
     """A copy may outlive its request, so its response is not charged to the request."""
     harness, mirror = mirroring()
     tensor = Tensor("x", Datatype.UINT8, (4,), bytes(4))
@@ -340,7 +340,7 @@ async def test_requests_with_shared_memory_are_not_mirrored() -> None:
     assert not mirror.requests
 
 
-async def test_a_mirror_that_is_away_does_not_make_the_gateway_unready() -> None:
+async def test_an_unreachable_mirror_does_not_make_the_gateway_unready() -> None:
     harness, mirror = mirroring()
     mirror.let.set()
     mirror.answer = AWAY

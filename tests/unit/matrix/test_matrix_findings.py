@@ -74,7 +74,7 @@ def test_the_request_that_a_server_receives(changed: dict[str, Any], note: str) 
         {"outputs": (RequestedOutput("C"),)},
     ],
 )
-def test_what_must_never_change(changed: dict[str, Any]) -> None:
+def test_properties_that_must_not_change(changed: dict[str, Any]) -> None:
     assert (
         finding_of([*request_differences(REQUEST, replace(REQUEST, **changed))]).mark is Mark.WRONG
     )
@@ -89,7 +89,7 @@ def test_what_must_never_change(changed: dict[str, Any]) -> None:
         ({"parameters": {}}, "parameters not sent to the client: n"),
     ],
 )
-def test_what_a_client_gets(changed: dict[str, Any], note: str) -> None:
+def test_expected_client_results(changed: dict[str, Any], note: str) -> None:
     finding = finding_of([*response_differences(GIVEN, replace(GIVEN, **changed), PLAIN)])
     assert finding == (Finding(Mark.CONVERTED, note) if note else EXACT)
 
@@ -105,14 +105,14 @@ def test_what_a_client_gets(changed: dict[str, Any], note: str) -> None:
         {"outputs": (ONE, TWO, fp32("C", 0))},
     ],
 )
-def test_what_a_client_must_never_get(changed: dict[str, Any]) -> None:
+def test_forbidden_client_results(changed: dict[str, Any]) -> None:
     assert (
         finding_of([*response_differences(GIVEN, replace(GIVEN, **changed), PLAIN)]).mark
         is Mark.WRONG
     )
 
 
-def test_payloads_of_nans_may_be_lost_and_nothing_else() -> None:
+def test_only_nan_payloads_may_be_lost() -> None:
     meant = replace(PLAIN, inputs=(NAN,))
     note = "NaN payloads are lost"
     other = replace(PLAIN, inputs=(fp32("A", 0x7FC00000),))
@@ -120,7 +120,7 @@ def test_payloads_of_nans_may_be_lost_and_nothing_else() -> None:
     assert finding_of([*request_differences(meant, PLAIN)]).mark is Mark.WRONG
 
 
-def test_outputs_come_in_the_requested_order() -> None:
+def test_outputs_have_the_requested_order() -> None:
     request = replace(PLAIN, outputs=(RequestedOutput("B"), RequestedOutput("A")))
     assert not [*response_differences(GIVEN, replace(GIVEN, outputs=(TWO, ONE)), request)]
     assert finding_of([*response_differences(GIVEN, GIVEN, request)]).mark is Mark.WRONG
@@ -154,7 +154,7 @@ def test_other_classes_are_wrong(elements: tuple[bytes, ...]) -> None:
     assert finding_of([*response_differences(given, got, request)]).mark is Mark.WRONG
 
 
-def test_values_where_classes_are_due_are_wrong() -> None:
+def test_values_instead_of_classes_are_wrong() -> None:
     request = replace(PLAIN, outputs=(RequestedOutput("A", {"classification": 1}),))
     given = replace(GIVEN, outputs=(texts("A", b"1.000000:2:x"),))
     assert (

@@ -35,5 +35,5 @@ def test_each_figure_is_a_metric() -> None:
     }
 
 
-def test_without_backends_elsewhere_there_is_nothing_to_tell() -> None:
+def test_embedded_backends_have_no_endpoint_metrics() -> None:
     assert "infergate_endpoint_addresses{" not in Metrics().text().decode()

@@ -140,7 +140,7 @@ def test_unsupported_name_services_are_rejected(kind: str, escaping: str) -> Non
 
 @pytest.mark.parametrize("version", ["x", "1.x", "2.0.0", "1.0.0.\xe9", ""])
 @pytest.mark.parametrize("kind", ["text/plain", "application/openmetrics-text"])
-def test_a_version_that_nobody_writes_is_not_promised(kind: str, version: str) -> None:
+def test_an_unsupported_openmetrics_version_is_not_promised(kind: str, version: str) -> None:
     content_type, body = text(Metrics().registry, f"{kind};version={version}")
     is_open = content_type.startswith("application/openmetrics-text; version=1.0.0; charset=utf-8")
     assert is_open == body.endswith("# EOF\n")
@@ -150,7 +150,7 @@ def test_a_version_that_nobody_writes_is_not_promised(kind: str, version: str) -
 
 
 @pytest.mark.parametrize("accept", FORMS)
-def test_what_comes_in_pieces_from_another_process_is_the_same(accept: str) -> None:
+def test_pieces_from_another_process_give_the_same_text(accept: str) -> None:
     registry = CollectorRegistry()
     Counter("done", "Done.", ["way"], registry=registry).labels("in").inc()
     Info("build", "Which.", registry=registry).info({"version": "1"})
@@ -200,7 +200,7 @@ async def scraped(metrics: Metrics, method: str = "GET") -> tuple[list[bytes], l
     return pieces, loop_runs
 
 
-async def test_whoever_waits_has_a_turn_between_two_pieces_of_a_scrape() -> None:
+async def test_the_event_loop_runs_between_two_pieces_of_a_scrape() -> None:
     """No piece is longer than another, however many routes there are."""
     made: list[int] = []
 
@@ -246,12 +246,12 @@ async def test_a_head_request_gets_the_length() -> None:
     assert loop_runs[0] >= len(pieces) - 2
 
 
-async def test_a_short_answer_is_whole() -> None:
+async def test_a_short_scrape_is_one_piece() -> None:
     pieces, loop_runs = await scraped(busy(1))
     assert (len(pieces), len(loop_runs)) == (1, 1)
 
 
-def test_a_queue_that_nobody_waited_in_has_no_times() -> None:
+def test_an_unused_queue_has_no_times() -> None:
     metrics = Metrics()
     for backend in ("idle", "busy"):
         metrics.backends.backend_counters(backend)

@@ -46,7 +46,7 @@ def test_a_text_line_has_the_same_time() -> None:
 
 
 @pytest.mark.parametrize("message", ["two\nlines", "\udcff", 'a " quote'])
-def test_a_json_line_is_one_line_whatever_it_tells(message: str) -> None:
+def test_a_json_line_is_always_one_line(message: str) -> None:
     document = line("json", message)
     assert "\n" not in document
     assert json.loads(document)["message"] == message.replace("\udcff", "\\udcff")
@@ -59,7 +59,7 @@ def test_a_bug_is_logged_with_its_traceback(form: str) -> None:
     assert ("\n" in result) == (form == "text")
 
 
-def test_a_line_tells_its_event_and_what_to_do_next() -> None:
+def test_a_line_has_its_event_and_advice() -> None:
     text = line("text", "%s is down", "a:1", extra=ENDPOINT_DOWN)
     advice = ENDPOINT_DOWN["advice"]
     assert text == (
@@ -71,7 +71,7 @@ def test_a_line_tells_its_event_and_what_to_do_next() -> None:
     )  # fmt: skip
 
 
-def test_an_event_has_fields_of_its_own() -> None:
+def test_an_event_has_its_own_fields() -> None:
     extra = with_fields(AUDIT, subject="\udcff", outcome="ok")
     document = json.loads(line("json", "m", extra=extra))
     assert (document["event"], document["subject"], document["outcome"]) == (
@@ -83,7 +83,7 @@ def test_an_event_has_fields_of_its_own() -> None:
     assert "subject" not in line("text", "m", extra=extra)
 
 
-def test_an_error_that_a_library_tells_of_a_task_is_a_bug() -> None:
+def test_an_unretrieved_task_error_is_a_bug() -> None:
     record = logging.LogRecord(
         "asyncio", logging.ERROR, "f", 1, "Task exception was never retrieved", (), None
     )
@@ -93,7 +93,7 @@ def test_an_error_that_a_library_tells_of_a_task_is_a_bug() -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_no_character_hides_what_is_logged(form: str) -> None:
+def test_control_characters_are_escaped(form: str) -> None:
     hiding = "a\x7fb\x85c\u2028d\u202ee\x1bf\udcff"
     response = line(form, f"answering {hiding} failed", extra=with_fields(AUDIT, subject=hiding))
     assert response.isprintable()

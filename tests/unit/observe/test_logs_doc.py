@@ -52,14 +52,14 @@ def _lines() -> Iterator[tuple[str, str, list[str]]]:
                     yield f"{path.relative_to(ROOT)}:{node.lineno}", LEVELS[level], events
 
 
-def test_every_line_tells_its_event() -> None:
+def test_every_logger_call_has_an_event() -> None:
     found = lines()
     assert len(found) > 40
     assert [where for where, _, events in found if not events] == []
     assert {event for _, _, events in found for event in events} == set(LOG_EVENTS) - OTHERS
 
 
-def test_every_bad_line_says_what_to_do_next() -> None:
+def test_every_warning_and_error_has_advice() -> None:
     bad = {event for _, level, events in lines() for event in events if level != "INFO"}
     assert [
         event for event in sorted(bad - {"endpoint_up"}) if not LOG_EVENTS[event]["advice"]

@@ -74,14 +74,14 @@ async def all_exported() -> dict[str, Reported]:
         await supervisor.stop(0)
 
 
-async def test_the_list_is_what_is_exported() -> None:
+async def test_the_list_equals_the_exported_metrics() -> None:
     result, there = documented(), await all_exported()
     assert sorted(result) == sorted(there)
     wrong = {name: (result[name], there[name]) for name in result if result[name] != there[name]}
     assert not wrong
 
 
-async def test_other_pages_name_metrics_that_there_are() -> None:
+async def test_other_pages_name_existing_metrics() -> None:
     there = await all_exported()
     pages = [page for page in DOCS.rglob("*.md") if page.parent.name != "benchmarks"]
     named = {
@@ -93,7 +93,7 @@ async def test_other_pages_name_metrics_that_there_are() -> None:
     assert [each for each in sorted(named) if each[1] not in there] == []
 
 
-def test_the_buckets_are_those_that_the_page_tells() -> None:
+def test_the_buckets_equal_those_on_the_page() -> None:
     page = (DOCS / "metrics.md").read_text(encoding="utf-8")
     section = page.partition("## Buckets")[2].partition("##")[0]
     listed = re.findall(r"((?:[\d.]+,\s+)*[\d.]+) (ms|s)\b", section)

@@ -162,7 +162,7 @@ HIDING = "a\x7fb\x85c\u2028d\u202ee\u2066f\x1bg"
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_no_character_hides_what_is_logged(form: str) -> None:
+def test_control_characters_are_escaped(form: str) -> None:
     line = line_of(form, finished(model=HIDING, error=HIDING, detail=HIDING), 0.5, 0.0).decode()
     assert line[:-1].isprintable()
     assert line.count(r"a\u007fb\u0085c\u2028d\u202ee\u2066f\u001bg") == 3
@@ -171,7 +171,7 @@ def test_no_character_hides_what_is_logged(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_what_is_no_text_costs_no_line(form: str) -> None:
+def test_undecodable_text_loses_no_line(form: str) -> None:
     out = io.BytesIO()
     log = AccessLog(FORMATS[form], never, out)
     log.record(finished(error="\ud800 of a backend", model="\udcff"), 0.5, 0.0)

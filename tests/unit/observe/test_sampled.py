@@ -16,7 +16,7 @@ from infergate.observe.log_rate_limit import LogRateLimit
 from infergate.observe.log_sampler import LogSampler
 
 
-def test_the_first_of_a_second_and_each_so_manieth_after() -> None:
+def test_the_first_lines_of_a_second_and_every_nth_after() -> None:
     sampling = LogSampler(2, 3)
     result = [sampling.count_left_out("r", "ok", 7.0 + i / 100) for i in range(10)]
     assert result == [0, 0, None, None, 2, None, None, 2, None, None]
@@ -24,7 +24,7 @@ def test_the_first_of_a_second_and_each_so_manieth_after() -> None:
     assert sampling.count_left_out("r", "ok", 8.1) == 0
 
 
-def test_a_flood_of_one_kind_hides_no_other() -> None:
+def test_a_flood_of_one_kind_suppresses_no_other() -> None:
     sampling = LogSampler(1, 0)
     assert [sampling.count_left_out("r", "ok", 1.0) for _ in range(3)] == [0, None, None]
     assert sampling.count_left_out("r", "timeout", 1.0) == 0
@@ -54,7 +54,7 @@ def test_every_request_is_a_line_or_counted_by_the_next(
         assert lines[route] + left_out == requested
 
 
-def test_a_line_tells_how_many_were_left_out_before_it() -> None:
+def test_a_line_has_the_number_of_suppressed_ones() -> None:
     out = io.BytesIO()
     log = AccessLog(FORMATS["json"], lambda: None, out, sampler=LogSampler(1, 0))
     for now in (5.0, 5.1, 5.2, 6.0):

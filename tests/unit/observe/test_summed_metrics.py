@@ -51,7 +51,7 @@ def test_counters_histograms_and_gauges_are_added() -> None:
     assert lines.count("# TYPE took_seconds histogram") == 1
 
 
-def test_labels_that_one_process_has_alone() -> None:
+def test_labels_of_a_single_process() -> None:
     summed = AggregatedMetrics()
     summed.add(process(requests=0, depth=0))
     summed.add(process(requests=1, depth=0))
@@ -70,7 +70,7 @@ def test_a_counter_exists_since_the_first_process_counted() -> None:
     assert "done_created 10.0" in text(summed)
 
 
-def test_of_a_process_that_is_gone_only_what_it_counted() -> None:
+def test_an_exited_process_keeps_its_counters_only() -> None:
     past = AggregatedMetrics()
     past.add(process(requests=2, depth=9), has_exited=True)
     past.add(process(requests=3, depth=9), has_exited=True)
@@ -131,7 +131,7 @@ def test_the_latest_exemplar_is_exported() -> None:
     assert result == 'took_seconds_bucket{le="1.0"} 3.0 # {trace_id="b"} 0.1 9.0'
 
 
-def test_what_was_counted_of_names_that_there_are_no_more_is_forgotten() -> None:
+def test_counters_of_removed_names_are_dropped() -> None:
     metrics = Metrics()
     for backend in ("old", "new"):
         record = RequestRecord(route=f"{backend}*", backend=backend)

@@ -166,7 +166,7 @@ async def request_of(spans: Spans, operation: str, parent: str = PARENT) -> Read
 
 
 @pytest.mark.parametrize("engine", ["own", "compat"])
-async def test_a_trace_goes_through_every_protocol(spans: Spans, engine: str) -> None:
+async def test_a_trace_continues_across_every_protocol(spans: Spans, engine: str) -> None:
     async with AsyncExitStack() as stack:
         other = await stack.enter_async_context(running(behind(engine=engine)))
         gateway = await stack.enter_async_context(running(in_front(other) | {"engine": engine}))
@@ -241,7 +241,7 @@ async def repeated(gateway: RunningGateway, protocol: str, times: int, **headers
 
 @pytest.mark.parametrize("protocol", ["v2-rest", "v2-grpc"])
 @pytest.mark.parametrize("engine", ["own", "compat"])
-async def test_each_answer_of_a_stream_is_an_event(
+async def test_each_response_of_a_stream_is_a_span_event(
     spans: Spans, engine: str, protocol: str
 ) -> None:
     async with AsyncExitStack() as stack:
@@ -270,7 +270,7 @@ async def test_each_answer_of_a_stream_is_an_event(
         assert request.attributes["infergate.messages"] in {200, 201}
 
 
-async def test_what_is_no_stream_has_no_such_events(spans: Spans) -> None:
+async def test_unary_requests_have_no_message_events(spans: Spans) -> None:
     async with running(behind()) as gateway:
         for protocol in ("v2-rest", "v2-grpc"):
             spans.exporter.clear()
@@ -278,7 +278,7 @@ async def test_what_is_no_stream_has_no_such_events(spans: Spans) -> None:
             assert events(await request_of(spans, "infer")) == []
 
 
-async def test_a_request_without_a_trace_begins_one(spans: Spans) -> None:
+async def test_a_request_without_a_trace_starts_one(spans: Spans) -> None:
     async with running(behind()) as gateway:
         await infer(gateway, "v2-rest", "identity", traceparent="00-nonsense-01")
         async with asyncio.timeout(20):
@@ -287,7 +287,7 @@ async def test_a_request_without_a_trace_begins_one(spans: Spans) -> None:
         assert found[0].parent is None
 
 
-async def test_what_fails_says_why(spans: Spans) -> None:
+async def test_failed_spans_have_an_error_type(spans: Spans) -> None:
     config = {
         "listeners": LISTENERS,
         "backends": {"gone": {"protocol": "v2-rest", "endpoints": ("http://127.0.0.1:1",)}},
@@ -314,7 +314,7 @@ async def test_what_fails_says_why(spans: Spans) -> None:
 UNSAMPLED = HEADERS["traceparent"][:-1] + "0"
 
 
-async def test_a_trace_that_is_not_sampled_goes_on_so(spans: Spans) -> None:
+async def test_an_unsampled_trace_stays_unsampled(spans: Spans) -> None:
     """Without a trace header, the second gateway would start and sample a new trace."""
     async with AsyncExitStack() as stack:
         other = await stack.enter_async_context(running(behind()))
@@ -413,12 +413,12 @@ def test_the_environment_names_the_service(monkeypatch: pytest.MonkeyPatch) -> N
             made.close()
 
 
-def test_the_environment_can_switch_all_of_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_can_disable_tracing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_SDK_DISABLED", "TRUE")
     assert tracing.create_tracer() is None
 
 
-def test_without_the_package_the_configuration_says_what_to_install(
+def test_without_the_package_the_error_names_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)

@@ -64,7 +64,7 @@ def test_without_an_endpoint_only_its_own_sequences_move() -> None:
             assert fewer.keeper(each) == every.keeper(each)
 
 
-def test_a_number_and_its_text_are_kept_together() -> None:
+def test_a_number_and_its_text_have_the_same_owner() -> None:
     every = rendezvous(NAMES)
     assert all(
         every.keeper(each) == every.keeper(SequenceKey(each.model, str(each.id)))
@@ -78,11 +78,11 @@ def test_models_are_distinguished() -> None:
 
 
 @given(st.text(st.characters(exclude_categories=[])), st.text(st.characters(exclude_categories=[])))
-def test_any_text_is_kept_somewhere(model: str, number: str) -> None:
+def test_any_text_has_an_owner(model: str, number: str) -> None:
     assert rendezvous(NAMES).keeper(SequenceKey(model, number)) in NAMES
 
 
-def test_of_two_weights_each_has_its_share_and_what_moves_moves_to_the_heavier() -> None:
+def test_weights_determine_shares_and_moves() -> None:
     before, after = Those(NAMES), Those(NAMES, {NAMES[0]: 3.0})
     counts = Counter(after.keeper(each) for each in SEQUENCES)
     assert 0.8 < counts[NAMES[0]] / len(SEQUENCES) / (3 / 7) < 1.2

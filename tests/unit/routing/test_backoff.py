@@ -17,7 +17,7 @@ def longest() -> float:
 @pytest.mark.parametrize(
     ("tries", "maximum"), [(1, 0.025), (2, 0.075), (3, 0.175), (4, 0.25), (5, 0.25), (10**9, 0.25)]
 )
-def test_it_grows_up_to_its_maximum(tries: int, maximum: float) -> None:
+def test_delays_grow_up_to_the_maximum(tries: int, maximum: float) -> None:
     assert backoff(tries, longest) == pytest.approx(maximum)
     assert backoff(tries, lambda: 0.0) == 0.0
 

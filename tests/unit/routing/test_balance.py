@@ -49,13 +49,15 @@ POLICIES = [LeastRequest, RoundRobin]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_only_one_is_taken(policy: type[LeastRequest[Server] | RoundRobin[Server]]) -> None:
+def test_a_single_endpoint_is_always_chosen(
+    policy: type[LeastRequest[Server] | RoundRobin[Server]],
+) -> None:
     assert counts(policy(chance().random), table(1)) == [1.0]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("weights", [(1, 1), (1, 1, 1, 1, 1), (3, 1), (1, 2, 4), (0.1, 1, 1)])
-def test_each_has_its_share(
+def test_each_endpoint_gets_its_share(
     policy: type[LeastRequest[Server] | RoundRobin[Server]], weights: tuple[float, ...]
 ) -> None:
     shares = counts(policy(chance().random), table(*weights))
@@ -79,13 +81,13 @@ def test_round_robin_starts_anywhere() -> None:
     assert len(first) == 4
 
 
-def test_the_busier_of_two_is_never_taken() -> None:
+def test_the_busier_of_two_is_never_chosen() -> None:
     among = table(1, 1)
     among.members[0].active = 1
     assert counts(LeastRequest(chance().random), among, 100) == [0.0, 1.0]
 
 
-def test_the_busiest_of_many_is_never_taken() -> None:
+def test_the_busiest_of_many_is_never_chosen() -> None:
     among = table(*[1] * 10)
     among.members[3].active = 5
     shares = counts(LeastRequest(chance().random), among)
@@ -93,7 +95,7 @@ def test_the_busiest_of_many_is_never_taken() -> None:
     assert min(shares) > 0.08
 
 
-def test_requests_under_way_count_for_the_weight() -> None:
+def test_requests_in_flight_are_divided_by_the_weight() -> None:
     among = table(3, 1)
     among.members[0].active = 2
     among.members[1].active = 1
@@ -114,7 +116,7 @@ def test_two_choices_keep_the_longest_queue_short() -> None:
     assert max(each.active for each in members) <= 104
 
 
-def test_a_key_goes_to_one_and_no_key_where_it_may() -> None:
+def test_a_key_has_one_endpoint_and_other_requests_any() -> None:
     among = table(1, 1, 1)
     policy = ConsistentHash[Server](RoundRobin(chance().random))
     positions = {key: policy.pick(among, key).name for key in map(str, range(100))}

@@ -17,11 +17,11 @@ def taken(budget: RetryBudget) -> int:
     return count
 
 
-def test_three_at_least_where_little_goes_on() -> None:
+def test_at_least_three_retries_are_allowed() -> None:
     assert taken(RetryBudget()) == DEFAULT_MIN_RETRIES == 3
 
 
-def test_a_fifth_of_what_is_in_progress() -> None:
+def test_retries_up_to_a_fifth_of_the_requests_in_progress() -> None:
     budget = RetryBudget()
     budget.active_requests = 100
     assert taken(budget) == 20
@@ -29,21 +29,21 @@ def test_a_fifth_of_what_is_in_progress() -> None:
     assert taken(budget) == 1
 
 
-def test_none_where_the_operator_wants_none() -> None:
+def test_a_zero_budget_allows_no_retry() -> None:
     budget = RetryBudget(share=0.0, min_retries=0)
     budget.active_requests = 1000
     assert not budget.try_acquire()
 
 
 @given(st.integers(0, 100), st.integers(0, 10), st.integers(0, 500))
-def test_never_more_than_its_share(percent: int, minimum: int, requests: int) -> None:
+def test_retries_never_exceed_the_budget(percent: int, minimum: int, requests: int) -> None:
     budget = RetryBudget(percent / 100, minimum)
     budget.active_requests = requests
     maximum = max(minimum, percent / 100 * requests)
     assert maximum <= taken(budget) < maximum + 1
 
 
-def test_an_outage_is_sent_little_more_than_what_comes() -> None:
+def test_an_outage_adds_little_load() -> None:
     """A simulation: 200 requests a second for ten seconds to a backend that fails each attempt
     after half a second, with three retries each. Without a budget it would get four times as
     many."""

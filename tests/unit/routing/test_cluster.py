@@ -75,7 +75,7 @@ def test_an_ejected_endpoint_gets_no_requests_until_its_ejection_ends() -> None:
     assert shares(among, 30.0)[0] > 0.2
 
 
-def test_failures_that_are_not_in_a_row_eject_nothing() -> None:
+def test_non_consecutive_failures_eject_nothing() -> None:
     among = cluster(3)
     for now in range(100):
         assert not fail(among, among.members[0], now, 4)
@@ -84,7 +84,7 @@ def test_failures_that_are_not_in_a_row_eject_nothing() -> None:
     assert min(shares(among, 100.0)) > 0.2
 
 
-def test_what_tells_nothing_neither_ejects_nor_excuses() -> None:
+def test_unknown_outcomes_do_not_change_the_failure_count() -> None:
     among = cluster(3)
     one = among.members[0]
     fail(among, one, 0.0, 4)
@@ -96,7 +96,7 @@ def test_what_tells_nothing_neither_ejects_nor_excuses() -> None:
 
 
 @pytest.mark.parametrize(("share", "count", "out"), [(0.1, 3, 1), (0.1, 40, 4), (0.5, 10, 5)])
-def test_only_a_share_is_ejected_and_one_always_may_be(share: float, count: int, out: int) -> None:
+def test_the_ejected_share_is_limited_to_at_least_one(share: float, count: int, out: int) -> None:
     among = cluster(count, ClusterRule(OutlierRule(max_share=share)))
     result = [fail(among, each, 0.0) for each in among.members]
     assert result == [True] * out + [False] * (count - out)
@@ -137,7 +137,7 @@ def test_a_lone_endpoint_is_always_used() -> None:
     assert ask(among, 0.0, tried=[one]) is one
 
 
-def test_a_second_attempt_goes_elsewhere() -> None:
+def test_a_retry_uses_another_endpoint() -> None:
     among = cluster(3)
     for _ in range(100):
         first = ask(among, 0.0)
@@ -147,7 +147,7 @@ def test_a_second_attempt_goes_elsewhere() -> None:
         assert ask(among, 0.0, tried=among.members) in among.members
 
 
-def test_a_second_attempt_rather_takes_one_that_is_down_than_the_same() -> None:
+def test_a_retry_prefers_a_down_endpoint_to_the_same() -> None:
     among = cluster(2)
     check(among, among.members[0], 0.0, "-")
     first = ask(among, 0.0)
@@ -174,7 +174,7 @@ def test_a_second_attempt_of_a_key_is_the_same_for_all() -> None:
     assert id(first) not in second
 
 
-def test_a_sequence_stays_whatever_is_known_of_its_keeper() -> None:
+def test_a_sequence_keeps_an_unhealthy_owner() -> None:
     among = cluster(3)
     mine = SequenceKey("m", 7)
     kept = among.choose_owner(mine)
@@ -185,7 +185,7 @@ def test_a_sequence_stays_whatever_is_known_of_its_keeper() -> None:
 
 
 @pytest.mark.parametrize("window", [0.0, 10.0])
-def test_panic_asks_also_what_is_ejected(window: float) -> None:
+def test_panic_mode_uses_ejected_endpoints(window: float) -> None:
     among = cluster(3, replace(HALF, slow_start_seconds=window))
     assert fail(among, among.members[0], 0.0)
     for each in among.members[1:]:
@@ -200,7 +200,7 @@ def test_panic_asks_also_what_is_ejected(window: float) -> None:
 SLOW = replace(HALF, slow_start_seconds=10.0)
 
 
-def test_who_comes_back_begins_with_a_tenth() -> None:
+def test_slow_start_begins_at_a_tenth() -> None:
     among = cluster(2, SLOW)
     assert shares(among, 0.0) == pytest.approx([0.5, 0.5], abs=0.05), "at the start all are alike"
     fail(among, among.members[0], 0.0)
@@ -208,7 +208,7 @@ def test_who_comes_back_begins_with_a_tenth() -> None:
         assert shares(among, now)[0] == pytest.approx(share / (1 + share), abs=0.04), now
 
 
-def test_so_does_who_is_up_again_and_who_is_new() -> None:
+def test_slow_start_of_recovered_and_new_endpoints() -> None:
     among = cluster(2, SLOW)
     check(among, among.members[0], 0.0, "-++")
     assert shares(among, 0.0)[0] == pytest.approx(0.1 / 1.1, abs=0.04)
@@ -217,13 +217,13 @@ def test_so_does_who_is_up_again_and_who_is_new() -> None:
     assert shares(among, 110.0) == pytest.approx([1 / 3] * 3, abs=0.04)
 
 
-def test_who_was_found_by_the_first_look_up_does_not() -> None:
+def test_no_slow_start_after_the_first_resolution() -> None:
     among = cluster(1, SLOW)
     among.replace_members([*among.members, *members(1, first=1)], 100.0, slow_start=False)
     assert shares(among, 100.0) == pytest.approx([0.5, 0.5], abs=0.05)
 
 
-def test_a_check_that_finds_it_well_again_ends_its_ejection() -> None:
+def test_a_successful_check_ends_an_ejection() -> None:
     among = cluster(2)
     one = among.members[0]
     fail(among, one, 0.0)
@@ -233,7 +233,7 @@ def test_a_check_that_finds_it_well_again_ends_its_ejection() -> None:
     assert shares(among, 5.0)[0] > 0.4
 
 
-def test_who_was_not_reached_is_back_when_it_answers_checks() -> None:
+def test_successful_checks_end_a_connect_failure_ejection() -> None:
     among = cluster(2)
     one = among.members[0]
     for _ in range(5):
@@ -245,7 +245,7 @@ def test_who_was_not_reached_is_back_when_it_answers_checks() -> None:
     assert one in among.available(2.0)
 
 
-def test_requests_under_way_are_counted_once() -> None:
+def test_requests_in_flight_are_counted_once() -> None:
     among = cluster(3)
     held = [among.choose(0.0) for _ in range(30)]
     assert sum(each.active for each in among.members) == 30

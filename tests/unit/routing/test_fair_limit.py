@@ -21,7 +21,7 @@ def test_as_many_jobs_run_as_there_are_slots() -> None:
     assert (limit.active, limit.waiting) == (2, 1)
 
 
-def test_first_come_first_served() -> None:
+def test_waiters_are_served_in_order() -> None:
     limit: ConcurrencyLimit[str] = ConcurrencyLimit(1, 9)
     assert limit.try_acquire()
     for who in "abc":
@@ -30,7 +30,7 @@ def test_first_come_first_served() -> None:
     assert limit.active == 0
 
 
-def test_nobody_passes_those_who_wait() -> None:
+def test_new_requests_do_not_overtake_waiters() -> None:
     limit: ConcurrencyLimit[str] = ConcurrencyLimit(2, 9)
     limit.try_acquire()
     limit.try_acquire()
@@ -39,7 +39,7 @@ def test_nobody_passes_those_who_wait() -> None:
     assert not limit.try_acquire()
 
 
-def test_who_waited_too_long_is_not_called() -> None:
+def test_expired_waiters_get_no_slot() -> None:
     limit: ConcurrencyLimit[str] = ConcurrencyLimit(1, 9)
     limit.try_acquire()
     limit.enqueue("late", 1.0)
@@ -58,7 +58,7 @@ def test_a_cancelled_waiter_frees_its_queue_entry() -> None:
     assert limit.release(0.0) == "b"
 
 
-def test_a_queue_of_no_length_refuses_at_once() -> None:
+def test_a_queue_of_length_zero_rejects_immediately() -> None:
     limit: ConcurrencyLimit[str] = ConcurrencyLimit(1, 0)
     assert limit.try_acquire()
     assert not limit.enqueue("a", None)
@@ -121,7 +121,7 @@ TestKept.settings = settings(max_examples=examples(50), stateful_step_count=30)
 
 @settings(max_examples=examples(10))
 @given(st.integers(1, 20), st.integers(0, 50), st.integers(0, 2**32))
-def test_a_simulation_of_too_many(maximum: int, max_waiting: int, seed: int) -> None:
+def test_a_simulated_overload(maximum: int, max_waiting: int, seed: int) -> None:
     """Five hundred requests arrive within ten seconds; each takes up to a second and waits for up
     to two. Every request is served, times out or is rejected, and no slot is lost."""
     chance = random.Random(seed)

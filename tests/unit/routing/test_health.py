@@ -28,11 +28,11 @@ def record_checks(health: EndpointHealth, checks: str) -> str:
         ("--+-++", "-----+"),
     ],
 )
-def test_three_down_two_up_and_the_first_at_once(checks: str, up: str) -> None:
+def test_fall_after_three_rise_after_two_and_first_check_decides(checks: str, up: str) -> None:
     assert record_checks(EndpointHealth(), checks) == up
 
 
-def test_before_its_first_check_it_is_up() -> None:
+def test_an_unchecked_endpoint_is_up() -> None:
     health = EndpointHealth()
     assert health.is_up
     assert not health.was_checked
@@ -48,9 +48,7 @@ def test_a_change_is_logged_once() -> None:
 
 
 @given(st.text("+-", min_size=1), st.integers(1, 5), st.integers(1, 5))
-def test_it_changes_only_with_a_row_of_checks_that_say_so(
-    checks: str, rise: int, fall: int
-) -> None:
+def test_the_state_changes_only_after_consecutive_checks(checks: str, rise: int, fall: int) -> None:
     up = "+" + record_checks(EndpointHealth(rise, fall), checks)
     for i in range(2, len(up)):
         if up[i] != up[i - 1]:

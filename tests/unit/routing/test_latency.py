@@ -41,7 +41,7 @@ def test_the_estimate_is_within_ten_percent(seconds: list[float], share: float) 
     assert lower < share * len(seconds) or got / 1.11 <= min(seconds)
 
 
-def test_what_took_long_long_ago_is_forgotten() -> None:
+def test_old_samples_are_dropped() -> None:
     latencies = observed(0.9, *[5.0] * 10 * GENERATION_SIZE)
     assert latencies.percentile() == pytest.approx(5.0, rel=0.11)
     for _ in range(2 * GENERATION_SIZE):

@@ -98,7 +98,7 @@ def share(counted: Counter[int], of: range) -> int:
     return sum(counted[each] for each in of)
 
 
-def test_where_all_are_well_all_have_as_much_to_do() -> None:
+def test_healthy_endpoints_share_the_load_evenly() -> None:
     world = World(lambda number, now: True)
     world.run(40.0)
     assert not world.refused
@@ -107,7 +107,7 @@ def test_where_all_are_well_all_have_as_much_to_do() -> None:
     assert max(world.requests.values()) < 1.3 * mean
 
 
-def test_a_tenth_dies_and_after_three_checks_nobody_meets_it() -> None:
+def test_dead_endpoints_get_no_requests_after_three_checks() -> None:
     world = World(lambda number, now: number >= 10 or now < 5.0)
     world.run(40.0)
     assert share(world.refused, range(5)) == 0
@@ -116,7 +116,7 @@ def test_a_tenth_dies_and_after_three_checks_nobody_meets_it() -> None:
     assert all(len(each.available(40.0)) == 90 for each in world.clusters)
 
 
-def test_without_checks_failures_alone_let_a_tenth_alone() -> None:
+def test_without_checks_failures_eject_dead_endpoints() -> None:
     world = World(lambda number, now: number >= 10 or now < 5.0, checked=False)
     world.run(30.0)
     before = share(world.refused, range(5, 10))
@@ -133,7 +133,7 @@ def test_slow_endpoints_get_fewer_requests() -> None:
     assert share(world.requests, range(10)) < 0.04 * world.request_count
 
 
-def test_flapping_loses_little_and_all_take_part_again() -> None:
+def test_flapping_endpoints_lose_little_and_rejoin() -> None:
     """Thirty endpoints restart, each with its own period of about ten seconds."""
 
     def is_up(number: int, now: float) -> bool:
@@ -153,7 +153,7 @@ def test_flapping_loses_little_and_all_take_part_again() -> None:
         assert sum(each.outlier.ejection_count for each in among.members[30:]) == 0
 
 
-def test_all_down_and_back_none_is_forgotten() -> None:
+def test_all_endpoints_rejoin_after_a_total_outage() -> None:
     world = World(lambda number, now: not 5.0 < now < 40.0)
     world.run(80.0)
     assert share(world.lost, range(6, 39)) > 0
@@ -162,7 +162,7 @@ def test_all_down_and_back_none_is_forgotten() -> None:
     assert all(len(each.available(80.0)) == COUNT for each in world.clusters)
 
 
-def test_who_comes_back_is_not_run_over() -> None:
+def test_a_recovered_endpoint_is_not_overloaded() -> None:
     """A recovered endpoint gets much less than its share in its first second."""
     world = World(lambda number, now: number > 0 or now > 30.0)
     world.run(30.0)

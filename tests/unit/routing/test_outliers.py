@@ -23,7 +23,7 @@ def test_five_failures_in_a_row_are_enough() -> None:
     assert outlier.ejected_until == 30.0
 
 
-def test_what_is_let_alone_is_not_ejected_again_until_it_is_back() -> None:
+def test_an_ejected_endpoint_is_not_ejected_again() -> None:
     outlier = OutlierState()
     assert fail(outlier, 0.0)
     assert not fail(outlier, 29.9, 10)
@@ -40,7 +40,7 @@ def test_each_time_is_longer_up_to_five_minutes() -> None:
     assert outlier.ejection_count == 12
 
 
-def test_time_spent_well_makes_the_next_shorter() -> None:
+def test_healthy_time_shortens_the_next_ejection() -> None:
     outlier, now = OutlierState(), 0.0
     for _ in range(4):
         fail(outlier, now)
@@ -52,7 +52,7 @@ def test_time_spent_well_makes_the_next_shorter() -> None:
     assert outlier.ejected_until - now == 30.0
 
 
-def test_who_is_forgiven_is_back() -> None:
+def test_clearing_an_ejection_restores_the_endpoint() -> None:
     outlier = OutlierState()
     fail(outlier, 0.0)
     outlier.consecutive_failures = 3
@@ -68,7 +68,7 @@ def unreached(outlier: OutlierState, now: float) -> None:
     outlier.eject(RULE, now)
 
 
-def test_who_was_not_reached_is_back_when_it_answers_checks() -> None:
+def test_successful_checks_end_a_connect_failure_ejection() -> None:
     outlier = OutlierState()
     unreached(outlier, 0.0)
     result = [
@@ -79,7 +79,7 @@ def test_who_was_not_reached_is_back_when_it_answers_checks() -> None:
     assert outlier.record_check(4, 2, succeeded=True)
 
 
-def test_who_failed_otherwise_is_not() -> None:
+def test_checks_do_not_end_other_ejections() -> None:
     outlier = OutlierState()
     fail(outlier, 0.0)
     assert not any(outlier.record_check(now, 2, succeeded=True) for now in range(29))
@@ -96,7 +96,7 @@ def test_checks_before_the_failure_do_not_count() -> None:
     assert not outlier.record_check(13, 2, succeeded=True)
 
 
-def test_no_failures_in_a_row_are_enough_where_that_is_off() -> None:
+def test_zero_disables_outlier_detection() -> None:
     outlier = OutlierState()
     outlier.consecutive_failures = 1000
     assert not outlier.is_ejection_due(OutlierRule(consecutive=0), 0.0)

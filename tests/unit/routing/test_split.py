@@ -21,20 +21,20 @@ def test_every_process_and_every_release_decides_alike() -> None:
     ]
 
 
-def test_each_target_has_its_share() -> None:
+def test_each_target_gets_its_share() -> None:
     counts = Counter(pick_target((5, 20.5), key) for key in KEYS)
     assert abs(counts[0] / len(KEYS) - 0.05) < 0.006
     assert abs(counts[1] / len(KEYS) - 0.205) < 0.012
     assert abs(counts[None] / len(KEYS) - 0.745) < 0.012
 
 
-def test_where_the_first_grows_keys_come_and_none_leaves() -> None:
+def test_a_growing_share_only_adds_keys() -> None:
     short, more = ({key for key in KEYS if pick_target((share,), key) == 0} for share in (5, 25))
     assert short < more
 
 
 @given(st.text(st.characters(exclude_categories=[])))
-def test_all_goes_to_a_whole_and_nothing_to_none(key: str) -> None:
+def test_shares_of_100_and_0_percent(key: str) -> None:
     assert pick_target((100.0,), key) == 0
     assert pick_target((), key) is None
     assert pick_target((50, 50), key) in (0, 1)

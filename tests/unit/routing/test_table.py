@@ -56,7 +56,7 @@ def test_the_first_match_wins() -> None:
     assert [route.backend for route in found if route] == ["name", "glob", "all"]
 
 
-def test_a_pattern_before_a_name_wins_over_it() -> None:
+def test_an_earlier_pattern_takes_precedence_over_a_name() -> None:
     routes = RouteTable([Route("bert-*", "glob"), Route("bert-base", "name")])
     assert [r.backend for r in routes.candidates("bert-base")] == ["glob", "name"]
     found = routes.find("bert-base", "")
@@ -128,7 +128,7 @@ def test_versions_are_reported_to_either_side() -> None:
     assert Route("m", "a", rewrite=Rewrite(version="1")).client_version("", "1") == "1"
 
 
-def test_which_rewrites_touch_tensors() -> None:
+def test_rewrites_that_affect_tensors() -> None:
     assert not Rewrite("n", "1").renames_tensors
     assert Rewrite(inputs={"a": "b"}).renames_tensors
     assert Rewrite(outputs={"a": "b"}).renames_tensors

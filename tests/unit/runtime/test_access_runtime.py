@@ -93,9 +93,7 @@ async def test_tokens_are_checked_by_keys_in_a_file(tmp_path: Path) -> None:
     assert await who(config, call(authorization=f"Bearer {token()}")) == "jwt:idp:alice"
 
 
-async def test_keys_that_a_url_does_not_give_are_counted(
-    tmp_path: Path, unused_tcp_port: int
-) -> None:
+async def test_failed_key_fetches_are_counted(tmp_path: Path, unused_tcp_port: int) -> None:
     config = read(
         tmp_path,
         "access:\n  rules: [{who: ['jwt:idp:*']}]\n"
@@ -111,7 +109,7 @@ async def test_keys_that_a_url_does_not_give_are_counted(
     assert 'infergate_access_refused_total{reason="keys_away"} 1.0' in text
 
 
-def test_what_is_not_configured_is_not_loaded() -> None:
+def test_unconfigured_libraries_are_not_loaded() -> None:
     """An unused library costs memory in every process."""
     code = "import sys, infergate.runtime.assemble; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
@@ -129,7 +127,7 @@ def parts(config: Config, access: Any) -> GatewayParts:
     return GatewayParts(config, DEFAULT_LIMITS, nothing, {}, None, None, access)
 
 
-async def test_what_was_counted_and_checked_stays_where_access_does(tmp_path: Path) -> None:
+async def test_an_unchanged_access_section_keeps_its_state(tmp_path: Path) -> None:
     config = read(tmp_path, f"access:\n  rules: [{{who: ['*']}}]\n{RATES}")
     first = make_authorizer(
         config, lambda model, version, headers: "old", DEFAULT_LIMITS, WorkerGroup()
@@ -145,7 +143,7 @@ async def test_what_was_counted_and_checked_stays_where_access_does(tmp_path: Pa
     assert again.route_label("m", "", {}) == "old", "until the new configuration serves"
 
 
-async def test_what_was_counted_stays_where_rates_do(tmp_path: Path) -> None:
+async def test_unchanged_rates_keep_their_counters(tmp_path: Path) -> None:
     config = read(tmp_path, f"access:\n  rules: [{{who: ['*']}}]\n{RATES}")
     other = read(tmp_path, f"access:\n  rules: [{{who: ['key:*']}}]\n{RATES}")
     third = read(tmp_path, "access:\n  rules: [{who: ['*']}]\n" + RATES.replace("1/h", "2/h"))
@@ -210,7 +208,7 @@ def admin(folder: Path, page: Page, keys: bool = True) -> tuple[HttpApp, Metrics
     return authorize_admin(page, config, metrics), metrics
 
 
-async def test_without_keys_the_admin_listener_is_as_it_was(tmp_path: Path) -> None:
+async def test_without_keys_the_admin_listener_is_open(tmp_path: Path) -> None:
     page = Page()
     assert admin(tmp_path, page, keys=False)[0] is page
 

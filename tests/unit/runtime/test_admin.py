@@ -37,7 +37,7 @@ async def test_metrics_are_prometheus_text() -> None:
     assert b"# TYPE infergate_requests_total counter" in body
 
 
-async def test_who_asks_for_openmetrics_gets_it() -> None:
+async def test_openmetrics_is_sent_on_request() -> None:
     context = RequestContext("test")
     wire = HttpRequest(
         "GET", "/metrics", headers={"accept": "application/openmetrics-text;version=1.0.0,*/*"}
@@ -55,7 +55,7 @@ async def test_readiness_is_the_gateways(ready: bool, status: int) -> None:
     assert (await response(admin(ready=ready), "/healthz"))[0] == 200
 
 
-async def test_the_root_tells_what_is_there() -> None:
+async def test_the_root_lists_the_endpoints() -> None:
     status, body = await response(admin(), "/")
     assert status == 200
     assert json.loads(body)["name"] == "infergate"
@@ -123,7 +123,7 @@ async def test_a_requested_reload_is_audited(caplog: pytest.LogCaptureFixture) -
     assert caplog.messages == ["reload peer=test outcome=ok"]
 
 
-async def test_a_reload_that_fails_says_why(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_reload_returns_the_reason(caplog: pytest.LogCaptureFixture) -> None:
     again = Again("routes.yaml:3: no")
     handled = admin(history=again.history, reload=True)
     with caplog.at_level(logging.INFO, "infergate.audit"):

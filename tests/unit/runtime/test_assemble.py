@@ -44,7 +44,7 @@ async def test_a_builtin_backends_timeout() -> None:
 
 
 @pytest.mark.parametrize(("readiness", "ready"), [("strict", False), ("lenient", True)])
-async def test_one_backend_of_two_that_is_away(readiness: str, ready: bool) -> None:
+async def test_one_of_two_backends_is_unreachable(readiness: str, ready: bool) -> None:
     """Readiness with a fixed result."""
     config = Config.model_validate(
         {
@@ -84,7 +84,7 @@ def named(backend: str, maximum: int) -> Config:
     )
 
 
-async def test_metrics_know_the_names_and_limits_of_the_configuration_that_serves() -> None:
+async def test_metrics_have_the_names_and_limits_of_the_active_configuration() -> None:
     group = WorkerGroup()
     running = assemble(named("old", 5), group=group)
     metrics = group.metrics

@@ -19,7 +19,7 @@ def backend(**keys: Any) -> BackendConfig:
     return BackendConfig.model_validate({**described, **keys})
 
 
-def test_left_out_it_is_as_envoy_has_it() -> None:
+def test_defaults_equal_envoys() -> None:
     config = backend()
     rule = ClusterRule(OutlierRule(5, 30.0, 300.0, 0.1), 10.0, 0.0)
     assert endpoint_settings.balance_settings(config) == BalanceSettings(
@@ -57,7 +57,7 @@ def test_the_reported_configuration_is_the_active_one() -> None:
     )
 
 
-def test_names_are_looked_up_unless_that_is_off() -> None:
+def test_names_are_resolved_unless_disabled() -> None:
     result = [
         (endpoint.label, endpoint.uses_dns)
         for endpoint in endpoint_settings.configured_endpoints(backend())

@@ -29,7 +29,7 @@ def banner(config: Config, source: Path | None, **listeners: Listening) -> str:
     return out.getvalue()
 
 
-def test_the_demo_tells_addresses_and_three_lines_to_paste() -> None:
+def test_the_demo_banner_has_addresses_and_three_commands() -> None:
     text = banner(Config.default(), None)
     for address in ("127.0.0.1:8000", "127.0.0.1:8001", "127.0.0.1:8002"):
         assert address in text
@@ -40,14 +40,14 @@ def test_the_demo_tells_addresses_and_three_lines_to_paste() -> None:
         assert shlex.split(line, comments=True)  # what a shell can read
 
 
-def test_a_file_tells_its_routes() -> None:
+def test_the_banner_lists_routes() -> None:
     text = banner(Config.default(), Path("routes.yaml"))
     assert "routes.yaml" in text
     assert ["*", "demo", "builtin", "-"] in [line.split() for line in text.splitlines()]
     assert "curl" not in text
 
 
-def test_many_routes_are_cut_short() -> None:
+def test_long_route_lists_are_truncated() -> None:
     routes = tuple({"model": f"m{number}", "backend": "demo"} for number in range(23))
     config = Config.model_validate(
         {"backends": {"demo": {"protocol": "builtin"}}, "routes": routes}

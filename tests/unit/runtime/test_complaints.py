@@ -63,7 +63,7 @@ def sockets() -> int:
     return sum(each.startswith("socket:") for each in open_files(os.getpid()))
 
 
-def test_connections_that_are_given_up_as_tls_begins_are_no_error(
+def test_connections_cancelled_during_tls_setup_log_no_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     uvloop = pytest.importorskip("uvloop")

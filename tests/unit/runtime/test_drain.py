@@ -106,7 +106,7 @@ def parsed(protocol: str, wire: Any, model: str = "identity") -> str:
 
 
 @pytest.mark.parametrize("engine", ["own", "compat"])
-async def test_a_stream_that_is_cut_off_ends_with_an_error_in_every_protocol(engine: str) -> None:
+async def test_streams_cut_off_by_the_drain_end_with_an_error(engine: str) -> None:
     graphpipe = '[{address: "127.0.0.1:0", model: identity, framing: size-prefixed}]'
     text = CONFIG.replace("admin:", f"graphpipe: {graphpipe}\n  admin:")
     text = text.replace("limits: {in_flight: 1}", f"engine: {engine}")
@@ -162,7 +162,7 @@ async def test_a_stream_that_is_cut_off_ends_with_an_error_in_every_protocol(eng
 
 
 @pytest.mark.parametrize("engine", ["own", "compat"])
-async def test_what_a_stream_was_sent_is_served(engine: str) -> None:
+async def test_received_stream_messages_are_served(engine: str) -> None:
     """Including unread messages at the start of the drain, with sixteen requests served
     concurrently."""
     text = CONFIG.replace("limits: {in_flight: 1}", f"engine: {engine}")
@@ -180,7 +180,7 @@ async def test_what_a_stream_was_sent_is_served(engine: str) -> None:
         await stopping
 
 
-async def test_a_connection_over_http2_is_left_in_two_steps() -> None:
+async def test_http2_connections_close_with_two_goaways() -> None:
     """RFC 9113, 6.8: streams opened before the client received the GOAWAY are not lost."""
     running = assemble(parse(CONFIG.replace("limits: {in_flight: 1}", ""), "routes.yaml", {}))
     await running.start()

@@ -23,5 +23,5 @@ async def test_a_blocked_event_loop_is_reported() -> None:
     assert not late
 
 
-def test_one_that_never_began_ends() -> None:
+def test_an_unstarted_monitor_can_be_stopped() -> None:
     EventLoopLagMonitor(lambda _: None).stop()

@@ -39,7 +39,7 @@ _JOBS = st.lists(
 
 
 @given(_JOBS, st.integers(1, 20), st.integers(1, 500))
-def test_bounds_hold_order_is_kept_and_nothing_is_lost(
+def test_bounds_order_and_completeness(
     expected: list[tuple[str, str, int, bool]], maximum: int, max_cost: int
 ) -> None:
     queue = _queue(maximum, max_cost)
@@ -67,7 +67,7 @@ def test_bounds_hold_order_is_kept_and_nothing_is_lost(
 
 
 @given(_JOBS, st.data())
-def test_a_job_that_is_discarded_leaves_no_trace(
+def test_a_discarded_job_leaves_no_state(
     expected: list[tuple[str, str, int, bool]], data: st.DataObject
 ) -> None:
     jobs = [(*each[:3], number) for number, each in enumerate(expected)]
@@ -107,7 +107,7 @@ def test_no_job_starves_while_others_keep_coming(cost: int, others: int) -> None
 
 
 @pytest.mark.parametrize(("client", "connection"), [("good", "1"), ("bad", "good")])
-def test_a_small_job_passes_the_large_ones_of_others(client: str, connection: str) -> None:
+def test_a_small_job_overtakes_large_ones_of_other_clients(client: str, connection: str) -> None:
     queue = _queue()
     for number in range(25):
         assert _put(queue, ("bad", str(number), 16 * MIB, number))
@@ -141,7 +141,7 @@ def test_one_client_leaves_capacity_for_others() -> None:
 @pytest.mark.parametrize(
     ("connections", "jobs", "cost"), [(60, 1, 16 * MIB), (8, 400, MIB), (600, 1, 700 * KIB)]
 )
-def test_small_jobs_run_beside_large_ones_of_the_same_client(
+def test_small_jobs_run_concurrently_with_large_ones(
     connections: int, jobs: int, cost: int
 ) -> None:
     """Whether the bytes or the number of jobs fill the client's share."""
@@ -156,7 +156,7 @@ def test_small_jobs_run_beside_large_ones_of_the_same_client(
 
 
 @given(st.lists(st.tuples(st.sampled_from("1234"), st.integers(1, 50)), max_size=40))
-def test_no_connection_is_refused_while_another_of_its_client_has_more(
+def test_rejections_hit_the_connection_with_most_jobs(
     expected: list[tuple[str, int]],
 ) -> None:
     queue = _queue(1000, 200)
@@ -171,7 +171,7 @@ def test_no_connection_is_refused_while_another_of_its_client_has_more(
                 assert max(before.values(), default=0) <= costs[connection] + cost
 
 
-def test_jobs_that_cost_too_much_for_now_wait() -> None:
+def test_expensive_jobs_wait() -> None:
     queue = _queue()
     for job in (("a", "1", 50, 1), ("a", "2", 5, 2), ("b", "1", 60, 3), ("b", "1", 1, 4)):
         assert _put(queue, job)

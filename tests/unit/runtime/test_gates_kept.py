@@ -30,7 +30,7 @@ def refused(metrics: Metrics, listener: str) -> float:
     return metrics.registry.get_sample_value(name, labels) or 0.0
 
 
-def test_the_admin_listener_has_connections_of_its_own() -> None:
+def test_the_admin_listener_has_its_own_connection_limit() -> None:
     metrics = Metrics()
     gates = ConnectionGates(metrics)
     limits = Limits(connections=3)
@@ -43,7 +43,7 @@ def test_the_admin_listener_has_connections_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("files", "maximum"), [(100, 75), (10, 7), (1, 1), (1000, 500)])
-def test_no_more_are_let_in_than_there_are_files_for(
+def test_connections_are_limited_by_open_files(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, files: int, maximum: int
 ) -> None:
     monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: (files, files))
@@ -61,7 +61,7 @@ def test_no_more_are_let_in_than_there_are_files_for(
     )
 
 
-def test_where_files_have_no_limit_connections_have_the_one_that_is_set(
+def test_without_a_file_limit_the_configured_limit_applies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)

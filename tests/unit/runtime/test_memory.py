@@ -22,7 +22,7 @@ def _thawed() -> Iterator[None]:
     gc.unfreeze()
 
 
-def test_what_has_settled_is_collected_when_it_settles_again() -> None:
+def test_frozen_objects_are_collected_at_the_next_freeze() -> None:
     knot = Knot()
     known = weakref.ref(knot)
     freeze_objects()
@@ -33,7 +33,7 @@ def test_what_has_settled_is_collected_when_it_settles_again() -> None:
     assert known() is None
 
 
-def test_what_comes_later_is_collected_as_ever() -> None:
+def test_later_objects_are_collected_normally() -> None:
     freeze_objects()
     known = weakref.ref(Knot())
     gc.collect()

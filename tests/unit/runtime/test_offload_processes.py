@@ -79,7 +79,7 @@ def sent(value: Any) -> Any:
         max_size=6,
     )
 )
-def test_what_is_unpacked_is_what_was_packed(values: list[Any]) -> None:
+def test_packed_values_round_trip(values: list[Any]) -> None:
     pickled, buffers = pack(values)
     assert len(pickled) < 6 * MIN_BUFFER_BYTES + 10_000
     assert all(len(each) >= MIN_BUFFER_BYTES or len(each) < 16 for each in buffers)
@@ -111,7 +111,7 @@ class _RefusalError(GatewayError):
         self.code = code
 
 
-def test_an_error_of_a_kind_of_its_own_is_packed_whole() -> None:
+def test_custom_errors_are_packed_completely() -> None:
     found = sent(_RefusalError("INVALID_ARG", "told"))
     assert type(found) is _RefusalError
     assert (found.code, found.kind, str(found)) == ("INVALID_ARG", Kind.BAD_REQUEST, "told")
@@ -131,19 +131,19 @@ async def test_a_function_is_done_elsewhere(pool: HelperPool) -> None:
     assert await pool.run(None, pow, 2, 10) == 1024
 
 
-async def test_long_buffers_go_there_and_come_back(pool: HelperPool) -> None:
+async def test_a_long_buffer_round_trips(pool: HelperPool) -> None:
     long = os.urandom(5 * MIB)
     assert await pool.run(None, bytes.__add__, b"and ", long) == b"and " + long
     assert await pool.run(None, bytes, memoryview(long)[1:-1]) == long[1:-1]
 
 
-async def test_several_long_buffers_come_back(pool: HelperPool) -> None:
+async def test_several_long_buffers_round_trip(pool: HelperPool) -> None:
     assert await pool.run(None, eval, "[bytes(700_001)] * 2 + [b'']") == [bytes(700_001)] * 2 + [
         b""
     ]
 
 
-async def test_an_answer_stays_as_it_came(pool: HelperPool) -> None:
+async def test_a_result_is_independent_of_later_jobs(pool: HelperPool) -> None:
     long = os.urandom(MIB)
     first = await pool.run(None, bytes, long)
     for _ in range(5):
@@ -151,7 +151,7 @@ async def test_an_answer_stays_as_it_came(pool: HelperPool) -> None:
     assert first == long
 
 
-async def test_what_a_function_raises_is_raised_here(pool: HelperPool) -> None:
+async def test_exceptions_of_a_job_are_raised_in_the_caller(pool: HelperPool) -> None:
     wrong = HttpRequest("POST", "/v2/models/m/infer", "", {}, (b'{"inputs": 3}',))
     with pytest.raises(GatewayError, match="inputs must be an array") as caught:
         await pool.run(None, CODEC.parse_request, wrong, DEFAULT_LIMITS)
@@ -160,12 +160,12 @@ async def test_what_a_function_raises_is_raised_here(pool: HelperPool) -> None:
         await pool.run(None, int, "x")
 
 
-async def test_what_is_printed_there_is_no_answer(pool: HelperPool) -> None:
+async def test_printed_output_is_not_a_result(pool: HelperPool) -> None:
     assert await pool.run(None, print, "noise") is None
     assert await pool.run(None, pow, 3, 2) == 9
 
 
-async def test_a_death_costs_one_job(pool: HelperPool) -> None:
+async def test_a_crash_fails_one_job(pool: HelperPool) -> None:
     with pytest.raises(GatewayError, match="internal error") as caught:
         await pool.run(None, os._exit, 3)
     assert caught.value.kind is Kind.INTERNAL
@@ -176,7 +176,7 @@ async def test_a_death_costs_one_job(pool: HelperPool) -> None:
     assert await pool.run(None, pow, 3, 3) == 27
 
 
-async def test_a_death_before_the_job_is_there_costs_it(
+async def test_a_crash_before_the_job_arrives_fails_it(
     pool: HelperPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = await pool.run(None, os.getpid)
@@ -192,7 +192,7 @@ async def test_a_death_before_the_job_is_there_costs_it(
     assert await pool.run(None, len, bytes(MIN_BUFFER_BYTES)) == MIN_BUFFER_BYTES
 
 
-async def test_a_death_while_the_job_is_sent_costs_it(pool: HelperPool) -> None:
+async def test_a_crash_while_the_job_is_sent_fails_it(pool: HelperPool) -> None:
     pid = await pool.run(None, os.getpid)
     os.kill(pid, signal.SIGSTOP)  # so that it reads nothing
     job = asyncio.create_task(pool.run(None, len, bytes(5 * MIB)))
@@ -216,14 +216,14 @@ async def test_a_process_that_hangs_is_replaced(
     assert await pool.run(None, os.getpid) != pid
 
 
-async def test_signals_to_the_group_are_not_for_it(pool: HelperPool) -> None:
+async def test_helpers_ignore_signals_to_the_group(pool: HelperPool) -> None:
     pid = await pool.run(None, os.getpid)
     os.kill(pid, signal.SIGTERM)
     os.kill(pid, signal.SIGINT)
     assert await pool.run(None, os.getpid) == pid
 
 
-async def test_it_ends_with_the_process_that_asks(pool: HelperPool) -> None:
+async def test_helpers_end_with_their_parent(pool: HelperPool) -> None:
     await pool.run(None, os.getpid)
     process(pool)._transport.get_pipe_transport(0).close()
     await asyncio.wait_for(process(pool).ended, 30)
@@ -237,7 +237,7 @@ async def test_the_deadline_holds_in_line_and_at_work(pool: HelperPool) -> None:
         assert caught.value.kind is Kind.TIMEOUT
 
 
-async def test_a_process_starts_though_its_caller_is_in_a_hurry(pool: HelperPool) -> None:
+async def test_a_helper_starts_although_its_caller_times_out(pool: HelperPool) -> None:
     with pytest.raises(GatewayError, match="deadline"):
         await pool.run(time.monotonic(), os.getpid)
     assert process(pool) is None  # still running
@@ -247,7 +247,7 @@ async def test_a_process_starts_though_its_caller_is_in_a_hurry(pool: HelperPool
     assert await pool.run(None, os.getpid) == pid
 
 
-async def test_closing_ends_what_is_starting() -> None:
+async def test_closing_ends_starting_helpers() -> None:
     pool = HelperPool(1)
     with pytest.raises(GatewayError, match="deadline"):
         await pool.run(time.monotonic(), os.getpid)
@@ -256,9 +256,7 @@ async def test_closing_ends_what_is_starting() -> None:
     await pool.close()
 
 
-async def test_a_start_that_fails_is_tried_again(
-    pool: HelperPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_start_is_retried(pool: HelperPool, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(sys, "executable", os.devnull)
         with pytest.raises(GatewayError, match="lacks the resources") as caught:
@@ -269,7 +267,7 @@ async def test_a_start_that_fails_is_tried_again(
     assert await pool.run(None, pow, 2, 4) == 16
 
 
-async def test_modules_are_found_there_as_here(
+async def test_helpers_have_the_same_module_path(
     pool: HelperPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "struct.py").write_text("raise SystemExit('a file in the working directory')")
@@ -278,7 +276,7 @@ async def test_modules_are_found_there_as_here(
     assert await pool.run(None, eval, "__import__('sys').path") == sys.path
 
 
-async def test_an_answer_that_cannot_be_read_costs_one_job(
+async def test_an_unreadable_result_fails_one_job(
     pool: HelperPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -308,7 +306,7 @@ async def test_jobs_that_wait_are_all_done(pool: HelperPool) -> None:
     assert powers == [2**n for n in range(20)]
 
 
-async def test_closing_ends_what_is_at_work() -> None:
+async def test_closing_ends_running_jobs() -> None:
     pool = HelperPool(2)
     at_work = asyncio.create_task(pool.run(None, time.sleep, 3600))
     while all(position._starting is None for position in pool._slots):  # noqa: ASYNC110
@@ -321,7 +319,7 @@ async def test_closing_ends_what_is_at_work() -> None:
 # ---- shared by several clients
 
 
-async def test_large_jobs_leave_one_process_to_the_others() -> None:
+async def test_large_jobs_leave_one_process_free() -> None:
     counters = BackendCounters()
     pool = HelperPool(2, counters)
     large = [
@@ -364,7 +362,7 @@ async def test_a_full_queue_rejects_until_a_caller_leaves(
     await pool.close()
 
 
-async def test_a_job_that_is_replaced_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_displaced_job_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HelperPool.__module__ + ".MAX_WAITING", 2)
     counters = BackendCounters()
     pool = HelperPool(1, counters)
@@ -401,7 +399,7 @@ async def test_a_long_job_without_a_caller_is_killed(
     assert await asyncio.wait_for(pool.run(None, os.getpid), 60) != pid
 
 
-async def test_an_idle_process_gives_freed_memory_back(pool: HelperPool) -> None:
+async def test_an_idle_helper_returns_memory_to_the_system(pool: HelperPool) -> None:
     pid = await pool.run(None, os.getpid)
     before = _resident(pid)
     assert (
@@ -423,7 +421,7 @@ def _resident(pid: int) -> int:
 # ---- codecs that say their messages may hold much text
 
 
-async def test_every_vector_is_read_there_as_here(pool: HelperPool) -> None:
+async def test_every_vector_is_parsed_alike_in_a_helper(pool: HelperPool) -> None:
     for vector in load(VECTORS):
         if not isinstance(vector.wire, HttpRequest):
             continue
@@ -448,7 +446,7 @@ async def _read(pool: HelperPool | None, codec: Any, vector: Vector) -> str:
     )
 
 
-async def test_a_long_answer_is_written_there_as_here(pool: HelperPool) -> None:
+async def test_a_long_response_is_written_alike_in_a_helper(pool: HelperPool) -> None:
     tensor = Tensor("OUT", Datatype.FP32, (50_000,), os.urandom(200_000))
     answer, request = InferResponse("m", outputs=(tensor,)), ParsedRequest(InferRequest("m"))
     here = CODEC.build_response(answer, request)
@@ -485,7 +483,7 @@ class _Detached(_Budget):
         self.budget.shrink(self.size)
 
 
-async def test_a_job_without_memory_waits_for_others_that_hold_some() -> None:
+async def test_a_job_waits_for_memory_held_by_others() -> None:
     pool, budget = HelperPool(2), _Budget(100)
     try:
         first = asyncio.create_task(pool.run(None, time.sleep, 0.5, memory=budget, size=60))

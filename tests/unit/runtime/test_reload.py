@@ -46,7 +46,7 @@ def harness(tmp_path: Path) -> Harness:
     return Harness(tmp_path / "routes.yaml")
 
 
-async def test_a_storm_of_notifications_is_one_reload(harness: Harness) -> None:
+async def test_a_burst_of_notifications_is_one_reload(harness: Harness) -> None:
     await asyncio.gather(*(harness.reloads.reload_if_changed("changed") for _ in range(5)))
     assert len(harness.taken) == 1
     harness.file.write_text(GOOD + "readiness: lenient\n")
@@ -55,7 +55,7 @@ async def test_a_storm_of_notifications_is_one_reload(harness: Harness) -> None:
     assert [each.readiness for each in harness.taken] == ["strict", "lenient"]
 
 
-async def test_a_bad_file_is_tried_once(harness: Harness) -> None:
+async def test_an_invalid_file_is_tried_once(harness: Harness) -> None:
     harness.file.write_text("nonsense")
     for _ in range(3):
         await harness.reloads.reload_if_changed("changed")
@@ -76,7 +76,7 @@ async def test_a_bad_file_is_tried_once(harness: Harness) -> None:
         (KeyError(), "internal error"),
     ],
 )
-async def test_what_is_not_taken(
+async def test_rejected_configurations(
     harness: Harness, wrong: Exception, expected: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness.wrong = wrong
@@ -101,7 +101,7 @@ async def test_the_leading_caller_may_be_cancelled(harness: Harness) -> None:
     assert harness.history.as_json()["number"] == 3
 
 
-async def test_who_asks_while_one_waits_shares_it(harness: Harness) -> None:
+async def test_waiting_reload_requests_are_merged(harness: Harness) -> None:
     """Otherwise a client that repeatedly requests a reload and disconnects would queue reloads."""
     harness.free.clear()
     first = asyncio.create_task(harness.reloads.reload("SIGHUP"))

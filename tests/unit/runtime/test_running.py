@@ -121,7 +121,7 @@ async def until(met: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-async def test_the_old_is_closed_when_its_last_call_ends() -> None:
+async def test_old_parts_close_after_their_last_call() -> None:
     async with serving(configured()) as harness:
         old, other = harness.made
         slow, quick = harness.connection(), harness.connection()
@@ -158,7 +158,7 @@ async def test_a_change_of_limits_is_for_backends_too() -> None:
         await connection.close()
 
 
-async def test_what_was_counted_stays() -> None:
+async def test_counters_survive_a_reload() -> None:
     async with serving(configured()) as harness:
         connection = harness.connection()
         for config in (configured(), with_timeout("9s")):
@@ -172,7 +172,7 @@ async def test_what_was_counted_stays() -> None:
         await connection.close()
 
 
-async def test_regions_stay_registered_as_long_as_they_may_be() -> None:
+async def test_regions_stay_registered_while_allowed() -> None:
     on, off = {"shared_memory": True}, {"shared_memory": False}
     region = SharedMemory(create=True, size=4)
     try:
@@ -191,7 +191,7 @@ async def test_regions_stay_registered_as_long_as_they_may_be() -> None:
         region.unlink()
 
 
-async def test_a_change_that_is_dropped_leaves_nothing_behind() -> None:
+async def test_a_dropped_change_leaves_no_state() -> None:
     listeners = {"http": FREE, "grpc": FREE, "admin": None}
     async with serving(configured()) as harness:
         change = await harness.running.prepare(configured(listeners=listeners, limits={"rank": 3}))
@@ -210,7 +210,7 @@ def listening_at(host: str, ports: Mapping[str, int], **more: Any) -> Config:
     return configured(listeners={"http": None, "grpc": None, "admin": None, **listeners}, **more)
 
 
-async def test_a_listener_gives_way_to_one_that_overlaps_it() -> None:
+async def test_a_listener_is_replaced_by_an_overlapping_one() -> None:
     """A dropped change has no effect, and no other process can bind the ports."""
     names = ("http", "grpc", "admin")
     ports = dict(zip(names, free_ports(3), strict=True))
@@ -233,7 +233,7 @@ async def test_a_listener_gives_way_to_one_that_overlaps_it() -> None:
             await new.close()
 
 
-async def test_what_is_shared_follows_the_configuration_that_serves() -> None:
+async def test_shared_settings_follow_the_active_configuration() -> None:
     """A prepared configuration does not count."""
     access = {"rules": ({"who": ("*",)},)}
     routes = ({"model": "id*", "backend": "one"},)
@@ -249,7 +249,7 @@ async def test_what_is_shared_follows_the_configuration_that_serves() -> None:
         assert authorizer.route_label("identity", "", {}) == "id*"
 
 
-async def test_memory_is_kept_as_the_limits_that_serve_say() -> None:
+async def test_buffer_memory_follows_the_active_limits() -> None:
     async with serving(configured(limits={"in_flight_bytes": "90MiB", "body": "9MiB"})) as harness:
         assert POOL.max_unused_bytes == 90 * MIB
         change = await harness.running.prepare(configured())
@@ -271,7 +271,7 @@ async def test_a_build_that_fails_half_way_leaves_no_thread(
         assert not [each for each in threading.enumerate() if "access-log" in each.name]
 
 
-async def test_an_address_that_is_taken_leaves_nothing_behind() -> None:
+async def test_a_taken_address_leaves_no_state() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         listeners = {"http": FREE, "grpc": {"address": address}, "admin": None}
@@ -283,7 +283,7 @@ async def test_an_address_that_is_taken_leaves_nothing_behind() -> None:
             assert [each.closed for each in harness.made] == [0, 0, 1, 1]
 
 
-async def test_nothing_is_taken_by_who_stops() -> None:
+async def test_a_stopping_gateway_applies_no_change() -> None:
     async with serving(configured()) as harness:
         change = await harness.running.prepare(with_timeout("9s"))
         stopping = asyncio.create_task(harness.running.stop(0))
@@ -323,7 +323,7 @@ async def test_the_log_may_be_switched_on_and_off() -> None:
         await until(lambda: not log._writer.is_alive())
 
 
-async def test_an_open_stream_goes_on_as_it_began() -> None:
+async def test_an_open_stream_keeps_its_configuration() -> None:
     """Even if its model has no route any more."""
     async with serving(configured()) as harness:
         connection = harness.connection()
@@ -342,7 +342,7 @@ async def test_an_open_stream_goes_on_as_it_began() -> None:
 
 
 @pytest.mark.parametrize("engine", ["own", "compat"])
-async def test_a_stream_on_a_listener_that_goes_ends_in_good_order(engine: str) -> None:
+async def test_streams_on_a_removed_listener_end_cleanly(engine: str) -> None:
     listeners = {"http": FREE, "grpc": FREE, "admin": None}
     async with serving(configured(engine=engine, listeners=listeners)) as harness:
         address = harness.running.listeners["grpc"].address
@@ -359,7 +359,7 @@ async def test_a_stream_on_a_listener_that_goes_ends_in_good_order(engine: str) 
 
 
 @pytest.mark.parametrize("engine", ["own", "compat"])
-async def test_who_watches_health_keeps_no_old_configuration(engine: str) -> None:
+async def test_health_watches_hold_no_old_configuration(engine: str) -> None:
     """Clients do this for as long as they are connected."""
     listeners = {"http": FREE, "grpc": FREE, "admin": None}
     async with serving(configured(engine=engine, listeners=listeners)) as harness:

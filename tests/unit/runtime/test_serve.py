@@ -40,7 +40,9 @@ async def starts(service: Any, stops: asyncio.Queue[signal.Signals]) -> bool:
         return await serve._start_unless_stopped(service, stops)
 
 
-async def test_a_signal_ends_it_before_it_serves(stops: asyncio.Queue[signal.Signals]) -> None:
+async def test_a_signal_during_startup_ends_the_process(
+    stops: asyncio.Queue[signal.Signals],
+) -> None:
     service = Service()
     stops.put_nowait(signal.SIGTERM)
     assert not await starts(service, stops)
@@ -48,7 +50,7 @@ async def test_a_signal_ends_it_before_it_serves(stops: asyncio.Queue[signal.Sig
 
 
 @pytest.mark.parametrize("before", [True, False])
-async def test_a_signal_that_comes_as_it_serves_is_for_the_drain(
+async def test_a_signal_after_startup_starts_the_drain(
     before: bool, stops: asyncio.Queue[signal.Signals]
 ) -> None:
     service = Service()
@@ -63,7 +65,7 @@ async def test_a_signal_that_comes_as_it_serves_is_for_the_drain(
     assert stops.empty()
 
 
-async def test_what_start_raises_is_raised(stops: asyncio.Queue[signal.Signals]) -> None:
+async def test_startup_errors_are_raised(stops: asyncio.Queue[signal.Signals]) -> None:
     class Taken(Service):
         async def start(self) -> None:
             raise OSError("address already in use")

@@ -52,7 +52,7 @@ NEEDLESS = {
 }
 
 
-def test_what_serves_nobody_is_not_loaded(tmp_path: Path) -> None:
+def test_unused_modules_are_not_loaded(tmp_path: Path) -> None:
     file = tmp_path / "routes.yaml"
     file.write_text(CONFIG)
     argv = [sys.executable, "-c", START, str(file)]

@@ -51,7 +51,7 @@ async def test_files_are_checked_without_a_notification(
         await ended(task)
 
 
-async def test_a_system_without_watches_left(
+async def test_a_system_without_free_watches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def none_left(*_: Any, **__: Any) -> Any:
@@ -68,7 +68,9 @@ async def test_a_system_without_watches_left(
     assert "every 0.01 s instead: OS file watch limit reached" in caplog.text
 
 
-async def test_it_is_switched_on_and_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_watching_is_switched_on_and_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_POLL_SECONDS", 0.02)
     looks = Looks()
     quiet: list[float | None] = [None]
@@ -103,7 +105,7 @@ def test_the_folders_on_the_way_through_links(tmp_path: Path) -> None:
     assert _directories([tmp_path / "no/such"]) == {}
 
 
-async def test_a_log_beside_the_watched_file_does_not_feed_itself(
+async def test_a_log_in_the_watched_folder_causes_no_loop(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)  # in infergate's log format

@@ -24,7 +24,7 @@ def colourful(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
 
 
-def test_elsewhere_than_on_a_terminal_it_is_aligned_text() -> None:
+def test_output_without_a_terminal_is_aligned_text() -> None:
     out = io.StringIO()
     print_tables([TABLE, TABLE], out)
     one = "routes\n  MODEL         REQUESTS\n  [red]bert[/]         7\n  a                 1200\n"
@@ -32,7 +32,7 @@ def test_elsewhere_than_on_a_terminal_it_is_aligned_text() -> None:
     assert plain_text(TABLE) == one
 
 
-def test_on_a_terminal_it_is_drawn_and_names_are_no_markup() -> None:
+def test_output_on_a_terminal_escapes_markup() -> None:
     out = Terminal()
     print_tables([TABLE], out)
     assert "\x1b[" in out.getvalue()
@@ -40,9 +40,7 @@ def test_on_a_terminal_it_is_drawn_and_names_are_no_markup() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", ""), ("TERM", "dumb")])
-def test_who_wants_no_colours_gets_none(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str
-) -> None:
+def test_colours_can_be_disabled(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     assert not is_terminal(Terminal())
     out = Terminal()
@@ -60,7 +58,7 @@ def test_progress_is_for_terminals() -> None:
     assert "work" in seen.getvalue()
 
 
-def test_who_serves_and_is_not_looked_at_has_no_library_for_terminals() -> None:
+def test_serving_does_not_load_the_terminal_library() -> None:
     code = (
         "import sys, infergate.cli, infergate.runtime.serve, infergate.terminal, io\n"
         "from infergate.terminal import Table, print_tables, Progress\n"

@@ -23,12 +23,12 @@ from infergate.testing.strategies import infer_requests, infer_responses
 
 
 @given(infer_requests())
-def test_requests_come_back(request: InferRequest) -> None:
+def test_requests_round_trip(request: InferRequest) -> None:
     assert from_json(json.loads(json.dumps(to_json(request)))) == request
 
 
 @given(infer_responses())
-def test_responses_come_back(response: InferResponse) -> None:
+def test_responses_round_trip(response: InferResponse) -> None:
     assert from_json(json.loads(json.dumps(to_json(response)))) == response
 
 
@@ -42,7 +42,7 @@ def test_responses_come_back(response: InferResponse) -> None:
         ModelMetadata("m", inputs=(TensorMetadata("X", "FP32", (-1,), {"k": [1]}),)),
     ],
 )
-def test_every_other_value_comes_back(value: object) -> None:
+def test_every_other_value_round_trips(value: object) -> None:
     assert from_json(to_json(value)) == value  # type: ignore[arg-type]
 
 
@@ -55,7 +55,7 @@ def test_the_form_leaves_defaults_out_and_spells_data_in_hex() -> None:
     }
 
 
-def test_sameness_is_finer_than_equality_and_takes_any_buffer() -> None:
+def test_comparison_is_stricter_than_equality() -> None:
     def request(value: object, data: bytes | memoryview = b"\1") -> InferRequest:
         tensor = Tensor("X", Datatype.INT8, (1,), data)
         return InferRequest("m", parameters={"k": value}, inputs=(tensor,))

@@ -144,7 +144,7 @@ def test_a_body_that_differs_fails(write: Write) -> None:
         check_vector(CODEC, vector)
 
 
-def test_a_codec_that_cares_how_the_body_is_split_fails(write: Write) -> None:
+def test_a_codec_that_depends_on_body_splits_fails(write: Write) -> None:
     case = {**REQUEST, "canonical": {**READY, "model": "mm"}}
     (vector,) = load(write(case, GOOD + b"m"))
     check_vector(CODEC, vector)
@@ -153,7 +153,7 @@ def test_a_codec_that_cares_how_the_body_is_split_fails(write: Write) -> None:
         check_vector(first_part_only, vector)
 
 
-def test_an_error_cannot_go_both_ways(write: Write) -> None:
+def test_an_error_has_one_direction(write: Write) -> None:
     case = {**REQUEST, "error": {"kind": "BAD_REQUEST", "mentions": []}, "both_ways": True}
     del case["canonical"]
     (vector,) = load(write(case, GOOD[:-1]))
@@ -198,12 +198,12 @@ def test_rpc_files(write: Write) -> None:
     assert vector.wire == RpcRequest("/p.S/M", (b"\x00\r\n\r\n",), {"k": "v, w"})
 
 
-def test_rpc_answers(write: Write) -> None:
+def test_rpc_responses(write: Write) -> None:
     case = {**RESPONSE, "asks": READY}
     (vector,) = load(write(case, "code 5 größe: no\r\n\r\n".encode(), "wire.rpc"))
     assert vector.wire == RpcResponse((), 5, "größe: no", {})
 
 
-def test_rpc_answers_begin_with_a_code(write: Write) -> None:
+def test_rpc_responses_begin_with_a_code(write: Write) -> None:
     with pytest.raises(ValueError, match="code N details"):
         load(write({**RESPONSE, "asks": READY}, b"5\r\n\r\n", "wire.rpc"))

@@ -89,7 +89,7 @@ async def test_connections_spread_evenly(workers: list[Worker]) -> None:
     await closed(writers)
 
 
-async def test_one_that_comes_later_gets_those_that_come_then(workers: list[Worker]) -> None:
+async def test_a_later_worker_gets_later_connections(workers: list[Worker]) -> None:
     workers[0].accept()
     before = await connected(workers[0], 6)
     assert len(workers[0].connections) == 6
@@ -111,7 +111,7 @@ async def test_a_hanging_handshake_delays_no_other(workers: list[Worker]) -> Non
     await closed(writers)
 
 
-async def test_one_that_is_gone_is_not_waited_for(workers: list[Worker]) -> None:
+async def test_an_exited_worker_is_ignored(workers: list[Worker]) -> None:
     workers[1].loads.report(0)
     workers[0].accept()
     workers[0].loads.mark_absent(1)
@@ -155,7 +155,7 @@ class Full:
         self.real.close()
 
 
-async def test_no_descriptor_is_left(
+async def test_no_free_descriptor(
     workers: list[Worker], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(accept_module, "_RETRY_AFTER_EXHAUSTION", 0.05)

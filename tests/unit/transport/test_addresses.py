@@ -126,7 +126,7 @@ async def test_servers_are_called_by_the_name(make: Any, serve: Server) -> None:
 
 
 @both
-async def test_one_is_let_go_and_others_stay(make: Any, serve: Server) -> None:
+async def test_one_address_is_closed_and_others_stay(make: Any, serve: Server) -> None:
     async with serve() as one, serve() as other:
         upstream = make(RPC_LIMITS)
         assert isinstance(upstream, SupportsDisconnect)

@@ -74,7 +74,7 @@ class Client:
     reject_slow_body = disconnect_soon
 
 
-def test_a_request_that_is_alone_may_always_grow() -> None:
+def test_a_single_request_may_always_grow() -> None:
     admission = Admission(Limits(in_flight_bytes=1000))
     one, two = RequestAccount(admission), RequestAccount(admission)
     one.admit(900)
@@ -92,7 +92,7 @@ def test_a_request_that_is_alone_may_always_grow() -> None:
     assert (admission.bytes, admission.requests) == (0, 0)
 
 
-def test_a_part_is_for_what_is_short() -> None:
+def test_short_requests_have_a_reserved_part() -> None:
     admission = Admission(Limits(in_flight_bytes=16 * MIB))
     admission.admit(15 * MIB - 1)
     with pytest.raises(GatewayError):
@@ -123,7 +123,7 @@ def test_detached_memory_outlasts_its_request() -> None:
     ("age", "taken", "is_cut"),
     [(0.5, 0, False), (1.5, 0, True), (3.0, 0, True), (3.0, 9, True), (3.0, 11, False)],
 )
-def test_slow_clients_are_given_up_where_memory_is_short(
+def test_slow_clients_are_disconnected_if_memory_is_short(
     monkeypatch: pytest.MonkeyPatch, age: float, taken: int, is_cut: bool
 ) -> None:
     """``taken`` in hundredths: a body that would not finish within ``idle_body_time`` is slow."""
@@ -141,7 +141,9 @@ def test_slow_clients_are_given_up_where_memory_is_short(
     assert (admission.bytes, len(admission.transfers)) == (0, 0)
 
 
-def test_the_largest_are_given_up_until_a_quarter_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_largest_are_disconnected_until_a_quarter_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     admission = Admission(Limits(in_flight_bytes=16 * MIB))
     monkeypatch.setattr(admission_module.time, "monotonic", lambda: 10.0)
     clients = [Client() for _ in range(4)]
@@ -172,7 +174,7 @@ Looks = list[tuple[float, float]]
         (0, [(1.0, 8), (5.0, 8)], True),
     ],
 )
-def test_slow_senders_are_given_up_where_memory_is_short(
+def test_slow_senders_are_disconnected_if_memory_is_short(
     monkeypatch: pytest.MonkeyPatch, length: int, looks: Looks, *, is_cut: bool
 ) -> None:
     """MiB received at each check, of ``length`` or of a body without a length. A fast start does

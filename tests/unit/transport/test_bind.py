@@ -45,7 +45,7 @@ class Given:
         self.has_gone = True
 
 
-async def test_http_on_a_socket_that_was_given(engine: Engine) -> None:
+async def test_http_on_an_inherited_socket(engine: Engine) -> None:
     given = Given(listening(LOCAL))
     where = given.made.getsockname()
     server = engine.http(LOCAL, HttpEcho(), LIMITS, Admission(LIMITS))
@@ -64,7 +64,7 @@ async def test_http_on_a_socket_that_was_given(engine: Engine) -> None:
         socket.create_connection(where)
 
 
-async def test_grpc_on_a_socket_that_was_given(engine: Engine) -> None:
+async def test_grpc_on_an_inherited_socket(engine: Engine) -> None:
     given = Given((beside if engine.name == "compat" else listening)(LOCAL))
     server = engine.server(LOCAL, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
     await server.bind(given)
@@ -76,7 +76,7 @@ async def test_grpc_on_a_socket_that_was_given(engine: Engine) -> None:
     assert given.has_gone
 
 
-async def test_an_address_is_taken_before_anybody_accepts(engine: Engine) -> None:
+async def test_an_address_is_bound_before_accepting(engine: Engine) -> None:
     server = engine.http(LOCAL, HttpEcho(), LIMITS, Admission(LIMITS))
     await server.bind()
     with pytest.raises(OSError, match="in use"):
@@ -94,7 +94,7 @@ async def test_all_addresses_of_a_name_have_one_port() -> None:
         made.close()
 
 
-async def test_processes_that_share_a_port_and_one_that_does_not() -> None:
+async def test_processes_share_a_port_only_intentionally() -> None:
     kept = await bind_sockets(LOCAL, listen=False)
     address = Address(LOCAL.host, kept.port)
 

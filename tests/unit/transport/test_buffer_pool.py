@@ -46,7 +46,7 @@ async def test_a_buffer_has_no_more_than_twice_the_requested_size() -> None:
     del buffer
 
 
-async def test_only_so_much_is_kept() -> None:
+async def test_the_kept_memory_is_bounded() -> None:
     made = BufferPool()
     buffers = [made.allocate(200 * MIB) for _ in range(5)]
     assert made.unused_bytes == 0
@@ -65,7 +65,7 @@ async def test_the_operator_may_want_less() -> None:
     assert made.unused_bytes == 50 * MIB
 
 
-def test_no_more_is_kept_than_may_be_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_memory_is_at_most_in_flight_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffer_pool.POOL, "max_unused_bytes", MAX_UNUSED_BYTES)
     for size, limit in ((100 * MIB, 100 * MIB), (2 * MAX_UNUSED_BYTES, MAX_UNUSED_BYTES)):
         buffer_pool.limit_unused_bytes(size)

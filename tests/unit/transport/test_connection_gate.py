@@ -238,7 +238,7 @@ OPENING: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("kind", OPENING)
-async def test_an_answer_that_waits_is_counted(kind: str) -> None:
+async def test_a_waiting_response_is_counted(kind: str) -> None:
     """The memory is released when the response was read, or its reader disconnects."""
     async with harness(kind) as one:
         for reads in (True, False):
@@ -305,7 +305,7 @@ NARROW = frames.PREFACE + frames.settings([(frames.INITIAL_WINDOW_SIZE, 1000)])
 
 
 @pytest.mark.parametrize(("method", "sent_bytes"), [("Large", b"x"), ("Stream", b"y" * 50_000)])
-async def test_an_answer_that_waits_for_windows(
+async def test_a_response_that_waits_for_windows(
     connect: Connect, method: str, sent_bytes: bytes
 ) -> None:
     """Even if the client answers PINGs and sends other requests."""
@@ -323,7 +323,7 @@ async def test_an_answer_that_waits_for_windows(
 
 
 @pytest.mark.parametrize(("method", "sent_bytes"), [("Large", b"x"), ("Stream", b"y" * 50_000)])
-async def test_a_slow_reader_is_given_up_while_memory_is_short(
+async def test_a_slow_reader_is_disconnected_while_memory_is_short(
     connect: Connect, method: str, sent_bytes: bytes
 ) -> None:
     """Only its stream is reset: the connection may be a proxy's."""

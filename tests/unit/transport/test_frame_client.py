@@ -66,7 +66,7 @@ async def test_over_a_unix_socket(upstream: FrameUpstream, tmp_path: Path) -> No
         assert harness.app.calls[0].peer == "unix"
 
 
-async def test_methods_other_than_post(upstream: FrameUpstream) -> None:
+async def test_only_post_is_supported(upstream: FrameUpstream) -> None:
     with raises_kind(Kind.UNSUPPORTED):
         await upstream.exchange(HttpRequest("GET", "/"), Endpoint("127.0.0.1", 1), 5)
 
@@ -95,21 +95,21 @@ async def test_a_socket_without_a_listener(
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the backend speaks HTTP, not frames"),
     ],
 )
-async def test_a_broken_answer(upstream: FrameUpstream, answer: bytes, public: str) -> None:
+async def test_a_truncated_frame(upstream: FrameUpstream, answer: bytes, public: str) -> None:
     async with fake_backend(saying(answer)) as fake:
         error = await failure(upstream, framed_endpoint(fake))
         assert (error.kind, error.public) == (Kind.BACKEND_GARBAGE, public)
         assert fake.connections == 1  # never sent a second time
 
 
-async def test_an_answer_over_the_limit(upstream: FrameUpstream) -> None:
+async def test_a_response_over_the_limit(upstream: FrameUpstream) -> None:
     async with fake_backend(saying(struct.pack("<I", 1001), stay=True)) as fake:
         error = await failure(upstream, framed_endpoint(fake))
         assert (error.kind, error.origin) == (Kind.TOO_LARGE, Origin.BACKEND)
 
 
 @pytest.mark.parametrize("body", [b"a" * 1000, b"a"])
-async def test_more_than_an_answer_ends_the_connection(
+async def test_bytes_after_a_response_end_the_connection(
     upstream: FrameUpstream, body: bytes
 ) -> None:
     async with fake_backend(saying(framed(body) + b"!", stay=True)) as fake:
@@ -119,7 +119,7 @@ async def test_more_than_an_answer_ends_the_connection(
         assert fake.connections == 2
 
 
-async def test_more_than_a_long_answer_ends_the_connection() -> None:
+async def test_bytes_after_a_long_response_end_the_connection() -> None:
     """The excess byte is detected with the response, even if the response fills its own buffer."""
     body = b"a" * 500_000
     upstream = FrameUpstream(LIMITS.__class__())
@@ -147,7 +147,7 @@ async def test_cancelling_closes_the_connection(upstream: FrameUpstream) -> None
         await asyncio.wait_for(harness.app.cancelled.wait(), 5)
 
 
-async def test_each_endpoint_as_it_wants(harness: HttpHarness) -> None:
+async def test_each_endpoint_has_its_own_address_form(harness: HttpHarness) -> None:
     upstream = HttpOrFrameUpstream(QUICK)
     async with frame_harness(LIMITS) as frames:
         for endpoint in (harness.endpoint, frames.endpoint):

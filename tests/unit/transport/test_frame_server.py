@@ -48,7 +48,7 @@ async def test_requests_in_order(harness: FrameHarness) -> None:
     assert harness.app.requests[0].path == "/"
 
 
-async def test_pipelined_requests_are_answered_in_order(harness: FrameHarness) -> None:
+async def test_pipelined_requests_get_responses_in_order(harness: FrameHarness) -> None:
     peer = await harness.connect()
     bodies = [b"%d" % i * (i % 100 + 1) for i in range(500)]
     sending = asyncio.create_task(peer.send(b"".join(map(framed, bodies))))
@@ -73,7 +73,7 @@ async def test_pipelined_requests_wait_in_the_clients_socket(harness: FrameHarne
     peer.writer.transport.abort()
 
 
-async def test_a_large_answer(harness: FrameHarness) -> None:
+async def test_a_large_response(harness: FrameHarness) -> None:
     peer = await harness.connect()
     assert await peer.ask(b"large") == LARGE
     assert await peer.ask(b"on") == b"POST on"
@@ -111,7 +111,7 @@ async def test_an_empty_frame_is_an_error_and_the_next_succeeds(harness: FrameHa
 
 
 @pytest.mark.parametrize("length", [50_000, 2**31, 2**32 - 1])
-async def test_a_body_over_the_limit_is_refused_by_its_announcement(
+async def test_a_body_over_the_limit_is_rejected_by_its_length(
     harness: FrameHarness, length: int
 ) -> None:
     peer = await harness.connect()
@@ -124,7 +124,7 @@ async def test_a_body_over_the_limit_is_refused_by_its_announcement(
 
 
 @pytest.mark.parametrize("sent", [16_380, 16_384, 20_000, 5_000_000])
-async def test_the_answer_to_a_refused_body_survives_all_that_still_comes(
+async def test_the_response_to_a_rejected_body_arrives_despite_further_bytes(
     harness: FrameHarness, sent: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     peer = await harness.connect()
@@ -135,7 +135,7 @@ async def test_the_answer_to_a_refused_body_survives_all_that_still_comes(
     assert [record.message for record in caplog.records] == []
 
 
-async def test_a_body_over_the_limit_that_is_here_is_passed_over(harness: FrameHarness) -> None:
+async def test_a_received_body_over_the_limit_is_skipped(harness: FrameHarness) -> None:
     peer = await harness.connect()
     await peer.send(framed(b"x" * 1001) + framed(b"good"))
     assert b"limit is 1000" in await peer.frame()
@@ -168,7 +168,7 @@ async def test_too_many_bytes_in_flight() -> None:
         await other.close()
 
 
-async def test_a_bug_and_a_cancellation_of_its_own(harness: FrameHarness) -> None:
+async def test_application_bugs_and_cancellations(harness: FrameHarness) -> None:
     peer = await harness.connect()
     assert await peer.ask(b"bug") == b"internal error"
     assert await peer.ask(b"selfcancel") == b"internal error"
@@ -238,7 +238,7 @@ async def test_a_client_that_does_not_read(quick: FrameHarness) -> None:
 
 @pytest.mark.parametrize("sent", [b"", b"\4\0", b"\4\0\0\0", b"\4\0\0\0ab", framed(b"wait")])
 @pytest.mark.parametrize("how", ["close", "reset", "half-close"])
-async def test_a_client_that_goes_away(harness: FrameHarness, sent: bytes, how: str) -> None:
+async def test_a_client_that_disconnects(harness: FrameHarness, sent: bytes, how: str) -> None:
     peer = await harness.connect()
     await peer.send(sent)
     if sent == framed(b"wait"):
@@ -261,7 +261,7 @@ async def test_a_client_that_goes_away(harness: FrameHarness, sent: bytes, how: 
 # ---- the end ---------------------------------------------------------------------------------
 
 
-async def test_a_drain_lets_the_request_under_way_finish() -> None:
+async def test_a_drain_completes_the_current_request() -> None:
     async with frame_harness(LIMITS) as harness:
         busy, idle, inside = [await harness.connect() for _ in range(3)]
         await idle.ask(b"hi")
@@ -294,7 +294,7 @@ async def test_a_drain_that_takes_too_long_cancels() -> None:
         assert await peer.ended()
 
 
-async def test_an_answer_that_fits_no_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_response_over_the_maximum_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infergate.transport.framed.frame_reader.MAX_LENGTH", 100)
     async with frame_harness(LIMITS) as harness:
         peer = await harness.connect()

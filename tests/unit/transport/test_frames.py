@@ -55,7 +55,7 @@ def received(stream: bytes, cuts: list[int]) -> list[bytes]:
 
 @settings(deadline=None)
 @given(st.lists(LENGTHS, max_size=6), st.lists(st.integers(1, 100_000), min_size=1, max_size=5))
-def test_frames_are_what_was_sent(lengths: list[int], cuts: list[int]) -> None:
+def test_frames_equal_the_sent_bytes(lengths: list[int], cuts: list[int]) -> None:
     bodies = [bytes((index + i) % 251 for i in range(each)) for index, each in enumerate(lengths)]
     assert received(b"".join(map(framed, bodies)), cuts) == bodies
 
@@ -88,7 +88,7 @@ def test_dropped_messages_free_their_memory() -> None:
     assert len(frames.get_buffer()) == MAX_READ_AHEAD
 
 
-def test_a_long_frame_goes_where_it_stays() -> None:
+def test_a_long_frame_is_received_in_its_final_buffer() -> None:
     frames = FrameReader()
     head = framed(b"x" * 100_000)[:10]
     frames.get_buffer()[:10] = head

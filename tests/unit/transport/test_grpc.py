@@ -50,7 +50,7 @@ async def kind_of(upstream: RpcUpstream, endpoint: Endpoint, wire: RpcRequest) -
     return caught.value.kind
 
 
-async def test_there_and_back(grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream) -> None:
+async def test_unary_round_trip(grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream) -> None:
     before = time.monotonic()
     wire = RpcRequest("/t.T/Echo", (b"a", memoryview(b"b")), {"x-a": "1", "x-b-bin": "AP8"})
     answer = await rpc_upstream.exchange(wire, grpc_harness.endpoint, 5)
@@ -78,7 +78,7 @@ async def test_without_a_deadline(grpc_harness: GrpcHarness) -> None:
 
 
 @pytest.mark.parametrize(("method", "expected"), [("Parts", b"abcd"), ("View", b"view")])
-async def test_answers_in_parts(
+async def test_responses_in_parts(
     grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream, method: str, expected: bytes
 ) -> None:
     answer = await rpc_upstream.exchange(ask(method), grpc_harness.endpoint, 5)
@@ -86,7 +86,7 @@ async def test_answers_in_parts(
 
 
 @pytest.mark.parametrize("code", [*range(1, 4), *range(5, 17)])
-async def test_every_status_of_the_server_is_an_answer(
+async def test_every_server_status_is_returned(
     grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream, code: int
 ) -> None:
     answer = await rpc_upstream.exchange(ask("Fail", b"%d" % code), grpc_harness.endpoint, 5)
@@ -94,7 +94,7 @@ async def test_every_status_of_the_server_is_an_answer(
     assert dict(answer.metadata) == {"x-why": "because", "x-raw-bin": "AP8"}
 
 
-async def test_the_servers_own_deadline_is_its_answer(
+async def test_a_server_deadline_status_is_returned(
     grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
 ) -> None:
     answer = await rpc_upstream.exchange(ask("Fail", b"4"), grpc_harness.endpoint, 5)
@@ -142,7 +142,7 @@ async def test_a_deadline_that_passes(grpc_harness: GrpcHarness, rpc_upstream: R
         await rpc_upstream.exchange(ask("Wait"), grpc_harness.endpoint, 0.1)
 
 
-async def test_fifty_at_once(grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream) -> None:
+async def test_fifty_concurrent_calls(grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream) -> None:
     answers = await asyncio.gather(
         *(
             rpc_upstream.exchange(ask("Echo", b"%d" % i), grpc_harness.endpoint, 30)
@@ -170,7 +170,7 @@ async def test_a_message_too_big_to_send(
     assert not grpc_harness.app.calls
 
 
-async def test_an_answer_too_big_to_take(engine: Engine, grpc_harness: GrpcHarness) -> None:
+async def test_a_response_over_the_size_limit(engine: Engine, grpc_harness: GrpcHarness) -> None:
     upstream = engine.upstream(dataclasses.replace(RPC_LIMITS, body=1000))
     assert await kind_of(upstream, grpc_harness.endpoint, ask("Large")) is Kind.TOO_LARGE
     await upstream.close()
@@ -196,7 +196,7 @@ async def test_overload(serve_grpc: RpcServe, rpc_upstream: RpcUpstream) -> None
     assert (await rpc_upstream.exchange(ask("Echo"), harness.endpoint, 5)).code == 0
 
 
-async def test_a_taken_port(
+async def test_a_port_in_use(
     engine: Engine, grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
 ) -> None:
     other = engine.server(grpc_harness.server.address, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
@@ -213,7 +213,7 @@ async def test_an_address_of_another_machine(engine: Engine) -> None:
     assert caught.value.errno == errno.EADDRNOTAVAIL
 
 
-async def test_an_address_that_is_free_when_it_is_checked(
+async def test_an_address_taken_after_the_check(
     unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(address: Address) -> None:
@@ -299,7 +299,7 @@ async def test_requests_of_a_stream_run_concurrently(grpc_harness: GrpcHarness) 
     assert call.headers["x-a"] == "1"
 
 
-async def test_requests_one_after_the_other(grpc_harness: GrpcHarness) -> None:
+async def test_sequential_requests(grpc_harness: GrpcHarness) -> None:
     async with talking(grpc_harness, "Turns") as stream:
         for message in (b"wait", b"b"):
             await stream.write(message)
@@ -310,7 +310,9 @@ async def test_requests_one_after_the_other(grpc_harness: GrpcHarness) -> None:
         assert await rest(stream) == [b"wait", b"wait", b"b", b"b"]
 
 
-async def test_an_answer_is_pulled_when_the_one_before_was_taken(grpc_harness: GrpcHarness) -> None:
+async def test_a_response_is_pulled_after_the_previous_one_was_sent(
+    grpc_harness: GrpcHarness,
+) -> None:
     async with talking(grpc_harness) as stream:
         size = 100_000
         await stream.write(b"x" * size + b" 1000")
@@ -353,7 +355,7 @@ async def test_a_client_that_leaves_a_conversation(grpc_harness: GrpcHarness) ->
     await until(lambda: not grpc_harness.app.serving)
 
 
-async def test_requests_of_a_stream_are_turned_away_one_by_one(serve_grpc: RpcServe) -> None:
+async def test_requests_of_a_stream_are_rejected_one_by_one(serve_grpc: RpcServe) -> None:
     harness = await serve_grpc(dataclasses.replace(RPC_LIMITS, in_flight=1))
     async with talking(harness) as stream:
         await stream.write(b"wait 1")
@@ -383,7 +385,7 @@ async def test_a_stream_is_pulled_from_the_server(
     assert len([answer async for answer in answers]) == 999
 
 
-async def test_a_stream_without_answers(
+async def test_a_stream_that_sends_no_response(
     grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
 ) -> None:
     for count in (0, 3):
@@ -443,7 +445,7 @@ async def test_a_message_of_a_status_may_end_with_a_blank(rpc_upstream: RpcUpstr
     await server.stop(0)
 
 
-async def test_metadata_before_the_first_message_comes_with_it(rpc_upstream: RpcUpstream) -> None:
+async def test_initial_metadata_arrives_with_the_first_message(rpc_upstream: RpcUpstream) -> None:
     async def serve(message: bytes, context: Any) -> None:
         await context.send_initial_metadata((("x-first", "1"),))
         for _ in range(int(message)):
@@ -489,7 +491,7 @@ async def test_a_response_is_counted(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_metadata_before_an_answer_comes_with_it(
+async def test_initial_metadata_arrives_with_a_response(
     rpc_upstream: RpcUpstream, *, fails: bool
 ) -> None:
     async def serve(message: bytes, context: Any) -> bytes:
@@ -524,7 +526,7 @@ def serve_none(serve: Any) -> Any:
     return stream
 
 
-async def test_a_streams_bad_end_is_its_last_answer(
+async def test_a_streams_error_status_ends_it(
     grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream
 ) -> None:
     answers = [
@@ -633,7 +635,7 @@ async def test_refused(rpc_upstream: RpcUpstream, unused_tcp_port: int) -> None:
     assert await kind_of(rpc_upstream, endpoint, ask("Echo")) is Kind.CONNECT
 
 
-async def test_a_backend_that_comes_back(
+async def test_a_backend_that_restarts(
     engine: Engine, rpc_upstream: RpcUpstream, unused_tcp_port: int
 ) -> None:
     endpoint = Endpoint("127.0.0.1", unused_tcp_port)
@@ -777,7 +779,7 @@ _OK = _frame(1, 5, 1, _block((b"grpc-status", b"0")))
     ],
     ids=["no message", "half a message", "no status", "compressed without encoding"],
 )
-async def test_an_answer_that_is_no_grpc(rpc_upstream: RpcUpstream, frames: bytes) -> None:
+async def test_a_response_that_is_not_grpc(rpc_upstream: RpcUpstream, frames: bytes) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(_frame(4, 0, 0))
         await reader.readuntil(b"/t.T/Echo")

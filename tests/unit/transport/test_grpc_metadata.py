@@ -26,7 +26,7 @@ def test_headers_that_are_written() -> None:
 
 
 @given(st.dictionaries(st.sampled_from(["x-bin", "y-bin"]), st.binary()))
-def test_binary_values_go_there_and_back(values: dict[str, bytes]) -> None:
+def test_binary_values_round_trip(values: dict[str, bytes]) -> None:
     text = metadata.read(values.items())
     assert dict(metadata.write(text)) == values
 

@@ -86,7 +86,7 @@ async def test_an_idle_client_may_ping(grpc_harness: GrpcHarness) -> None:
     assert len(grpc_harness.app.calls) == 2
 
 
-async def test_a_flood_of_pings_ends_its_connection(grpc_harness: GrpcHarness) -> None:
+async def test_a_ping_flood_closes_the_connection(grpc_harness: GrpcHarness) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", grpc_harness.endpoint.port)
     writer.write(_PREFACE + _SETTINGS + _PING * 10)
     async with asyncio.timeout(10):

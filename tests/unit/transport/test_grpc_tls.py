@@ -12,7 +12,7 @@ from infergate.transport.tls.server_context import ServerTlsContext
 from tls_kit import Authority, of_server, put
 
 
-def test_files_that_go_while_they_are_taken_are_taken_later(
+def test_files_deleted_during_a_read_are_loaded_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the old certificate would be used until the next connection."""

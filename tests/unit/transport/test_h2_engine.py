@@ -127,12 +127,12 @@ def is_end(received: ReceivedFrame) -> bool:
     [b"", frames.PREFACE, HELLO[:10], HELLO + frame(1, 0, 1, b"\x83"), HELLO + b"\0\0\x09\1"],
     ids=["nothing", "no settings", "half a preface", "half a block", "half a frame"],
 )  # fmt: skip
-async def test_headers_that_do_not_come(connect: Connect, received: bytes) -> None:
+async def test_headers_that_never_arrive(connect: Connect, received: bytes) -> None:
     _, peer = await connect(received=received)
     await peer.ended()
 
 
-async def test_a_message_that_does_not_come(connect: Connect) -> None:
+async def test_a_message_that_never_arrives(connect: Connect) -> None:
     harness, peer = await connect()
     peer.send(opened(1, "Echo") + frame(frames.DATA, 0, 1, b"\0\0\0\0\x64" + b"x" * 50))
     peer.send(opened(3, "Echo"))
@@ -143,7 +143,7 @@ async def test_a_message_that_does_not_come(connect: Connect) -> None:
     assert status(await peer.until(is_end))[0] == 0
 
 
-async def test_an_answer_that_is_not_taken(connect: Connect) -> None:
+async def test_an_unread_response(connect: Connect) -> None:
     _, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
     peer.send(opened(1, "Large") + message(1, b""))
     received = await peer.until(lambda received: received[0] == frames.RST_STREAM)
@@ -158,7 +158,7 @@ async def test_a_silent_client_gets_a_ping(connect: Connect) -> None:
     assert (await peer.ended())[-1][0] == frames.PING
 
 
-async def test_a_deadline_is_kept_for_the_application(connect: Connect) -> None:
+async def test_a_deadline_leaves_the_application_time_to_respond(connect: Connect) -> None:
     harness, peer = await connect(RPC_LIMITS)
     peer.send(opened(1, "Wait", ("grpc-timeout", "50m")) + message(1, b"x"))
     assert status(await peer.until(is_end)) == (headers.DEADLINE_EXCEEDED, "Deadline Exceeded")
@@ -208,7 +208,7 @@ async def test_no_call_is_admitted_beyond_the_streams_of_a_connection(connect: C
     await until(lambda: not harness.admission.requests)
 
 
-async def test_calls_that_come_before_our_settings_are_known_are_counted(connect: Connect) -> None:
+async def test_calls_before_the_settings_acknowledgement_are_counted(connect: Connect) -> None:
     """They are accepted, and their headers count while there are too many."""
     limits = dataclasses.replace(RPC_LIMITS, streams=2, in_flight_bytes=1000)
     harness, peer = await connect(limits)
@@ -238,7 +238,7 @@ async def test_compressed_calls(connect: Connect, compression: grpc.Compression)
         await stream.done_writing()
 
 
-async def test_long_compressed_messages_are_counted_while_they_are_there() -> None:
+async def test_long_compressed_messages_are_counted_while_held() -> None:
     limits = Limits(in_flight_bytes=3 * MIB)
     admission, app = Admission(limits), RpcEcho()
     server = H2Server(LOCAL, app, limits, admission)
@@ -324,7 +324,7 @@ WIRE = RpcRequest("/t.T/Echo", (b"x",))
 @pytest.mark.parametrize(
     "refusal", [frames.reset(1, 7), frames.goaway(0, 0, "")], ids=["REFUSED_STREAM", "GOAWAY"]
 )
-async def test_an_unprocessed_request_is_sent_again(refusal: bytes) -> None:
+async def test_an_unprocessed_request_is_retried(refusal: bytes) -> None:
     async def script(peer: Peer, number: int) -> None:
         received = await peer.until(is_request)
         if number == 1 and received[2] == 1:
@@ -467,7 +467,7 @@ async def test_a_request_larger_than_the_servers_windows() -> None:
     assert http2_limits.STREAM_WINDOW > 1000
 
 
-async def test_big_messages_both_ways_at_once_do_not_wait_for_each_other() -> None:
+async def test_large_messages_in_both_directions_do_not_deadlock() -> None:
     limits = Limits()
     admission = Admission(limits)
     server = H2Server(LOCAL, RpcEcho(), limits, admission)
@@ -486,7 +486,7 @@ async def test_big_messages_both_ways_at_once_do_not_wait_for_each_other() -> No
     assert (admission.requests, admission.bytes) == (0, 0)
 
 
-async def test_calls_that_are_over_are_gone_at_once() -> None:
+async def test_completed_calls_are_freed_immediately() -> None:
     """Large messages must not wait for the garbage collector, which may run late."""
     app = RpcEcho()
     server = H2Server(LOCAL, app, RPC_LIMITS, Admission(RPC_LIMITS))

@@ -51,7 +51,7 @@ def data(number: int, payload: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("method", ["Talk", "Stream"])
-async def test_a_streams_message_is_admitted_before_it_is_let_in(
+async def test_a_stream_message_is_admitted_before_it_is_received(
     connect: Connect, method: str
 ) -> None:
     """A hundred streams that each announce a long message and never end it hold only counted
@@ -66,7 +66,7 @@ async def test_a_streams_message_is_admitted_before_it_is_let_in(
     await until(lambda: not harness.admission.bytes)
 
 
-async def test_a_streams_message_that_does_not_come(connect: Connect) -> None:
+async def test_a_stream_message_that_never_arrives(connect: Connect) -> None:
     harness, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
     peer.send(opened(1, "Talk") + opened(3, "Talk") + opened(5, "Talk"))
     peer.send(data(1, b"\0" + (9 * MIB).to_bytes(4)) + data(3, b"\0\0"))
@@ -79,7 +79,7 @@ async def test_a_streams_message_that_does_not_come(connect: Connect) -> None:
     assert harness.admission.bytes == 0
 
 
-async def test_a_streams_message_that_comes_slowly_is_taken(connect: Connect) -> None:
+async def test_a_slow_stream_message_is_accepted(connect: Connect) -> None:
     _, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
     received = b"\0\0\0\x08\0" + b"hi 1" + b" " * 2044
     peer.send(opened(1, "Stream"))
@@ -89,7 +89,7 @@ async def test_a_streams_message_that_comes_slowly_is_taken(connect: Connect) ->
     assert len((await peer.until(lambda received: received[0] == frames.DATA))[3]) == 5 + 2048 + 1
 
 
-async def test_frames_that_are_cut_where_we_look_are_no_headers_that_drip(connect: Connect) -> None:
+async def test_partial_frame_heads_are_not_slow_headers(connect: Connect) -> None:
     """Small DATA at a high rate: there is always an incomplete frame head."""
     _, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
     peer.send(opened(1, "Stream"))
@@ -155,7 +155,7 @@ async def test_the_message_that_has_begun_when_the_server_ends_is_the_last(
     await stopping
 
 
-async def test_a_client_that_answers_may_wait(connect: Connect) -> None:
+async def test_a_client_that_acknowledges_pings_stays_connected(connect: Connect) -> None:
     harness, peer = await connect(dataclasses.replace(QUICK, idle_body_time=60))
     peer.send(opened(1, "Wait") + message(1, b"x"))
     for _ in range(4):
@@ -201,7 +201,7 @@ async def test_windows_that_open_later(connect: Connect) -> None:
     assert sizes == [0, 1005] * count
 
 
-async def test_a_reader_that_stalls_gives_back_what_it_holds(connect: Connect) -> None:
+async def test_a_stalled_reader_releases_its_memory(connect: Connect) -> None:
     """Maximum windows, and no reads: a hundred responses of 900 KB."""
     limits = dataclasses.replace(QUICK, keepalive_time=60, idle_body_time=0.5)
     wide = frames.PREFACE + settings([(4, 2**31 - 1)]) + frames.window_update(0, 2**30)
@@ -268,7 +268,7 @@ async def test_a_stream_that_becomes_free_is_used(monkeypatch: pytest.MonkeyPatc
         assert [each.code for each in await asyncio.gather(*exchanges)] == [0] * 5
 
 
-async def test_a_slot_that_is_not_taken_goes_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unused_slot_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_MAX_CONNECTIONS", 1)
     go = asyncio.Event()
 
@@ -323,7 +323,7 @@ async def test_a_goodbye_in_the_middle() -> None:
         assert sorted(bytes(each.message[0]) for each in answers) == [b"1", b"1", b"2", b"2"]
 
 
-async def test_a_server_that_floods_is_left() -> None:
+async def test_a_flooding_server_is_disconnected() -> None:
     async def script(peer: Peer, number: int) -> None:
         await peer.until(is_request)
         while not peer.writer.is_closing():

@@ -131,9 +131,7 @@ async def test_a_response_is_counted_before_it_is_received(engine: Engine, lengt
         await upstream.close()
 
 
-async def test_connections_are_used_again(
-    harness: HttpHarness, http_upstream: Http1Upstream
-) -> None:
+async def test_connections_are_reused(harness: HttpHarness, http_upstream: Http1Upstream) -> None:
     for _ in range(20):
         answer = await http_upstream.exchange(POST, harness.endpoint, 5)
         assert join_parts(answer.body) == b"POST hello"
@@ -273,7 +271,7 @@ async def test_reset_inside_a_body_that_ends_with_the_connection(
         (OK + OK, False),
     ],
 )
-async def test_when_a_connection_is_used_again(
+async def test_conditions_for_reusing_a_connection(
     http_upstream: Http1Upstream, answer: bytes, again: bool
 ) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -318,7 +316,7 @@ async def test_unrequested_bytes_end_the_connection(http_upstream: Http1Upstream
 
 
 @pytest.mark.parametrize("wire", [GET, POST])
-async def test_only_get_is_sent_again_when_an_idle_connection_closes(
+async def test_only_get_is_retried_when_an_idle_connection_closes(
     http_upstream: Http1Upstream, wire: HttpRequest
 ) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -338,7 +336,7 @@ async def test_only_get_is_sent_again_when_an_idle_connection_closes(
 
 @pytest.mark.parametrize("over", [0, 1])
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_answer_size(http_upstream: Http1Upstream, over: int, chunked: bool) -> None:
+async def test_response_size_limit(http_upstream: Http1Upstream, over: int, chunked: bool) -> None:
     size = QUICK.body + over
     head = b"Content-Length: %d\r\n\r\n" % size
     tail = b""
@@ -357,7 +355,7 @@ async def test_answer_size(http_upstream: Http1Upstream, over: int, chunked: boo
             assert len(join_parts(got.body)) == size
 
 
-async def test_an_answer_before_the_request_was_read(http_upstream: Http1Upstream) -> None:
+async def test_a_response_before_the_request_was_read(http_upstream: Http1Upstream) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
@@ -379,7 +377,7 @@ async def test_a_path_that_http_cannot_carry(
     assert not harness.app.requests
 
 
-async def test_close_ends_what_is_under_way(serve_http: HttpServe, engine: Engine) -> None:
+async def test_close_ends_active_exchanges(serve_http: HttpServe, engine: Engine) -> None:
     harness = await serve_http(LIMITS)
     upstream = engine.http_upstream(LIMITS)
     exchange = asyncio.ensure_future(

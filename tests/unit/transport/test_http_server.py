@@ -64,7 +64,7 @@ async def test_absolute_form(harness: HttpHarness) -> None:
     assert harness.app.requests[0].headers["host"] == "other", "RFC 9112, 3.2.2: not the Host field"
 
 
-async def test_pipelined_requests_are_answered_in_order(harness: HttpHarness) -> None:
+async def test_pipelined_requests_get_responses_in_order(harness: HttpHarness) -> None:
     peer = await harness.connect()
     count = 50
     body = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n%02d"
@@ -73,7 +73,7 @@ async def test_pipelined_requests_are_answered_in_order(harness: HttpHarness) ->
         assert (await peer.answer()).body == b"POST %02d" % i
 
 
-async def test_pipelined_behind_a_slow_one_and_more_than_is_held(harness: HttpHarness) -> None:
+async def test_pipelining_beyond_the_buffer(harness: HttpHarness) -> None:
     peer = await harness.connect()
     await peer.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
     await harness.app.entered.wait()
@@ -87,7 +87,7 @@ async def test_pipelined_behind_a_slow_one_and_more_than_is_held(harness: HttpHa
     await sending
 
 
-async def test_garbage_behind_a_good_request_is_refused_after_its_answer(
+async def test_garbage_after_a_valid_request_is_rejected_after_its_response(
     harness: HttpHarness,
 ) -> None:
     peer = await harness.connect()
@@ -98,7 +98,7 @@ async def test_garbage_behind_a_good_request_is_refused_after_its_answer(
 
 
 @pytest.mark.parametrize("step", [1, 7])
-async def test_bytes_may_come_in_any_pieces(harness: HttpHarness, step: int) -> None:
+async def test_bytes_may_arrive_in_any_pieces(harness: HttpHarness, step: int) -> None:
     peer = await harness.connect()
     wire = (
         b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -141,7 +141,7 @@ async def test_no_request_after_connection_close_is_handled(harness: HttpHarness
     assert [wire.path for wire in harness.app.requests] == ["/large"]
 
 
-async def test_connection_close_is_kept(harness: HttpHarness) -> None:
+async def test_connection_close_is_respected(harness: HttpHarness) -> None:
     peer = await harness.connect()
     await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert (await peer.answer()).headers["connection"] == "close"
@@ -164,7 +164,7 @@ async def test_an_upgrade_is_ignored_and_the_connection_closed(harness: HttpHarn
     assert await peer.ended()
 
 
-async def test_a_large_answer_to_a_slow_reader(harness: HttpHarness) -> None:
+async def test_a_large_response_to_a_slow_reader(harness: HttpHarness) -> None:
     peer = await harness.connect()
     await peer.send(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
     for _ in range(2):
@@ -195,7 +195,7 @@ async def test_a_bug_is_500_and_the_connection_lives(
     assert (await peer.answer()).status == 200
 
 
-async def test_a_header_that_would_split_the_answer_is_not_sent(harness: HttpHarness) -> None:
+async def test_response_splitting_headers_are_not_sent(harness: HttpHarness) -> None:
     peer = await harness.connect()
     await peer.send(b"GET /split HTTP/1.1\r\nHost: x\r\n\r\n")
     answer = await peer.answer()
@@ -222,7 +222,7 @@ async def test_a_client_that_leaves_before_the_application_began(harness: HttpHa
     await until(lambda: not harness.admission.requests)
 
 
-async def test_a_taken_port(engine: Engine, harness: HttpHarness) -> None:
+async def test_a_port_in_use(engine: Engine, harness: HttpHarness) -> None:
     other = engine.http(harness.server.address, HttpEcho(), LIMITS, Admission(LIMITS))
     with pytest.raises(OSError, match="in use"):
         await other.start()
@@ -261,7 +261,7 @@ async def test_stop_cancels_after_the_grace(harness: HttpHarness) -> None:
     assert await peer.ended()
 
 
-async def test_stop_abandons_what_is_half_received_or_half_sent(harness: HttpHarness) -> None:
+async def test_stop_abandons_partial_requests_and_responses(harness: HttpHarness) -> None:
     app, server = harness.app, harness.server
     head, body, slow = await harness.connect(), await harness.connect(), await harness.connect()
     await head.send(b"GET / HTTP/1.1\r\nHo")

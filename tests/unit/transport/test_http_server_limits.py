@@ -21,7 +21,7 @@ async def test_body_at_the_limit(harness: HttpHarness) -> None:
 
 
 @pytest.mark.parametrize("expect", [b"", b"Expect: 100-continue\r\n"])
-async def test_an_announced_body_over_the_limit_is_refused_before_it_comes(
+async def test_an_announced_body_over_the_limit_is_rejected_before_it_arrives(
     harness: HttpHarness, expect: bytes
 ) -> None:
     peer = await harness.connect()
@@ -38,7 +38,7 @@ async def test_an_announced_body_over_the_limit_is_refused_before_it_comes(
     assert len(harness.app.requests) == 1, "only the valid one"
 
 
-async def test_the_refusal_reaches_a_client_that_keeps_sending(serve_http: HttpServe) -> None:
+async def test_the_rejection_reaches_a_client_that_keeps_sending(serve_http: HttpServe) -> None:
     harness = await serve_http(LIMITS)
     peer = await harness.connect()
     await peer.send(HEAD + b"Content-Length: 3000000\r\n\r\n" + b"x" * 2_000_000)
@@ -129,7 +129,7 @@ async def test_bytes_that_are_not_http_are_refused(harness: HttpHarness, wire: b
         b"transfer-encoding: identity , Chunked\r\n",
     ],
 )
-async def test_a_transfer_coding_that_is_not_known(harness: HttpHarness, lines: bytes) -> None:
+async def test_an_unknown_transfer_coding(harness: HttpHarness, lines: bytes) -> None:
     """Read as plain bytes, it would be another body than the client sent (RFC 9112, 6.1)."""
     peer = await harness.connect()
     await peer.send(HEAD + lines + b"\r\n2\r\nab\r\n0\r\n\r\n")
@@ -228,7 +228,9 @@ async def test_overload(serve_http: HttpServe) -> None:
         await third.close()
 
 
-async def test_after_a_body_that_was_too_much_but_is_here(serve_http: HttpServe) -> None:
+async def test_the_connection_continues_after_a_received_oversized_body(
+    serve_http: HttpServe,
+) -> None:
     """The connection continues, since the start of the next request is known."""
     harness = await serve_http(dataclasses.replace(LIMITS, in_flight_bytes=500))
     peer = await harness.connect()

@@ -90,7 +90,7 @@ def get(path: str, version: bytes = b"1.1") -> bytes:
     return b"POST %b HTTP/%b\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi" % (path.encode(), version)
 
 
-async def test_parts_are_chunks_and_the_connection_goes_on(engine: Engine) -> None:
+async def test_parts_are_chunks_and_the_connection_stays_open(engine: Engine) -> None:
     async with serving(engine) as (harness, app):
         peer = await harness.connect()
         await peer.send(get("/2") + get("/good"))  # the second waits for the end of the first
@@ -122,7 +122,7 @@ async def test_http_1_0_ends_with_the_connection(engine: Engine) -> None:
         assert await peer.reader.read() == b"firstpart!part!"
 
 
-async def test_each_part_is_there_when_it_is_made(engine: Engine) -> None:
+async def test_each_part_is_sent_when_it_is_produced(engine: Engine) -> None:
     async with serving(engine) as (harness, app):
         peer = await harness.connect()
         await peer.send(get("/1?wait"))
@@ -157,7 +157,7 @@ async def test_a_client_that_does_not_read_is_disconnected(engine: Engine) -> No
         await until(lambda: harness.admission.requests == 0)
 
 
-async def test_a_client_that_leaves_cancels_it(engine: Engine) -> None:
+async def test_a_disconnected_client_cancels_the_stream(engine: Engine) -> None:
     async with serving(engine) as (harness, app):
         peer = await harness.connect()
         await peer.send(get("/1?wait"))
@@ -306,7 +306,7 @@ async def test_another_response_to_a_stream_is_counted(engine: Engine) -> None:
     await upstream.close()
 
 
-async def test_an_event_is_given_when_it_is_there(engine: Engine) -> None:
+async def test_an_event_is_delivered_when_complete(engine: Engine) -> None:
     more, gone = asyncio.Event(), asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -331,7 +331,7 @@ async def test_an_event_is_given_when_it_is_there(engine: Engine) -> None:
     await upstream.close()
 
 
-async def test_a_stream_is_read_no_further_than_it_is_pulled(engine: Engine) -> None:
+async def test_a_stream_is_read_only_as_it_is_pulled(engine: Engine) -> None:
     written = 0
     piece = chunk(b"data: " + b"x" * 1000 + b"\n\n")
 
@@ -378,7 +378,7 @@ async def test_a_request_that_http_cannot_carry(engine: Engine) -> None:
     await upstream.close()
 
 
-async def test_a_stream_holds_its_slot_to_its_end() -> None:
+async def test_a_stream_holds_its_slot_until_it_ends() -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(CHUNKED + chunk(b"data: a\n\n"))

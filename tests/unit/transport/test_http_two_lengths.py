@@ -90,7 +90,7 @@ async def test_only_the_first_of_a_connection(lenient: HttpHarness) -> None:
     assert await peer.ended()
 
 
-async def test_a_pipelined_one_is_refused(lenient: HttpHarness) -> None:
+async def test_a_pipelined_request_with_two_lengths_is_rejected(lenient: HttpHarness) -> None:
     peer = await lenient.connect()
     await peer.send(head(b"Content-Length: 2") + b"hi" + BOTH + CHUNKS)
     assert (await peer.answer()).body == b"POST hi"
@@ -179,7 +179,7 @@ _LINES = st.sampled_from(
 
 
 @given(st.lists(_LINES, max_size=6), st.binary(max_size=20))
-def test_only_the_one_line_is_ever_left_out(lines: list[bytes], rest: bytes) -> None:
+def test_only_content_length_is_removed(lines: list[bytes], rest: bytes) -> None:
     given_ = head(*lines) + rest
     made = drop_content_length(given_)
     if made != given_:

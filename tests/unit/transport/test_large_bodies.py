@@ -27,7 +27,7 @@ def resident() -> int:
     raise AssertionError
 
 
-async def test_a_request_that_is_only_announced(serve_http: HttpServe) -> None:
+async def test_an_announced_request_allocates_nothing(serve_http: HttpServe) -> None:
     """With huge pages, the first byte of a long body may take up to 2 MiB, but no more."""
     harness = await serve_http(LIMITS)
     before = resident()
@@ -45,7 +45,7 @@ async def test_a_request_that_is_only_announced(serve_http: HttpServe) -> None:
     await until(lambda: not harness.admission.bytes)
 
 
-async def test_a_frame_that_is_only_announced() -> None:
+async def test_an_announced_frame_allocates_nothing() -> None:
     async with frame_harness(LIMITS) as harness:
         before = resident()
         peers = [await harness.connect() for _ in range(8)]
@@ -58,7 +58,7 @@ async def test_a_frame_that_is_only_announced() -> None:
         await until(lambda: not harness.admission.bytes)
 
 
-async def test_an_answer_that_is_only_announced(engine: Engine) -> None:
+async def test_an_announced_response_allocates_nothing(engine: Engine) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\nx" % (64 * MIB))
@@ -83,7 +83,7 @@ async def test_an_answer_that_is_only_announced(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("behind", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"])
-async def test_a_long_answer(engine: Engine, behind: bytes) -> None:
+async def test_a_long_response(engine: Engine, behind: bytes) -> None:
     """Bytes after a response are never taken for the response to the next request."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -104,7 +104,7 @@ async def test_a_long_answer(engine: Engine, behind: bytes) -> None:
     await upstream.close()
 
 
-async def test_a_connection_that_is_idle_holds_no_answer() -> None:
+async def test_an_idle_connection_holds_no_response() -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(LARGE) + LARGE)
@@ -123,7 +123,7 @@ async def test_a_connection_that_is_idle_holds_no_answer() -> None:
     await upstream.close()
 
 
-async def test_an_answer_that_breaks_off(engine: Engine) -> None:
+async def test_a_truncated_response(engine: Engine) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(LARGE) + LARGE[:-1])

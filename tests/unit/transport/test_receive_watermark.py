@@ -60,7 +60,9 @@ async def test_the_loop_is_woken_less_often(
 
 
 @pytest.mark.parametrize("length", [256 * KIB, 400_001, MIB, 2 * MIB - 1])
-async def test_the_end_of_a_body_is_reported_at_once(serve_http: HttpServe, length: int) -> None:
+async def test_the_end_of_a_body_is_reported_immediately(
+    serve_http: HttpServe, length: int
+) -> None:
     harness = await serve_http(LIMITS)
     peer = await harness.connect()
     for rest in (1, 100, 20_000):
@@ -70,7 +72,7 @@ async def test_the_end_of_a_body_is_reported_at_once(serve_http: HttpServe, leng
         await answered(peer, BODY[:length])
 
 
-async def test_short_requests_behind_a_long_body_are_heard(serve_http: HttpServe) -> None:
+async def test_short_requests_after_a_long_body_are_received(serve_http: HttpServe) -> None:
     harness = await serve_http(LIMITS)
     peer = await harness.connect()
     await peer.send(head())
@@ -110,7 +112,7 @@ async def test_a_client_that_stops_is_called_late(serve_http: HttpServe) -> None
     assert await peer.ended()
 
 
-async def test_a_client_that_goes_away_is_missed_at_once(serve_http: HttpServe) -> None:
+async def test_a_disconnect_is_noticed_immediately(serve_http: HttpServe) -> None:
     harness = await serve_http(LIMITS)
     peer = await harness.connect()
     await peer.send(head())
@@ -120,7 +122,7 @@ async def test_a_client_that_goes_away_is_missed_at_once(serve_http: HttpServe) 
     await until(lambda: not harness.admission.bytes)
 
 
-async def test_a_long_request_that_is_refused_leaves_the_connection_in_order(
+async def test_a_rejected_long_request_keeps_the_connection_usable(
     serve_http: HttpServe,
 ) -> None:
     harness = await serve_http(dataclasses.replace(LIMITS, in_flight=1))
@@ -135,7 +137,7 @@ async def test_a_long_request_that_is_refused_leaves_the_connection_in_order(
     assert (await holding.answer()).status == 200
 
 
-async def test_sockets_that_do_not_know_it_are_left_alone() -> None:
+async def test_sockets_without_the_option_are_left_unchanged() -> None:
     class Transport(asyncio.Transport):
         def __init__(self, **attributes: object) -> None:
             super().__init__(attributes)

@@ -91,7 +91,7 @@ async def test_a_chunked_body_of_http_1_0(harness: HttpHarness) -> None:
     await refuses(harness, b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKS)
 
 
-async def test_http_2_is_answered_with_the_supported_version(harness: HttpHarness) -> None:
+async def test_http_2_gets_the_supported_version(harness: HttpHarness) -> None:
     peer = await harness.connect()
     await peer.send(b"GET / HTTP/2.0\r\nHost: x\r\n\r\n")
     assert (await peer.answer()).status == 505

@@ -48,7 +48,7 @@ def made() -> tuple[Any, Timer, list[float]]:
     return loop, Timer(loop, lambda: rung.append(loop.now)), rung
 
 
-def test_it_rings_when_its_time_has_come() -> None:
+def test_the_timer_fires_when_due() -> None:
     loop, timer, rung = made()
     timer.set(1.0)
     timer.set(2.0)
@@ -78,7 +78,7 @@ def test_an_idle_connection_times_out_one_loop_turn_later() -> None:
     assert rung == [9.0]
 
 
-def test_it_does_not_ring_once_it_is_stopped_or_closed() -> None:
+def test_the_timer_does_not_fire_after_stop_or_close() -> None:
     loop, timer, rung = made()
     timer.set(1.0)
     timer.stop()

@@ -146,7 +146,7 @@ async def test_a_trusted_server(serve: Serve, client: Client, trust: Trust, host
 
 
 @TRANSPORTS
-async def test_an_address_is_trusted_by_its_name(
+async def test_an_address_is_verified_by_its_name(
     serve: Serve, client: Client, trust: Trust
 ) -> None:
     """The certificates are for 127.0.0.1 and localhost only."""

@@ -131,7 +131,7 @@ async def test_a_process_that_bound_but_does_not_listen_keeps_its_file(path: Pat
     assert list(path.parent.iterdir()) == []
 
 
-async def test_a_dead_process_that_had_bound_is_replaced(path: Path) -> None:
+async def test_the_file_of_a_dead_process_is_replaced(path: Path) -> None:
     """The lock ended with its process, though the file exists."""
     code = (
         "import os, sys; from infergate.transport.net.unix_socket import SocketFile;"
@@ -170,7 +170,7 @@ def test_a_lock_on_a_deleted_file_does_not_count(
     file.remove()
 
 
-async def test_many_processes_that_start_together(path: Path) -> None:
+async def test_many_processes_start_concurrently(path: Path) -> None:
     """One of them owns the path and can be reached there."""
     servers = [server_at(path) for _ in range(20)]
     outcomes = await asyncio.gather(*(each.start() for each in servers), return_exceptions=True)
@@ -185,7 +185,7 @@ async def test_many_processes_that_start_together(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
-async def test_a_file_that_is_no_socket_is_left_alone(path: Path, kind: str) -> None:
+async def test_a_file_that_is_not_a_socket_is_left_unchanged(path: Path, kind: str) -> None:
     if kind == "file":
         path.write_text("precious")
     else:

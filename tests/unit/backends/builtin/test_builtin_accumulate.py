@@ -53,13 +53,13 @@ async def test_sums_each_sequence_by_itself(backend: BuiltinBackend) -> None:
     assert await total(backend, request_message(3, 5, end=True)) == 6
 
 
-async def test_an_ended_sequence_is_gone(backend: BuiltinBackend, model: Accumulate) -> None:
+async def test_an_ended_sequence_is_removed(backend: BuiltinBackend, model: Accumulate) -> None:
     assert await total(backend, request_message(7, 1, start=True, end=True)) == 7
     assert not model._sequences
     assert "must specify the START flag" in await refusal(backend, request_message(1, 1))
 
 
-async def test_a_start_begins_anew(backend: BuiltinBackend) -> None:
+async def test_a_start_resets_the_sequence(backend: BuiltinBackend) -> None:
     await ask(backend, request_message(7, 1, start=True))
     assert await total(backend, request_message(2, 1, start=True)) == 2
 
@@ -70,7 +70,7 @@ async def test_wraps_like_c(backend: BuiltinBackend) -> None:
 
 
 @pytest.mark.parametrize("sequence", [1, 2**64 - 1, "a", "ü" * 128])
-async def test_ids_taken(backend: BuiltinBackend, sequence: Any) -> None:
+async def test_accepted_ids(backend: BuiltinBackend, sequence: Any) -> None:
     assert await total(backend, request_message(4, sequence, start=True)) == 4
     assert await total(backend, request_message(4, sequence)) == 8
 
@@ -130,7 +130,7 @@ async def test_a_refused_request_does_not_change_the_sum(backend: BuiltinBackend
     assert await total(backend, request_message(1, 1)) == 2
 
 
-async def test_only_so_many_sequences_live(
+async def test_the_number_of_sequences_is_bounded(
     backend: BuiltinBackend, model: Accumulate, clock: Clock
 ) -> None:
     for sequence in range(1, MAX_SEQUENCES + 1):

@@ -46,7 +46,7 @@ def test_simple_string_does_the_same_in_decimal(
 
 
 @pytest.mark.parametrize("element", [b"+5", b"-0", b"0005", b"0" * 5000 + b"7"])
-async def test_decimal_spellings_taken(backend: BuiltinBackend, element: bytes) -> None:
+async def test_accepted_decimal_spellings(backend: BuiltinBackend, element: bytes) -> None:
     left = strings("INPUT0", [[element] * 16])
     right = strings("INPUT1", [[b"0"] * 16])
     answer = await ask(backend, InferRequest("simple_string", inputs=(left, right)))
@@ -72,7 +72,7 @@ async def test_decimal_spellings_taken(backend: BuiltinBackend, element: bytes) 
         b"9" * 5000,
     ],
 )
-async def test_what_is_no_number_is_named(backend: BuiltinBackend, element: bytes) -> None:
+async def test_non_numeric_strings_are_reported(backend: BuiltinBackend, element: bytes) -> None:
     left = strings("INPUT0", [[b"1"] * 16])
     right = strings("INPUT1", [[b"1"] * 3 + [element] + [b"1"] * 12])
     error = await refusal(backend, InferRequest("simple_string", inputs=(left, right)))

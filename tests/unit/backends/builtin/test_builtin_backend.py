@@ -112,7 +112,7 @@ async def test_unknown_model_and_version(backend: BuiltinBackend, kind: type) ->
         assert error == f"unknown version '{version}' of model 'simple'"
 
 
-async def test_there_is_no_configuration_to_tell(backend: BuiltinBackend) -> None:
+async def test_embedded_models_report_no_configuration(backend: BuiltinBackend) -> None:
     error = await refusal(backend, ModelConfigRequest("simple"), Kind.UNSUPPORTED)
     assert "model_config" in error
 
@@ -196,7 +196,7 @@ async def test_rejections_come_from_the_backend(backend: BuiltinBackend) -> None
     assert caught.value.origin is Origin.BACKEND
 
 
-async def test_answer_bears_model_version_and_id(backend: BuiltinBackend) -> None:
+async def test_responses_have_model_version_and_id(backend: BuiltinBackend) -> None:
     answer = await ask(backend, InferRequest("simple", id="seven", inputs=GOOD))
     assert (answer.model, answer.version, answer.id) == ("simple", "1", "seven")
 
@@ -232,7 +232,7 @@ async def test_classification_of_text_is_refused(backend: BuiltinBackend) -> Non
     assert "output 'OUTPUT0'" in await refusal(backend, request)
 
 
-async def test_a_stream_over_a_unary_model_gives_its_one_answer(backend: BuiltinBackend) -> None:
+async def test_a_stream_of_a_unary_model_has_one_response(backend: BuiltinBackend) -> None:
     request = InferRequest("simple", id="x", inputs=GOOD)
     answers = [answer async for answer in backend.stream(request, CALL)]
     assert answers == [replace(await ask(backend, request), is_last=True)]
@@ -250,7 +250,7 @@ async def test_streams_refuse_like_unary_calls(backend: BuiltinBackend) -> None:
 
 @pytest.mark.parametrize("route", [None, 1e-9, 30.0])
 @pytest.mark.parametrize("own", [1e-9, 30.0])
-async def test_a_late_answer_is_none(own: float, route: float | None) -> None:
+async def test_a_late_response_is_a_timeout(own: float, route: float | None) -> None:
     """A route's timeout replaces the backend's."""
     backend = BuiltinBackend("demo", timeout=own)
     request = InferRequest("simple", inputs=GOOD)
@@ -263,7 +263,7 @@ async def test_a_late_answer_is_none(own: float, route: float | None) -> None:
     assert caught.value.kind is Kind.TIMEOUT
 
 
-async def test_serves_the_models_it_is_given() -> None:
+async def test_only_configured_models_are_served() -> None:
     models: tuple[Model, ...] = tuple(
         m for m in BuiltinBackend("all")._models.values() if m.metadata.name == "identity"
     )
@@ -273,7 +273,7 @@ async def test_serves_the_models_it_is_given() -> None:
     await backend.close()
 
 
-async def test_an_empty_batch_is_answered(backend: BuiltinBackend) -> None:
+async def test_an_empty_batch_gets_a_response(backend: BuiltinBackend) -> None:
     empty = tensor_from_array("INPUT0", Datatype.INT32, np.zeros((0, 16)))
     other = tensor_from_array("INPUT1", Datatype.INT32, np.zeros((0, 16)))
     answer = await ask(backend, InferRequest("simple", inputs=(empty, other)))

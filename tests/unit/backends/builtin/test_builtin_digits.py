@@ -11,7 +11,7 @@ from infergate.core.messages import InferRequest
 HELD_OUT = Path(__file__).parents[3] / "data" / "digits_heldout.npz"
 
 
-async def test_reads_images_it_never_saw(backend: BuiltinBackend) -> None:
+async def test_unseen_images_are_classified(backend: BuiltinBackend) -> None:
     with np.load(HELD_OUT, allow_pickle=False) as held_out:
         images, labels = held_out["images"], held_out["labels"]
     assert images.shape == (40, 8, 8)
@@ -23,7 +23,7 @@ async def test_reads_images_it_never_saw(backend: BuiltinBackend) -> None:
     np.testing.assert_allclose(scores.numpy().sum(axis=1), 1, rtol=1e-5)
 
 
-async def test_reads_the_image_of_its_documentation(backend: BuiltinBackend) -> None:
+async def test_the_documented_image_is_classified(backend: BuiltinBackend) -> None:
     rows = re.findall(r"^ +((?:\d+ +){7}\d+)$", digits.__doc__ or "", re.MULTILINE)
     image = [[int(pixel) for pixel in row.split()] for row in rows]
     assert len(image) == 8
@@ -40,7 +40,7 @@ async def test_reads_the_image_of_its_documentation(backend: BuiltinBackend) -> 
 
 
 @pytest.mark.parametrize("pixel", [np.nan, np.inf, -np.inf, 3e38, -3e38])
-async def test_no_pixel_warns_or_spoils_its_neighbours(
+async def test_extreme_pixels_cause_no_warning_and_affect_no_other_image(
     backend: BuiltinBackend, pixel: float
 ) -> None:
     plain = np.zeros((1, 8, 8))

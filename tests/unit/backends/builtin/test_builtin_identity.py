@@ -52,7 +52,7 @@ async def test_other_input_names_are_refused(backend: BuiltinBackend, name: str)
     assert f"unexpected inference input '{name}' for model 'identity'" in error
 
 
-async def test_what_else_is_refused(backend: BuiltinBackend) -> None:
+async def test_other_rejected_requests(backend: BuiltinBackend) -> None:
     one = fp32("INPUT0", [1.0])
     assert "got 0 inputs" in await refusal(backend, InferRequest("identity"))
     assert "already exists" in await refusal(backend, InferRequest("identity", inputs=(one, one)))

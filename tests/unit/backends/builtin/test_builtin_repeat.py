@@ -31,7 +31,7 @@ class Naps:
         self.take_requests.append(seconds)
 
 
-async def test_one_response_an_element_after_its_delay() -> None:
+async def test_one_response_per_element_after_its_delay() -> None:
     naps = Naps()
     backend = BuiltinBackend("demo", [Repeat(naps)])
     got = []
@@ -78,7 +78,7 @@ async def test_the_deadline_ends_a_stream(backend: BuiltinBackend) -> None:
 
 
 @pytest.mark.parametrize(("own", "route"), [(0.05, None), (3600.0, 0.05)])
-async def test_an_answer_that_takes_too_long(own: float, route: float | None) -> None:
+async def test_a_response_after_the_timeout(own: float, route: float | None) -> None:
     backend = BuiltinBackend("demo", timeout=own)
     context = RequestContext("test", policy=RoutePolicy(route))
     stream = backend.stream(request_message([1], [4_000_000_000]), context)

@@ -127,7 +127,7 @@ def test_an_inference() -> None:
     assert refused(built, lacking, about).kind is Kind.UNSUPPORTED
 
 
-def test_every_other_question_is_one_for_metadata() -> None:
+def test_all_other_requests_become_metadata_requests() -> None:
     for operation in (
         ServerLiveRequest(),
         ServerReadyRequest(),
@@ -196,7 +196,7 @@ def test_outputs_are_named(
     ("requested", "about"),
     [((), model(("a",))), (("a",), model(("a",))), ((), model(("x", "y"), ("x", "y")))],
 )
-def test_an_answer_without_any_output(requested: tuple[str, ...], about: ModelMetadata) -> None:
+def test_a_response_without_any_output(requested: tuple[str, ...], about: ModelMetadata) -> None:
     error = refused(named, inference(*requested), about, 0)
     assert (error.kind, error.origin) == (Kind.BACKEND_GARBAGE, Origin.BACKEND)
     assert error.public == "the backend's response has no outputs"
@@ -224,14 +224,14 @@ def test_outputs_that_cannot_be_named() -> None:
         (response([(1, [-1], b"")]), "tensor 'a'"),
     ],
 )
-def test_answers_that_cannot_be_read(body: bytes, expected: str) -> None:
+def test_unreadable_responses(body: bytes, expected: str) -> None:
     error = refused(read, ok(body), inference(), model(("a",)))
     assert error.kind is Kind.BACKEND_GARBAGE
     assert error.origin is Origin.BACKEND
     assert expected in error.public
 
 
-def test_an_answer_of_too_many_strings() -> None:
+def test_a_response_with_too_many_strings() -> None:
     error = refused(read, ok(response([(12, [2**40], [])])), inference(), model(("a",)))
     assert error.kind is Kind.TOO_LARGE
     assert error.origin is Origin.BACKEND
@@ -272,7 +272,7 @@ def test_long_errors_are_not_read_whole() -> None:
     tracemalloc.stop()
 
 
-def test_unreadable_errors_beside_outputs_are_ignored() -> None:
+def test_unreadable_errors_next_to_outputs_are_ignored() -> None:
     wrong = response([(1, [1], b"1")], [(400, b"\xff")])
     found = read(ok(wrong), inference(), model(("a",)))
     assert isinstance(found, InferResponse)
@@ -310,7 +310,7 @@ def test_errors_by_status(status: int, body: bytes, kind: Kind, public: str) -> 
 
 
 @pytest.mark.parametrize("after", ["", "soon", "-1", "1" * 10])
-def test_when_to_come_again_is_in_seconds(after: str) -> None:
+def test_retry_after_is_in_seconds(after: str) -> None:
     wire = HttpResponse(503, {"retry-after": after})
     assert refused(read, wire, inference(), model(("a",))).retry_after is None
 
@@ -355,7 +355,7 @@ def test_metadata() -> None:
     assert read(ok(body), ServerMetadataRequest()) == ServerMetadata("gpt", "1.2")
 
 
-def test_metadata_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_of_many_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata_module, "MAX_TENSORS", 3)
     error = refused(read, ok(metadata([(b"x", 1)] * 4)), ModelMetadataRequest("m"))
     assert error.kind is Kind.BACKEND_GARBAGE
@@ -422,7 +422,7 @@ def as_json(fields: Any) -> HttpResponse:
         {"Outputs": "x"},
     ],
 )
-def test_json_that_is_no_metadata(fields: Any) -> None:
+def test_json_that_is_not_metadata(fields: Any) -> None:
     error = refused(read, as_json(fields), ModelMetadataRequest("m"))
     assert error.kind is Kind.BACKEND_GARBAGE
     assert "metadata" in error.public

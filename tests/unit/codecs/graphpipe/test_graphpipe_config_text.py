@@ -80,7 +80,7 @@ def test_invalid_requests_are_refused(config: bytes, expected: str) -> None:
         assert write_config(each) == config
 
 
-def test_the_deepest_that_is_read() -> None:
+def test_the_maximum_depth() -> None:
     depth = MAX_DEPTH - 1
     config = b'{"a": ' + b"[" * depth + b"]" * depth + b"}"
     assert write_config(read(config)) == config
@@ -131,13 +131,13 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(names() | st.just(PARAMETER), JSON, max_size=3))
-def test_parameters_come_back(parameters: dict[str, Any]) -> None:
+def test_parameters_round_trip(parameters: dict[str, Any]) -> None:
     again = read(write_config(parameters))
     assert json.dumps(again) == json.dumps(parameters)
 
 
 @given(st.binary(max_size=40) | texts().map(str.encode) | JSON.map(json.dumps).map(str.encode))
-def test_a_config_comes_back(config: bytes) -> None:
+def test_a_config_round_trips(config: bytes) -> None:
     parameters = read(config)
     assert write_config(parameters) == config
     if isinstance(parameters, OpaqueParameters) and parameters.rejection:

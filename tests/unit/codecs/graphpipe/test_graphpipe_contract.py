@@ -139,7 +139,7 @@ CODEC = PLUGIN.create({"model": "m"})
 
 @settings(deadline=None)
 @given(inferences())
-def test_an_inference_comes_back(case: tuple[InferRequest, InferResponse, ModelMetadata]) -> None:
+def test_an_inference_round_trips(case: tuple[InferRequest, InferResponse, ModelMetadata]) -> None:
     request, response, model = case
     wire = CODEC.build_request(request, GENERIC, model)
     assert CODEC.summarize(wire).operation is InferRequest
@@ -154,7 +154,7 @@ def test_an_inference_comes_back(case: tuple[InferRequest, InferResponse, ModelM
 
 @settings(deadline=None)
 @given(inferences())
-def test_all_outputs_come_back(case: tuple[InferRequest, InferResponse, ModelMetadata]) -> None:
+def test_all_outputs_round_trip(case: tuple[InferRequest, InferResponse, ModelMetadata]) -> None:
     request, response, model = case
     request = replace(request, outputs=())
     model = replace(
@@ -229,7 +229,7 @@ def test_any_bytes(body: bytes) -> None:
 
 
 @pytest.mark.no_cover
-def test_every_spoilt_byte_of_some_captures_within_bounds() -> None:
+def test_every_corrupted_byte_stays_within_bounds() -> None:
     """Set each byte of some captures to four values: no other error, bounded memory."""
     some = [vector for vector in SMALL if vector.error is None][::12]
     assert len(some) > 10

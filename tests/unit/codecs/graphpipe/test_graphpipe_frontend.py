@@ -274,7 +274,7 @@ def test_outputs_are_in_the_requested_order() -> None:
     assert outputs(A, names=[b"a", b"a:0"]) == [b"a", b"a"]
 
 
-def test_answers_to_no_names_are_in_the_models_order() -> None:
+def test_default_outputs_have_the_models_order() -> None:
     assert outputs(B, A) == [b"a", b"b"]
     assert outputs(C, B, A) == [b"a", b"b", b"c"]
     assert outputs(B) == [b"b"]
@@ -397,7 +397,7 @@ def test_a_wrong_path_is_refused_by_response_too() -> None:
 @pytest.mark.parametrize(
     ("after", "header"), [(1.5, "2"), (-3.0, "0"), (math.inf, None), (None, None)]
 )
-def test_when_to_come_again(after: float | None, header: str | None) -> None:
+def test_retry_after(after: float | None, header: str | None) -> None:
     error = GatewayError(Kind.OVERLOADED, "full", retry_after=after)
     assert DEDICATED.build_error(error, post()).headers.get("retry-after") == header
 

@@ -105,7 +105,7 @@ def test_data_is_a_separate_aligned_part() -> None:
     assert found == [tensor.name for tensor in tensors]
 
 
-def test_a_tensor_that_is_there_twice_is_written_once() -> None:
+def test_a_tensor_used_twice_is_written_once() -> None:
     tensor = Tensor("x", Datatype.FP32, (2,), b"12345678")
     data = bytes(join_parts(flatbuffer_writer.write_response([tensor, tensor])))
     assert data.count(b"12345678") == 1
@@ -125,7 +125,7 @@ def test_datatypes_that_graphpipe_does_not_have(datatype: Datatype) -> None:
         assert "GraphPipe" in caught.value.public
 
 
-def test_a_message_ends_where_flatbuffers_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = Tensor("x", Datatype.UINT8, (64,), bytes(64))
     size = len(join_parts(flatbuffer_writer.write_response([tensor])))
     monkeypatch.setattr(flatbuffer_writer, "MAX_MESSAGE_BYTES", size)

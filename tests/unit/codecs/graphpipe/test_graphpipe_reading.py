@@ -154,7 +154,7 @@ def test_missing_fields_are_empty() -> None:
     assert (with_zero_offsets.uint8(REQ_TYPE), with_zero_offsets.text(MESSAGE)) == (0, "")
 
 
-def test_text_that_is_not_utf8() -> None:
+def test_invalid_utf8() -> None:
     for names in ({"input_names": [b"\xff"]}, {"output_names": [b"a", b"\xff"]}):
         error = refused(parsed, request([(1, [0], b"")], **names))
         (field,) = names
@@ -162,7 +162,7 @@ def test_text_that_is_not_utf8() -> None:
         assert "UTF-8" in error.public
 
 
-def test_strings_need_no_nul_and_may_hold_it() -> None:
+def test_strings_may_lack_or_contain_nul() -> None:
     data = request([(12, [3], [b"", b"four", b"a\0b\xff"])])
     assert b"four\0" in data
     bare = data.replace(b"four\0", b"four\xee")
@@ -199,7 +199,7 @@ def test_many_strings(strings: list[bytes], at_once: int, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("size", [3, 64, 1000])
 @pytest.mark.parametrize("wrong", ["begin", "end"])
-def test_one_string_of_many_outside_the_message(size: int, wrong: str) -> None:
+def test_one_of_many_strings_outside_the_message(size: int, wrong: str) -> None:
     strings = shared_strings(size, 1)
     corrupted = bytearray(strings)
     if wrong == "end":
@@ -214,7 +214,7 @@ def test_one_string_of_many_outside_the_message(size: int, wrong: str) -> None:
 
 
 @pytest.mark.parametrize("longest", [0, 3])
-def test_many_strings_are_read_and_written_together(longest: int) -> None:
+def test_many_strings_are_handled_without_a_loop(longest: int) -> None:
     """A Python loop over a million strings would hold the interpreter for seconds, so no function
     is called per string; only strings of different lengths are located one by one."""
     strings = [b"x" * (index % (longest + 1)) for index in range(20_000)]

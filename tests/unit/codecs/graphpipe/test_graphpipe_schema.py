@@ -46,7 +46,7 @@ def declared() -> dict[str, list[tuple[str, str]]]:
     return found
 
 
-def test_the_verifier_goes_by_the_schema() -> None:
+def test_the_verifier_follows_the_schema() -> None:
     assert declared() == SCHEMA
     (union,) = re.findall(r"union Req \{ (.*?) \}", SOURCE)
     assert dict(enumerate(union.split(", "), 1)) == UNION
@@ -63,7 +63,7 @@ TABLES = {
 }
 
 
-def test_fields_are_read_where_the_schema_has_them() -> None:
+def test_fields_are_read_as_in_the_schema() -> None:
     ours = {name for name, each in vars(fields).items() if isinstance(each, fields.TableField)}
     assert ours == {name for names in TABLES.values() for name in names}
     for table, names in TABLES.items():

@@ -267,7 +267,7 @@ def test_the_cost_of_an_inference_is_bounded(codec: Any, kind: Any, name: str) -
 
 
 @pytest.mark.parametrize("method", v2.BY_PATH.values(), ids=lambda method: method.path)
-def test_every_answer_is_counted_before_it_is_parsed(
+def test_every_response_is_counted_before_it_is_parsed(
     method: v2.Method, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("MAX_RESPONSE_FIELDS", "_MAX_REQUEST_FIELDS"):
@@ -290,7 +290,7 @@ def test_every_answer_is_counted_before_it_is_parsed(
     ],
     ids=lambda each: type(each).__name__ if not isinstance(each, type) else "",
 )
-def test_every_legacy_answer_is_counted_before_it_is_parsed(
+def test_every_legacy_response_is_counted_before_it_is_parsed(
     operation: Operation, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (grpc_backend, server_status):
@@ -317,7 +317,7 @@ def test_counted_fields_are_those_the_runtime_reads(data: bytes, limit: int) -> 
         assert "more than" in str(error) or "wire type" in str(error)  # noqa: PT017
 
 
-def test_a_message_is_as_long_as_it_may_be() -> None:
+def test_maximum_message_length() -> None:
     data = string_field(1, "m")
     assert parse(ModelInferRequest, data, 1, len(data)).model_name == "m"
     for fields, size in ((0, len(data)), (1, len(data) - 1)):

@@ -19,7 +19,7 @@ from infergate.codecs.protos.wire_scanner import (
 MAX_FIELDS = 1000
 
 
-def test_split_takes_no_copy_of_raw_contents() -> None:
+def test_split_does_not_copy_raw_contents() -> None:
     message = pb.ModelInferRequest(model_name="m", raw_input_contents=[b"a" * 300, b""])
     message.outputs.add(name="o")
     data = message.SerializeToString()
@@ -64,7 +64,7 @@ def test_a_field_of_another_wire_type_is_left_to_the_runtime() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 127, 128, 16383, 16384, 2**31 - 1])
-def test_prefix_is_what_the_runtime_writes(length: int) -> None:
+def test_prefix_equals_the_runtimes(length: int) -> None:
     out = field_prefix(7, length)
     assert out[0] == 0x3A
     assert sum((b & 0x7F) << (7 * i) for i, b in enumerate(out[1:])) == length
@@ -106,7 +106,7 @@ def test_every_wire_type_is_passed_over() -> None:
     ]
 
 
-def test_text_that_is_not_utf8() -> None:
+def test_invalid_utf8() -> None:
     with pytest.raises(MalformedMessageError, match="field 1 is not UTF-8"):
         read_strings(b"\x0a\x01\xff", frozenset({1}), MAX_FIELDS, 99)
 

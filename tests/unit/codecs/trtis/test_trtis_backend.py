@@ -118,7 +118,7 @@ def test_ids_sequences_and_the_rest() -> None:
         *((version, False) for version in ("1.11.0", "1.9.0", "", "next", "12")),
     ],
 )
-def test_servers_that_know_priority_and_timeout(version: str, *, schedules: bool) -> None:
+def test_servers_that_support_priority_and_timeout(version: str, *, schedules: bool) -> None:
     status = pb.ServerStatus(version=version)
     status.model_status["m"].version_status[1].ready_state = 1
     for plugin, wire in zip((HTTP, GRPC), status_of(status), strict=True):
@@ -190,7 +190,7 @@ def test_requests_that_contradict_the_model_are_refused(
     assert error.public.startswith(expected)
 
 
-def test_a_batch_over_the_maximum_is_left_to_the_server() -> None:
+def test_the_server_rejects_a_batch_over_the_maximum() -> None:
     assert header_of(simple(9)).startswith("batch_size: 9 ")
 
 
@@ -199,14 +199,14 @@ def test_a_model_without_inputs() -> None:
     assert header_of(InferRequest("m"), model) == 'batch_size: 1 output { name: "O" }'
 
 
-def test_a_datatype_that_the_api_has_not() -> None:
+def test_an_unsupported_datatype() -> None:
     model = replace(NOBATCH, outputs=(TensorMetadata("OUTPUT0", "BF16", (1,)),))
     error = refused(InferRequest("m", inputs=(values("INPUT0", 1),)), model)
     assert error.kind is Kind.UNSUPPORTED
     assert error.public == "output 'OUTPUT0': datatype 'BF16' does not exist in the legacy API"
 
 
-def test_a_header_over_what_servers_take_is_refused() -> None:
+def test_a_header_over_the_servers_limit_is_rejected() -> None:
     def model(length: int) -> ModelMetadata:
         return replace(NOBATCH, outputs=(TensorMetadata("o" * length, "INT32", (-1,)),))
 
@@ -318,7 +318,7 @@ def wrong(
     return errors
 
 
-def test_a_missing_trailer_and_any_order_are_taken() -> None:
+def test_a_missing_trailer_and_any_order_are_accepted() -> None:
     one, two = (
         {"name": f"OUTPUT{i}", "raw": {"dims": [16], "batch_byte_size": 64}} for i in (0, 1)
     )
@@ -419,7 +419,7 @@ def test_too_many_classes() -> None:
         GRPC.create({}).parse_response(call, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
 
 
-def test_classes_that_only_the_trailer_tells() -> None:
+def test_classes_only_in_the_trailer() -> None:
     bare, _ = answers([output()], b"")
     _, full = answers([TOP], b"")
     header = pb.InferResponse.FromString(join_parts(full.message)).meta_data
@@ -500,14 +500,14 @@ def http_error(status: int, headers: dict[str, str], body: bytes = b"") -> Gatew
         (504, Kind.TIMEOUT),
     ],
 )
-def test_an_answer_without_status(status: int, kind: Kind) -> None:
+def test_a_response_without_a_status(status: int, kind: Kind) -> None:
     error = http_error(status, {"content-type": "text/html"}, b"<h1>proxy</h1>")
     assert (error.kind, error.origin) == (kind, Origin.BACKEND)
     assert error.public == f"the backend answered HTTP {status} without NV-Status"
     assert error.detail == "<h1>proxy</h1>"
 
 
-def test_a_bare_400_is_what_servers_say_of_a_header_they_cannot_read() -> None:
+def test_a_bare_400_means_an_unreadable_header() -> None:
     error = http_error(400, {"content-type": "text/plain"})
     assert (error.kind, error.origin) == (Kind.BAD_REQUEST, Origin.BACKEND)
     assert error.public == "the legacy server cannot parse the request"
@@ -565,7 +565,7 @@ def test_codes(code: int, expected: str, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize(("expected", "after"), [("7", 7.0), ("soon", None), ("", None)])
-def test_when_to_come_back(expected: str, after: float | None) -> None:
+def test_retry_after(expected: str, after: float | None) -> None:
     """Errors of a proxy in front of the server, or of another gateway."""
     headers = {"retry-after": expected}
     proxy = http_error(503, {"Retry-After": expected}, b"busy")
@@ -640,7 +640,7 @@ def status_request(operation: Any) -> list[Any]:
     ]
 
 
-def test_a_status_response_answers_the_request_it_is_for() -> None:
+def test_a_status_response_is_parsed_by_operation() -> None:
     assert status_request(ServerMetadataRequest()) == [ServerMetadata("s", "1.9.0")] * 2
     model = ModelMetadata(
         "m",
@@ -665,7 +665,7 @@ def test_a_status_response_answers_the_request_it_is_for() -> None:
         (ModelReadyRequest("x"), Kind.BACKEND_GARBAGE, "does not contain model 'x'"),
     ],
 )
-def test_status_of_what_there_is_not(operation: Any, kind: Kind, expected: str) -> None:
+def test_status_of_an_unknown_model(operation: Any, kind: Kind, expected: str) -> None:
     with raises_kind(kind, match=expected):
         status_request(operation)
 
@@ -680,7 +680,7 @@ STATEFUL_CONFIG.sequence_batching.max_sequence_idle_microseconds = 5
 STATEFUL_CONFIG.sequence_batching.direct.SetInParent()
 
 
-def test_a_models_configuration_is_that_of_its_status() -> None:
+def test_the_model_configuration_comes_from_the_status() -> None:
     for plugin, wire in zip((HTTP, GRPC), status_of(STATEFUL), strict=True):
         codec = plugin.create({})
         config = codec.parse_response(wire, ModelConfigRequest("m"), DEFAULT_LIMITS)
@@ -700,7 +700,7 @@ def test_a_models_configuration_is_that_of_its_status() -> None:
     assert request == codec.build_request(ModelMetadataRequest("m"), GENERIC)
 
 
-def test_a_configuration_that_is_expensive_to_write_is_left_out() -> None:
+def test_an_expensive_configuration_is_omitted() -> None:
     """An input of the sequencer takes two bytes; as plain values, each would take hundreds."""
     status = pb.ServerStatus()
     batching = status.model_status["m"].config.sequence_batching
@@ -723,7 +723,7 @@ def field(number: int, value: bytes) -> bytes:
 
 
 @pytest.mark.no_cover
-def test_a_status_that_is_dear_to_read_is_not() -> None:
+def test_an_expensive_status_is_rejected() -> None:
     """An input takes two bytes; in protobuf and in canonical form, two hundred."""
     inputs = b"\x2a\x00" * (MAX_FIELDS + 1)
     config = field(1, inputs)
@@ -740,7 +740,7 @@ def test_a_status_that_is_dear_to_read_is_not() -> None:
         HTTP.create({}).parse_response(long, ServerMetadataRequest(), DEFAULT_LIMITS)
 
 
-def test_the_status_of_many_models_is_read() -> None:
+def test_the_status_of_many_models_is_parsed() -> None:
     message = pb.ServerStatus(id="s")
     for number in range(2000):
         model = message.model_status[f"model{number}"]
@@ -751,7 +751,7 @@ def test_the_status_of_many_models_is_read() -> None:
         assert len(index.models) == 2000
 
 
-def test_a_status_goes_through_as_it_came() -> None:
+def test_a_status_passes_through_unchanged() -> None:
     """Counters by batch size, and configuration fields that clients do not read."""
     status = pb.ServerStatus(id="s", version="1.9.0", uptime_ns=7, ready_state=2)
     model = status.model_status["m"]

@@ -214,7 +214,7 @@ OF_FLOATS = classes("0.500000", "-3.000000", "1e-10", "0.33333334", "nan", "inf"
 @PLUGINS
 @settings(deadline=None)
 @given(inferences())
-def test_an_inference_comes_back(
+def test_an_inference_round_trips(
     plugin: CodecPlugin, case: tuple[InferRequest, InferResponse, ModelMetadata]
 ) -> None:
     request, response, model = case
@@ -332,7 +332,7 @@ def test_a_model_is_loaded_by_its_name_alone(plugin: CodecPlugin, kind: Any) -> 
 
 @PLUGINS
 @pytest.mark.parametrize("operation", [ModelLoadRequest("m"), ModelUnloadRequest("m")])
-def test_control_comes_back(plugin: CodecPlugin, operation: Operation) -> None:
+def test_control_round_trips(plugin: CodecPlugin, operation: Operation) -> None:
     codec = plugin.create({})
     parsed = completed(
         codec.parse_request(codec.build_request(operation, GENERIC), DEFAULT_LIMITS), None
@@ -344,7 +344,7 @@ def test_control_comes_back(plugin: CodecPlugin, operation: Operation) -> None:
 
 @PLUGINS
 @given(st.sampled_from(("", "m")), st.booleans())
-def test_status_comes_back(plugin: CodecPlugin, model: str, ready: bool) -> None:
+def test_status_round_trips(plugin: CodecPlugin, model: str, ready: bool) -> None:
     codec = plugin.create({"server_id": "s"})
     answer = ServerStatus(
         "s",

@@ -109,7 +109,7 @@ def pipeline(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("order", [("SUM", "WORDS"), ("WORDS", "SUM")], ids=" ".join)
-def test_a_repeated_header_is_answered_like_the_first(
+def test_a_cached_header_gives_the_same_response(
     pipeline: Pipeline, order: tuple[str, str]
 ) -> None:
     for id_ in ("", "7", "7", "18446744073709551615", "128", ""):
@@ -129,7 +129,7 @@ def test_names_that_the_route_changes(pipeline: Pipeline) -> None:
         assert forwarded == header_of(pipeline.translated(inference, answer, "12"))
 
 
-def test_a_repeated_header_excuses_no_other_body(pipeline: Pipeline) -> None:
+def test_a_cached_header_does_not_skip_body_checks(pipeline: Pipeline) -> None:
     inference = request()
     pipeline.forwarded(inference, pipeline.respond(inference, ("SUM", "WORDS"), WORDS))
     wire = pipeline.wire(inference)
@@ -158,7 +158,7 @@ def test_a_repeated_header_and_a_body_of_another_size(pipeline: Pipeline) -> Non
             completed(pipeline.codec.validate(with_body(wire, (corrupted,)), DEFAULT_LIMITS), model)
 
 
-def test_a_repeated_answer_with_data_of_another_size(pipeline: Pipeline) -> None:
+def test_a_cached_response_header_with_other_data(pipeline: Pipeline) -> None:
     inference = request(outputs=(RequestedOutput("SUM"),))
     answer = pipeline.respond(inference, ("SUM",), WORDS)
     body = bytes(join_parts(body_of(answer)))
@@ -174,7 +174,7 @@ def test_a_repeated_answer_with_data_of_another_size(pipeline: Pipeline) -> None
         pipeline.forwarded(inference, with_body(answer, (corrupted,)))
 
 
-def test_a_repeated_answer_is_checked_for_its_data(pipeline: Pipeline) -> None:
+def test_the_data_of_a_cached_response_header_is_checked(pipeline: Pipeline) -> None:
     inference = request()
     answer = pipeline.respond(inference, ("SUM", "WORDS"), WORDS)
     pipeline.forwarded(inference, answer)
@@ -185,7 +185,7 @@ def test_a_repeated_answer_is_checked_for_its_data(pipeline: Pipeline) -> None:
         pipeline.forwarded(inference, with_body(answer, (corrupted,)))
 
 
-def test_other_metadata_and_other_limits_are_looked_at_again(pipeline: Pipeline) -> None:
+def test_changed_metadata_and_limits_are_checked_again(pipeline: Pipeline) -> None:
     wire = pipeline.wire(request())
     completed(pipeline.codec.validate(wire, DEFAULT_LIMITS), MODEL)
     other = replace(MODEL, inputs=(MODEL.inputs[0], TensorMetadata("TEXT", "BYTES", (-1, 3))))

@@ -169,7 +169,7 @@ def test_a_missing_header_is_reported_without_a_status() -> None:
     assert bytes(join_parts(answer.body)) == b"The request header should contain 'NV-InferRequest'"
 
 
-def test_an_unreadable_header_comes_before_an_unknown_model() -> None:
+def test_an_unreadable_header_is_reported_before_an_unknown_model() -> None:
     answer = http(infer("batch_size: x", "/api/infer/nosuch"))
     assert (answer.status, list(answer.headers), answer.body) == (400, ["Content-Type"], ())
 
@@ -255,7 +255,7 @@ def test_the_response_to_a_refused_inference_has_its_id() -> None:
     )
 
 
-def test_a_refusal_is_no_kind_of_its_own() -> None:
+def test_a_rejection_has_an_existing_kind() -> None:
     assert TrtisStatusError("UNKNOWN", "x").kind is Kind.BAD_REQUEST
 
 
@@ -341,7 +341,7 @@ def test_a_batch_that_overflows_64_bits_is_too_little_data() -> None:
         unfinished(header).complete(model)
 
 
-def test_a_datatype_that_the_api_has_not() -> None:
+def test_an_unsupported_datatype() -> None:
     for datatype in ("BF16", "FP8", "TYPE_INVALID"):
         model = replace(MODEL, inputs=(TensorMetadata("INPUT0", datatype, (1,)),))
         with raises_kind(Kind.UNSUPPORTED, match=f"input 'INPUT0': datatype '{datatype}'"):
@@ -354,7 +354,7 @@ def test_strings_without_data_are_refused() -> None:
         unfinished('batch_size: 1 input { name: "INPUT0" }').complete(model)
 
 
-def test_metadata_that_tells_no_batch_has_whole_shapes() -> None:
+def test_metadata_without_a_batch_size_has_full_shapes() -> None:
     model = ModelMetadata(
         "m", inputs=(TensorMetadata("INPUT0", "UINT8", (-1, 2)),), max_batch_size=None
     )
@@ -514,7 +514,7 @@ def test_regions_are_listed_in_the_field_that_clients_read() -> None:
     assert text_format.to_line(status) == REGION_LIST
 
 
-def test_memory_of_a_gpu_is_registered_with_its_handle() -> None:
+def test_gpu_memory_is_registered_with_its_handle() -> None:
     wire = HttpRequest("POST", "/api/sharedmemorycontrol/cudaregister/r/64/1", body=(b"ab", b"c"))
     one = HTTP.create({}).parse_request(wire, DEFAULT_LIMITS).operation
     register = {"name": "r", "byte_size": 64}
@@ -563,7 +563,7 @@ def test_versions_are_numbers(version: str, expected: list[int]) -> None:
         ({"oldest": 5, "direct": {}}, ""),
     ],
 )
-def test_a_model_with_sequences_is_described_as_one(batching: Any, expected: str | None) -> None:
+def test_a_model_with_sequences_is_marked(batching: Any, expected: str | None) -> None:
     status = ServerStatus(
         "", "", ready=True, models=(ModelStatus(ModelMetadata("m", sequence_batching=batching)),)
     )
@@ -652,7 +652,7 @@ def test_invalid_counts_are_left_out(counted: dict[str, Any]) -> None:
         assert entry == "ready_state: MODEL_READY ready_state_reason { }"
 
 
-def test_times_that_go_beyond_the_field() -> None:
+def test_times_beyond_the_fields_range() -> None:
     stats = {name: duration(1, 2**63) for name in ("success", "compute_infer", "compute_output")}
     (entry,) = version_statuses({"version": "2", "inference_stats": stats}, "2").values()
     assert f"compute {{ count: 1 total_time_ns: {2**64 - 1} }}" in entry

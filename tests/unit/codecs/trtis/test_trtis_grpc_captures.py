@@ -56,7 +56,7 @@ def recorded(name: str) -> pb.InferResponse:  # type: ignore[valid-type]
     return kind(request.method).FromString(join_parts(answered(request).message))
 
 
-def test_captures_are_answered_with_the_same_names() -> None:
+def test_captured_requests_get_responses_with_the_same_names() -> None:
     assert len(SAME) > 45
     assert set(DIFFERENT) < set(BY_NAME)
 
@@ -70,7 +70,7 @@ def known(request: RpcRequest) -> bool:
 
 
 @pytest.mark.parametrize("case", SAME, ids=str)
-def test_the_same_answer(case: Call) -> None:
+def test_captured_requests_get_the_captured_response(case: Call) -> None:
     for index, request in enumerate(case.requests):
         if not known(request):
             continue
@@ -107,7 +107,7 @@ def test_no_region_can_be_registered() -> None:
     assert status.msg == "shared memory block 'g0' not found in manager"
 
 
-def test_status_tells_what_it_can() -> None:
+def test_status_has_the_available_fields() -> None:
     theirs = pb.StatusResponse.FromString(BY_NAME["006_status_simple"].responses[0]).server_status
     ours = recorded("006_status_simple").server_status
     config = theirs.model_status["simple"].config

@@ -52,13 +52,13 @@ def masked(value: str) -> str:
     return re.sub(r" request_id: \d+$", " request_id: N", value)
 
 
-def test_captures_are_answered_with_the_same_names() -> None:
+def test_captured_requests_get_responses_with_the_same_names() -> None:
     assert len(SAME) > 110
     assert set(DIFFERENT) < set(BY_NAME)
 
 
 @pytest.mark.parametrize("case", SAME, ids=str)
-def test_the_same_answer(case: Exchange) -> None:
+def test_captured_requests_get_the_captured_response(case: Exchange) -> None:
     answer = answered(case)
     theirs = case.response
     assert answer.status == theirs.status
@@ -142,7 +142,7 @@ STATUS_CASES = [
 
 
 @pytest.mark.parametrize("case", STATUS_CASES, ids=str)
-def test_metadata_comes_back(case: Exchange) -> None:
+def test_metadata_round_trips(case: Exchange) -> None:
     answer = answered(case)
     assert masked(answer.headers["NV-Status"]) == masked(case.response.headers["nv-status"])
     if case.response.headers["content-type"] == "text/plain":

@@ -58,7 +58,7 @@ def test_every_field_is_the_servers() -> None:
     assert theirs - ours == {regions.format(1) + "SharedMemoryRegion"}
 
 
-def test_the_file_has_a_name_of_its_own() -> None:
+def test_the_proto_file_name_differs_from_the_servers() -> None:
     (raw,) = SCHEMA.files_by_symbol(f"{PACKAGE}.InferRequest")
     file = descriptor_pb2.FileDescriptorProto.FromString(raw)
     assert file.name == "legacy_inference_server.proto"

@@ -164,7 +164,7 @@ def test_names_that_no_path_can_hold(name: str) -> None:
     [SYSTEM, CUDA, SharedMemoryUnregisterRequest("reg0"), SharedMemoryUnregisterRequest()],
     ids=lambda operation: type(operation).__name__,
 )
-def test_grpc_servers_read_what_a_frontend_reads(operation: Operation) -> None:
+def test_grpc_requests_equal_a_clients(operation: Operation) -> None:
     codec = GRPC_PLUGIN.create({})
     wire = codec.build_request(operation, GENERIC)
     assert isinstance(wire, RpcRequest)

@@ -33,7 +33,7 @@ STATUSES = [each for each in HTTP if each.response.body.startswith(b"id: ")]
 INDEXES = [each for each in HTTP if each.response.body.startswith(b"models {")]
 
 
-def test_there_is_something_to_compare() -> None:
+def test_the_captures_contain_texts() -> None:
     assert len(HEADERS) > 180
     assert len(TRAILED) > 40
     assert len(STATUSES) > 10
@@ -41,25 +41,25 @@ def test_there_is_something_to_compare() -> None:
 
 
 @pytest.mark.parametrize(("case", "name", "expected"), HEADERS)
-def test_a_header_is_printed_as_it_was_read(case: str, name: str, expected: str) -> None:
+def test_a_header_is_printed_as_captured(case: str, name: str, expected: str) -> None:
     assert text_format.to_line(text_format.parse(KINDS[name], expected)) == expected
 
 
 @pytest.mark.parametrize("case", TRAILED, ids=str)
-def test_a_trailer_is_printed_as_it_was_read(case: Exchange) -> None:
+def test_a_trailer_is_printed_as_captured(case: Exchange) -> None:
     body = case.response.body
     text = body[body.index(b"model_name: ") :].decode()
     assert text_format.to_lines(text_format.parse(InferResponseHeader, text)) == text
 
 
 @pytest.mark.parametrize("case", STATUSES, ids=str)
-def test_a_status_is_printed_as_it_was_read(case: Exchange) -> None:
+def test_a_status_is_printed_as_captured(case: Exchange) -> None:
     text = case.response.body.decode()
     assert text_format.to_lines(text_format.parse(ServerStatus, text)) == text
 
 
 @pytest.mark.parametrize("case", INDEXES, ids=str)
-def test_an_index_is_printed_as_it_was_read(case: Exchange) -> None:
+def test_an_index_is_printed_as_captured(case: Exchange) -> None:
     text = case.response.body.decode()
     assert text_format.to_lines(text_format.parse(ModelRepositoryIndex, text)) == text
 
@@ -99,7 +99,7 @@ def test_bool_and_an_enum_of_no_name() -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_strings_are_printable_ascii_and_come_back(value: str) -> None:
+def test_strings_are_printable_ascii_and_round_trip(value: str) -> None:
     line = text_format.to_line(RequestStatus(msg=value))
     assert line.isascii()
     assert line.isprintable()

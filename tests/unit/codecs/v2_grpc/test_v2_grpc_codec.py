@@ -101,7 +101,7 @@ def test_any_response_arrives_bit_for_bit(response: InferResponse, codec: Any) -
 
 
 @given(infer_responses(frozenset(Datatype) - {Datatype.FP16, Datatype.BF16}))
-def test_a_typed_answer_is_what_a_typed_request_would_be(response: InferResponse) -> None:
+def test_typed_responses_and_requests_are_alike(response: InferResponse) -> None:
     """Requests and responses spell typed tensors alike, so the writer of one tests the reader of
     the other."""
     message = pb.ModelInferResponse.FromString(
@@ -120,7 +120,7 @@ def test_a_typed_answer_is_what_a_typed_request_would_be(response: InferResponse
 
 
 @given(infer_requests())
-def test_tritonclients_protobufs_read_what_we_write(request: InferRequest) -> None:
+def test_tritonclients_protobufs_read_our_messages(request: InferRequest) -> None:
     message = pb.ModelInferRequest.FromString(
         bytes(join_parts(RAW.build_request(request, GENERIC).message))
     )
@@ -138,7 +138,7 @@ def test_tritonclients_protobufs_read_what_we_write(request: InferRequest) -> No
 
 
 @given(infer_responses())
-def test_tritonclient_reads_raw_answers(response: InferResponse) -> None:
+def test_tritonclient_reads_raw_responses(response: InferResponse) -> None:
     message = pb.ModelInferResponse.FromString(
         bytes(join_parts(RAW.build_response(response, ParsedRequest(REQUEST)).message))
     )
@@ -180,7 +180,7 @@ def test_any_bytes_parse_or_are_refused(message: bytes, method: str) -> None:
 
 
 @given(st.data())
-def test_spoiled_answers_parse_or_are_garbage(data: st.DataObject) -> None:
+def test_corrupted_responses_parse_or_are_garbage(data: st.DataObject) -> None:
     answer = InferResponse("m", "1", "id", {}, VALID_TENSORS)
     codec = data.draw(st.sampled_from((RAW, TYPED)))
     valid = bytes(join_parts(codec.build_response(answer, ParsedRequest(REQUEST)).message))
@@ -253,7 +253,7 @@ def test_a_dimension_beyond_int64_is_refused() -> None:
         RAW.build_response(answer, RAW.parse_request(RAW.build_request(METADATA, GENERIC), LIMITS))
 
 
-def test_metadata_keeps_parameters_and_properties_apart() -> None:
+def test_metadata_distinguishes_parameters_and_properties() -> None:
     answer = ModelMetadata(
         "m",
         inputs=(TensorMetadata("X", "FP32", (-1,), {"content_type": "np"}),),
@@ -269,7 +269,7 @@ def test_metadata_keeps_parameters_and_properties_apart() -> None:
 # ---- limits
 
 
-def test_a_state_as_mlserver_spells_it() -> None:
+def test_mlservers_spelling_of_a_state() -> None:
     message = pb.RepositoryIndexResponse(models=[{"name": "m", "state": "State.READY"}])
     wire = RpcResponse((message.SerializeToString(),))
     index = RAW.parse_response(wire, ModelIndexRequest(), DEFAULT_LIMITS)
@@ -366,7 +366,7 @@ def answered(**fields: Any) -> RpcResponse:
     return RpcResponse((message.SerializeToString(),), metadata={"server": "x"})
 
 
-def test_an_answer_that_needs_no_change_is_handed_on() -> None:
+def test_an_unchanged_response_is_returned_itself() -> None:
     answer = answered(id="id", raw_output_contents=[b"x"])
     assert RAW.rewrite_response(answer, VALID, "", "", LIMITS).message is answer.message
     assert RAW.rewrite_response(answer, VALID, "m", "1", LIMITS).message is answer.message
@@ -387,7 +387,7 @@ def test_an_id_the_backend_did_not_return_is_returned() -> None:
 @pytest.mark.parametrize("typed", [False, True])
 @pytest.mark.parametrize("theirs", ["uuid-1", "", "mine"])
 @pytest.mark.parametrize("ours", ["mine", ""])
-def test_the_id_is_the_clients_own_or_none(ours: str, theirs: str, typed: bool) -> None:
+def test_the_response_id_is_the_clients_or_absent(ours: str, theirs: str, typed: bool) -> None:
     request = RAW.build_request(InferRequest("m", id=ours), GENERIC)
     form = {"contents": {"int_contents": [1]}} if typed else {}
     output = pb.ModelInferResponse.InferOutputTensor(name="Y", datatype="INT8", shape=[1], **form)
@@ -400,7 +400,7 @@ def test_the_id_is_the_clients_own_or_none(ours: str, theirs: str, typed: bool) 
         assert rewritten.message is answer.message
 
 
-def test_typed_answers_are_turned_raw_for_tritonclient() -> None:
+def test_typed_responses_become_raw_for_tritonclient() -> None:
     output = {"name": "Y", "datatype": "INT32", "shape": [2], "contents": {"int_contents": [1, 2]}}
     rewritten = RAW.rewrite_response(answered(outputs=[output]), VALID, "", "", LIMITS)
     result = InferResult(pb.ModelInferResponse.FromString(bytes(join_parts(rewritten.message))))
@@ -410,12 +410,12 @@ def test_typed_answers_are_turned_raw_for_tritonclient() -> None:
 
 
 @pytest.mark.parametrize("message", [b"\x0a\x7f", b"\x2a\x02\x0a\x7f", b"\x2a\x00"])
-def test_an_answer_that_is_no_message_is_garbage(message: bytes) -> None:
+def test_a_malformed_response_is_garbage(message: bytes) -> None:
     with raises_kind(Kind.BACKEND_GARBAGE):
         RAW.rewrite_response(RpcResponse((message,)), VALID, "", "", LIMITS)
 
 
-def test_answers_of_typed_codecs_are_not_forwarded() -> None:
+def test_responses_of_typed_codecs_are_not_passed_through() -> None:
     assert RAW.can_pass_through
     assert not TYPED.can_pass_through
 
@@ -423,7 +423,7 @@ def test_answers_of_typed_codecs_are_not_forwarded() -> None:
 # ---- misuse
 
 
-def test_an_answer_that_does_not_fit_the_operation_is_unsupported() -> None:
+def test_a_response_of_another_operation_is_unsupported() -> None:
     with raises_kind(Kind.UNSUPPORTED, match="InferRequest with Health"):
         RAW.build_response(HealthStatus(ok=True), ParsedRequest(REQUEST))
     with pytest.raises(GatewayError, match="ServerLiveRequest with ModelMetadata"):

@@ -111,6 +111,6 @@ def test_kinds(text: str, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize(("number", "expected"), [("", "<id_unknown>"), ("a] b", "a] b")])
-def test_the_id_of_the_request_goes_before(number: str, expected: str) -> None:
+def test_the_request_id_prefix_is_ignored(number: str, expected: str) -> None:
     text = f"[request id: {expected}] unexpected shape for input 'IN' for model 'm'."
     assert kind_of(text, number) is Kind.BAD_REQUEST

@@ -28,7 +28,7 @@ def test_every_kind_has_a_code_and_every_code_a_kind() -> None:
 
 
 @pytest.mark.parametrize("kind", list(Kind))
-def test_an_error_becomes_its_status_code(kind: Kind) -> None:
+def test_each_error_kind_has_its_status_code(kind: Kind) -> None:
     error = CODEC.build_error(GatewayError(kind, "why", detail="10.0.0.7 refused"), None)
     assert error == RpcResponse(code=CODES[kind], details="why")
 
@@ -53,7 +53,7 @@ def test_codes_are_grpcs(kind: Kind, code: int) -> None:
 
 
 @pytest.mark.parametrize(("limit", "code"), [("in_flight_bytes", 8), ("in_flight", 14), ("", 14)])
-def test_a_spent_memory_budget_has_a_code_of_its_own(limit: str, code: int) -> None:
+def test_an_exhausted_memory_budget_has_its_own_code(limit: str, code: int) -> None:
     error = CODEC.build_error(GatewayError(Kind.OVERLOADED, "full", limit=limit), None)
     assert error.code == code
 
@@ -67,14 +67,14 @@ def test_retry_after_travels_as_whole_seconds() -> None:
 
 
 @pytest.mark.parametrize("expected", ["", "soon", "-1", "1.5", "²"])
-def test_a_retry_after_that_is_no_number_is_left_out(expected: str) -> None:
+def test_an_invalid_retry_after_is_omitted(expected: str) -> None:
     wire = RpcResponse(code=14, details="busy", metadata={"retry-after": expected})
     with pytest.raises(GatewayError) as caught:
         CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS)
     assert caught.value.retry_after is None
 
 
-def test_long_details_are_cut_to_what_metadata_carries() -> None:
+def test_long_details_are_truncated_to_the_metadata_limit() -> None:
     error = CODEC.build_error(GatewayError(Kind.INTERNAL, "é" * 5000), None)
     assert len(error.details.encode()) <= 2003
     assert error.details.startswith("é")
@@ -117,7 +117,7 @@ def test_a_message_too_large_for_the_backend_invites_no_retry(
     assert error.code == (8 if kind is Kind.TOO_LARGE else 14)
 
 
-def test_only_what_is_exhausted_is_too_large() -> None:
+def test_only_resource_exhausted_is_too_large() -> None:
     wire = RpcResponse(code=13, details="message larger than max")
     with raises_kind(Kind.BACKEND_ERROR):
         CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS)

@@ -184,7 +184,7 @@ def test_a_configuration_uses_proto_field_names() -> None:
     assert "sequence_batching" not in config_settings
 
 
-def test_fields_we_do_not_know_survive_and_names_are_the_clients() -> None:
+def test_unknown_fields_are_kept_and_names_are_the_clients() -> None:
     raw = config().SerializeToString() + FUTURE
     wire = RpcResponse([b"\x0a" + bytes([len(raw) & 0x7F | 0x80, len(raw) >> 7]) + raw])
     found = CODEC.parse_response(wire, ModelConfigRequest("m"), DEFAULT_LIMITS)

@@ -37,7 +37,7 @@ def plain(request: InferRequest) -> InferRequest:
 
 
 @given(infer_requests(frozenset(Datatype)))
-def test_a_request_is_what_protobuf_writes(given: InferRequest) -> None:
+def test_request_heads_equal_protobufs(given: InferRequest) -> None:
     for request in (given, plain(given), plain(given)):
         head = infer_request._head(request)
         for tensor in request.inputs:
@@ -47,7 +47,7 @@ def test_a_request_is_what_protobuf_writes(given: InferRequest) -> None:
 
 
 @given(infer_responses(frozenset(Datatype)))
-def test_an_answer_is_what_protobuf_writes(given: InferResponse) -> None:
+def test_response_heads_equal_protobufs(given: InferResponse) -> None:
     outputs = tuple(replace(each, parameters=NO_PARAMETERS) for each in given.outputs)
     simple = replace(given, parameters=NO_PARAMETERS, outputs=outputs)
     for answer in (given, simple, simple):
@@ -79,7 +79,7 @@ def test_data_is_not_copied() -> None:
     assert [part for part in found if part is X.data or part is Y.data] == [X.data, Y.data, X.data]
 
 
-def test_an_empty_answer_is_a_message_too() -> None:
+def test_an_empty_response_is_a_message() -> None:
     assert list(infer_response.write_raw(InferResponse(""))) == [b""]
 
 

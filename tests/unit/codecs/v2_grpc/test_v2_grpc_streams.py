@@ -72,7 +72,7 @@ def test_the_codec_streams() -> None:
 
 
 @pytest.mark.parametrize("last", [True, False])
-def test_an_answer_tells_whether_it_is_the_last(last: bool) -> None:
+def test_responses_report_whether_they_are_final(last: bool) -> None:
     answer = InferResponse("m", "1", "i", {"k": 1}, (OUTPUT,), is_last=last)
     response = wrapped(TRITON.build_stream_response(answer, parsed(TRITON))).infer_response
     assert response.parameters[FINAL].bool_param is last
@@ -84,7 +84,7 @@ def test_an_answer_tells_whether_it_is_the_last(last: bool) -> None:
     )
 
 
-def test_a_plain_answer_is_that_of_a_unary_inference() -> None:
+def test_a_single_response_equals_a_unary_one() -> None:
     request = parsed(PLAIN)
     assert PLAIN.build_stream_response(ANSWER, request) == PLAIN.build_response(ANSWER, request)
     assert PLAIN.build_stream_end(parsed(PLAIN, triton_enable_empty_final_response=True)) is None
@@ -123,7 +123,7 @@ def test_errors_are_sent_in_the_stream_or_end_it(kind: Kind) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_any_message_has_its_error(garbled: bytes) -> None:
+def test_every_message_parses_or_has_an_error(garbled: bytes) -> None:
     wire = RpcRequest(STREAM, (garbled,))
     error = wrapped(TRITON.build_stream_error(GatewayError(Kind.INTERNAL, "no"), wire))
     assert error.error_message == "no"
@@ -149,7 +149,7 @@ def test_a_model_with_one_response_gets_no_stream_request(
 
 
 @pytest.mark.parametrize("final", [True, False, None])
-def test_tritons_answers(final: bool | None) -> None:
+def test_tritons_stream_responses(final: bool | None) -> None:
     answer = theirs()
     if final is not None:
         answer.parameters[FINAL].bool_param = final
@@ -168,14 +168,14 @@ def test_tritons_empty_final_response_is_not_a_response() -> None:
     assert read(pb.ModelStreamInferResponse(infer_response=answer)) is None
 
 
-def test_an_empty_answer_that_is_not_the_last_is_one() -> None:
+def test_an_empty_response_that_is_not_final_is_a_response() -> None:
     answer = pb.ModelInferResponse(model_name="m", id="i")
     answer.parameters[FINAL].bool_param = False
     found = read(pb.ModelStreamInferResponse(infer_response=answer))
     assert found == InferResponse("m", id="i")
 
 
-def test_mlservers_answers_are_not_taken_for_errors() -> None:
+def test_mlservers_responses_are_not_mistaken_for_errors() -> None:
     found = read(theirs())
     assert found is not None
     assert (found.model, found.version, found.id, found.is_last) == ("m", "1", "i", False)

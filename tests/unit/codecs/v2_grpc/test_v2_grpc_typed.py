@@ -208,7 +208,7 @@ def test_a_request_for_no_inference_is_small(method: str) -> None:
             act(wire)
 
 
-def test_an_answer_is_weighed_too() -> None:
+def test_responses_are_bounded_too() -> None:
     body = string_field(1, "Y") + string_field(2, "INT64") + b"\x18\x01"
     body += typed(field_prefix(3, 400_000) + b"\1" * 400_000)
     wire = RpcResponse((field_prefix(5, len(body)) + body,))
@@ -227,7 +227,7 @@ def test_an_answer_is_weighed_too() -> None:
         *[(name, each) for name in ("BOOL", "INT8", "INT64") for each in (b"\1", b"\xff\0\1")],
     ],
 )
-def test_elements_take_no_more_than_eight_times_their_bytes(datatype: str, element: bytes) -> None:
+def test_typed_elements_take_at_most_eight_times_their_bytes(datatype: str, element: bytes) -> None:
     count = 1 << 17
     elements = element * count
     if datatype != "BYTES":
@@ -246,7 +246,7 @@ def test_elements_take_no_more_than_eight_times_their_bytes(datatype: str, eleme
 
 
 @given(st.data(), st.sampled_from(sorted(FORMS, key=lambda datatype: datatype.value)))
-def test_integers_however_they_are_written(data: st.DataObject, datatype: Datatype) -> None:
+def test_integers_in_every_encoding(data: st.DataObject, datatype: Datatype) -> None:
     form = FORMS[datatype]
     bounds = {"<i4": (-(2**31), 2**31 - 1), "<i8": (-(2**63), 2**63 - 1), "<u4": (0, 2**32 - 1)}
     low, high = bounds.get(form.dtype, (0, 2**64 - 1))
@@ -328,7 +328,7 @@ FIELDS = st.sampled_from(
     st.sampled_from(sorted(typed_contents.TYPED_FIELDS, key=lambda datatype: datatype.value)),
 )
 @example(b"\x42\x80\x80\x80\x80\x80\x00", Datatype.BYTES)
-def test_our_typed_reader_accepts_exactly_what_the_runtime_accepts(
+def test_the_typed_reader_accepts_what_the_runtime_accepts(
     inside: bytes, datatype: Datatype
 ) -> None:
     form = typed_contents.TYPED_FIELDS[datatype]

@@ -151,14 +151,14 @@ def test_the_vectors_requests(message: bytes, limits: Limits) -> None:
 
 @pytest.mark.parametrize("message", ANSWERS)
 @pytest.mark.parametrize("limits", [LIMITS, NARROW])
-def test_the_vectors_answers(message: bytes, limits: Limits) -> None:
+def test_the_vectors_responses(message: bytes, limits: Limits) -> None:
     wanted = of_answer(SLOW, message, limits)
     for _ in range(3):
         assert of_answer(FAST, message, limits) == wanted
 
 
 @given(infer_requests(), texts(), st.data())
-def test_any_request_and_what_is_like_it(
+def test_generated_and_corrupted_requests(
     request: InferRequest, number: str, data: st.DataObject
 ) -> None:
     valid = bytes(join_parts(SLOW.build_request(request, GENERIC).message))
@@ -176,7 +176,7 @@ def test_any_request_and_what_is_like_it(
 
 
 @given(infer_responses(), st.data())
-def test_any_answer_and_what_is_like_it(answer: InferResponse, data: st.DataObject) -> None:
+def test_generated_and_corrupted_responses(answer: InferResponse, data: st.DataObject) -> None:
     valid = bytes(join_parts(SLOW.build_response(answer, ParsedRequest(REQUEST)).message))
     for message in (
         valid,
@@ -207,7 +207,7 @@ def request(*raw: bytes, id: str = "", shape: int = 1) -> pb.ModelInferRequest: 
 RAW = (b"\1\0\0\0", b"\2\0\0\0ab")
 
 
-def test_a_known_head_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cached_head_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     codec = V2Grpc()
     first = RpcRequest(INFER, (request(*RAW, id="1").SerializeToString(),))
     for _ in range(2):
@@ -237,7 +237,7 @@ def test_a_known_head_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None
         (),
     ],
 )
-def test_data_that_does_not_fit_a_known_head_is_refused(raw: Sequence[bytes]) -> None:
+def test_data_that_does_not_match_a_cached_head_is_rejected(raw: Sequence[bytes]) -> None:
     codec = V2Grpc()
     for _ in range(2):
         codec.validate(RpcRequest(INFER, (request(*RAW).SerializeToString(),)), LIMITS)
@@ -247,7 +247,7 @@ def test_data_that_does_not_fit_a_known_head_is_refused(raw: Sequence[bytes]) ->
     assert outcome(SLOW.validate, RpcRequest(INFER, (message,)), LIMITS)[1] == caught.value.public
 
 
-def test_facts_about_one_message_are_not_used_for_another() -> None:
+def test_results_for_one_message_are_not_used_for_another() -> None:
     wire = RpcRequest(INFER, (request(*RAW).SerializeToString(),))
     FAST.validate(wire, LIMITS)
     other = pb.ModelInferRequest(model_name="other").SerializeToString()
@@ -279,7 +279,7 @@ def test_messages_in_parts_and_views() -> None:
         b"\x0a",
     ],
 )
-def test_unusual_messages_are_not_taken_apart(message: bytes) -> None:
+def test_unusual_messages_are_not_split(message: bytes) -> None:
     assert split_message(message, 7) is None
 
 
@@ -349,7 +349,7 @@ def outputs_with_parameters(number: int) -> Any:
     return message
 
 
-def test_a_message_with_a_long_id_is_left_to_the_full_check() -> None:
+def test_a_message_with_a_long_id_gets_the_full_check() -> None:
     """It would be decoded before the access check."""
     for size, is_split in ((MAX_CACHED_HEAD, True), (MAX_CACHED_HEAD + 1, False)):
         message = pb.ModelInferRequest(model_name="m", id="i" * size)
@@ -367,13 +367,11 @@ def test_a_message_with_a_long_id_is_left_to_the_full_check() -> None:
         (outputs_with_parameters, 90),
     ],
 )
-def test_a_flood_of_heads_takes_no_more_than_the_limit(
-    head: Callable[[int], Any], count: int
-) -> None:
+def test_a_flood_of_heads_stays_within_the_limit(head: Callable[[int], Any], count: int) -> None:
     assert flood(head, count) < 2 * head_cache.MAX_WEIGHT
 
 
-def test_a_head_that_does_not_come_again_is_not_learnt() -> None:
+def test_a_head_seen_once_is_not_cached() -> None:
     memory: MessageHeadCache[int] = MessageHeadCache()
     assert not memory.has_recurred(b"once")
     assert memory.has_recurred(b"once")
@@ -383,7 +381,7 @@ def test_a_head_that_does_not_come_again_is_not_learnt() -> None:
     assert sys.getsizeof(memory._seen) < MIB
 
 
-def test_a_head_in_use_is_not_forgotten_and_others_are() -> None:
+def test_heads_in_use_stay_cached_and_others_are_evicted() -> None:
     memory: MessageHeadCache[int] = MessageHeadCache()
     for number in range(100_000):
         memory.store(b"%d" % number, number)

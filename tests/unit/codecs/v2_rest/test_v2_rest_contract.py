@@ -58,7 +58,7 @@ def test_unknown_option_value() -> None:
         PLUGIN.create({"non_finite": "loud"})
 
 
-def test_forwards_only_what_spells_nan_alike() -> None:
+def test_pass_through_requires_the_same_spelling_of_nan() -> None:
     assert PLUGIN.create({}).can_pass_through
     assert not PLUGIN.create({"non_finite": "null"}).can_pass_through
 
@@ -110,7 +110,7 @@ def test_binary_response_round_trip(response: InferResponse, encoding: str) -> N
 
 @settings(deadline=None)
 @given(strategies.tensors(FLOATS))
-def test_json_floats_come_back_the_same_but_for_the_payload_of_nan(tensor: Tensor) -> None:
+def test_json_floats_round_trip_except_nan_payloads(tensor: Tensor) -> None:
     response = InferResponse("m", outputs=(tensor,))
     assume_representable(response)
     wire = CODEC.build_response(response, ParsedRequest(InferRequest("m")))
@@ -174,7 +174,7 @@ def agree(wire: HttpRequest) -> None:
 
 @settings(deadline=None)
 @given(strategies.infer_responses(), st.booleans(), st.data())
-def test_spoiled_answers(response: InferResponse, binary: bool, data: st.DataObject) -> None:
+def test_corrupted_responses(response: InferResponse, binary: bool, data: st.DataObject) -> None:
     assume_representable(response)
     parsed = ParsedRequest(InferRequest("m"), BINARY if binary else None)
     wire = CODEC.build_response(response, parsed)
@@ -189,7 +189,7 @@ def test_spoiled_answers(response: InferResponse, binary: bool, data: st.DataObj
 
 @settings(deadline=None)
 @given(st.integers(100, 599), st.binary(max_size=60))
-def test_any_answer_to_any_operation(status: int, data: bytes) -> None:
+def test_every_response_to_every_operation(status: int, data: bytes) -> None:
     wire = HttpResponse(status, {}, [data])
     for operation in (InferRequest("m"), *(kind() for kind in SERVER_OPERATIONS)):
         error = error_of(partial(CODEC.parse_response, wire, operation, DEFAULT_LIMITS))

@@ -56,7 +56,7 @@ def test_brackets_that_do_not_nest() -> None:
     ["[" * (1 << 18), '""' * (2 << 20) + "[" * 200, "[]" * 100_000 + "[" * 101],
     ids=["brackets", "quotes", "deep in a later block"],
 )
-def test_looking_for_depth_takes_no_more_memory_than_the_text(text: str) -> None:
+def test_the_depth_check_needs_bounded_memory(text: str) -> None:
     body = text.encode()
     tracemalloc.start()
     try:
@@ -68,7 +68,7 @@ def test_looking_for_depth_takes_no_more_memory_than_the_text(text: str) -> None
 
 
 @pytest.mark.parametrize("end", [b"", b"\\", b'"', b"\n"], ids=["cut", "escape", "quote", "line"])
-def test_a_string_that_does_not_end_is_looked_at_once(end: bytes) -> None:
+def test_an_unterminated_string_is_scanned_once(end: bytes) -> None:
     # half a million escaped quotes, which a quadratic scan would take days for
     refused(post(b"[" * 101 + b'"' + b'\\"' * 500_000 + end), "100 levels")
     refused(post(b'{"inputs":"' + b'\\"' * 500_000 + b"[" * 101 + end), "invalid JSON")
@@ -87,7 +87,7 @@ def test_brackets_closed_too_often() -> None:
 
 
 @pytest.mark.parametrize("item", ["[]", "{}", '["]"]'])
-def test_as_many_arrays_and_objects_as_there_may_be(item: str) -> None:
+def test_the_maximum_number_of_arrays_and_objects(item: str) -> None:
     text = f"[{','.join([item] * (MAX_CONTAINERS - 1))}]"
     check_nesting(text.encode())
     with raises_kind(Kind.TOO_LARGE, match="262144 arrays and objects"):
@@ -128,7 +128,7 @@ def test_the_event_loop_leaves_slow_requests_to_a_helper(body: str, is_left: boo
     ],
     ids=["texts", "numbers", "members", "members of a tensor"],
 )
-def test_values_are_counted_before_they_are_made(body: str, expected: str) -> None:
+def test_values_are_counted_before_they_are_created(body: str, expected: str) -> None:
     """Each would become an object of 24 to 100 bytes."""
     wire = post(body)
     tracemalloc.start()
@@ -162,9 +162,7 @@ def test_commas_in_texts_are_no_values() -> None:
     ],
     ids=lambda operation: type(operation).__name__,
 )
-def test_a_server_tells_no_more_than_the_event_loop_may_read(
-    operation: Operation, body: str
-) -> None:
+def test_long_server_responses_are_offloaded_or_rejected(operation: Operation, body: str) -> None:
     with raises_kind(Kind.BACKEND_GARBAGE, match="it exceeds the limit of 8388608 bytes or 524288"):
         CODEC.parse_response(ok(body), operation, DEFAULT_LIMITS)
 
@@ -260,7 +258,7 @@ def test_byte_order_mark() -> None:
     assert parse(post(b"\xef\xbb\xbf" + b'{"inputs":[],"x":NaN}')).inputs == ()
 
 
-def test_names_in_answers_that_are_no_text() -> None:
+def test_invalid_names_in_responses() -> None:
     for text in (b'{"model_name":"\xff","outputs":[]}', b'{"id":"\\ud800","outputs":[]}'):
         with raises_kind(Kind.BACKEND_GARBAGE, match="is not valid text"):
             CODEC.parse_response(ok(text), InferRequest("m"), DEFAULT_LIMITS)
@@ -270,7 +268,7 @@ def test_names_in_answers_that_are_no_text() -> None:
         )
 
 
-def test_unused_text_in_answers_may_be_anything() -> None:
+def test_unused_text_in_responses_is_ignored() -> None:
     read = CODEC.parse_response(
         ok(b'{"note":"\xff","outputs":[]}'), InferRequest("m"), DEFAULT_LIMITS
     )

@@ -117,7 +117,7 @@ def test_bytes_and_booleans() -> None:
     refused(one("BYTES", [1], "[[[{}]]]"), "an object")
 
 
-def test_data_that_is_no_array() -> None:
+def test_data_that_is_not_an_array() -> None:
     refused(one("FP32", [1], '{"a":1}'), "an object")
     refused(one("BYTES", [2], '"a"'), "a string")
     refused(one("FP32", [1], '"NaN"'), "a string")

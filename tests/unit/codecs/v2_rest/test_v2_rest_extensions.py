@@ -125,7 +125,7 @@ def test_wrong_requests(wire: HttpRequest, mention: str, kind: Kind) -> None:
     refused(wire, mention, kind=kind)
 
 
-def test_allow_tells_both_methods() -> None:
+def test_the_allow_header_has_both_methods() -> None:
     wire = HttpRequest("PUT", "/v2/logging")
     answer = CODEC.build_error(GatewayError(Kind.METHOD_NOT_ALLOWED, "x"), wire)
     assert answer.headers["allow"] == "GET, POST"
@@ -172,7 +172,7 @@ def test_requests_to_servers_are_built(
 
 @pytest.mark.parametrize("profile", [KSERVE, MLSERVER])
 @pytest.mark.parametrize("kind", [ModelLoadRequest, ModelUnloadRequest])
-def test_some_servers_get_a_name_without_version(profile: Any, kind: Any) -> None:
+def test_servers_without_versions_get_names_only(profile: Any, kind: Any) -> None:
     """tritonclient always sends unload_dependents: false."""
     plain = built(kind("m"), profile)
     assert plain[2] == {}
@@ -196,7 +196,7 @@ def test_values_that_json_cannot_hold_are_refused() -> None:
             CODEC.build_response(answer, ParsedRequest(ModelConfigRequest("m")))
 
 
-def test_answers_of_servers() -> None:
+def test_responses_of_servers() -> None:
     for text in ("", "{}", '{"name":"m","load":true}'):  # Triton, MLServer; KServe
         assert read(text, ModelLoadRequest("m")) == Acknowledgement()
     statistics = '{"model_stats":[{"name":"m","inference_stats":{"success":{"count":1,"ns":2}}}]}'
@@ -224,7 +224,7 @@ def test_garbage_of_servers(text: str, operation: Operation) -> None:
         read(text, operation)
 
 
-def test_answers_to_clients() -> None:
+def test_responses_to_clients() -> None:
     load = ModelLoadRequest("m")
     assert CODEC.build_response(Acknowledgement(), ParsedRequest(load)) == HttpResponse(200)
     config = ModelConfig("m", {"name": "other", "max_batch_size": 8}, b"\x0a\x01x")
@@ -240,7 +240,7 @@ def test_answers_to_clients() -> None:
     assert written(Settings({"a": True}), LogSettingsRequest()) == {"a": True}
 
 
-def test_a_model_may_be_called_like_a_word_of_the_paths() -> None:
+def test_a_model_name_may_equal_a_path_segment() -> None:
     assert CODEC.summarize(get("/v2/models/config/config")) == RequestSummary(
         ModelConfigRequest, "config"
     )

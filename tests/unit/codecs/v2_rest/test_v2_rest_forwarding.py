@@ -96,7 +96,7 @@ def test_classes_are_requested_only_from_servers_that_support_them() -> None:
 
 
 @pytest.mark.parametrize("datatype", ["FP16", "BF16"])
-def test_json_that_servers_take_as_binary_only_is_translated(datatype: str) -> None:
+def test_json_is_translated_if_the_server_requires_binary(datatype: str) -> None:
     text = with_data(datatype, "1")
     assert not passes(text, TRITON)
     assert not passes(text, TRITON, str(len(text)))
@@ -174,7 +174,7 @@ def test_null_for_a_member_is_translated(text: str, beside: str) -> None:
     assert passes(text, TRITON, validate=False)
 
 
-def test_null_elsewhere_goes_on() -> None:
+def test_null_elsewhere_is_passed_through() -> None:
     assert passes('{"unknown":null,"parameters":{"a":null},"inputs":[]}', TRITON)
     assert passes('{"id":"null","inputs":[]}', TRITON)
 
@@ -210,13 +210,13 @@ def test_an_unchecked_request_keeps_its_encoding() -> None:
         ('{"model_name":"new","model_version":"2",OUT}',) * 2,
     ],
 )
-def test_names_are_replaced_where_they_stand(text: str, expected: str) -> None:
+def test_names_are_replaced_in_place(text: str, expected: str) -> None:
     out = rewritten(ok(text.replace("OUT", OUTPUTS), content_type="application/json", server="x"))
     assert body(out).decode() == expected.replace("OUT", OUTPUTS)
     assert out.headers == {"content-type": "application/json"}
 
 
-def test_nothing_to_rename() -> None:
+def test_a_response_with_nothing_to_rename() -> None:
     text = f'{{"model_name":"m",{OUTPUTS}}}'
     wire = ok(text)
     assert body(rewritten(wire, "", "")) == text.encode()
@@ -250,7 +250,7 @@ def test_names_in_unusual_positions_are_found_by_parsing(text: str) -> None:
     assert (unchecked["id"], unchecked["model_name"]) == ("i", "m")
 
 
-def test_a_name_twice_in_an_answer() -> None:
+def test_a_duplicate_name_in_a_response() -> None:
     twice = f'{{"model_name":"a","model_name":"b",{OUTPUTS}}}'
     with pytest.raises(GatewayError, match="twice"):
         rewritten(ok(twice))
@@ -264,7 +264,9 @@ def test_a_response_without_a_model_name_gets_the_requested_one() -> None:
 @pytest.mark.parametrize("ours", ["mine", ""])
 @pytest.mark.parametrize("theirs", ['"uuid-1"', '"mine"', "null", None])
 @pytest.mark.parametrize("first", [True, False])
-def test_the_id_is_the_clients_own_or_none(ours: str, theirs: str | None, first: bool) -> None:
+def test_the_response_id_is_the_clients_or_absent(
+    ours: str, theirs: str | None, first: bool
+) -> None:
     names = ['"model_name":"m"']
     if theirs is not None:
         names.insert(0 if first else 1, f' "id" : {theirs} ')
@@ -299,7 +301,7 @@ def test_bytes_that_are_not_utf8_are_written_as_when_translated() -> None:
 
 
 @pytest.mark.parametrize("lead", ["", '"other":1,'], ids=["spliced", "parsed"])
-def test_binary_answers_keep_their_blobs(lead: str) -> None:
+def test_binary_responses_keep_their_blobs(lead: str) -> None:
     head = (
         f'{{{lead}"model_name":"m","model_version":"1","outputs":[{{"name":"Y","datatype":"INT8",'
         '"shape":[2],"parameters":{"binary_data_size":2}}]}'
@@ -313,7 +315,7 @@ def test_binary_answers_keep_their_blobs(lead: str) -> None:
     assert set(out.headers) == {HEADER, "content-type"}
 
 
-def test_answers_are_decoded_and_encoded_for_each_side() -> None:
+def test_responses_are_decoded_and_encoded_for_each_side() -> None:
     text = f'{{"model_name":"m","parameters":{{"pad":"{"x" * 500}"}},{OUTPUTS}}}'.encode()
     wire = HttpResponse(200, {"content-encoding": "gzip"}, [gzip.compress(text)])
     plain = rewritten(wire, "", "")
@@ -338,7 +340,7 @@ def test_answers_are_decoded_and_encoded_for_each_side() -> None:
         (ok('{"error":"gone"}', 404), Kind.NOT_FOUND),
     ],
 )
-def test_bad_answers_are_not_passed_on(wire: HttpResponse, kind: Kind) -> None:
+def test_invalid_responses_are_not_passed_through(wire: HttpResponse, kind: Kind) -> None:
     with raises_kind(kind):
         rewritten(wire)
 

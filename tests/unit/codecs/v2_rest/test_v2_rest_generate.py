@@ -89,7 +89,7 @@ def test_an_input_may_be_called_id() -> None:
 
 
 @pytest.mark.parametrize(("verb", "streamed"), [("generate", False), ("generate_stream", True)])
-def test_how_it_is_answered(verb: str, streamed: bool) -> None:
+def test_generate_responses(verb: str, streamed: bool) -> None:
     parsed = parsed_request({"text": "a"}, verb)
     assert parsed.wants_stream is streamed
     assert parsed.single_response_error == ("" if streamed else SINGLE_RESPONSE_ERROR)
@@ -160,7 +160,7 @@ def test_shapes(count: int, dimensions: tuple[int, ...], shape: tuple[int, ...])
 
 
 @pytest.mark.parametrize(("count", "dimensions"), [(2, ()), (0, (1,)), (0, (0,)), (7, (-1, 3))])
-def test_shapes_that_there_are_not(count: int, dimensions: tuple[int, ...]) -> None:
+def test_unsupported_shapes(count: int, dimensions: tuple[int, ...]) -> None:
     with pytest.raises(GatewayError):
         resolve_shape("t", count, dimensions)
 
@@ -183,7 +183,7 @@ def strings(*values: bytes) -> Tensor:
     return Tensor("out", Datatype.BYTES, (len(values),), pack_bytes(values))
 
 
-def test_answers_are_in_the_order_of_names() -> None:
+def test_responses_are_ordered_by_name() -> None:
     body = events(strings(b"hi"), floats(0.1, 2), id="i", parameters={"p": 1, "Z": True})
     assert body == (
         b'{"Z":true,"id":"i","model_name":"m","model_version":"1","out":"hi","p":1,"y":[0.1,2.0]}'
@@ -203,7 +203,7 @@ def test_answers_are_in_the_order_of_names() -> None:
         (tensor_from_array("y", Datatype.BF16, np.array([0.5], "f4")), b"0.5"),
     ],
 )
-def test_one_element_is_no_list(tensor: Tensor, value: bytes) -> None:
+def test_a_single_element_is_not_a_list(tensor: Tensor, value: bytes) -> None:
     assert events(tensor) == b'{"model_name":"m","model_version":"1","y":%b}' % value
 
 
@@ -364,7 +364,7 @@ def test_an_event_of_mlserver() -> None:
 
 
 @given(st.binary(max_size=60), st.sampled_from([MODEL, None]))
-def test_any_event_is_an_answer_or_the_declared_error(
+def test_every_event_is_a_response_or_a_declared_error(
     body: bytes, model: ModelMetadata | None
 ) -> None:
     with contextlib.suppress(GatewayError):

@@ -212,7 +212,7 @@ def test_metadata_with_everything() -> None:
     assert CODEC.parse_response(wire, ModelMetadataRequest("m"), DEFAULT_LIMITS) == model
 
 
-def test_metadata_as_servers_write_it() -> None:
+def test_metadata_variants_of_servers() -> None:
     def read(text: str) -> object:
         return CODEC.parse_response(ok(text), ModelMetadataRequest("m"), DEFAULT_LIMITS)
 
@@ -301,7 +301,7 @@ def test_corrupt_deflate(data: bytes) -> None:
     refused(post(data, content_encoding="deflate"), "deflate body")
 
 
-def test_answers_in_several_gzip_members() -> None:
+def test_responses_in_several_gzip_members() -> None:
     text = b'{"model_name":"m","outputs":[]}'
     packed = gzipped(text[:9]) + gzipped(text[9:])
     read = CODEC.parse_response(
@@ -362,7 +362,7 @@ def test_accepted(header: str, chosen: str) -> None:
     assert preferred_encoding(header) == chosen
 
 
-def test_answers_are_compressed_as_accepted() -> None:
+def test_responses_are_compressed_as_accepted() -> None:
     tensor = tensor_from_array("Y", Datatype.INT32, np.zeros(100, "i4"))
     for encoding, undo in (("gzip", gzip.decompress), ("deflate", zlib.decompress)):
         parsed = CODEC.parse_request(post(PLAIN, accept_encoding=encoding), DEFAULT_LIMITS)
@@ -689,13 +689,13 @@ def test_an_error_without_text_under_200(text: str) -> None:
         ('{"model_version":1,"outputs":[]}', "model_version"),
     ],
 )
-def test_answers_that_cannot_be_used(text: str, mention: str) -> None:
+def test_unusable_responses(text: str, mention: str) -> None:
     with raises_kind(Kind.BACKEND_GARBAGE, match=mention) as caught:
         CODEC.parse_response(ok(text), InferRequest("m"), DEFAULT_LIMITS)
     assert caught.value.origin is Origin.BACKEND
 
 
-def test_an_answer_in_a_wrong_encoding() -> None:
+def test_a_response_in_a_wrong_encoding() -> None:
     for encoding in ("br", "gzip"):
         with raises_kind(Kind.BACKEND_GARBAGE):
             CODEC.parse_response(
@@ -755,14 +755,14 @@ def test_text_in_is_the_json_part() -> None:
         assert member_texts(b"x" * 100, inference_header_content_length=odd) == 100
 
 
-def test_a_body_is_no_longer_than_its_length_field() -> None:
+def test_the_gzip_length_field_bounds_the_body() -> None:
     packed = gzip.compress(b"x" * 300_000)
     liar = packed[:-4] + (5000).to_bytes(4, "little")
     with raises_kind(Kind.BAD_REQUEST, match="longer than its own length field"):
         decode_body({"content-encoding": "gzip"}, (liar,), DEFAULT_LIMITS)
 
 
-def test_text_in_of_what_is_compressed() -> None:
+def test_estimated_text_of_compressed_requests() -> None:
     little, much = gzipped(b"x" * 1000), gzipped(b"x" * 300_000)
     assert member_texts(little, content_encoding="gzip") == 1000
     assert member_texts(little, content_encoding=" Identity") == len(little)
@@ -796,7 +796,7 @@ def test_short_compressed_bodies_are_inflated_once() -> None:
         assert (wire.headers, wire.body) == (headers, (data,))
 
 
-def test_text_out_is_what_is_written_as_text_or_compressed() -> None:
+def test_estimated_text_of_responses() -> None:
     tensors = (Tensor("A", Datatype.UINT8, (7,), bytes(7)), Tensor("B", Datatype.INT8, (2,), b"ab"))
     answer = InferResponse("m", outputs=tensors)
     request = InferRequest("m")
@@ -813,7 +813,7 @@ def test_text_out_is_what_is_written_as_text_or_compressed() -> None:
     assert CODEC.response_text_bytes(HealthStatus(ok=True), ParsedRequest(ServerLiveRequest())) == 0
 
 
-def test_text_forwarded_is_what_is_compressed_or_inflated() -> None:
+def test_estimated_text_of_passed_through_messages() -> None:
     def text(accept: str, **headers: str) -> int:
         http_headers = {name.replace("_", "-"): value for name, value in headers.items()}
         request = HttpRequest("POST", "/v2/models/m/infer", "", {"accept-encoding": accept})
@@ -844,7 +844,7 @@ def test_the_parameters_of_a_message_are_counted_together(nested: bool) -> None:
 
 
 @pytest.mark.parametrize("where", ["id", "value", "nested", "name", "two objects"])
-def test_texts_beside_tensors_are_bounded_together(where: str) -> None:
+def test_texts_outside_tensors_are_bounded_in_total(where: str) -> None:
     """Helpers return them pickled, and the event loop decodes them."""
 
     def read(size: int) -> Any:

@@ -36,7 +36,7 @@ def test_numbers(
 
 
 @pytest.mark.parametrize("shape", [(1,), (-1, 1), (-1,), ()])
-def test_one_string(shape: tuple[int, ...]) -> None:
+def test_a_single_string(shape: tuple[int, ...]) -> None:
     tensor = resolve(b"hello", TensorMetadata("X", "BYTES", shape))
     assert tensor.data == b"\x05\0\0\0hello"
     assert tensor.shape == (1,) * len(shape)

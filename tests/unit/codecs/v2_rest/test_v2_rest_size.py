@@ -16,7 +16,7 @@ _HEAD = 2000
 
 
 @given(tensor=tensors())
-def test_it_is_between_the_bounds(tensor: Tensor) -> None:
+def test_the_estimate_is_within_its_bounds(tensor: Tensor) -> None:
     codec = plugins()["v2-rest"].create({})
     answer, parsed = InferResponse("m", outputs=(tensor,)), ParsedRequest(InferRequest("m"))
     lower, upper = codec.response_size(answer, parsed)  # type: ignore[attr-defined]

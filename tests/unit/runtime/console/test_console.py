@@ -89,7 +89,7 @@ async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
     await running.stop(0)
 
 
-async def test_the_state_tells_requests_and_how_they_ended(harness: Harness) -> None:
+async def test_the_state_has_requests_by_outcome(harness: Harness) -> None:
     assert await harness.infer("identity") == 200
     assert await harness.infer("gone") == 502
     response = await harness.report("/console/state")
@@ -150,7 +150,7 @@ async def test_a_file_that_has_not_changed_is_not_read(harness: Harness) -> None
         await harness.report("/console/config")
 
 
-async def test_who_compares_meanwhile_has_the_same_comparison(harness: Harness) -> None:
+async def test_concurrent_comparisons_are_shared(harness: Harness) -> None:
     read, begun, goes_on = harness.history.read_config, threading.Semaphore(0), threading.Event()
     assert read is not None
 
@@ -172,7 +172,7 @@ async def test_who_compares_meanwhile_has_the_same_comparison(harness: Harness) 
     assert not begun.acquire(blocking=False), "one thread for all"
 
 
-async def test_a_gateway_without_a_file_has_nothing_to_compare_with(harness: Harness) -> None:
+async def test_a_gateway_without_a_file_has_no_comparison(harness: Harness) -> None:
     harness.history.read_config = None
     response = await harness.report("/console/config")
     assert (response["diff"], response["mistakes"]) == ("", [])
@@ -189,7 +189,7 @@ async def test_a_gateway_without_a_file_has_nothing_to_compare_with(harness: Har
         ("/", "GET", {"accept": "*/*"}, 200),
     ],
 )
-async def test_other_questions(
+async def test_other_requests(
     harness: Harness, path: str, method: str, headers: dict[str, str], status: int
 ) -> None:
     answer = await harness.ask(path, method, headers)
@@ -204,7 +204,7 @@ async def test_any_request_of_a_client_is_shown(harness: Harness) -> None:
     await harness.report("/console/state")
 
 
-async def test_the_page_has_its_files_and_lets_in_no_others(harness: Harness) -> None:
+async def test_the_page_loads_only_its_own_files(harness: Harness) -> None:
     answer = await harness.ask("/console")
     assert (answer.status, answer.headers["location"]) == (303, "console/")
     text = ""
@@ -239,7 +239,7 @@ async def assembled(admin: dict[str, Any], history: ConfigHistory | None = None)
     return assemble(Config.model_validate(config), history=history)
 
 
-async def test_a_console_that_is_off_is_not_there(harness: Harness) -> None:
+async def test_a_disabled_console_is_not_found(harness: Harness) -> None:
     running = await assembled({"address": "127.0.0.1:0", "console": False})
     off = Harness(running, harness.history, harness.file)
     assert (await off.ask("/console/state")).status == 404
@@ -258,7 +258,7 @@ async def test_a_console_that_is_off_is_not_there(harness: Harness) -> None:
         ({"host": "gate.example", "origin": "http://gate.example", CONSOLE_HEADER: "1"}, 200),
     ],
 )
-async def test_the_console_may_reload_where_actions_are_on(
+async def test_the_console_can_reload_if_actions_are_enabled(
     harness: Harness, headers: dict[str, str], status: int
 ) -> None:
     requestss: list[str] = []
@@ -278,14 +278,14 @@ async def test_the_console_may_reload_where_actions_are_on(
     await running.stop(0)
 
 
-async def test_data_ports_know_no_console(harness: Harness) -> None:
+async def test_data_ports_have_no_console(harness: Harness) -> None:
     app = harness.running._active.listeners["http"].app
     for path in ("/console", "/console/state"):
         answer = await app.respond(HttpRequest("GET", path), RequestContext("test"))
         assert answer.status == 404
 
 
-def test_no_character_hides_what_is_shown() -> None:
+def test_control_characters_are_escaped_in_the_console() -> None:
     fields = {"model": "a\u202eb\x7fc\ud800", "plain": "\u00e9"}
     for each in (fields, {"model": "a\u202eb\x7fc", "list": [{"\u2028": 1}]}):
         shown = _encode(each).decode()

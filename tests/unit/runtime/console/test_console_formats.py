@@ -45,7 +45,7 @@ def test_tensors_after_json_are_shown_by_size() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff\x00", b"{", b"plain"])
-def test_what_is_no_json_is_bytes(body: bytes) -> None:
+def test_invalid_json_is_shown_as_bytes(body: bytes) -> None:
     metadata = wire_format.describe_response(HttpResponse(200, {}, [body]))
     assert metadata["decoded"] == ""
 
@@ -61,7 +61,7 @@ def test_a_grpc_message_is_decoded_by_its_method() -> None:
 
 
 @pytest.mark.parametrize("message", [b"\xff\xff", b"\x0a\x05m"])
-def test_a_message_that_is_none_is_bytes(message: bytes) -> None:
+def test_a_malformed_message_is_shown_as_bytes(message: bytes) -> None:
     metadata = wire_format.describe_request(
         RpcRequest("/inference.GRPCInferenceService/ModelReady", [message])
     )
@@ -76,7 +76,7 @@ def test_credentials_are_not_shown() -> None:
     )
 
 
-def test_what_is_long_is_cut() -> None:
+def test_long_content_is_truncated() -> None:
     data = json.dumps({"data": list(range(10_000))}).encode()
     metadata = wire_format.describe_request(HttpRequest("POST", "/", body=[data]))
     assert "… 9968 more" in metadata["decoded"]
@@ -84,7 +84,7 @@ def test_what_is_long_is_cut() -> None:
     assert len(str(metadata)) < 10_000
 
 
-def test_json_that_is_long_is_not_decoded() -> None:
+def test_long_json_is_not_decoded() -> None:
     data = b'{"data": [' + b"1," * (1 << 20) + b"1]}"
     metadata = wire_format.describe_response(HttpResponse(200, {}, [data]))
     assert metadata["decoded"].startswith('{"data": [1,1,')
@@ -101,7 +101,7 @@ def test_deep_json_is_shown_up_to_a_depth(depth: int) -> None:
     assert metadata["bytes"]
 
 
-def test_a_split_that_is_no_number_is_none() -> None:
+def test_an_invalid_split_is_ignored() -> None:
     headers = {"inference-header-content-length": "9" * 5000}
     assert wire_format.describe_response(HttpResponse(200, headers, [b"{}"]))["decoded"] == "{}"
 
@@ -123,7 +123,7 @@ def test_a_long_protobuf_message_is_shown_truncated() -> None:
 # ---- tensors
 
 
-def test_an_input_is_read_as_it_is_written() -> None:
+def test_inputs_are_parsed_by_datatype() -> None:
     data = {"name": "a", "datatype": "INT16", "shape": [2, 2], "data": [[1, 2], [3, -4]]}
     assert tensor_format.parse(data, DEFAULT_LIMITS).numpy().tolist() == [[1, 2], [3, -4]]
     filled = {"name": "a", "datatype": "BF16", "shape": [3], "data": 0.5}
@@ -153,7 +153,7 @@ def test_an_input_is_read_as_it_is_written() -> None:
         {"name": "a", "datatype": "FP64", "shape": [2**62, 2**62], "data": 1},
     ],
 )
-def test_an_input_that_is_none(wrong: Any) -> None:
+def test_invalid_inputs(wrong: Any) -> None:
     with pytest.raises(GatewayError):
         tensor_format.parse(wrong, DEFAULT_LIMITS)
 
@@ -194,7 +194,7 @@ def test_long_tensors_are_shown_truncated() -> None:
     assert document["shape"] == [1000]
 
 
-def test_an_example_of_a_huge_tensor_costs_nothing() -> None:
+def test_an_example_of_a_huge_tensor_is_short() -> None:
     model = ModelMetadata("m", inputs=(TensorMetadata("a", "BYTES", (1 << 40, 1 << 20)),))
     assert tensor_format.example(model)[0]["data"] == "text 1"
 

@@ -64,7 +64,7 @@ def test_the_busiest_flows_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [each["route"] for each in of_all(metrics)["flows"]] == ["r3", "r2"]
 
 
-def test_a_flow_has_all_that_is_counted_of_it() -> None:
+def test_a_flow_has_all_its_counters() -> None:
     metrics = Metrics()
     metrics.record(finished(bytes_in=10, bytes_out=20, backend_seconds=0.01), 0.02)
     failed = finished(bytes_in=1)
@@ -98,7 +98,7 @@ def test_a_flow_has_all_that_is_counted_of_it() -> None:
         ({"ejected": 1, "ok": 7}, "ejected"),
     ],
 )
-def test_an_endpoints_health_is_a_word(figures: dict[str, int], health: str) -> None:
+def test_endpoint_health_states(figures: dict[str, int], health: str) -> None:
     metrics = Metrics()
     metrics.endpoints.source = lambda: [EndpointStats("b", "http://a:1", **figures)]
     [row] = of_all(metrics)["endpoints"]
@@ -106,7 +106,7 @@ def test_an_endpoints_health_is_a_word(figures: dict[str, int], health: str) -> 
     assert row["requests"] == {"ok": figures.get("ok", 0), "failed": figures.get("failed", 0)}
 
 
-def test_backends_tell_retries_and_queues() -> None:
+def test_backends_report_retries_and_queues() -> None:
     metrics = Metrics()
     counters = metrics.backends.backend_counters("b")
     counters.retries["not_sent"] = 3
@@ -124,7 +124,7 @@ def test_ways_of_several_processes_are_added_up() -> None:
     assert [each["count"] for each in state.pipeline_counts(result)] == [1, 5]
 
 
-def test_failures_are_the_last_ones_of_all_the_newest_first_with_what_they_mean() -> None:
+def test_failures_are_the_latest_of_all_workers_with_explanations() -> None:
     received = []
     for worker in (0, 1):
         recent = RecentRequests()

@@ -116,7 +116,7 @@ async def test_both_sides_are_shown(front: RunningGateway, protocol: str, backen
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("protocol", ["graphpipe", "v2-rest"])
-async def test_a_model_is_called_what_was_written(front: RunningGateway, protocol: str) -> None:
+async def test_the_model_name_is_used_unchanged(front: RunningGateway, protocol: str) -> None:
     for name in ("a%41", "a/b", "a?b", "größe", "a%"):
         metadata = await tried(front, protocol=protocol, model=name, operation="metadata")
         is_name = name in {"größe", "a%"}
@@ -127,14 +127,14 @@ async def test_a_model_is_called_what_was_written(front: RunningGateway, protoco
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_what_runs_inside_has_one_side(front: RunningGateway) -> None:
+async def test_embedded_models_have_one_side(front: RunningGateway) -> None:
     response = await tried(front, protocol="v2-rest", model="to-embedded", binary=True)
     assert response["exchanges"] == []
     assert dict(response["request"]["headers"])["inference-header-content-length"]
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_backend_that_is_away_and_the_one_that_stands_in(front: RunningGateway) -> None:
+async def test_an_unreachable_backend_and_its_fallback(front: RunningGateway) -> None:
     response = await tried(front, protocol="v2-grpc", model="to-gone")
     assert response["outcome"] == "connect"
     assert "down" in response["meaning"]
@@ -202,7 +202,7 @@ async def test_an_unsendable_request_is_reported(front: RunningGateway, fields: 
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_who_may_not(front: RunningGateway) -> None:
+async def test_clients_without_permission(front: RunningGateway) -> None:
     assert (await ask(front, "try", {}, {"x": "y"}))[0] == 403
     origin = {CONSOLE_HEADER: "1", "host": "127.0.0.1", "origin": "http://evil.example"}
     assert (await ask(front, "try", {}, origin))[0] == 403
@@ -210,7 +210,7 @@ async def test_who_may_not(front: RunningGateway) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_so_many_are_under_way_at_once_and_no_more(
+async def test_concurrent_test_requests_are_bounded(
     front: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = asyncio.Event()
@@ -229,7 +229,7 @@ async def test_so_many_are_under_way_at_once_and_no_more(
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_it_is_audited_and_no_clients_request(
+async def test_test_requests_are_audited_and_not_counted_as_client_requests(
     front: RunningGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = await flows(front)
@@ -247,7 +247,7 @@ async def flows(running: RunningGateway) -> Any:
     return json.loads(bytes(answer.body[0]))["flows"]
 
 
-async def test_it_is_off_by_default() -> None:
+async def test_test_requests_are_off_by_default() -> None:
     async with AsyncExitStack() as stack:
         running = await started(
             {
@@ -261,7 +261,7 @@ async def test_it_is_off_by_default() -> None:
         assert (status, "listeners.admin.actions" in response) == (403, True)
 
 
-async def test_the_operator_goes_past_access() -> None:
+async def test_test_requests_bypass_access_control() -> None:
     key = "opensesame"
     digest = hashlib.sha256(key.encode()).hexdigest()
     async with AsyncExitStack() as stack:

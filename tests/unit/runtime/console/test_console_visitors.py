@@ -18,7 +18,7 @@ from infergate.runtime.console.browser_checks import (
         "gate.example.", "console.localhost",
     ],
 )  # fmt: skip
-def test_names_that_nobody_else_can_have_are_answered(host: str) -> None:
+def test_only_unambiguous_host_names_are_accepted(host: str) -> None:
     assert untrusted_host({"host": host} if host else {}, ("gate.example",)) == ""
 
 
@@ -70,7 +70,7 @@ def test_a_page_of_elsewhere_may_not(headers: dict[str, str]) -> None:
     assert is_from_browser(headers)
 
 
-def test_nor_who_cannot_send_a_header_of_its_own() -> None:
+def test_requests_without_the_console_header_are_rejected() -> None:
     own = {"host": "a", "origin": "http://a", "sec-fetch-site": "same-origin"}
     assert CONSOLE_HEADER in rejection_reason(own)
     assert not is_from_browser({"host": "a"})

@@ -47,7 +47,7 @@ async def two_ends() -> AsyncIterator[tuple[WorkerChannel, WorkerChannel]]:
             await end.closed
 
 
-async def test_both_ask_and_answers_come_in_any_order() -> None:
+async def test_both_ends_send_requests_and_responses_in_any_order() -> None:
     async with two_ends() as (one, other), asyncio.timeout(20):
         waiting = asyncio.ensure_future(one.request("wait"))
         large = b"x" * 3_000_000
@@ -70,7 +70,7 @@ async def test_failures_are_reported(caplog: pytest.LogCaptureFixture) -> None:
         assert await one.request(("echo", 1)) == 1
 
 
-async def test_who_asks_hears_that_the_other_has_ended() -> None:
+async def test_a_caller_learns_that_the_peer_has_ended() -> None:
     async with two_ends() as (one, other), asyncio.timeout(20):
         request = asyncio.ensure_future(one.request("wait"))
         await one.request(("echo", 1))
@@ -81,7 +81,7 @@ async def test_who_asks_hears_that_the_other_has_ended() -> None:
             await one.request(("echo", 1))
 
 
-def test_descriptors_go_over_in_their_order() -> None:
+def test_descriptors_are_transferred_in_order() -> None:
     files = [os.memfd_create(f"file-{number}") for number in range(450)]
     one, other = socket.socketpair()
     with one, other:

@@ -45,7 +45,7 @@ def sleeps(pid: int) -> bool:
     return all(each.read_text().rpartition(")")[2].split()[0] == "S" for each in tasks)
 
 
-def test_lines_longer_than_a_pipe_writes_at_once_stay_whole() -> None:
+def test_lines_over_the_atomic_pipe_size_are_not_interleaved() -> None:
     turn = LogLock.create_file()
     source = str(Path(infergate.__file__).parents[1])
     out, theirs = os.pipe()

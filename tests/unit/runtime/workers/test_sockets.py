@@ -63,7 +63,7 @@ def test_workers_listen_as_configured_and_the_supervisor_reports_their_state(
     assert ours.access is None
 
 
-async def test_sockets_are_there_as_long_as_they_are_held(tmp_path: Path) -> None:
+async def test_sockets_stay_open_while_held(tmp_path: Path) -> None:
     path = tmp_path / "a.sock"
     one = await bind_listener("http", FREE, bind_sockets, workers=2)
     two = await bind_listener("raw", Address(unix=str(path)), bind_sockets, workers=2)

@@ -40,7 +40,7 @@ def config(port: int, graphpipe: int = 0) -> Config:
     )
 
 
-async def test_a_reload_that_the_end_overtakes_leaves_nothing_open(
+async def test_a_reload_interrupted_by_the_exit_leaves_nothing_open(
     unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     supervisor = Supervisor(config(0), ConfigHistory())
@@ -58,7 +58,7 @@ async def test_a_reload_that_the_end_overtakes_leaves_nothing_open(
     are_free(unused_tcp_port, *(each.address.port for each in before.values()))
 
 
-async def test_the_end_may_come_while_workers_take_a_configuration(
+async def test_the_exit_may_interrupt_applying_a_configuration(
     unused_tcp_port_factory: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = unused_tcp_port_factory(), unused_tcp_port_factory()
@@ -122,7 +122,7 @@ async def test_workers_that_ask_their_backends_have_time_to(
 @pytest.mark.parametrize(
     ("code", "words"), [(0, "exit code 0"), (3, "exit code 3"), (-9, "SIGKILL"), (-40, "signal 40")]
 )
-def test_how_a_process_ended(code: int, words: str) -> None:
+def test_descriptions_of_exit_codes(code: int, words: str) -> None:
     assert describe_exit(code) == words
 
 

@@ -80,7 +80,7 @@ async def harness(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Harness]:
     await made.supervisor.stop(0)
 
 
-async def test_what_workers_tell_in_pieces_is_added_up(harness: Harness) -> None:
+async def test_metrics_sent_in_pieces_are_added_up(harness: Harness) -> None:
     for number in range(ROUTES):
         for worker in (0, 1):
             harness.count(worker, f"r{number}")
@@ -88,7 +88,7 @@ async def test_what_workers_tell_in_pieces_is_added_up(harness: Harness) -> None
     assert harness.requests.count(0) > 10, "there were several pieces"
 
 
-async def test_a_worker_that_falls_silent_counts_as_it_last_did(harness: Harness) -> None:
+async def test_a_silent_worker_counts_with_its_last_values(harness: Harness) -> None:
     for worker in (0, 1):
         for number in range(ROUTES):
             harness.count(worker, f"r{number}")
@@ -117,7 +117,7 @@ async def test_concurrent_callers_get_the_same_result(harness: Harness) -> None:
     assert len(harness.requests) == 2 * once
 
 
-async def test_a_worker_that_tells_slowly_holds_up_no_scrape(
+async def test_a_slow_worker_delays_no_scrape(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for worker in (0, 1):
@@ -152,7 +152,7 @@ async def test_the_event_loop_runs_while_metrics_are_added_up(harness: Harness) 
     assert attempts > 10
 
 
-async def test_what_a_worker_counted_before_it_ended_counts_on(harness: Harness) -> None:
+async def test_counters_of_an_exited_worker_are_kept(harness: Harness) -> None:
     for worker in (0, 1):
         harness.count(worker, "*")
     assert await harness.scraped("*") == 2

@@ -12,7 +12,7 @@ def test_waits_double_up_to_half_a_minute() -> None:
     assert waits[-2:] == [30.0, 30.0]
 
 
-def test_who_has_lived_long_begins_anew() -> None:
+def test_a_long_lived_worker_resets_the_backoff() -> None:
     backoff = RestartBackoff(random_float=lambda: 1.0)
     for _ in range(9):
         backoff.next_delay(lifetime=59)
@@ -20,6 +20,6 @@ def test_who_has_lived_long_begins_anew() -> None:
     assert backoff.next_delay(lifetime=0) == 0.2
 
 
-def test_chance_takes_up_to_a_half_off() -> None:
+def test_jitter_subtracts_up_to_half() -> None:
     assert RestartBackoff(random_float=lambda: 0.0).next_delay(lifetime=0) == 0.05
     assert RestartBackoff(random_float=lambda: 0.5).next_delay(lifetime=0) == pytest.approx(0.075)

@@ -92,7 +92,7 @@ def test_a_taken_request_leaves_no_state(data: bytes) -> None:
         (b"HTTP/1.0\r\nConnection: keep-alive, close\r\n", False, True),
     ],
 )
-def test_whether_the_client_goes_on(line: bytes, keep: bool, old: bool) -> None:
+def test_keep_alive(line: bytes, keep: bool, old: bool) -> None:
     head, _ = receive(reader(), b"GET / " + line + b"\r\n")
     assert (head.keep_alive, head.is_http10) == (keep, old)
 
@@ -145,13 +145,13 @@ def test_versions(line: bytes, status: int) -> None:
 
 
 @pytest.mark.parametrize("name", [b"Content-Type", b"User-Agent", b"ETag"])
-def test_a_field_that_may_come_once(name: bytes) -> None:
+def test_fields_that_must_be_unique(name: bytes) -> None:
     line = name + b": a\r\n"
     assert receive(reader(), POST + line + b"\r\n")[0].error is None
     assert refused(POST + line + line.lower() + b"\r\n") == 400
 
 
-def test_a_long_body_is_received_where_it_stays() -> None:
+def test_a_long_body_is_received_in_its_final_buffer() -> None:
     into = reader(dataclasses.replace(LIMITS, body=10**6), scratch=1000)
     head, body = receive(into, POST + b"Content-Length: 100000\r\n\r\n" + b"a" * 500)
     assert body is None
@@ -312,7 +312,7 @@ def test_a_chunk_too_large_is_refused_when_it_is_announced(chunks: bytes) -> Non
 # ---- caching -------------------------------------------------------------------------------------
 
 
-def test_a_head_that_came_before_is_not_read_again() -> None:
+def test_a_cached_head_is_not_parsed_again() -> None:
     known = RequestHeadParser(LIMITS)
     raw = POST + b"\r\n"
     first = known.read(raw)

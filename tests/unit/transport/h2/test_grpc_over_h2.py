@@ -53,7 +53,7 @@ def framed(data: bytes, flag: int = 0) -> bytes:
 
 
 @given(data=st.binary(max_size=3000), cuts=st.lists(st.integers(1, 700), max_size=12))
-def test_one_message_however_it_comes(data: bytes, cuts: list[int]) -> None:
+def test_one_message_in_any_pieces(data: bytes, cuts: list[int]) -> None:
     reader, body, at = SingleMessageReader(MAX_BYTES, ""), memoryview(framed(data)), 0
     for cut in [*cuts, len(body)]:
         assert reader.message is None or at >= len(body)
@@ -68,7 +68,7 @@ def test_one_message_however_it_comes(data: bytes, cuts: list[int]) -> None:
     parts=st.lists(st.binary(max_size=300), max_size=6),
     cuts=st.lists(st.integers(1, 400), max_size=9),
 )
-def test_many_messages_however_they_come(parts: list[bytes], cuts: list[int]) -> None:
+def test_many_messages_in_any_pieces(parts: list[bytes], cuts: list[int]) -> None:
     reader, body, at, found = MessageReader(MAX_BYTES, ""), b"".join(map(framed, parts)), 0, []
     for cut in [*cuts, len(body)]:
         reader.add([body[at : at + cut]])
@@ -84,7 +84,7 @@ def test_many_messages_however_they_come(parts: list[bytes], cuts: list[int]) ->
     at=st.integers(0, 200),
     cuts=st.lists(st.integers(1, 20), max_size=9),
 )
-def test_messages_that_are_closed_end_with_the_one_that_has_begun(
+def test_closed_messages_end_after_the_current_one(
     parts: list[bytes], at: int, cuts: list[int]
 ) -> None:
     """A message has begun when its length is known."""
@@ -109,7 +109,7 @@ def test_messages_that_are_closed_end_with_the_one_that_has_begun(
     reads_first=st.lists(st.booleans(), max_size=9),
 )
 @settings(max_examples=50)
-def test_long_messages_however_they_come(
+def test_long_messages_in_any_pieces(
     sizes: list[int], cuts: list[int], reads_first: list[bool]
 ) -> None:
     """A message that is requested while it arrives is read in place; the bytes after it are the
@@ -131,7 +131,7 @@ def test_long_messages_however_they_come(
 
 
 @pytest.mark.parametrize("requested", [False, True])
-def test_a_long_message_that_is_the_last(*, requested: bool) -> None:
+def test_a_long_final_message(*, requested: bool) -> None:
     many, body = MessageReader(MAX_BYTES, ""), framed(b"x" * 90_000)
     many.add([body[:70_000]])
     if requested:
@@ -271,7 +271,7 @@ def test_timeouts(wire_bytes: str, seconds: float | None) -> None:
 
 
 @given(st.floats(0, 1e9))
-def test_a_timeout_is_read_as_it_was_written_rounded_up(seconds: float) -> None:
+def test_a_timeout_round_trips_rounded_up(seconds: float) -> None:
     read = headers.read_timeout(headers.write_timeout(seconds))
     assert read is not None
     if seconds <= 99_999_999:
@@ -286,7 +286,7 @@ def test_a_timeout_is_read_as_it_was_written_rounded_up(seconds: float) -> None:
         (1e9, "99999999S"),
     ],
 )  # fmt: skip
-def test_how_a_timeout_is_written(seconds: float, wire_bytes: str) -> None:
+def test_timeout_encoding(seconds: float, wire_bytes: str) -> None:
     assert headers.write_timeout(seconds) == wire_bytes
 
 

@@ -83,14 +83,14 @@ def test_a_run_beyond_the_streams_window() -> None:
     assert list(connection.streams) == [3]
 
 
-def test_a_run_beyond_what_was_announced() -> None:
+def test_a_run_beyond_the_announced_length() -> None:
     connection = server()
     events = connection.receive(announced(1, 350) + data(1, bytes(100)) * 9, 0.0)
     assert sum(event.size for event in bodies(events)) == 300
     assert ended_streams(events) == [(1, Code.PROTOCOL_ERROR)]
 
 
-def test_a_run_that_comes_to_what_was_announced() -> None:
+def test_a_run_of_the_announced_length() -> None:
     connection = server()
     events = connection.receive(announced(1, 300) + data(1, bytes(100)) * 3 + data(1, b"", 1), 0.0)
     assert [(event.size, event.end) for event in bodies(events)] == [(300, False), (0, True)]

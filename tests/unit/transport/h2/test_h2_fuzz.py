@@ -126,7 +126,7 @@ def test_any_bytes(end: str, wire_bytes: bytes, steps: list[int]) -> None:
         b"".join
     )
 )
-def test_we_let_pass_what_h2_lets_pass(wire_bytes: bytes) -> None:
+def test_frames_accepted_by_h2_are_accepted(wire_bytes: bytes) -> None:
     """Errors of either engine are errors of the other, except for stricter limits here."""
     ours = server()
     events = ours.receive(wire_bytes, 0.0)

@@ -84,7 +84,7 @@ _SHORT = st.builds(
     st.one_of(st.lists(_BLOCKS, min_size=1, max_size=6), st.lists(_SHORT, min_size=3, max_size=12)),
     st.lists(st.integers(0, 5), max_size=8),
 )
-def test_blocks_mean_what_hpack_says(blocks: list[bytes], again: list[int]) -> None:
+def test_blocks_are_decoded_as_by_hpack(blocks: list[bytes], again: list[int]) -> None:
     """Decode the blocks in order on one connection, some of them repeatedly."""
     theirs, ours = hpack.Decoder(max_header_list_size=MAX_SIZE), HeaderBlockDecoder(MAX_SIZE)
     for block in [*blocks, *(blocks[number % len(blocks)] for number in again)]:
@@ -125,7 +125,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_a_bomb_is_left_when_it_is_seen(bomb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bomb_is_rejected_when_detected(bomb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(header_blocks, "HeaderBlock", None)  # it is not decoded
     tracemalloc.start()
     with pytest.raises(Http2ConnectionError) as caught:

@@ -70,7 +70,7 @@ def test_the_last_of_several_windows_counts() -> None:
     assert failure(connection.receive(frames.settings([window(2**31), window(7)]), 0.0))[0] == 3
 
 
-def test_a_window_of_one_byte_gets_all_of_an_answer() -> None:
+def test_a_window_of_one_byte_receives_the_whole_response() -> None:
     connection = waiting(1)
     got = b""
     began = time.process_time()

@@ -31,7 +31,7 @@ def test_any_bytes(text: bytes) -> None:
         assert huffman.decode(text) == wanted
 
 
-def test_what_is_kept_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huffman, "_steps", BoundedCache(100))
     for number in range(1000):
         text = bytes((number % 256, number // 4))

@@ -234,7 +234,7 @@ def test_numbers_only_grow() -> None:
 # ---- permissions
 
 
-def test_a_table_until_our_settings_are_known() -> None:
+def test_dynamic_tables_until_our_settings_are_acknowledged() -> None:
     """RFC 7541, 4.2: settings apply from the peer's acknowledgement on."""
     connection = server(HELLO + request_frame(1, b"\x21\x3f\xe1\x1f" + REQUEST + b"\x40\x01a\x01b"))
     connection.receive(request_frame(3, REQUEST + b"\xbe") + frames.SETTINGS_ACK, 0.0)
@@ -243,7 +243,7 @@ def test_a_table_until_our_settings_are_known() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 7, 100_000])
-def test_a_request_however_it_comes(step: int) -> None:
+def test_a_request_in_any_pieces(step: int) -> None:
     wire_bytes = (
         HELLO
         + frame(2, 0, 9, bytes(5))
@@ -275,7 +275,7 @@ def test_a_request_however_it_comes(step: int) -> None:
     assert not connection.streams[3].remote_open
 
 
-def test_a_block_is_decoded_once_where_there_is_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_without_a_table_are_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = server()
     decoded: list[object] = []
     decode = header_blocks.HeaderBlock
@@ -321,7 +321,7 @@ def open_stream(connection: Http2ServerConnection) -> Headers:
     return event
 
 
-def test_an_answer_waits_for_the_peers_windows() -> None:
+def test_a_response_waits_for_the_peers_windows() -> None:
     connection = server(frames.PREFACE + setting(4, 10))
     stream = open_stream(connection).stream
     body = bytes(range(200))
@@ -356,7 +356,7 @@ def test_the_connections_window_is_shared_fairly() -> None:
     assert sent(connection)[-1] == (0, 1, 3, b"b")
 
 
-def test_frames_are_as_long_as_the_peer_takes() -> None:
+def test_frames_respect_the_peers_maximum() -> None:
     connection = server(frames.PREFACE + frames.settings([(4, 2**20), (5, 20_000)]))
     connection.receive(window_update(0, 2**20), 0.0)
     stream = open_stream(connection).stream
@@ -376,7 +376,7 @@ def test_long_headers_are_continued() -> None:
     assert b"".join(each[3] for each in found) == header_blocks.TABLE_SIZE_ZERO + block
 
 
-def test_a_stream_may_send_on_when_its_data_was_dealt_with() -> None:
+def test_consumed_data_extends_the_streams_window() -> None:
     connection = server()
     (event,) = connection.receive(OPEN, 0.0)
     assert isinstance(event, Headers)
@@ -452,7 +452,7 @@ def test_a_few_control_frames_a_second_are_no_flood(flood: str) -> None:
         assert not connection.is_closed
 
 
-def test_pings_are_answered_until_they_are_too_many() -> None:
+def test_pings_are_acknowledged_up_to_the_limit() -> None:
     connection = server()
     ping = frame(6, 0, 0, b"whatever")
     for _ in range(5):
@@ -596,7 +596,7 @@ def test_a_refused_stream_was_not_touched() -> None:
     assert reset == Reset(stream, 7, is_unprocessed=True)
 
 
-def test_concurrency_is_what_the_server_allows() -> None:
+def test_concurrency_respects_the_servers_limit() -> None:
     connection = client()
     assert connection.can_open_stream
     connection.receive(setting(3, 1), 0.0)

@@ -205,7 +205,7 @@ _OVER = ("server, closed", "server, reset by the peer", "client, closed", "clien
     ("state", "kind"),
     [(s, k) for s in _OVER for k in LATE if EXPECTED[s] is not _LOWER or k != "HEADERS"],
 )
-def test_frames_on_closed_streams_do_not_come_for_free(state: str, kind: str) -> None:
+def test_frames_on_closed_streams_are_charged(state: str, kind: str) -> None:
     connection = STATES[state]()
     connection.take_output()
     paid = b""
@@ -284,7 +284,7 @@ def test_streams_before_the_settings_acknowledgement_are_accepted() -> None:
         assert [code for _, code in resets(connection)] == [Code.REFUSED_STREAM] * 3
 
 
-def test_streams_that_were_early_stay_after_the_settings_are_known() -> None:
+def test_early_streams_stay_open_after_the_settings() -> None:
     connection = server(HELLO + b"".join(headers(2 * n + 1) for n in range(15)))
     assert len(connection.receive(frames.SETTINGS_ACK + data(29, b"x"), 0.0)) == 1
     assert connection.receive(headers(101), 0.0) == []

@@ -62,7 +62,7 @@ class Slow(ssl.SSLContext):
         super().load_verify_locations(cafile, *others)
 
 
-def test_files_that_go_while_they_are_read(authority: Authority) -> None:
+def test_files_deleted_during_a_read(authority: Authority) -> None:
     """Otherwise clients that connect meanwhile would fail, not get the old certificate."""
     pair, context = authority.server(), Slow(ssl.PROTOCOL_TLS_SERVER)
     context.gone = pair.key

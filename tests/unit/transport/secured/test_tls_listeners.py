@@ -175,7 +175,7 @@ def last_exchange(port: int, context: ssl.SSLContext, body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
-async def test_a_long_last_answer(
+async def test_a_long_last_response(
     engine: Engine, authority: Authority, pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The response arrives whole; asyncio's transport would end twice if it were closed while it
@@ -677,7 +677,7 @@ async def test_links_are_swapped(
         assert harness.reloads == [True]
 
 
-async def test_compat_grpc_takes_a_new_certificate(
+async def test_compat_grpc_loads_a_new_certificate(
     authority: Authority, stranger: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renewed, engine = authority.server(), ENGINES[0]
@@ -710,7 +710,7 @@ def read_slowly(port: int, context: ssl.SSLContext, request: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
-async def test_the_last_answer_waits_for_a_slow_reader(
+async def test_the_last_response_waits_for_a_slow_reader(
     engine: Engine, authority: Authority, pair: Pair
 ) -> None:
     """The TLS transports of the event loops would disconnect it after a while."""

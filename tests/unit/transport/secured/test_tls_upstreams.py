@@ -55,7 +55,7 @@ WHO = pytest.mark.parametrize(
 
 
 @WHO
-async def test_an_authority_of_its_own(
+async def test_a_configured_authority(
     kind: str, engine: Engine, authority: Authority, stranger: Authority, pair: Pair
 ) -> None:
     async with serve(kind, pair, engine) as harness:
@@ -69,9 +69,7 @@ async def test_an_authority_of_its_own(
 
 
 @WHO
-async def test_a_name_that_is_not_its_hosts(
-    kind: str, engine: Engine, authority: Authority
-) -> None:
+async def test_a_configured_server_name(kind: str, engine: Engine, authority: Authority) -> None:
     hidden = authority.issue("back.example")
     async with serve(kind, hidden, engine) as harness:
         for name, fits in (("back.example", True), (None, False), ("other.example", False)):
@@ -111,7 +109,7 @@ async def test_a_certificate_is_shown(
 
 
 @pytest.mark.parametrize("kind", ["http", "grpc"])
-async def test_a_certificate_that_is_renewed_is_shown(
+async def test_a_renewed_client_certificate_is_presented(
     kind: str,
     authority: Authority,
     pair: Pair,
@@ -134,7 +132,7 @@ async def test_a_certificate_that_is_renewed_is_shown(
     await client.upstream.close()
 
 
-def test_unusable_files_are_reported_at_once(authority: Authority, tmp_path: Path) -> None:
+def test_unusable_files_are_reported_immediately(authority: Authority, tmp_path: Path) -> None:
     with pytest.raises(CertificateError, match="cannot be read"):
         ClientTlsContext(ClientTls(tmp_path / "none.pem"))
     made = ClientTlsContext(ClientTls(authority.file)).context()
