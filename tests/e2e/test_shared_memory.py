@@ -454,7 +454,7 @@ def test_strings_with_wrong_lengths(gateway: Infergate, http: Client) -> None:
         assert (status, "past the end" in said) == (400, True)
 
 
-def test_a_request_reads_at_most_the_body_limit(gateway: Infergate, http: Client) -> None:
+def test_a_request_reads_up_to_the_body_limit(gateway: Infergate, http: Client) -> None:
     with registered(http, 3 * 2**20) as region:
         where = {"shared_memory_region": region.name, "shared_memory_byte_size": 3 * 2**20}
         tensor = {"datatype": "UINT8", "shape": [3 * 2**20], "parameters": where}

@@ -156,7 +156,7 @@ def test_small_jobs_run_concurrently_with_large_ones(
 
 
 @given(st.lists(st.tuples(st.sampled_from("1234"), st.integers(1, 50)), max_size=40))
-def test_rejections_hit_the_connection_with_most_jobs(
+def test_the_connection_with_the_longest_queue_is_rejected(
     expected: list[tuple[str, int]],
 ) -> None:
     queue = _queue(1000, 200)

@@ -65,7 +65,7 @@ async def test_the_operator_may_want_less() -> None:
     assert made.unused_bytes == 50 * MIB
 
 
-def test_kept_memory_is_at_most_in_flight_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_memory_is_bounded_by_in_flight_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffer_pool.POOL, "max_unused_bytes", MAX_UNUSED_BYTES)
     for size, limit in ((100 * MIB, 100 * MIB), (2 * MAX_UNUSED_BYTES, MAX_UNUSED_BYTES)):
         buffer_pool.limit_unused_bytes(size)

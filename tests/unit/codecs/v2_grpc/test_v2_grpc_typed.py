@@ -227,7 +227,7 @@ def test_responses_are_bounded_too() -> None:
         *[(name, each) for name in ("BOOL", "INT8", "INT64") for each in (b"\1", b"\xff\0\1")],
     ],
 )
-def test_typed_elements_take_at_most_eight_times_their_bytes(datatype: str, element: bytes) -> None:
+def test_typed_elements_take_up_to_eight_times_their_bytes(datatype: str, element: bytes) -> None:
     count = 1 << 17
     elements = element * count
     if datatype != "BYTES":
