@@ -1,8 +1,4 @@
-"""The contract between the transports and the rest of the gateway: bytes and sockets, no tensors.
-
-The layers above use only these types, so that the engines (``http1``, ``grpc``, ``compat``) are
-interchangeable.
-"""
+"""The contract between the transports and the rest of the gateway. All engines implement it."""
 
 from __future__ import annotations
 
@@ -107,7 +103,7 @@ class BoundSockets:
         return 0 if first.family is socket.AF_UNIX else int(first.getsockname()[1])
 
     def close(self) -> None:
-        """Close the sockets. Nothing may accept from them any more."""
+        """Close the sockets, when nothing accepts from them any more."""
         for sock in self.sockets:
             sock.close()
         self.release()
@@ -182,9 +178,9 @@ class RequestStream(Protocol):
     ) -> AsyncGenerator[RpcResponse, None]:
         """Return the responses to ``message``; requests are handled in the order of arrival.
 
-        If the transport rejected the request, ``error`` says why, and the response reports it.
-        ``memory`` is the account of this request. A response with a code other than 0 ends the
-        stream. The caller always closes the generator.
+        ``error`` is set if the transport rejected the request; the response reports it. ``memory``
+        is the account of this request. A response with a code other than 0 ends the stream. The
+        caller always closes the generator.
         """
         ...
 
@@ -217,8 +213,8 @@ class Server(Protocol):
         ...
 
     def set_app(self, app: Any, limits: Limits) -> None:
-        """Send all new requests to ``app``, on open connections too. Calls in progress finish with
-        the old app.
+        """Send all new requests to ``app``, on open connections too. Requests in progress finish
+        with the previous application.
 
         ``app`` must be of the kind that the server was created with. New connections apply
         ``limits``.
@@ -266,8 +262,8 @@ class StreamingUpstream(Protocol[Req_contra, Resp_co]):
     ) -> AsyncGenerator[Resp_co, None]:
         """Send a request and yield the responses.
 
-        The next response is read from the connection only when it is pulled, apart from what flow
-        control already let in. Headers may come with any response, or alone.
+        The next response is read from the connection only when it is pulled, apart from bytes that
+        flow control already admitted. Headers may accompany any response, or arrive alone.
 
         ``timeout`` covers the whole stream, in seconds; with None the caller decides when to stop
         waiting. Raises like ``exchange``. Closing the generator, or cancelling a pull, cancels the

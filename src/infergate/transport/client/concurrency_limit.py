@@ -18,7 +18,7 @@ from infergate.transport.base import Endpoint, HttpStreamingUpstream, SupportsDi
 
 
 class LimitedUpstream:
-    """An ``HttpUpstream`` with at most ``max_exchanges`` per endpoint; others wait in line."""
+    """An ``HttpUpstream`` with at most ``max_exchanges`` per endpoint; others wait in order."""
 
     def __init__(self, upstream: HttpStreamingUpstream, max_exchanges: int) -> None:
         self._upstream: Final = upstream

@@ -27,11 +27,8 @@ AnyProtocol = TypeVar("AnyProtocol", bound=asyncio.BaseProtocol)
 
 
 def failure_origin(error: BaseException) -> Origin:
-    """Return who is to blame for a failed connection.
-
-    It is the gateway if this machine is out of descriptors, memory or ports, otherwise the
-    backend.
-    """
+    """Return the error kind of a failed connection: the gateway's own fault if this machine is out
+    of descriptors, memory or ports, otherwise the backend's."""
     local = isinstance(error, OSError) and error.errno in _EXHAUSTED
     return Origin.GATEWAY if local else Origin.BACKEND
 
@@ -61,7 +58,7 @@ async def open_connection(
 
 
 def _enable_keepalive(transport: asyncio.Transport) -> None:
-    """Enable TCP keepalive, so that waiting connections notice when the backend's host is gone."""
+    """Enable TCP keepalive, to detect that the backend's host has disappeared."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,12 +1,11 @@
 """Pooled connections to backends, with one exchange at a time on each.
 
-Each endpoint has a stack of idle connections. The most recently used one is reused first, so that
-the others age and are closed. The number of connections is not limited here: ``Admission`` limits
-requests.
+The most recently used idle connection is reused first, so that the others age and are closed. The
+number of connections is not limited here: ``Admission`` limits requests.
 
-- Rule 1. A connection returns to the pool only if its response is complete, nothing followed it,
-  the request was sent completely, and neither side wants to close.
-- Rule 2. Anything else (timeout, cancellation, malformed data) closes the connection.
+- Rule 1. A connection returns to the pool only if its response is complete and nothing followed it,
+the request was sent completely, and neither side wants to close. - Rule 2. Anything else (timeout,
+cancellation, malformed data) closes the connection.
 """
 
 from __future__ import annotations
@@ -27,11 +26,8 @@ from infergate.transport.client.connect import failure_origin, open_connection
 from infergate.transport.tls.client_context import NO_TLS, ClientTlsContext
 
 _MAX_IDLE_SECONDS: Final = 4.0
-"""Seconds that an idle connection is kept.
-
-Less than servers do (uvicorn, hence MLServer and KServe: 5 s), so that a POST does not meet a
-connection that is being closed.
-"""
+"""Seconds that an idle connection is kept: fewer than on servers (uvicorn, hence MLServer and
+KServe: 5 s), so that no POST is sent on a connection that is being closed."""
 
 
 class StaleError(GatewayError):
@@ -80,7 +76,7 @@ class PooledConnection(asyncio.BaseProtocol):
         try:
             return await waiter
         except asyncio.CancelledError:
-            if self._waiter is waiter:  # otherwise complete, and perhaps in use again
+            if self._waiter is waiter:  # otherwise complete, and possibly reused already
                 self._waiter = None
                 self._transport.abort()
                 self._uncount_bytes()
@@ -100,7 +96,7 @@ class PooledConnection(asyncio.BaseProtocol):
         return True
 
     def _uncount_bytes(self) -> None:
-        """Stop counting a response that was given up."""
+        """Stop counting an abandoned response."""
         self._memory.shrink(self._counted)
         self._memory, self._counted = UNLIMITED, 0
 
@@ -280,7 +276,7 @@ AnyPool = TypeVar("AnyPool", bound=_Closable)
 
 
 class EndpointPools(dict[Endpoint, AnyPool]):
-    """The pool of each endpoint; ``create`` makes one when it is first used.
+    """The pool of each endpoint; ``create`` builds one when it is first used.
 
     ``tls`` has the authorities and the client certificate for TLS endpoints; None means the
     authorities of the system. ``protocol`` is offered in ALPN. Raises CertificateError.

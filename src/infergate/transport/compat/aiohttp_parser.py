@@ -1,8 +1,8 @@
 """aiohttp's parsers, and everything else that the HTTP transports use of aiohttp.
 
-The parsers are configured not to decompress and never to pause: the body is taken out of them
-after each read, so their buffer stays empty. Requests are parsed strictly, responses as leniently
-as by aiohttp's client.
+The parsers never decompress and never pause: the body is removed from them after each read, so
+their buffer stays empty. Requests are parsed strictly, responses as leniently as by aiohttp's
+client.
 """
 
 from __future__ import annotations

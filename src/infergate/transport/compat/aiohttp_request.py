@@ -85,8 +85,8 @@ class AiohttpRequest(IncomingHttpRequest):
                 self.account.count_body(self.received)
             else:
                 self.missing -= len(chunk)
-            # Large chunks are kept; small ones are joined, so that a slowly dripping body does not
-            # cost an object per byte.
+            # Large chunks are kept; small ones are joined, so that a slow body does not cost an
+            # object per byte.
             if len(chunk) >= _JOIN_BELOW or not self._parts:
                 self._parts.append(chunk)
             else:

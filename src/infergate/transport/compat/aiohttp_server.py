@@ -57,7 +57,8 @@ class AiohttpConnection(Http1Connection, asyncio.Protocol):
         return bool(self._partial_head)
 
     def data_received(self, data: bytes) -> None:
-        """Process bytes of the current request, or, while it is answered, of the next."""
+        """Process bytes of the current request or, while a response is being produced, of the
+        next."""
         state = self._state
         if state is ConnectionState.HEAD or state is ConnectionState.BODY:
             if self._accepts_both_lengths:
@@ -98,7 +99,7 @@ class AiohttpConnection(Http1Connection, asyncio.Protocol):
                 if data:
                     self._collect_head(data)
                 return
-            data = b""  # already answered; the parser may hold the next request
+            data = b""  # already rejected; the parser may hold the next request
 
     def _collect_head(self, data: bytes | bytearray) -> None:
         limits = self._listener.limits

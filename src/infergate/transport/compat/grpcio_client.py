@@ -1,12 +1,11 @@
 """A gRPC client on grpcio, with one channel per endpoint; messages pass as bytes.
 
-grpcio reports statuses of the server and failures on the way with the same codes, and since about
-1.60 no longer marks the difference. `_response_or_raise` tells them apart: first by what a server
-cannot influence, the channel's state and our clock, and only then by grpc-core's own wording.
+grpcio reports statuses of the server and transport failures with the same codes, and since about
+1.60 without a mark. `_response_or_raise` distinguishes them: first by the channel's state and the
+clock, which a server cannot influence, and only then by grpc-core's texts.
 
-CONNECT is raised only if the call certainly never left: the channel is not connected *and*
-grpc-core says that it could not connect. Anything doubtful is BACKEND_GARBAGE, which is never
-retried.
+CONNECT is raised only if the call certainly was not sent: the channel is not connected *and*
+grpc-core reports a failed connection. Any other failure is BACKEND_GARBAGE, which is never retried.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _NOT_CONNECTED: Final = (
 )
 """How messages of grpc-core's load balancing and resolver start if there is no connection."""
 _HANDSHAKE = re.compile("handshake|check peer|erification check")
-"""Wording of failures after TCP had connected; it only selects an error text."""
+"""Texts of failures after TCP had connected; they only select an error text."""
 _NO_ALPN: Final = "selected ALPN"
 _TOO_LARGE: Final = re.compile("(Received|Decompressed) message larger than max")
 _LOCAL_STATUSES: Final = (
@@ -51,7 +50,7 @@ _LOCAL_STATUSES: Final = (
 _SERVER_PREFIX: Final = "SERVER:"
 """grpc-core's prefix for messages that the server, not the client, rejected."""
 _CLOCK_TOLERANCE: Final = 0.005
-"""Seconds by which grpc's clock may be ahead of ours."""
+"""Seconds by which grpc's clock may be ahead of the event loop's."""
 
 _MethodStubs = dict[str, Any]
 
@@ -94,8 +93,8 @@ class GrpcioUpstream:
     ) -> AsyncGenerator[RpcResponse, None]:
         """Send one message, and yield each response message.
 
-        A status of the server other than OK is the last response. Metadata comes with the first
-        message and, if there is any at the end, with a last response without a message.
+        A server status other than OK is the last response. Metadata accompanies the first message;
+        trailing metadata, if any, a last response without a message.
         """
         message = self._message(wire)
         channel, _ = self._channels.get(endpoint) or self._open(endpoint)
@@ -202,10 +201,10 @@ def _options(limits: Limits) -> list[tuple[str, Any]]:
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_retries", 0),
         ("grpc.enable_http_proxy", 0),
-        # The same interval as the own engine: no server takes it for abuse.
+        # The interval of the own engine, which no server treats as abuse.
         ("grpc.keepalive_time_ms", 310_000),
         ("grpc.keepalive_timeout_ms", 20_000),
-        # A backend that comes back is found within two seconds. The first option also limits the
+        # A restarted backend is found within two seconds. The first option also limits the
         # time of one connection attempt.
         ("grpc.min_reconnect_backoff_ms", connect),
         ("grpc.initial_reconnect_backoff_ms", 100),
@@ -217,7 +216,7 @@ def _response_or_raise(
     error: Any, endpoint: Endpoint, *, is_late: bool, is_connected: bool, has_started: bool = False
 ) -> RpcResponse:
     """Return the server's response, with its initial metadata unless `has_started`, or raise the
-    failure that occurred on the way."""
+    transport failure."""
     code: grpc.StatusCode = error.code()
     details: str = error.details() or ""
     detail = f"{endpoint}: {code.name}: {details}"

@@ -69,8 +69,8 @@ _CACHED_METHODS: Final = 256
 """Number of cached method handlers."""
 _MIN_PING_INTERVAL_MS: Final = 500
 """The shortest accepted interval between a client's pings, in milliseconds: half of the shortest
-that clients sensibly choose. (grpc's default of 300,000 would disconnect many clients that use
-tritonclient's KeepAliveOptions.)"""
+sensible one. (grpc's default of 300,000 would disconnect many clients that use tritonclient's
+KeepAliveOptions.)"""
 
 
 class GrpcioServer:
@@ -116,7 +116,7 @@ class GrpcioServer:
         self._server = server
         try:
             port = grpcio_tls.bind_port(server, str(address), self._certificates)
-        except RuntimeError as error:  # grpcio does not give the reason
+        except RuntimeError as error:  # grpcio does not report the reason
             await self.stop(0)
             raise await _bind_error(address, str(error)) from error
         self.address = replace(address, port=port)
@@ -124,7 +124,7 @@ class GrpcioServer:
     def _options(self, *, shared: bool) -> list[tuple[str, int]]:
         limits = self._limits
         return [
-            # Servers on one port share its connections at random: only if that is wanted.
+            # Sharing a port, with connections assigned at random, must be intended.
             ("grpc.so_reuseport", int(shared)),
             ("grpc.max_receive_message_length", limits.body + MESSAGE_OVERHEAD),
             ("grpc.max_send_message_length", limits.body + MESSAGE_OVERHEAD),
@@ -135,7 +135,7 @@ class GrpcioServer:
             ("grpc.max_allowed_incoming_connections", self._max_connections),
             # For the TLS handshake and the client's HTTP/2 SETTINGS.
             ("grpc.server_handshake_timeout_ms", _milliseconds(limits.header_time)),
-            # A silent client is pinged, and disconnected if it does not answer. (The library's
+            # A silent client is pinged, and disconnected without a response. (The library's
             # own option for this, keepalive_timeout, has no effect.)
             ("grpc.keepalive_time_ms", _milliseconds(limits.keepalive_time)),
             ("grpc.http2.ping_timeout_ms", _milliseconds(limits.idle_body_time)),
@@ -164,7 +164,7 @@ class GrpcioServer:
 
     async def stop(self, grace: float) -> None:
         """Stop accepting, wait `grace` seconds for calls, then cancel them. Streams see the end of
-        their clients' messages at once."""
+        their clients' messages immediately."""
         self._methods.stopped.set()
         if self._server is not None:
             stopping = asyncio.create_task(self._server.stop(grace + _STATUS_SECONDS))

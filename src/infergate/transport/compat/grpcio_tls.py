@@ -1,8 +1,8 @@
 """TLS of a listener on grpcio.
 
-The library can require client certificates or not ask for them, and speaks TLS 1.2 and 1.3; the
-configuration rejects other settings for this engine. It accepts every client with a valid
-certificate, so the calls of a client whose names are not allowed are refused one by one.
+grpcio either requires client certificates or does not request them, and supports TLS 1.2 and 1.3;
+the configuration rejects other settings for this engine. It accepts every client with a valid
+certificate, so calls of clients with other names are rejected one by one.
 """
 
 from __future__ import annotations

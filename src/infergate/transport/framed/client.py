@@ -1,7 +1,7 @@
 """A pooled client for size-prefixed frames.
 
-A request's body is sent as a frame, and the frame that comes back becomes the body of a 200
-response, because frames have no status. Only a POST can be sent, and never twice.
+A request's body is sent as a frame, and the response frame becomes the body of a 200 response,
+because frames have no status. Only a POST can be sent, and never twice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HTTP_AS_LENGTH: Final = PREFIX.unpack(b"HTTP")[0]
 
 
 class FrameClientConnection(PooledConnection, asyncio.BufferedProtocol):
-    """One connection to a backend that answers frames with frames."""
+    """One connection to a backend that responds with frames."""
 
     def __init__(self, pool: Pool[Any]) -> None:
         super().__init__(pool)
@@ -110,7 +110,7 @@ class HttpOrFrameUpstream:
         create_http: Callable[[Limits, ClientTls | None], HttpStreamingUpstream] = H1Upstream,
         tls: ClientTls | None = None,
     ) -> None:
-        """``create_http`` makes the HTTP upstream, which also does TLS."""
+        """``create_http`` creates the HTTP upstream, which also does TLS."""
         self._http: Final = create_http(limits, tls)
         self._frames: Final = FrameUpstream(limits)
 

@@ -1,13 +1,12 @@
-"""Size-prefixed frames: a little-endian uint32 with the number of bytes that follow, then those
-bytes.
+"""Size-prefixed frames: a little-endian uint32 with the length of the message, then the message.
 
-Flatbuffers calls such a message size-prefixed. Pure: no sockets, no clock. Bytes are received into
-a small fixed buffer, so that a short frame takes one system call. A longer frame continues in a
-buffer of its own size, into which the kernel writes directly.
+Pure: no sockets, no clock. Bytes are received into a small fixed buffer, so that a short frame
+needs one system call. A longer frame continues in its own buffer, into which the kernel writes
+directly.
 
-- Rule 1. A buffer is allocated only by ``open``; the caller checks the announced length first. The
-  buffer is not zeroed, unlike a bytearray, so announcing costs nothing.
-- Rule 2. At most ``MAX_READ_AHEAD`` bytes after a frame are held.
+- Rule 1. Only ``open`` allocates a buffer; the caller checks the announced length first. The buffer
+is not zeroed, unlike a bytearray, so an announcement costs nothing. - Rule 2. At most
+``MAX_READ_AHEAD`` bytes after a frame are held.
 """
 
 from __future__ import annotations

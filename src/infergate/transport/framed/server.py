@@ -148,8 +148,8 @@ class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
     def _is_last(self) -> bool:
         """Whether the connection ends with this response.
 
-        The protocol cannot announce a shutdown, so requests that have already arrived are still
-        answered.
+        The protocol cannot announce a shutdown, so requests that have already arrived still get
+        responses.
         """
         return self._listener.is_stopping and not self._frames.has_partial_frame
 

@@ -1,13 +1,13 @@
 """A gRPC client on the gateway's own HTTP/2 engine.
 
-Each endpoint has a small pool of connections: a call takes the first with a free stream, and a new
-connection is made only if there is none. A connection enters the pool when the server's SETTINGS
-have arrived.
+Each endpoint has a small pool of connections: a call uses the first one with a free stream, and a
+new connection is opened only if there is none. A connection enters the pool when the server's
+SETTINGS have arrived.
 
 - CONNECT is raised only if the server certainly did not process the call: no connection could be
-  made, or the server refused the stream (REFUSED_STREAM, or a GOAWAY that excludes it) on two
-  attempts. Anything doubtful is BACKEND_GARBAGE, which is never retried.
-- A call that is cancelled, late or broken is reset; its connection stays open.
+opened, or the server refused the stream (REFUSED_STREAM, or a GOAWAY that excludes it) on two
+attempts. Any other failure is BACKEND_GARBAGE, which is never retried. - A call that is cancelled,
+late or broken is reset; its connection stays open.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class H2Upstream(PooledUpstream):
     ) -> AsyncGenerator[RpcResponse, None]:
         """Send one message, and yield each response message.
 
-        A status of the server other than OK is the last response. Metadata comes with the first
-        message and, if there is any at the end, with a last response without a message.
+        A server status other than OK is the last response. Metadata accompanies the first message;
+        trailing metadata, if any, a last response without a message.
         """
         self._check(wire)
         pool = self._pools[endpoint]
@@ -119,15 +119,15 @@ class _EndpointPool:
         self._waiters: deque[asyncio.Future[None]] = deque()
 
     def find_free(self) -> GrpcClientConnection | None:
-        """Return a connection on which a call can be made now, or None."""
+        """Return a connection with a free stream, or None."""
         for link in self._connections:
             if link.engine.can_open_stream:
                 return link
         return None
 
     async def acquire(self, deadline: float | None) -> GrpcClientConnection:
-        """Return such a connection; make or wait for one until `deadline` (loop time). Raises
-        CONNECT and TIMEOUT."""
+        """Return a connection with a free stream; open one or wait until `deadline` (loop time).
+        Raises CONNECT and TIMEOUT."""
         while (link := self.find_free()) is None:
             if len(self._connections) < _MAX_CONNECTIONS and self._connecting is None:
                 self._connecting = self.loop.create_task(self._connect())
@@ -138,7 +138,7 @@ class _EndpointPool:
         return link
 
     async def _wait_for_change(self, deadline: float | None) -> None:
-        """Wait in line for a change of capacity. Raises CONNECT and TIMEOUT."""
+        """Wait, in order, for a change of capacity. Raises CONNECT and TIMEOUT."""
         waiter: asyncio.Future[None] = self.loop.create_future()
         self._waiters.append(waiter)
         try:
@@ -184,7 +184,7 @@ class _EndpointPool:
                 continue
             if error is None:  # the first that finds no free stream makes another connection
                 waiter.set_result(None)
-            else:  # an error object of its own for each: handlers may modify it
+            else:  # a new error object for each waiter, because handlers may modify it
                 waiter.set_exception(_connect_error(self._endpoint, error))
 
     def add(self, connection: GrpcClientConnection) -> None:
@@ -192,7 +192,7 @@ class _EndpointPool:
         self._connections.append(connection)
 
     def notify_capacity(self, connection: GrpcClientConnection | None = None) -> None:
-        """Wake waiting calls: there may be free streams again. `connection`: it is closed or
+        """Wake waiting calls, because streams may be free. `connection` is set if it is closed or
         accepts no more calls."""
         if connection is not None:
             if connection not in self._connections:

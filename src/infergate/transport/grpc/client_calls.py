@@ -1,4 +1,4 @@
-"""gRPC calls on a connection to a backend: with one response, and with a stream of responses."""
+"""gRPC calls to a backend: unary calls, and calls with a stream of responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gRPC client's end of an HTTP/2 connection to a backend, and what its calls have in common."""
+"""The gRPC client's end of an HTTP/2 connection to a backend, and the base class of its calls."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _AGENT: Final = f"infergate/{__version__}"
 _CACHED_METHODS: Final = 256
 """Number of cached request header blocks, one per method."""
 _MAX_SILENCE: Final = 310.0
-"""Seconds without a sign of life after which a server that owes responses without a deadline is
-pinged. gRPC servers treat pings more often than every 300 s as abuse."""
+"""Seconds without received bytes before the server is pinged while calls without a deadline are
+open. gRPC servers treat more frequent pings than every 300 s as abuse."""
 _PING_TIMEOUT: Final = 20.0
-"""Seconds within which it must answer (grpc's keepalive_timeout: 20 s)."""
+"""Seconds to wait for the PING acknowledgement (grpc's keepalive_timeout: 20 s)."""
 _CLOCK_TOLERANCE: Final = 0.005
-"""Seconds by which a server's clock may be ahead of ours."""
+"""Seconds by which a server's clock may be ahead of the event loop's."""
 
 
 class StreamRefused(Exception):  # noqa: N818
@@ -55,8 +55,8 @@ class Http2NotNegotiatedError(ssl.SSLError):
 
 
 class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
-    """One connection to `endpoint`. `on_ready` is called when it may be used, `on_capacity_change`
-    when it has capacity again, or, with the connection, when it is over."""
+    """One connection to `endpoint`. `on_ready` is called when it may be used; `on_capacity_change`
+    with None when a stream is free, and with the connection when it accepts no more calls."""
 
     def __init__(
         self,
@@ -79,11 +79,11 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         self._timer_due = math.inf  # when the timer fires; not later than any call's deadline
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._request_prefixes: Final = BoundedCache[str, bytes](_CACHED_METHODS)
-        self._calls_without_deadline: set[ClientCall] = set()  # the calls without a deadline
+        self._calls_without_deadline: set[ClientCall] = set()
         self._silence_timer: asyncio.TimerHandle | None = None
 
     async def wait_ready(self, protocol: str) -> None:
-        """Wait for the server's SETTINGS. With `protocol`, raise an error first unless the server
+        """Wait for the server's SETTINGS. With `protocol`, raise an error unless the server
         selected it in the TLS handshake. Raises OSError."""
         if protocol:
             tls_object = self._transport.get_extra_info("ssl_object")
@@ -111,7 +111,7 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         )
 
     def retire(self) -> None:
-        """Send no more calls to a server that may be gone; calls in progress may finish."""
+        """Send no more calls to a server that does not respond; calls in progress may finish."""
         self.engine.is_retired = True
         self._capacity_callback(self)
 
@@ -134,8 +134,8 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
                 self._silence_timer = self.loop.call_later(_MAX_SILENCE, self._check_silence, None)
 
     def _check_silence(self, pinged_at: float | None) -> None:
-        """While calls without a deadline are open, check that the server is still there.
-        `pinged_at`: when an unanswered PING was sent, if any."""
+        """While calls without a deadline are open, check that the server still responds.
+        `pinged_at` is the time of an unacknowledged PING, if any."""
         self._silence_timer = None
         heard_at = self.engine.last_received_at
         if not self._calls_without_deadline or self._is_lost:
@@ -277,7 +277,7 @@ class ClientCall:
     # ---- stream events
 
     def headers(self, fields: HeaderBlock, end: bool) -> None:  # noqa: FBT001
-        """Handle the response headers. `end`: there is nothing else."""
+        """Process the response headers. `end`: nothing follows."""
         self._has_response = True
         response: ResponseHeaders | None = fields.interpretation
         if response is None:
@@ -334,7 +334,8 @@ class ClientCall:
 
     @property
     def _is_late(self) -> bool:
-        """Whether the deadline has passed, so that a server that gives up does so because of it."""
+        """Whether the deadline has passed, which explains a status of a server that stopped
+        because of it."""
         return self._connection.loop.time() >= self.deadline - _CLOCK_TOLERANCE
 
     def on_connection_lost(self, error: BaseException | None) -> None:

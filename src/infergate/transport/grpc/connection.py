@@ -1,6 +1,6 @@
-"""An HTTP/2 connection on an asyncio transport, as far as server and client share it.
+"""The parts of an HTTP/2 connection on an asyncio transport that server and client share.
 
-Received bytes go into the engine, whose events call the methods of the subclass. The engine's
+Received bytes are passed to the engine, whose events call the methods of the subclass. The engine's
 output is written once per event loop iteration.
 """
 
@@ -24,7 +24,7 @@ from infergate.transport.http2.events import (
 )
 
 _WRITE_HIGH_WATER: Final = 1 * MIB
-"""Bytes in the transport's write buffer beyond which the peer counts as not keeping up."""
+"""Bytes in the transport's write buffer above which the peer is too slow."""
 _MAX_JOINED: Final = 64 * KIB
 """Up to this many bytes, one copy is cheaper than a vectored write."""
 

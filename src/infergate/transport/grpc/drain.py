@@ -1,7 +1,7 @@
 """Ends the request side of a stream when the server stops.
 
 A stream may wait for its client's next message for hours. When the server stops, the application
-sees the end of the messages instead, so that the stream ends normally and does not delay the drain.
+sees the end of the messages, so the stream ends normally and does not delay the drain.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final
 from infergate.core.tensor import Buffer
 
 DRAIN_GRACE: Final = 0.5
-"""Seconds after the stop in which messages are still accepted: the client may have sent them before
-it could know."""
+"""Seconds after the stop in which messages are still accepted, because they may have been in
+flight."""
 _READY_TIMEOUT: Final = 0.02
 """Seconds to wait for a message that has already arrived."""
 _MAX_LATE_MESSAGES: Final = 100

@@ -85,8 +85,8 @@ class SingleMessageReader:
     """Reads a body that must be one message of at most `max_length` bytes.
 
     `length` is the announced length, None until it has arrived. `message` is `bytes` if it arrived
-    in one piece; a message that arrives in several is assembled in its final buffer. A compressed
-    message may be `DeferredInflation`.
+    in one piece; otherwise it is assembled in its final buffer. A compressed message may be
+    `DeferredInflation`.
     """
 
     __slots__ = (
@@ -192,7 +192,7 @@ class MessageReader:
                 self._body += part[count:]
 
     def stop_after_current(self) -> None:
-        """Accept no message after the one that has begun; only `add_last` may follow."""
+        """Accept no message after the current one; only `add_last` may follow."""
         if self._buffer is not None and self._filled < len(self._buffer):
             self._last_missing = len(self._buffer) - self._filled
             return
@@ -230,8 +230,8 @@ class MessageReader:
         return int(PREFIX.unpack_from(body)[1]) + _PREFIX_SIZE - len(body)
 
     def next_message(self) -> tuple[Buffer | DeferredInflation, int] | None:
-        """Return the next message and how many bytes of the body it took, or None until it is
-        complete. Raises MessageTooLongError and InvalidMessageError."""
+        """Return the next message and its length in the body, or None until it is complete. Raises
+        MessageTooLongError and InvalidMessageError."""
         if self._buffer is not None:
             return self._take_long(self._buffer)
         body = self._body

@@ -1,7 +1,7 @@
-"""gRPC calls in the headers of an HTTP/2 stream: written and read by both ends.
+"""gRPC calls in the headers of an HTTP/2 stream, for both ends.
 
-Sources: gRPC over HTTP/2 (PROTOCOL-HTTP2.md) and "HTTP to gRPC Status Code Mapping". What they
-leave open follows grpc-core; for example, a timeout that cannot be parsed sets no deadline.
+Sources: gRPC over HTTP/2 (PROTOCOL-HTTP2.md) and "HTTP to gRPC Status Code Mapping". Unspecified
+cases follow grpc-core; for example, an invalid timeout sets no deadline.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def overload_code(overload: GatewayError) -> int:
 
 
 def is_abandoned(code: int, details: str) -> bool:
-    """Return whether a server's status says no more than that the call was cancelled. grpc-core
-    sends such a status for the calls that are open when their server goes away."""
+    """Return whether a server's status reports only that the call was cancelled. grpc-core sends
+    such a status for calls that are open when its server stops."""
     return code == CANCELLED and details in _UNEXPLAINED
 
 
@@ -109,8 +109,8 @@ def read_timeout(value: str) -> float | None:
 
 def write_timeout(seconds: float) -> str:
     """Format seconds as a grpc-timeout value of at most eight digits, rounded up by at most a
-    thousandth. The coarse unit lets calls of one route send the same value, which the receiver has
-    parsed before."""
+    thousandth. The coarse unit gives calls of one route the same value, which receivers can
+    cache."""
     unit = "u" if seconds < 1 else "m" if seconds < _MAX_TIMEOUT_VALUE // 1000 else "S"
     return f"{min(math.ceil(max(0.0, seconds) / _SECONDS[unit]), _MAX_TIMEOUT_VALUE)}{unit}"
 
@@ -206,8 +206,8 @@ def request_suffix(timeout: float | None, metadata: Mapping[str, str]) -> bytes:
 
 
 def encode_metadata(entries: Mapping[str, str]) -> bytes:
-    """Encode `entries` as fields. Names recur with different values (for example a request id), and
-    most values are plain text; the others are left to `metadata.to_wire`."""
+    """Encode `entries` as fields. Names recur with different values (for example a request id),
+    and most values are plain text; `metadata.to_wire` encodes the others."""
     block = b""
     for name, value in entries.items():
         start = _encoded_name(name) if len(name) <= _MAX_CACHED_NAME else b""

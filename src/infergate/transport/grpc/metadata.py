@@ -1,7 +1,7 @@
 """gRPC metadata as the canonical mapping of header names to text, and back.
 
-Binary values (names ending in ``-bin``) are kept as text in their form on the HTTP/2 wire: base64
-without padding. Forwarded metadata therefore arrives as it was sent.
+Binary values (names ending in ``-bin``) keep their form on the HTTP/2 wire, base64 without padding,
+so forwarded metadata arrives unchanged.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def read(pairs: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
 
 
 def write(metadata: Mapping[str, str]) -> tuple[tuple[str, str | bytes], ...]:
-    """Return the metadata to send. Entries that gRPC cannot carry are left out, because they would
-    fail the whole call."""
+    """Return the metadata to send, without entries that gRPC cannot carry: they would fail the
+    call."""
     pairs: list[tuple[str, str | bytes]] = []
     for name, text in metadata.items():
         if (

@@ -1,13 +1,11 @@
-"""Multiplexes a stream whose messages are requests, each with responses of its own
-(`RequestStream`).
+"""Multiplexes a stream whose messages are requests with separate responses (`RequestStream`).
 
 One task reads the requests, and one task per request passes on its responses, which the stream
-takes one at a time.
+sends one at a time.
 
 - Each request holds at most one response, and the stream one more: a response is pulled only when
-  the previous one has been taken. A slow reader therefore stops the pulling, which stops the
-  backend.
-- Requests are read only as fast as `max_concurrent` allows.
+the previous one was sent. A slow reader therefore slows down the backend. - Requests are read only
+as fast as `max_concurrent` allows.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ class _ResponseQueue:
         self._queue.put_nowait(None)
 
     async def messages(self) -> AsyncGenerator[RpcResponse, None]:
-        """Yield all messages. A message makes room for the next when the consumer asks for that."""
+        """Yield all messages. Capacity for the next is freed when the consumer pulls it."""
         while (message := await self._queue.get()) is not None:
             yield message
             self._capacity.release()

@@ -2,12 +2,11 @@
 
 Methods in `app.streams` and `app.request_streams` are served as bidirectional streams, which on the
 wire includes server streaming; all others are unary (`server_call_kinds`). Each call has one task,
-started when the application has something to do.
+started when the application can begin its work.
 
-- Each connection has a single timer, which checks every time limit several times within its length.
-- While a client does not read what the server writes, the server does not read from it, because
-  more requests would only add to the unread output. (Two peers that both did this could deadlock;
-  gRPC clients always read.)
+- A connection has a single timer, which checks every time limit several times within its length. -
+While a client does not read responses, the server does not read its requests, which would only add
+to the unread output. (Two peers that both did this could deadlock; gRPC clients always read.)
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ class GrpcServerConnection(CallConnection):
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Read from the client again: it has read the output."""
+        """Resume reading from the client, which has read the output."""
         self._unsent_output.finish()
         super().resume_writing()
         if not self._transport.is_closing():
@@ -187,7 +186,7 @@ class GrpcServerConnection(CallConnection):
         for call in tuple(self._calls):
             call.cancel()
         self.flush()
-        # Closing at once could reset the connection and lose the GOAWAY with the reason.
+        # Closing immediately could reset the connection and lose the GOAWAY with the reason.
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self.loop.call_later(CLOSING_SECONDS, self.abort)
@@ -248,14 +247,14 @@ class GrpcServerConnection(CallConnection):
         for call in tuple(self._calls):
             if call.is_overdue(now, limits):
                 call.expire_with(MESSAGE_TIMEOUT_TEXT)
-        if self.is_write_paused:  # silent only because we do not read
+        if self.is_write_paused:  # silent because this server has stopped reading
             self._last_active = now
         self._check_silence(now, limits)
 
     def _check_silence(self, now: float, limits: Limits) -> None:
-        """Ping a silent client, and close if it does not answer. An idle client that answers may
-        stay, because gRPC clients do not expect to be disconnected; one that vanished would hold
-        its streams forever."""
+        """Ping a silent client, and close if it does not respond. An idle client that responds may
+        stay, because gRPC clients do not expect to be disconnected; one that disappeared would
+        hold its streams forever."""
         silent = now - self._last_active
         if silent >= limits.keepalive_time and not self._is_ping_pending:
             self._is_ping_pending = True
@@ -293,7 +292,7 @@ class GrpcServerConnection(CallConnection):
         return now >= self._buffered_since + limits.idle_body_time
 
     def _disconnect_slow_reader(self) -> None:
-        if not self._transport.get_write_buffer_size():  # the client has caught up
+        if not self._transport.get_write_buffer_size():  # the client has read the output
             return
         self.listener.gate.refuse(
             ConnectionRefusal.SLOW_READER, self.peer, "the client does not read its responses"
@@ -301,11 +300,11 @@ class GrpcServerConnection(CallConnection):
         self._transport.abort()
 
     def unread_bytes(self) -> int:
-        """Return the bytes that the client has not taken."""
+        """Return the number of bytes that the client has not read."""
         return self._transport.get_write_buffer_size()
 
     def disconnect_soon(self) -> None:
-        """Give up on the client in the next event loop iteration."""
+        """Disconnect the client in the next event loop iteration."""
         self.loop.call_soon(self._disconnect_slow_reader)
 
     def _start_drain(self) -> None:
@@ -328,7 +327,7 @@ class GrpcServerConnection(CallConnection):
             self.flush()
 
     def cancel_with(self, error: GatewayError) -> None:
-        """Answer all calls with `error`, and close."""
+        """End all calls with `error`, and close."""
         for call in tuple(self._calls):
             call.abort_with(error)
         self.engine.announce_last_stream()

@@ -1,5 +1,4 @@
-"""One gRPC call on a stream of a client's HTTP/2 connection: what unary calls and streams share.
-Both kinds are in `server_call_kinds`."""
+"""The base class of the calls in `server_call_kinds`, on a client's HTTP/2 connection."""
 
 from __future__ import annotations
 
@@ -41,9 +40,9 @@ from infergate.transport.server.listener import SocketListener
 log = logging.getLogger(__name__)
 
 CLOSING_SECONDS: Final = 1.0
-"""Seconds to acknowledge a shutdown, or to end a request that was answered early."""
+"""Seconds to acknowledge a shutdown, or to end a request after an early response."""
 _DEADLINE_GRACE: Final = 0.1
-"""Seconds after a client's deadline in which the application may still report it itself."""
+"""Grace period after a client's deadline for the application to report the expiry."""
 _DEADLINE_TEXT: Final = "Deadline Exceeded"
 MESSAGE_TIMEOUT_TEXT: Final = "the message did not come in time"
 
@@ -59,8 +58,9 @@ class CallConnection(Http2Protocol[Http2ServerConnection]):
         self.peer_identity: tuple[str, ...] = ()  # `RequestContext.peer_identity`
 
     def end_stream_soon(self, stream: Stream) -> None:
-        """Give a client that is still sending on an answered stream a moment to end it, then reset
-        it. Some clients (curl) take an immediate reset for a failure, against RFC 9113, 8.1."""
+        """Give a client that is still sending a moment to end the request after its response, then
+        reset it. Some clients (curl) treat an immediate reset as a failure, against RFC 9113,
+        8.1."""
         if stream.remote_open:
             self.reset_stream_soon(stream)
 
@@ -123,11 +123,11 @@ class ServerCall(IncomingRequest):
         raise NotImplementedError
 
     def end(self, fields: HeaderBlock) -> None:
-        """Handle the end of the body by trailers, which have no meaning in gRPC requests."""
+        """Process trailers at the end of the body, which gRPC requests do not use."""
         raise NotImplementedError
 
     def sent(self) -> None:
-        """Handle that no part of the response waits for the client's windows any more."""
+        """Called when the whole response has been sent."""
 
     def gone(self, event: Reset) -> None:  # noqa: ARG002
         """Handle that the client reset the stream."""
@@ -155,8 +155,7 @@ class ServerCall(IncomingRequest):
         return is_late
 
     def _await_message(self, size: int, missing: int, now: float) -> None:
-        """Account for an incoming message: it holds `size` bytes of memory, of which `missing` are
-        still to come."""
+        """Account for an incoming message of `size` bytes, `missing` of which have not arrived."""
         if size > MIN_ACCOUNTED_BYTES:
             if self._incoming_message is None:
                 self._incoming_message = IncomingBody(self._connection.listener.admission)
@@ -167,7 +166,7 @@ class ServerCall(IncomingRequest):
             self._incoming_message.finish()
 
     def reject_slow_body(self) -> None:
-        """Give up on a slow sender, after reading what already waits in the socket."""
+        """Disconnect a slow sender, after reading the bytes already in the socket buffer."""
         self._connection.loop.call_later(CATCH_UP_SECONDS, self._reject_slow_sender)
 
     def _reject_slow_sender(self) -> None:
@@ -191,7 +190,7 @@ class ServerCall(IncomingRequest):
             self._unsent_response.start(total_size(queue), self._connection.loop.time(), self)
 
     def _is_reader_slow(self, now: float, limits: Limits) -> bool:
-        """Return whether the response waits for too long; the call is then refused."""
+        """Return whether the response waits for too long, in which case the call is ended."""
         queue, unsent = self._stream.send_queue, self._unsent_response
         if queue is None or unsent is None:
             return False
@@ -209,12 +208,12 @@ class ServerCall(IncomingRequest):
         self._connection.engine.reset(self._stream, Code.CANCEL)
 
     def unread_bytes(self) -> int:
-        """Return the bytes of the response that the client has not taken."""
+        """Return the number of bytes of the response that the client has not read."""
         queue = self._stream.send_queue
         return 0 if queue is None else total_size(queue)
 
     def disconnect_soon(self) -> None:
-        """Give up on the client in the next event loop iteration."""
+        """Disconnect the client in the next event loop iteration."""
         self._connection.loop.call_soon(self._disconnect_slow_reader)
 
     def _disconnect_slow_reader(self) -> None:
@@ -255,7 +254,7 @@ class ServerCall(IncomingRequest):
         self.finish(refusal)
 
     def expire_with(self, details: str) -> None:
-        """End the call with DEADLINE_EXCEEDED without asking the application, or reset the stream
+        """End the call with DEADLINE_EXCEEDED without calling the application, or reset the stream
         if the status was already sent."""
         if self._has_ended:
             self._connection.engine.reset(self._stream, Code.CANCEL)
@@ -274,8 +273,8 @@ class ServerCall(IncomingRequest):
     def invalid_message_response(
         self, error: MessageTooLongError | InvalidMessageError
     ) -> RpcResponse:
-        """Return gRPC's own status for an invalid message, independent of the protocol spoken in
-        the messages. The application records the error."""
+        """Return gRPC's own status for an invalid message, whichever protocol its messages use.
+        The application records the error."""
         self.build_refusal(error)
         return self.invalid_message_status(error)
 
@@ -290,7 +289,7 @@ class ServerCall(IncomingRequest):
         return RpcResponse(code=code, details=error.public)
 
     def finish(self, response: RpcResponse) -> None:
-        """Send the end of the response, which for a unary call is all of it."""
+        """Send the end of the response, or a whole unary response."""
         if self._has_ended:
             return
         self._has_ended = True

@@ -1,11 +1,9 @@
 """The two kinds of gRPC calls on a client's HTTP/2 connection: unary calls and streams.
 
-- A unary call's message is admitted when its length is announced; only then is its window raised to
-  hold it.
-- In a stream, the next message is admitted, and its window raised, when the application asks for
-  it. Before that, at most the stream's initial window arrives.
-- A response that ends before the request does also ends the request, a moment later (RFC 9113,
-  8.1).
+- A unary call's message is admitted when its length is announced; only then is its window raised. -
+In a stream, the next message is admitted, and its window raised, when the application pulls it.
+Before that, at most the stream's initial window arrives. - A response that ends before the request
+also ends the request, a moment later (RFC 9113, 8.1).
 """
 
 from __future__ import annotations
@@ -88,7 +86,8 @@ class UnaryCall(ServerCall):
             self._start()
 
     def _admit(self, length: int, arrived: int) -> None:
-        """Admit the message of `length` bytes; `arrived` bytes of the body have just come."""
+        """Admit the message of `length` bytes; `arrived` bytes of the body have just been
+        received."""
         message = self._reader.message
         if not self.account.is_admitted:
             self.account.admit(length)
@@ -212,9 +211,9 @@ class StreamCall(ServerCall):
         self._wake()
 
     def wind_up(self) -> None:
-        """Accept messages for a moment longer, because the server stops. Afterwards the application
-        sees the end of the messages, so that the stream ends normally and does not delay the
-        drain."""
+        """Accept messages for a moment longer, because the server stops. Afterwards the
+        application sees the end of the messages, so that the stream ends normally and does not
+        delay the drain."""
         self._connection.loop.call_later(DRAIN_GRACE, self._end_requests)
 
     def _end_requests(self) -> None:
@@ -229,10 +228,10 @@ class StreamCall(ServerCall):
             self._write_waiter.set_result(None)
 
     def is_overdue(self, now: float, limits: Limits) -> bool:
-        """Check the time limits of the stream. A stream may be idle for hours, but not in the
-        middle of a message that the application waits for; that message is limited like a unary
-        call's, from the first check that finds it incomplete. A response must not stay unread
-        either, even if the client answers PINGs."""
+        """Check the time limits of the stream. It may be idle for hours, but not within a message
+        that the application waits for: such a message has the limits of a unary call's, from
+        the first check that finds it incomplete. Nor may a response stay unread, even if the
+        client acknowledges PINGs."""
         if self._is_reader_slow(now, limits):
             return True
         if self._read_waiter is None or self._read_waiter.done() or self._reader.is_empty:

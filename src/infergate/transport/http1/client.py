@@ -1,8 +1,7 @@
 """A pooled HTTP/1.1 client that parses plain responses itself.
 
-Bytes are received into a scratch buffer that all connections of a client share. The rest of a
-plain response's body is received directly into a buffer of its own size. Other responses, and
-streams, go to a lenient reader unchanged.
+Bytes are received into a scratch buffer that all connections of a client share, the rest of a plain
+response's body directly into its own buffer. A lenient reader parses all other responses.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """One HTTP/1.1 exchange whose response may be a stream of server-sent events.
 
-The connection has no other exchange. Events are cut from the received bytes when the caller pulls
-them, and the socket is read only when no complete event is left, so a caller that stops pulling
-stops the server.
+The connection has no other exchange. The caller pulls the events, and the socket is read only when
+no complete event is left, so a caller that stops pulling slows down the server.
 """
 
 from __future__ import annotations

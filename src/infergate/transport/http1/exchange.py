@@ -1,7 +1,4 @@
-"""One HTTP/1.1 exchange on a pooled connection to a backend.
-
-A new reader is created for each exchange, so nothing of one response can leak into the next.
-"""
+"""One HTTP/1.1 exchange on a pooled connection to a backend, with a new reader for its response."""
 
 from __future__ import annotations
 
@@ -20,8 +17,8 @@ from infergate.transport.http1 import message_head
 class ResponseReader(Protocol):
     """Parses the response to one request and skips 1xx responses before it.
 
-    ``status`` is 0, and everything else undefined, until the head is complete. ``is_complete``: so
-    is the body. ``keep_alive``: the connection can carry another exchange, because nothing
+    ``status`` is 0, and all other fields undefined, until the head is complete. ``is_complete`` is
+    set when the body is. ``keep_alive``: the connection can carry another exchange, because nothing
     followed the response.
     """
 

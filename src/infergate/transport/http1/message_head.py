@@ -36,7 +36,7 @@ HOP_BY_HOP: Final = frozenset(
         "content-length",
     }
 )
-"""Fields of one connection (RFC 9110, 7.6.1), and the length, which each transport writes."""
+"""Hop-by-hop fields (RFC 9110, 7.6.1), and the length, which each transport writes."""
 
 _TRANSPORT_FIELDS: Final = HOP_BY_HOP | {"host", "user-agent", "accept-encoding", "expect"}
 """Fields of a request to a backend that the transport writes itself, or omits."""
@@ -55,7 +55,7 @@ _REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
 _MAX_CACHED_HEADS: Final = 256
 _MAX_CACHED_HEAD_BYTES: Final = 1024
 _head_cache: Final = BoundedCache[tuple[object, ...], bytes](_MAX_CACHED_HEADS)
-"""Serialized head lines by everything they depend on: most responses repeat them."""
+"""Cache of serialized head lines: most responses repeat them."""
 JOIN_BELOW: Final = 64 * 1024
 """Smaller parts are joined by copying, which is cheaper than a system call for each."""
 
@@ -137,8 +137,7 @@ def check_head(
 ) -> None:
     """Validate a parsed request head against ``limits``. Raises GatewayError.
 
-    ``headers`` are as ``merge_headers`` returns them. Their number and size are checked by
-    ``check_fields``.
+    ``headers`` come from ``merge_headers``; ``check_fields`` checks their number and size.
     """
     if len(target) > limits.headers:
         raise uri_too_long(limits)
@@ -178,11 +177,8 @@ def is_host(value: str) -> bool:
 
 
 def check_codings(value: str) -> None:
-    """Check Transfer-Encoding; only a single ``chunked`` is supported (RFC 9112, 6.1). Raises
-    HeadError.
-
-    Any other coding would make the body look like something it is not.
-    """
+    """Check Transfer-Encoding: only a single ``chunked`` is supported (RFC 9112, 6.1), because any
+    other coding would change the body. Raises HeadError."""
     codings = [coding.strip().lower() for coding in value.split(",")]
     unknown = [coding for coding in codings if coding not in {"", "chunked"}]
     if unknown:
@@ -203,9 +199,8 @@ def is_complete(head: bytes | bytearray) -> bool:
 def drop_content_length(data: bytes) -> bytes:
     """Remove Content-Length from a request head that also has ``Transfer-Encoding: chunked``.
 
-    ``data`` starts with a complete head; what follows it is unchanged. The result also says
-    ``Connection: close`` (RFC 9112, 6.1 and 6.3). Any other head is returned unchanged for the
-    parser to judge.
+    ``data`` starts with a complete head; the bytes after it are unchanged. ``Connection: close`` is
+    added (RFC 9112, 6.1 and 6.3). Any other head is returned unchanged for the parser.
     """
     head, end, rest = data.partition(b"\r\n\r\n")
     line, *fields = head.split(b"\r\n")
@@ -228,7 +223,7 @@ def drop_content_length(data: bytes) -> bytes:
 def merge_headers(items: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return header lines as a mapping: names in lower case, repeated ones joined.
 
-    Values come as UTF-8 with surrogates for other bytes; a value that is not UTF-8 is decoded as
+    Values are UTF-8 text with surrogates for other bytes; a value that is not UTF-8 is decoded as
     Latin-1, so that it can be written to a log or a socket.
     """
     headers: dict[str, str] = {}

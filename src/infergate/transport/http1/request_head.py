@@ -1,10 +1,9 @@
 """Parsing of request heads with ``httptools`` (llhttp, strict), plus further checks.
 
-Clients send the same head over and over, and its meaning depends on its bytes alone. Parsed heads
-are therefore cached by their bytes, separately for each connection.
+Clients repeat their heads, so each connection caches parsed heads by their bytes.
 
-- Rule 1. The parser receives a whole head and nothing else. It never decides where a body ends.
-- Rule 2. Only a head that passed every check is cached.
+- Rule 1. The parser receives a whole head and nothing else. It never decides where a body ends. -
+Rule 2. Only a head that passed every check is cached.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from infergate.transport.http1 import message_head
 MAX_CACHE_BYTES: Final = 64 * KIB
 """Approximate maximum size of a connection's cached heads, in bytes."""
 _BYTES_PER_FIELD: Final = 256
-"""Cost of a header line besides its bytes: two strings and a dict entry."""
+"""Cost of a header line in addition to its bytes: two strings and a dict entry."""
 
 _REQUEST_LINE_EXTRA: Final = 32
 """Upper bound for the method, the version and two spaces of a request line."""
@@ -132,7 +131,7 @@ def _version(text: str) -> tuple[int, ...]:
 def keeps_alive(headers: Mapping[str, str], *, is_http10: bool) -> bool:
     """Whether the client wants to keep the connection (RFC 9112, 9.3).
 
-    Nothing is upgraded here, so a request for an upgrade is answered and the connection closed.
+    Upgrades are not supported: a request for one gets a response, and the connection is closed.
     """
     connection = headers.get("connection")
     if connection is None:
@@ -144,9 +143,9 @@ def keeps_alive(headers: Mapping[str, str], *, is_http10: bool) -> bool:
 
 
 class HeadFields:
-    """Collects what the parser reports.
+    """Collects the parser's callbacks.
 
-    ``headers`` are as ``message_head.merge_headers`` returns them, and ``size`` is counted as in
+    ``headers`` have the form of ``message_head.merge_headers``, and ``size`` is counted as in
     ``message_head.check_fields``. ``has_repeated`` is set if a single-valued field is repeated.
     """
 

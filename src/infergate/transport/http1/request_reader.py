@@ -1,14 +1,13 @@
 """Splits the bytes of a client into requests.
 
-Bytes are received into a scratch buffer that nothing refers to afterwards. A body of known length
-that has not arrived completely continues in a buffer of its own size, into which the kernel writes
-directly. Only heads and chunks are parsed.
+Bytes are received into a scratch buffer that nothing refers to afterwards. An incomplete body of
+known length continues in its own buffer, into which the kernel writes directly. Only heads and
+chunks are parsed.
 
-- Rule 1. Requests are taken one at a time; pipelined bytes stay unparsed.
-- Rule 2. The buffer of a body is allocated when space is requested (``get_buffer``), so a request
-  rejected before that has none.
-- Rule 3. If requests may have both Content-Length and Transfer-Encoding, only the first request of
-  a connection may, because only its start is certain. It is also the last one (RFC 9112, 6.1).
+- Rule 1. Requests are taken one at a time; pipelined bytes stay unparsed. - Rule 2. The buffer of a
+body is allocated in ``get_buffer``, so a request rejected before that has none. - Rule 3. If
+requests may have both Content-Length and Transfer-Encoding, only the first request of a connection
+may, because only its start is certain. It is also the last one (RFC 9112, 6.1).
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ class RequestReader:
 
     @property
     def untaken_bytes(self) -> int:
-        """Number of received bytes that have not been taken."""
+        """Number of received bytes that belong to no request yet."""
         return len(self._data) - self._at
 
     def discard(self) -> None:

@@ -1,7 +1,7 @@
-"""Fast parsing of plain response heads; all others are left to ``response_reader``.
+"""Fast parsing of plain response heads; ``response_reader`` parses all others.
 
 Nothing is rejected here. A response is plain if its head has arrived completely, is strict
-HTTP/1.1, and states the length of the body exactly once.
+HTTP/1.1, and has the body's length exactly once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Parsing of backend responses with ``httptools`` (llhttp), as lenient as aiohttp's client.
 
-Sizes that no configured limit covers are bounded here: heads, and data that is neither head nor
-body.
+It bounds the sizes that no configured limit covers: heads, and data outside heads and bodies.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class LenientReader:
 
     def feed(self, data: bytes) -> None:
         """Parse ``data``. Raises ValueError if it is not HTTP."""
-        # After a HEAD request the parser would take bytes behind the head for the announced body.
+        # After a HEAD request the parser would treat bytes after the head as the announced body.
         for piece in (data,) if self._has_body else data.splitlines(keepends=True):
             if self._parser is None:
                 self.keep_alive = False

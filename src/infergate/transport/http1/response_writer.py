@@ -1,7 +1,4 @@
-"""Producing the response to a request and writing it to the socket.
-
-Whatever the application does, there is a response.
-"""
+"""Produces the response to a request, whatever the application does, and writes it."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ _LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 class _DateLines:
-    """The Server and Date lines, made once a second."""
+    """The Server and Date lines, formatted once a second."""
 
     def __init__(self) -> None:
         self._second = 0

@@ -1,9 +1,8 @@
 """An HTTP/1.1 listener on the built-in engine.
 
-See ``server_connection`` for the states of a connection and ``request_reader`` for how bytes are
-received. One scratch buffer serves all connections of a listener, because an event loop processes
-what it received before it fills the buffer again. Pipelined requests wait unparsed, and what
-exceeds ``MAX_READ_AHEAD`` bytes waits in the client's socket.
+All connections of a listener share one scratch buffer, because an event loop processes received
+bytes before it fills the buffer again. Pipelined requests wait unparsed, and bytes beyond
+``MAX_READ_AHEAD`` wait in the client's socket.
 """
 
 from __future__ import annotations
@@ -34,7 +33,8 @@ _SCRATCH_BYTES: Final = 64 * KIB
 BODY_WATERMARK: Final = 256 * KIB
 _FAST_ARRIVAL: Final = 16 * KIB
 """If at least this much of a long body arrives at once, the loop is next notified after
-``BODY_WATERMARK`` more bytes, or at the end of the body. Slow senders are read each time."""
+``BODY_WATERMARK`` more bytes, or at the end of the body. Bytes of slow senders are read each
+time."""
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -74,7 +74,8 @@ class H1Connection(Http1Connection, asyncio.BufferedProtocol):
         return self._reader.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Process bytes of the current request, or, while it is answered, of the next."""
+        """Process bytes of the current request or, while a response is being produced, of the
+        next."""
         state, reader = self._state, self._reader
         if state is ConnectionState.HEAD:
             reader.buffer_written(nbytes)
@@ -147,7 +148,7 @@ class H1Connection(Http1Connection, asyncio.BufferedProtocol):
         self._start(request)
 
     def _set_watermark(self, missing: int, arrived: int) -> None:
-        """Set the receive watermark: ``arrived`` body bytes came at once, ``missing`` are due."""
+        """Set the receive watermark: ``arrived`` body bytes were read, ``missing`` are due."""
         watermark = self._watermark
         if watermark is None:
             if missing < BODY_WATERMARK:

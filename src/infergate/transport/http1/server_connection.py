@@ -1,18 +1,16 @@
-"""The server side of a connection that serves an ``HttpApp``, however requests are framed.
+"""The server side of a connection that serves an ``HttpApp``, for every framing of requests.
 
 A state machine in the protocol's callbacks. Subclasses (``http1``, ``framed``, ``compat``) parse
-the bytes and collect a request as it arrives. The connection's only task starts when the request
-is complete; until then a rejection is written directly from the callback. One timer serves all
-limits.
+the bytes and collect a request as it arrives. The connection's only task starts when the request is
+complete; until then a rejection is written directly from the callback. One timer covers all limits.
 
 - Rule 1. The task belongs to the connection and is cancelled when the client disconnects. End of
-  file counts as a disconnect, because TCP does not distinguish a half-close from a close.
-- Rule 2. Every request is released, either when its response is known or when its task ends.
-- Rule 3. A request rejected before its body was read ends the connection: send the response, read
-  and discard the rest of the body for a while, then close. Closing immediately would reset the
-  connection and could destroy the response in transit.
-- Rule 4. The next part of a streamed response is pulled only when the write buffer is empty, or
-  nearly.
+file counts as a disconnect, because TCP does not distinguish a half-close from a close. - Rule 2.
+Every request is released, either when its response is known or when its task ends. - Rule 3. A
+request rejected before its body was read ends the connection: send the response, read and discard
+the rest of the body for a while, then close. Closing immediately would reset the connection and
+could destroy the response in transit. - Rule 4. The next part of a streamed response is pulled only
+when the write buffer is nearly empty.
 """
 
 from __future__ import annotations
@@ -107,7 +105,8 @@ class HttpServerConnection(asyncio.BaseProtocol):
         raise NotImplementedError
 
     def _continue(self, *, receiving: bool) -> None:
-        """Continue with the next request; ``receiving``: the caller passes on what has arrived."""
+        """Continue with the next request; ``receiving``: the caller processes bytes that have
+        arrived."""
         raise NotImplementedError
 
     # ---- called by asyncio
@@ -148,10 +147,8 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._is_paused = True
 
     def resume_writing(self) -> None:
-        """Continue after the write buffer has drained.
-
-        asyncio's transport would report its end twice if it were closed inside this callback.
-        """
+        """Continue after the write buffer has drained, outside this callback: asyncio's transport
+        would report its end twice if it were closed inside."""
         self._is_paused = False
         self._unsent_response.finish()
         if self._state is ConnectionState.FLUSH:
@@ -167,8 +164,8 @@ class HttpServerConnection(asyncio.BaseProtocol):
     # ---- receiving
 
     def _await_body(self, received: int, missing: int) -> None:
-        """Wait for more of the body: ``received`` bytes are here, ``missing`` are due (0 if its
-        length is unknown)."""
+        """Wait for more of the body: ``received`` bytes have arrived, ``missing`` are due (0 if
+        its length is unknown)."""
         request, host = self._request, self._listener
         assert request is not None
         now = host.loop.time()
@@ -244,7 +241,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
             self._finish_response((), keep=keep)
 
     async def _wait_until_drained(self) -> None:
-        """Wait until the client has taken most of what was written."""
+        """Wait until the client has read most of the written bytes."""
         if self._is_paused:
             self._drained = asyncio.Event()
             self._wait_for_client(ConnectionState.BUSY)
@@ -293,10 +290,10 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._continue(receiving=state is ConnectionState.HEAD or state is ConnectionState.BODY)
 
     def _wait_for_client(self, state: ConnectionState, body: Sequence[Buffer] = ()) -> None:
-        """Wait for the client to take what was written, of which ``body`` is the last part."""
+        """Wait until the client has read the written bytes, of which ``body`` is the last part."""
         self._state = state
         unsent = self._transport.get_write_buffer_size()
-        if unsent:  # the whole last part stays in memory until all of it is taken
+        if unsent:  # the whole last part stays in memory until all of it is written
             unsent = max(unsent, total_size(body))
         self._unsent_response.start(unsent, self._listener.loop.time(), self)
         self._timer.set_at(self._unsent_response.deadline(self._listener.limits))
@@ -306,7 +303,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._transport.close()
 
     def _wait_for_last_read(self) -> None:
-        """Wait for the client to take earlier responses, although it has closed its half."""
+        """Wait until the client has read earlier responses, although it has closed its half."""
         if self._state is not ConnectionState.CLOSED:
             self._wait_for_client(ConnectionState.LAST)
 
@@ -353,7 +350,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._transport.abort()
 
     def unread_bytes(self) -> int:
-        """Return the number of bytes that the client has not taken yet."""
+        """Return the number of bytes that the client has not read yet."""
         return self._transport.get_write_buffer_size()
 
     def disconnect_soon(self) -> None:
@@ -368,7 +365,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
             self._transport.close()
 
     def cancel_with(self, error: GatewayError) -> None:
-        """Answer the request in progress with ``error``, and close."""
+        """End the request in progress with ``error``, and close."""
         request = self._request
         if self._task is not None and request is not None:
             request.context.abort_error = error
@@ -381,7 +378,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
             self._transport.abort()
 
     def _is_last(self) -> bool:
-        """Whether the connection ends with this response, whatever the client asked for."""
+        """Whether the connection ends with this response, even if the client wants to keep it."""
         return self._listener.is_stopping
 
     def active_tasks(self) -> Iterator[asyncio.Task[None]]:

@@ -1,9 +1,8 @@
 """A pooled HTTP/1.1 client, independent of the response parser.
 
-- Rule 1. Only requests that are safe to repeat are sent twice: a GET or HEAD on a connection that
-  the backend was just closing is repeated on a new connection. A POST never is.
-- Rule 2. No cookies, redirects or proxies. Content encodings are never requested; if a response
-  has one, it is decoded one piece at a time.
+- Rule 1. Only a GET or HEAD is sent twice, on a new connection, if the backend was closing the
+first one. A POST never is. - Rule 2. No cookies, redirects or proxies. Content encodings are never
+requested; if a response has one, it is decoded one piece at a time.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Http1Upstream(PooledUpstream):
         create: ConnectionFactory[HttpExchangeConnection],
         create_reader: ResponseReaderFactory,
     ) -> None:
-        """``create`` makes connections for complete responses; ``create_reader`` parses responses
+        """``create`` builds connections for complete responses; ``create_reader`` parses responses
         that may be streams. ``tls`` as in ``EndpointPools``."""
         self._limits: Final = limits
         self._pools: Final = EndpointPools(functools.partial(Pool, limits, create), tls)
@@ -93,7 +92,7 @@ class Http1Upstream(PooledUpstream):
         """Send a request and yield the data of each event as a response; other responses are
         yielded whole.
 
-        Each stream has a new connection: an idle one might just be closing, and nothing is sent
+        Each stream has a new connection, because an idle one may be closing and no stream is sent
         twice.
         """
         connect_timeout = self._limits.connect_time if timeout is None else timeout

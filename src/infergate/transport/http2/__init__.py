@@ -1,9 +1,8 @@
-"""HTTP/2 (RFC 9113) without sockets: bytes in, events and bytes out, for both ends of a connection
-as gRPC uses it.
+"""HTTP/2 (RFC 9113) without sockets: bytes in, events and bytes out, for both ends of a gRPC
+connection.
 
 The entry points are `Http2ServerConnection` and `Http2ClientConnection` in `roles`. Read `frames`
 (the wire format), `frame_reader` (bytes to frames), `connection` (the rules that both ends share),
-`roles`, `closed_streams`, `outbound` (flow control and what is sent), `hpack_decoder` and
-`header_blocks` (header compression), then `limits` and `frame_budget` (protection from abusive
-peers).
+`roles`, `closed_streams`, `outbound` (flow control and output), `hpack_decoder` and `header_blocks`
+(header compression), then `limits` and `frame_budget` (protection from abusive peers).
 """

@@ -9,10 +9,8 @@ from infergate.transport.http2.frames import Code, Http2StreamError
 
 
 class ClosedStreams:
-    """The streams that were reset last, at most `limits.MAX_CLOSED_STREAMS`.
-
-    Frames that were in flight when we reset a stream are free of charge.
-    """
+    """The most recently reset streams, at most `limits.MAX_CLOSED_STREAMS`. Frames that were in
+    flight when this end reset a stream are free of charge."""
 
     def __init__(self) -> None:
         self._allowed: OrderedDict[int, tuple[int, int] | None] = OrderedDict()
@@ -24,14 +22,14 @@ class ClosedStreams:
         return number in self._allowed
 
     def add(self, number: int, allowed: tuple[int, int] | None) -> None:
-        """Remember a stream. `allowed`: how many bytes of DATA and how many header blocks may
-        still arrive if we reset it; None if the peer reset it."""
+        """Add a stream. `allowed` is the number of bytes of DATA and of header blocks that may
+        still arrive after a reset by this end; None if the peer reset it."""
         self._allowed[number] = allowed
         if len(self._allowed) > limits.MAX_CLOSED_STREAMS:
             self._allowed.popitem(last=False)
 
     def accept_data(self, number: int, size: int) -> bool:
-        """Return whether `size` bytes of DATA were in flight. Raises Http2StreamError if we did not
+        """Return whether `size` bytes of DATA were in flight. Raises Http2StreamError if the peer
         reset the stream."""
         remaining_bytes, remaining_blocks = self._in_flight(number)
         if not 0 < size <= remaining_bytes:

@@ -1,14 +1,13 @@
 """The state machine of an HTTP/2 connection that both ends share (RFC 9113).
 
 `receive` takes bytes and returns events; output gathers until `take_output`. `frame_reader` splits
-the bytes into frames; `roles` has what server and client do differently.
+the bytes into frames; `roles` has the differences of server and client.
 
 - The connection's receive window is refilled as DATA is read from the socket, a stream's when its
-  owner calls `release`; that is what makes a peer wait.
-- Every frame that advances no request is charged to a budget (`limits`).
-- A frame on a closed stream is an error of that stream alone, unless RFC 9113 demands more, because
-  other calls share the connection. Frames that were in flight when we reset a stream are free of
-  charge.
+owner calls `release`, which slows down the peer. - Every frame that advances no request is charged
+to a budget (`limits`). - A frame on a closed stream is an error of that stream alone, unless RFC
+9113 demands more, because other calls share the connection. Frames that were in flight when this
+end reset a stream are free of charge.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Http2Connection(Http2FrameReader):
     """A connection. `streams` holds the open streams by number."""
 
     is_client = False
-    """Whether this end opens the streams, which the peer can only end or break."""
+    """Whether this end opens the streams."""
 
     def __init__(self, header_bytes: int) -> None:
         """`header_bytes`: the limit on a request's or response's headers. Blocks of a few times
@@ -55,7 +54,7 @@ class Http2Connection(Http2FrameReader):
         """The greatest stream number used by the peer (client: by us)."""
         self.is_closed = False
         self.peer_max_streams = 2**31
-        """How many concurrent streams the peer allows."""
+        """The number of concurrent streams that the peer allows."""
         super().__init__(limits.HEADER_BLOCK_FACTOR * header_bytes)
         self._outbound = OutboundFrames()
         self._header_decoder = HeaderBlockDecoder(self._max_block)
@@ -83,7 +82,7 @@ class Http2Connection(Http2FrameReader):
         return number > self.last_stream or not number % 2
 
     def _on_pong(self, payload: bytes) -> None:
-        """Handle the answer to a PING of ours."""
+        """Process the acknowledgement of a PING sent by this end."""
 
     # ---- receiving
 
@@ -332,7 +331,7 @@ class Http2Connection(Http2FrameReader):
             self._frames_at_ping = self._outbound.sent_frames
             self._ping_budget.refill()
         if not self._ping_budget.spend(self.last_received_at):
-            # On this reason gRPC clients reduce their ping rate (gRFC A8).
+            # gRPC clients respond to this reason by reducing their ping rate (gRFC A8).
             raise Http2ConnectionError("too_many_pings", Code.ENHANCE_YOUR_CALM)
         self._outbound.output.append(frames.frame(frames.PING, ACK, 0, payload))
 
@@ -442,7 +441,7 @@ class Http2Connection(Http2FrameReader):
             self._events.append(Reset(stream, code, is_unprocessed=False))
 
     def _send_reset(self, number: int, code: Code) -> None:
-        """Send RST_STREAM, and ignore what the peer has already sent on the stream."""
+        """Send RST_STREAM, and ignore frames that the peer has already sent on the stream."""
         stream = self.streams.get(number)
         if stream is not None and stream.remote_open:
             self._closed_streams.add(number, (stream.receive_window, _IN_FLIGHT_BLOCKS))

@@ -1,4 +1,4 @@
-"""Events: what an HTTP/2 peer did, as reported to the user of the connection."""
+"""Events of an HTTP/2 peer, as reported to the user of the connection."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Headers:
 
 @dataclass(slots=True)
 class Data:
-    """Part of a body: `size` bytes in `parts`, valid for as long as they are referenced. `end`: the
-    body is complete."""
+    """Part of a body: `size` bytes in `parts`, valid while they are referenced. `end`: the body is
+    complete."""
 
     stream: Stream
     parts: Sequence[Buffer]
@@ -40,8 +40,8 @@ class Trailers:
 
 @dataclass(slots=True)
 class Reset:
-    """The stream is over: the peer reset it, or broke a rule. `is_unprocessed`: the peer says that
-    it did not process the request."""
+    """The stream is over: the peer reset it or broke a rule. `is_unprocessed`: the peer reports
+    that it did not process the request."""
 
     stream: Stream
     code: int

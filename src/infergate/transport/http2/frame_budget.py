@@ -6,8 +6,8 @@ from typing import Final
 
 
 class FrameBudget:
-    """A token bucket of at most `max_tokens`, refilled with `rate` tokens a second. Times may come
-    from any one clock."""
+    """A token bucket of at most `max_tokens`, refilled with `rate` tokens a second, on any one
+    clock."""
 
     __slots__ = ("_max_tokens", "_rate", "_tokens", "_updated_at")
 

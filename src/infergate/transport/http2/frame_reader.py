@@ -34,7 +34,7 @@ _KEPT_PREFACE: Final = 16
 
 
 class Http2FrameReader:
-    """The frame parser. Subclasses give the frames their meaning; all of their methods may raise
+    """The frame parser. Subclasses implement the frames; all of their methods may raise
     Http2ConnectionError, and those about one stream Http2StreamError."""
 
     preface: bytes
@@ -45,14 +45,13 @@ class Http2FrameReader:
         self._max_block = max_block
         self._unparsed = NOTHING
         self.progress_count = 0
-        """A counter that grows whenever a header block is complete, or the held frame is another
-        one than before."""
+        """A counter that grows when a header block is complete or the held frame changes."""
         self._expected_preface = self.preface
         self.first_bytes = b""
         """The first bytes of the peer, if they are not HTTP/2."""
-        self._has_received_settings = False  # SETTINGS have come
-        self._payload_left = 0  # bytes to come of a DATA frame, or of a discarded one
-        self._padding_left = 0  # how many of them are padding
+        self._has_received_settings = False  # SETTINGS have arrived
+        self._payload_left = 0  # missing bytes of a DATA frame, or of a discarded one
+        self._padding_left = 0  # the padding among them
         self._data_stream: Stream | None = None
         self._ends_stream = False
         self._block: bytearray | None = None  # an incomplete header block
@@ -68,13 +67,13 @@ class Http2FrameReader:
         raise NotImplementedError
 
     def _on_data(self, number: int, flags: int, length: int, body: int) -> Stream | None:
-        """Handle the start of a DATA frame of `length` bytes, of which `body` are not padding.
+        """Process the start of a DATA frame of `length` bytes, `body` of them without padding.
         Return its stream, or None if the data is to be discarded."""
         raise NotImplementedError
 
     def _countable_frames(self, number: int, length: int) -> int:
-        """Return how many DATA frames of `length` bytes (not 0) without padding and END_STREAM may
-        be accepted by counting alone, without any other action."""
+        """Return how many DATA frames of `length` bytes (not 0) without padding and END_STREAM can
+        be accepted by counting alone."""
         raise NotImplementedError
 
     def _on_data_run(self, number: int, size: int) -> Stream:
@@ -104,7 +103,7 @@ class Http2FrameReader:
         raise NotImplementedError
 
     def _on_stream_error(self, fault: Http2StreamError) -> None:
-        """Handle a broken rule of a stream, of which there may be only so many."""
+        """Process a stream error; their number is limited."""
         raise NotImplementedError
 
     # ---- splitting
@@ -142,8 +141,8 @@ class Http2FrameReader:
     def _read_frame(  # noqa: C901 - another call would cost time for each frame
         self, data: bytes, view: memoryview, at: int, end: int
     ) -> int:
-        """Read the frame at `at`; of a DATA frame that is not complete only the header. `view` is a
-        view of `data`. Return the position after it, or `at` if it has not arrived yet. Raises
+        """Read the frame at `at`; of an incomplete DATA frame only the header. `view` is a view of
+        `data`. Return the position after it, or `at` if it has not arrived yet. Raises
         Http2ConnectionError."""
         payload_start = at + FRAME_HEADER_SIZE
         if payload_start > end:
@@ -237,8 +236,8 @@ class Http2FrameReader:
             raise Http2ConnectionError("the frame's stream is wrong for its kind")
 
     def _data_target(self, number: int, flags: int, length: int, padding: int) -> Stream | None:
-        """Return the stream of the DATA frame that begins, or None if the data is to be discarded.
-        `padding` includes the byte with its length."""
+        """Return the stream of a new DATA frame, or None if the data is to be discarded. `padding`
+        includes the byte with its length."""
         if length > limits.MAX_FRAME:
             raise Http2ConnectionError("a frame is too long", Code.FRAME_SIZE_ERROR)
         if not self._has_received_settings:
@@ -259,7 +258,7 @@ class Http2FrameReader:
             self._on_data_payload(stream, (payload,), length, end=flags & END_STREAM != 0)
 
     def _begin_data(self, number: int, flags: int, length: int, padding: int) -> None:
-        """Handle the start of a DATA frame whose padding length has been read."""
+        """Process the start of a DATA frame whose padding length has been read."""
         stream = self._data_target(number, flags, length, padding)
         body = length - padding
         self._payload_left = length - 1 if padding else length

@@ -1,4 +1,4 @@
-"""HTTP/2 frames on the wire (RFC 9113, 4, 6 and 7): constants, and how each frame is written."""
+"""HTTP/2 frames on the wire (RFC 9113, 4, 6 and 7): constants and serialization."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAX_HEADER_LIST_SIZE: Final = 6
 DEFAULT_WINDOW: Final = 65_535
 LARGEST_WINDOW: Final = 2**31 - 1
 LAST_STREAM: Final = 2**31 - 1
-"""The largest stream number. In a GOAWAY: no stream is given up."""
+"""The largest stream number. In a GOAWAY: all streams are processed."""
 MIN_FRAME_SIZE: Final = 16_384
 """The payload size that every peer accepts."""
 LARGEST_FRAME_SIZE: Final = 2**24 - 1
@@ -50,7 +50,7 @@ _LAST_AND_CODE: Final = struct.Struct(">II")
 
 
 class Code(enum.IntEnum):
-    """Why a stream or a connection is given up (RFC 9113, 7)."""
+    """The reason for ending a stream or a connection (RFC 9113, 7)."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1

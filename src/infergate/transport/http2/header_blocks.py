@@ -1,14 +1,15 @@
 """Header blocks (RFC 7541) and the rules of HTTP/2 for them (RFC 9113, 8.2 and 8.3).
 
 The gateway announces a dynamic table of size 0. A block that neither reads nor writes a table
-always means the same, so its parsed form is cached. Blocks that the gateway sends use no table.
+always has the same meaning, so its parsed form is cached. Blocks that the gateway sends use no
+table.
 
-A block is validated only after all of it was decoded: a decoding error ends the connection, an
+A block is validated only after it was decoded completely: a decoding error ends the connection, an
 invalid field concerns one stream.
 
 Once a peer acknowledges the SETTINGS, its table is empty and an update to any other size is an
 error (RFC 7541, 4.2). The peer should start its next block with an update to size 0. Some peers
-that never use a table do not send one; that changes no meaning and is accepted.
+that never use a table omit it, which changes no meaning and is accepted.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from infergate.transport.http2.hpack_decoder import FIELD_OVERHEAD, HpackDecoder
 _NAME = re.compile(rb"[!-9;-@\[-~]+")
 """A field name: visible ASCII without upper case and colon."""
 _VALUE = re.compile(rb"[^\0\r\n]*")
-"""A field value. RFC 9113, 8.2.1 forbids blanks at its ends, but gRPC servers and clients send
-messages and metadata as the application set them (Triton: "... got []. ")."""
+"""A field value. RFC 9113, 8.2.1 forbids blanks at its ends, but gRPC peers send messages and
+metadata as set by the application (Triton: "... got []. ")."""
 _BLANKS: Final = b" \t"
 _CONNECTION_HEADERS: Final = frozenset(
     {b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"}
@@ -40,8 +41,8 @@ class HeaderBlock:
 
     `pseudo` holds the pseudo-header fields by name, with the colon; `pairs` the others in order;
     `size` counts as SETTINGS_MAX_HEADER_LIST_SIZE does. `is_malformed`: HTTP/2 forbids the block in
-    any message. `interpretation` is for the user of the connection, who may store its own
-    interpretation; it is cached with the block.
+    any message. `interpretation` belongs to the user of the connection; it is cached with the
+    block.
     """
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
@@ -117,7 +118,7 @@ class HeaderBlockDecoder:
         )
 
     def disable_table(self) -> None:
-        """Apply the peer's acknowledgement of our SETTINGS: it has no dynamic table from now on.
+        """Apply the peer's acknowledgement of the SETTINGS: it has no dynamic table from now on.
         The cache is cleared, because a cached block may set the table to a size that is now an
         error."""
         self._decoder.disable_table()
@@ -150,15 +151,15 @@ _STATIC_FIELDS: Final = {
     (":status", "200"): 8,
 }
 TABLE_SIZE_ZERO: Final = b"\x20"
-"""A table size update to 0 (RFC 7541, 6.3), which starts our first block. A peer whose
+"""A table size update to 0 (RFC 7541, 6.3), which starts this end's first block. A peer whose
 table is smaller than the default must receive it before any field."""
 _FOUR_BITS: Final = 15
 _SEVEN_BITS: Final = 127
 
 
 def encode_field(name: str, value: str) -> bytes:
-    """Return one encoded field: an index into the static table if it is there, otherwise a literal
-    that enters no table (RFC 7541, 6.1 and 6.2.2)."""
+    """Return one encoded field: its index in the static table, or a literal without indexing (RFC
+    7541, 6.1 and 6.2.2)."""
     if index := _STATIC_FIELDS.get((name, value)):
         return bytes((0x80 | index,))
     return encode_name(name) + encode_value(value)

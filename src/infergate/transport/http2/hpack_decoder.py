@@ -40,8 +40,8 @@ class HeaderBlockTooLargeError(Http2ConnectionError):
 class HpackDecoder:
     """The decoder of one connection.
 
-    `is_stateless`: the last block neither read nor changed the dynamic table, so it means the same
-    for as long as the table keeps its size. `is_resized`: the last block changed that size.
+    `is_stateless`: the last block neither read nor changed the dynamic table, so its meaning
+    depends on the table's size only. `is_resized`: the last block changed that size.
     """
 
     __slots__ = (

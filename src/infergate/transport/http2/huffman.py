@@ -1,7 +1,7 @@
 """The Huffman code of header fields (RFC 7541, 5.2 and appendix B), decoded a byte at a time.
 
-`hpack` has the code as a table of what half a byte does in each of 256 states. The combined effect
-of two halves is computed on first use and cached; ordinary text needs a few hundred entries.
+`hpack` has a table of the effect of half a byte in each of 256 states. The combined effect of two
+halves is computed on first use and cached; ordinary text needs a few hundred entries.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Limits on what one HTTP/2 peer may ask of the gateway, in addition to
-:class:`~infergate.core.limits.Limits`.
+"""Limits on the demands of one HTTP/2 peer, in addition to :class:`~infergate.core.limits.Limits`.
 
-A limit with a rate is a token bucket (`FrameBudget`): each frame of the kind takes one token.
-Tokens come back with time, and with each frame that the gateway sends, because it may cause the
-peer to send some (docs/limits.md).
+A limit with a rate is a token bucket (`FrameBudget`): each frame of the kind uses one token. Tokens
+are refilled over time, and with each frame that the gateway sends, because it may cause the peer to
+send some (docs/limits.md).
 """
 
 from __future__ import annotations
@@ -13,16 +12,17 @@ from typing import Final
 from infergate.core.limits import KIB, MIB
 
 STREAM_WINDOW: Final = 1 * MIB
-"""Bytes that a peer may send on a stream before the application has asked for them. The window is
-raised for a message that is announced longer, as far as the body limits allow."""
+"""Bytes that a peer may send on a stream before the application has requested them. The window is
+raised for a longer announced message, as far as the body limits allow."""
 CONNECTION_WINDOW: Final = 16 * MIB
 """Bytes that a peer may send on all streams before they are read from the socket."""
 MAX_FRAME: Final = 256 * KIB
 """The longest frame accepted. DATA is passed on as it arrives, and never held whole."""
 HEADER_BLOCK_FACTOR: Final = 4
-"""How many times the header limit a header block may take. Up to this size the call is refused with
-an error; a larger block is skipped and its stream reset, once the peer has acknowledged our
-SETTINGS. Until then the block may use the dynamic table, so the connection ends instead."""
+"""The maximum size of a header block as a multiple of the header limit. Up to this size the call
+is refused with an error. A larger block is skipped and its stream reset, once the peer has
+acknowledged the SETTINGS; until then the block may use the dynamic table, so the connection
+ends instead."""
 MAX_CONTINUATIONS: Final = 32
 """CONTINUATION frames per header block."""
 MAX_SETTINGS: Final = 64
@@ -31,12 +31,12 @@ MAX_GOAWAY: Final = 16 * KIB
 """The longest GOAWAY frame, in bytes."""
 GLITCH_BURST: Final = 500.0
 """Bucket size for frames that advance no request: resets, empty DATA, priorities, window updates
-not caused by our DATA, refused streams, unknown frames (nghttp2: 1000)."""
+not caused by DATA of this end, refused streams, unknown frames (nghttp2: 1000)."""
 GLITCH_RATE: Final = 50.0
 """Tokens per second for them (nghttp2: 33)."""
 SETTINGS_BURST: Final = 100.0
-"""Bucket size for SETTINGS frames. Each may let every stream send a little more, so frames that we
-send do not refill this bucket."""
+"""Bucket size for SETTINGS frames. Each may let every stream send a little more, so sent frames do
+not refill this bucket."""
 SETTINGS_RATE: Final = 10.0
 """Tokens per second for them. Clients that measure bandwidth change windows less often."""
 EARLY_STREAMS: Final = 1024
@@ -52,7 +52,7 @@ EARLY_REFUSED_STREAMS: Final = 4096
 PING_BURST: Final = 5.0
 """Bucket size for PING frames; our DATA or headers refill it (grpc: 2)."""
 PING_RATE: Final = 2.0
-"""Tokens per second for them: clients sensibly ping at intervals of a second or more, and half of
+"""Tokens per second for PINGs: clients sensibly ping at intervals of a second or more, and half of
 that is tolerated."""
 MAX_CLOSED_STREAMS: Final = 1024
 """Closed streams per connection on which late frames are still recognized."""
@@ -62,5 +62,5 @@ MAX_CACHED_BLOCK_BYTES: Final = 4 * KIB
 """The largest cached block: the larger of its encoded bytes and its decoded size with 32 bytes per
 field."""
 MAX_CACHE_BYTES: Final = 256 * KIB
-"""Total size of a connection's cached blocks, counted the same way. They take up to four times that
-in memory."""
+"""Total size of a connection's cached blocks, counted the same way. They use up to four times that
+much memory."""

@@ -1,8 +1,8 @@
 """Outgoing frames of a connection, within the peer's flow-control windows.
 
-Frames gather in `parts` until the user of the connection takes them, all at once. DATA beyond the
-windows waits on its stream as memory views, which are cut into frames when they may be sent, and
-never copied. Streams with queued data are served in the order in which they queued it.
+Frames gather in `parts` until the user of the connection takes them together. DATA beyond the
+windows waits on its stream as memory views, which are split into frames when they may be sent, and
+never copied. Streams with queued data are served in the order of queueing.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class OutboundFrames:
             self.output += (head, part[start : start + frame_size])
 
     def discard(self, stream: Stream) -> None:
-        """Drop what is queued on `stream` and send nothing more on it."""
+        """Drop the queue of `stream`, and send nothing more on it."""
         stream.local_open = False
         stream.send_queue = None
         self._waiting.pop(stream, None)

@@ -17,7 +17,8 @@ _MAX_EXPECTED_UPDATES: Final = 2 * limits.EARLY_STREAMS
 """Maximum number of window updates that a peer may send free of charge for opened streams."""
 _PING_PAYLOAD: Final = b"there? \0"
 _DRAIN_PING_PAYLOAD: Final = b"draining"
-"""The payload of the PING whose answer shows that the peer has received our first GOAWAY."""
+"""The payload of the PING whose acknowledgement shows that the peer has received the first GOAWAY.
+"""
 
 
 class _EndConnection(Http2Connection):
@@ -109,7 +110,7 @@ class Http2ServerConnection(_EndConnection):
 
     def _is_early_stream_allowed(self, size: int) -> bool:
         """Return whether the peer may open a stream with headers of `size` bytes although
-        `max_streams` are open: RFC 9113, 6.5.3 binds it to our SETTINGS only after it has
+        `max_streams` are open: RFC 9113, 6.5.3 binds it to the SETTINGS only after it has
         acknowledged them."""
         self._early_header_bytes += size
         return (

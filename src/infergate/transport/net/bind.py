@@ -1,10 +1,7 @@
-"""Opening listening sockets.
+"""Opens listening sockets, unless a worker process receives them from the supervisor.
 
-A listener can be started with open sockets: a worker process receives them from the supervisor.
-By default ``bind_sockets`` opens them.
-
-The sockets listen before anything accepts, because only then the system reports that an address is
-in use. Clients that connect in between wait, or are refused if nothing accepts in the end.
+The sockets listen before anything accepts, because only then does the system report that an address
+is in use. Clients that connect in between wait, or are refused if nothing accepts in the end.
 """
 
 from __future__ import annotations

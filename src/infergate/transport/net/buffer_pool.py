@@ -1,11 +1,11 @@
 """A pool of buffers for long bodies, kept for a while for the next body.
 
-The C library returns blocks of this length to the system at once. New memory must be cleared by
-the kernel, and a virtual machine may have to request it from its host, which can take longer than
-all other work on a tensor (docs/decisions/0028-buffer-pool.md).
+The C library returns blocks of this length to the system immediately. The kernel must clear new
+memory, and a virtual machine may have to request it from its host, which can take longer than all
+other work on a tensor (docs/decisions/0028-buffer-pool.md).
 
-- Rule 1. At most ``max_unused_bytes`` are kept unused, for ``IDLE_SECONDS``.
-- Rule 2. A buffer is at most twice as long as requested, so counting bodies counts memory.
+- Rule 1. At most ``max_unused_bytes`` are kept unused, for ``IDLE_SECONDS``. - Rule 2. A buffer is
+at most twice as long as requested, so counting bodies counts memory.
 """
 
 from __future__ import annotations
@@ -34,10 +34,8 @@ def allocate_plain(size: int) -> memoryview:
 
 
 class BufferPool:
-    """Allocates buffers and takes them back when nothing refers to them any more.
-
-    Buffers shorter than ``MIN_POOLED_BYTES`` come from the C library instead.
-    """
+    """Allocates buffers, and takes them back when nothing refers to them any more. Buffers shorter
+    than ``MIN_POOLED_BYTES`` are allocated by the C library instead."""
 
     def __init__(self, max_unused_bytes: int = MAX_UNUSED_BYTES) -> None:
         self.max_unused_bytes = max_unused_bytes
@@ -58,7 +56,8 @@ class BufferPool:
         return view.data
 
     def _take_unused(self, size: int) -> Memory | None:
-        """Return the unused buffer that came back last and fits (Rule 2); older ones may expire."""
+        """Return the unused buffer that was returned last and fits (Rule 2); older ones may
+        expire."""
         for index in reversed(range(len(self._unused))):
             if size <= self._unused[index][1].size <= 2 * size:
                 _, memory = self._unused.pop(index)
@@ -69,7 +68,7 @@ class BufferPool:
     def _take_back(self, memory: Memory) -> None:
         try:
             loop = asyncio.get_running_loop()
-        except RuntimeError:  # without a loop nothing would drop it later
+        except RuntimeError:  # without a loop, no timer would drop it later
             return
         now = time.monotonic()
         self._unused.append((now, memory))

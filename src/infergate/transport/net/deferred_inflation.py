@@ -1,11 +1,9 @@
 """Decompression of long messages, one piece at a time.
 
-- Rule 1. A message that inflates to at most one piece is inflated immediately. Of a longer one
-  only the beginning is, which identifies the request; the rest waits until the request is
-  admitted.
-- Rule 2. All such messages of an event loop together inflate one piece per loop turn. Other work
-  waits for at most one piece, and the messages share the time fairly.
-- Rule 3. Each piece is counted in the memory budget before it is kept.
+- Rule 1. A message that inflates to at most one piece is inflated immediately. Of a longer one only
+the beginning is, which identifies the request; the rest waits until the request is admitted. - Rule
+2. All such messages of an event loop together inflate one piece per iteration, and share the time
+fairly. - Rule 3. Each piece is counted in the memory budget before it is kept.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class ReceiveWatermark:
 
     def __init__(self, transport: asyncio.BaseTransport) -> None:
         sock = transport.get_extra_info("socket")
-        # With TLS the number of bytes due is not known.
+        # With TLS, the number of bytes due is unknown.
         is_supported = (
             sys.platform == "linux"
             and sock is not None

@@ -37,7 +37,7 @@ def body_deadline(limits: Limits, since: float, received: int, now: float) -> fl
 class Timer:
     """Calls ``callback`` at the time that was set last.
 
-    The loop's timer is moved only when it fires, so a busy connection never touches the loop's
+    The loop's timer is moved only when it fires, so a busy connection never modifies the loop's
     timers.
     """
 

@@ -1,12 +1,12 @@
 """The file of a Unix socket: claimed when a listener binds, removed when it stops.
 
 - Rule 1. A socket file on which nothing listens is replaced: a killed process leaves its file
-  behind. A file on which something listens, or that is not a socket, is never touched.
-- Rule 2. The file gets its mode before the socket listens, so nothing connects earlier.
-- Rule 3. Only the file created here is removed; another process may have replaced it.
-- Rule 4. A socket that is bound but not listening yet looks abandoned. The path is therefore
-  claimed by locking the file ``<path>.lock``, before the path is examined and until the socket is
-  closed. The lock ends with its process; the lock file is deleted if possible.
+behind. A file on which something listens, or that is not a socket, is never changed. - Rule 2. The
+file gets its mode before the socket listens, so nothing connects earlier. - Rule 3. Only the file
+created here is removed; another process may have replaced it. - Rule 4. A socket that is bound but
+not listening yet looks abandoned. The path is therefore claimed by locking the file
+``<path>.lock``, from before the path is examined until the socket is closed. The lock ends with its
+process; the lock file is deleted if possible.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Accepting from sockets that several worker processes share, so that connections spread evenly.
+"""Accepts from sockets that several worker processes share, so that connections spread evenly.
 
-The first process to wake up would otherwise take all waiting connections, and gRPC clients keep
+The first process to wake up would otherwise accept all waiting connections, and gRPC clients keep
 their few connections for hours. Each process therefore publishes its number of connections
-(``WorkerLoads``), and one that has more than another waits briefly before it accepts, so that an
-idle process can take the connections. If no other process accepts during that time, this one does,
-and takes more at once each time: a busy or hanging process costs a connection two milliseconds.
-(Measurements: docs/decisions/0025-workers.md.)
+(``WorkerLoads``), and one that has more than another waits briefly before it accepts. If no other
+process accepts during that time, it accepts a growing number: a busy or hanging process delays a
+connection by two milliseconds. (Measurements: docs/decisions/0025-workers.md.)
 """
 
 from __future__ import annotations

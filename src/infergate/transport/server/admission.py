@@ -1,4 +1,4 @@
-"""Admission control: how much may be in progress at once, over all listeners of a process."""
+"""Admission control: limits on requests, memory and streams over all listeners of a process."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Admission:
         """Open streams."""
 
     def apply_limits(self, limits: Limits) -> None:
-        """Apply new limits from now on; what is already admitted stays."""
+        """Apply new limits from now on; admitted requests stay."""
         self._max_requests = limits.in_flight
         self._max_bytes = limits.in_flight_bytes
         self._patience = limits.idle_body_time
@@ -202,7 +202,7 @@ class ResponseReceiver(Protocol):
     """A client that has not read all of its response."""
 
     def unread_bytes(self) -> int:
-        """Return the number of bytes that the client has not taken yet."""
+        """Return the number of bytes that the client has not read yet."""
         ...
 
     def disconnect_soon(self) -> None:
@@ -302,8 +302,8 @@ class PendingTransfer:
 class UnsentResponse(PendingTransfer):
     """The unsent part of a response that waits for a slow reader.
 
-    It counts as memory but is never refused, and stays counted until all of it is taken, because
-    buffers are freed in one piece. The reader must take some bytes in every
+    It counts as memory but is never refused, and stays counted until all of it is sent, because
+    buffers are freed in one piece. The reader must read some bytes in every
     ``limits.idle_body_time`` and keep up the minimum body rate.
     """
 
@@ -321,7 +321,7 @@ class UnsentResponse(PendingTransfer):
         self._remaining += size
 
     def deadline(self, limits: Limits) -> float:
-        """Return the time by which the reader must take more."""
+        """Return the time by which the reader must read more."""
         return body_deadline(limits, self._started_at, self._transferred, self._last_progress)
 
     def finish(self) -> None:
@@ -334,7 +334,7 @@ class IncomingBody(PendingTransfer):
     """A request body that is still arriving.
 
     The request's account counts its memory as soon as the length is known. Without an announced
-    length, as much as has arrived is assumed to be missing.
+    length, the missing part is assumed to be as long as the received one.
     """
 
     __slots__ = ("_sender",)
@@ -345,7 +345,7 @@ class IncomingBody(PendingTransfer):
         self._sender: BodySender | None = None
 
     def update(self, size: int, missing: int, now: float, sender: BodySender) -> None:
-        """Record that the body takes ``size`` bytes, of which ``missing`` are missing (0 if its
+        """Record that the body has ``size`` bytes, of which ``missing`` are missing (0 if its
         length is unknown)."""
         if self._sender is None:
             self._sender = sender

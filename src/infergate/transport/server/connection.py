@@ -1,7 +1,4 @@
-"""The interfaces between a listener and its connections.
-
-They are separate from ``listener`` so that connections do not import it.
-"""
+"""The interfaces between a listener and its connections, so that connections do not import it."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ class AcceptedConnection(Protocol):
         ...
 
     def cancel_with(self, error: GatewayError) -> None:
-        """Answer the request in progress with ``error``, and close."""
+        """End the request in progress with ``error``, and close."""
         ...
 
     def abort(self) -> None:
@@ -50,5 +47,5 @@ class ConnectionHost(Protocol):
         ...
 
     def unregister(self, connection: AcceptedConnection) -> None:
-        """Forget a connection whose socket is closed and whose task has ended."""
+        """Remove a connection whose socket is closed and whose task has ended."""
         ...

@@ -50,13 +50,9 @@ def peer_address(transport: asyncio.BaseTransport) -> str:
 
 
 def is_client_hello(received: bytes) -> bool:
-    """Whether a connection that starts with ``received`` speaks TLS.
-
-    It does if the bytes start a handshake record that holds a whole ClientHello (RFC 8446, 5.1 and
-    4).
-
-    No plain-text protocol served here starts like that.
-    """
+    """Whether a connection that starts with ``received`` speaks TLS: the bytes start a handshake
+    record with a whole ClientHello (RFC 8446, 5.1 and 4). No plain-text protocol served here
+    does."""
     return (
         len(received) >= CLIENT_HELLO_PREFIX
         and received[:2] == b"\x16\x03"

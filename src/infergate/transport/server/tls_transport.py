@@ -1,16 +1,15 @@
 """TLS between a client's socket and the protocol that serves it.
 
 One ``TlsTransport`` per connection is the protocol of the socket's transport and the transport of
-the serving protocol. OpenSSL works between two memory BIOs. Bytes arrive in buffers that all
-connections of a listener share, because an event loop delivers them one connection at a time. (Why
-not the loops' own TLS: docs/decisions/0026-tls.md.)
+the serving protocol. OpenSSL works between two memory BIOs. All connections of a listener share the
+receive buffers, because an event loop delivers bytes of one connection at a time.
+(docs/decisions/0026-tls.md explains why the loops' own TLS is not used.)
 
-- Rule 1. Data is encrypted only when the socket can take it. A response that waits for a slow
-  reader waits in plain text and counts in ``get_write_buffer_size``.
-- Rule 2. The serving protocol learns of the connection only after the handshake, which must
-  complete within ``limits.header_time``.
-- Rule 3. The connection ends with a close_notify after all written data. The client's close_notify
-  is not awaited.
+- Rule 1. Data is encrypted only when the socket can send it. A response that waits for a slow
+reader waits in plain text and counts in ``get_write_buffer_size``. - Rule 2. The serving protocol
+sees the connection only after the handshake, which must complete within ``limits.header_time``. -
+Rule 3. The connection ends with a close_notify after all written data. The client's close_notify is
+not awaited.
 """
 
 from __future__ import annotations
@@ -145,10 +144,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._is_socket_paused = True
 
     def resume_writing(self) -> None:
-        """Send more, in the next event loop iteration.
-
-        asyncio's transport would report its end twice if it were closed inside this callback.
-        """
+        """Send more in the next event loop iteration: asyncio's transport would report its end
+        twice if it were closed inside this callback."""
         self._is_socket_paused = False
         self._host.loop.call_soon(self._resume_app)
 

@@ -1,9 +1,9 @@
 """TLS to backends, for HTTP and gRPC.
 
-- Rule 1. A backend without authorities of its own is verified against OpenSSL's defaults on this
-  machine: the file and directory of its build, or those named by SSL_CERT_FILE and SSL_CERT_DIR.
-  (grpcio alone would use its bundled list.)
-- Rule 2. Changed files are loaded for the next connection; unusable files change nothing.
+- Rule 1. A backend without configured authorities is verified against OpenSSL's defaults on this
+machine: the file and directory of its build, or those named by SSL_CERT_FILE and SSL_CERT_DIR.
+(grpcio alone would use its bundled list.) - Rule 2. Changed files are loaded for the next
+connection; unusable files change nothing.
 """
 
 from __future__ import annotations

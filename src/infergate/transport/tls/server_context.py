@@ -1,13 +1,13 @@
 """TLS settings of a listener: its certificate, client authentication, and reloading of changed
 files.
 
-Asking for the context checks the files, at most once a second, so the next client gets a renewed
-certificate. Open connections keep the context they started with.
+Each access to the context checks the files, at most once a second, so the next client gets a
+renewed certificate. Open connections keep the context they started with.
 
 - Rule 1. Unusable files (for example half of a new pair) change nothing and are loaded again after
-  the next change. This covers how cert-manager and certbot swap symbolic links.
-- Rule 2. A client certificate must be presented on every connection: a resumed session could
-  outlive the certificate or its authority.
+the next change. This covers how cert-manager and certbot swap symbolic links. - Rule 2. A client
+certificate must be presented on every connection: a resumed session could outlive the certificate
+or its authority.
 """
 
 from __future__ import annotations
