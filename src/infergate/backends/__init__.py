@@ -1,10 +1,9 @@
-"""Backends: the destinations of operations, either remote servers or models embedded in this
-process.
+"""Backends: the destinations of operations, either remote servers or embedded models.
 
 Entry point: the ``Backend`` protocol (``base``). Reading order of a remote backend: ``remote``
 (``RemoteBackend``, a codec and an upstream behind the protocol), ``request_sender`` (one message to
 an endpoint and back), ``attempts`` and ``hedging`` (retries), ``request_queue`` (concurrency
 limit), ``endpoints`` and ``endpoint_monitor`` (load balancing, DNS, health checks),
-``metadata_cache`` and ``profile_detection`` (facts learned from the server, cached by
-``single_flight``). ``builtin/`` holds the embedded models.
+``metadata_cache`` and ``profile_detection`` (facts about the server, cached by ``single_flight``).
+``builtin/`` holds the embedded models.
 """

@@ -1,12 +1,10 @@
-"""The attempts of one request: whether a failed one is followed by another, on which endpoint, and
-when.
+"""The attempts of one request: whether a failed one is retried, on which endpoint, and when.
 
 *Rule 1.* A request that was not sent is retried. One that may be executed twice is also retried if
-the connection broke, the attempt timed out, or the endpoint said that it cannot serve now.
-*Rule 2.* If nothing was sent, the next endpoint is tried at once and without using the retry
+the connection broke, the attempt timed out, or the endpoint reported that it cannot serve now.
+*Rule 2.* If nothing was sent, the next endpoint is tried immediately and without using the retry
 budget, because that costs no more than choosing it first. Any other retry waits for its backoff and
-uses the budget.
-*Rule 3.* No attempt starts after the deadline, and no backoff may reach it.
+uses the budget. *Rule 3.* No attempt starts after the deadline, and no backoff may reach it.
 """
 
 from __future__ import annotations
@@ -160,8 +158,8 @@ class Attempts:
         return time.monotonic() < deadline
 
     def begin_hedge(self) -> EndpointHandle | None:
-        """Return the endpoint of a hedge, or None if there is no other endpoint or no retry budget.
-        The caller must give the budget back."""
+        """Return the endpoint of a hedge, or None if there is no other endpoint or no retry
+        budget. The caller must return the budget."""
         handle = self._choose_other()
         if handle is None:
             return None

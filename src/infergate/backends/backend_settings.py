@@ -20,7 +20,7 @@ from infergate.transport.base import Endpoint
 
 @dataclass(frozen=True, slots=True)
 class BackendSettings:
-    """A backend's configuration. ``timeout`` is in seconds; no ``profile``: it is detected."""
+    """A backend's configuration. ``timeout`` is in seconds; without ``profile``, it is detected."""
 
     name: str
     endpoints: Sequence[Endpoint | ConfiguredEndpoint]

@@ -37,8 +37,8 @@ class Backend(Protocol):
         ...
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
-        """Carry out ``operation`` as ``context`` and its policy say; return the response. Raises
-        GatewayError."""
+        """Execute ``operation`` as configured by ``context`` and its policy; return the response.
+        Raises GatewayError."""
         ...
 
     def stream(
@@ -58,9 +58,9 @@ class Backend(Protocol):
     async def perform_on_all(
         self, operation: Operation, context: RequestContext
     ) -> Sequence[Response]:
-        """Carry out ``operation`` on every endpoint concurrently and return at least one response,
+        """Execute ``operation`` on every endpoint concurrently and return at least one response,
         in the endpoints' order. If any endpoint fails, wait for all of them and raise the first
-        GatewayError, whose text gives the number of failures."""
+        GatewayError, whose text contains the number of failures."""
         ...
 
     async def server_profile(self, context: RequestContext) -> Profile:
@@ -68,7 +68,7 @@ class Backend(Protocol):
         ...
 
     async def supports_classification(self, context: RequestContext) -> bool:
-        """Return whether it can answer with classification labels. Raises GatewayError."""
+        """Return whether it can respond with classification labels. Raises GatewayError."""
         ...
 
     async def close(self) -> None:
@@ -82,7 +82,8 @@ class SupportsHealthWatch(Protocol):
 
     @property
     def is_ready(self) -> bool | None:
-        """Whether any endpoint passes its health checks; None if checks are off or still to run."""
+        """Whether any endpoint passes its health checks; None if checks are off or have not run
+        yet."""
         ...
 
     def start(self) -> None:
@@ -112,8 +113,8 @@ def add_backend_name(error: GatewayError, backend: str) -> GatewayError:
 
 
 def combine_errors(errors: Sequence[GatewayError], count: int, backend: str) -> GatewayError:
-    """Combine the ``errors`` of ``count`` endpoints into a copy of the first, whose text gives the
-    number of failures. If there is only one endpoint, its error is returned unchanged."""
+    """Combine the ``errors`` of ``count`` endpoints into a copy of the first, whose text contains
+    the number of failures. If there is only one endpoint, its error is returned unchanged."""
     first = errors[0]
     if count == 1:
         return first

@@ -1,8 +1,7 @@
-"""The codec of a backend, run on the event loop or in a helper process.
+"""The codec of a backend, run on the event loop or, for long messages, in a helper process.
 
-*Rule 1.* The memory of a message is charged to its request.
-*Rule 2.* Work that would block the event loop for long goes to a helper process, if there are any.
-``gateway.codec_offload`` does the same for messages of clients.
+The memory of a message is charged to its request. ``gateway.codec_offload`` does the same for
+clients' messages.
 """
 
 from __future__ import annotations

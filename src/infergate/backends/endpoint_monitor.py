@@ -1,12 +1,12 @@
 """Background work for the endpoints of a backend: resolve DNS names, check servers' health, and
 close connections to removed addresses.
 
-*Strategy.* Tasks run from ``start`` to ``stop``, and only if there is work for them: a backend with
-a single fixed address has none.
+Tasks run from ``start`` to ``stop``, and only if there is work for them: a backend with a single
+fixed address has none.
 
-*Rule 1.* Gateways must not run in lockstep: each period varies randomly by a
-tenth, the first one is shortened at random, and the checks of a round are spread out.
-*Rule 2.* A failure, even a bug, affects only its own item: it is logged, and the next round runs.
+*Rule 1.* Gateways must not run in lockstep: each period varies randomly by a tenth, the first one
+is shortened at random, and the checks of a round are spread out. *Rule 2.* A failure, even a bug,
+affects only its own item: it is logged, and the next round runs.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ async def resolve_host(name: str, port: int) -> Collection[str]:
     """Return the addresses given by the system's resolver: the IPv4 addresses if there are any,
     else the IPv6 addresses, so that a server with one of each is not counted twice.
 
-    The lookup runs in a daemon thread, so that a resolver that hangs does not delay the end of the
+    The lookup runs in a daemon thread, so that a hanging resolver does not delay the exit of the
     process.
     """
     loop = asyncio.get_running_loop()

@@ -1,14 +1,14 @@
 """The endpoints of one backend: their current addresses, their load and health, and the choice
 among them.
 
-*Strategy.* ``routing.cluster`` makes the decisions; this module supplies the clock, random numbers
-and addresses. Each ``ConfiguredEndpoint`` is either a fixed address, or a DNS name that stands for
-as many endpoints as it has addresses. A name that has not been resolved yet is itself an endpoint,
-resolved when a connection is opened.
+``routing.cluster`` makes the decisions; this module supplies the clock, random numbers and
+addresses. Each ``ConfiguredEndpoint`` is a fixed address, or a DNS name that stands for one
+endpoint per address. An unresolved name is itself an endpoint, resolved when a connection is
+opened.
 
 *Rule 1.* A removed address gets no new requests. Its requests in progress may finish; then its
-connections are closed (``pop_drained``). An address that returns before that keeps its state.
-*Rule 2.* A name that can no longer be resolved keeps its last addresses.
+connections are closed (``pop_drained``). An address that returns before that keeps its state. *Rule
+2.* A name that can no longer be resolved keeps its last addresses.
 """
 
 from __future__ import annotations
@@ -154,11 +154,11 @@ class Endpoints:
         the requests'. It must end in ``finish_suspect_check``."""
 
     def _note_single(self) -> None:
-        """Note the only endpoint if there is just one, which needs no decision."""
+        """Cache the only endpoint if there is just one, which needs no decision."""
         members = self._cluster.members
         self._single = members[0] if len(members) == 1 else None
         self.has_several = self._single is None
-        """Whether there are several endpoints, so that a sequence must keep to one of them."""
+        """Whether there are several endpoints, so that a sequence must stay on one of them."""
 
     # ---- choosing
 
@@ -166,7 +166,7 @@ class Endpoints:
         """Return the best endpoint for the next attempt, preferably not one of ``tried``.
 
         A single endpoint is returned again: if it refuses connections while it restarts, the
-        request gets the second attempt that it would have with several endpoints.
+        request gets the second attempt that several endpoints would allow.
         """
         single = self._single
         if single is not None:
@@ -184,7 +184,7 @@ class Endpoints:
 
     def describe_position(self, handle: EndpointHandle) -> str:
         """Return the endpoint's position in the configuration, for error texts: clients must not
-        learn addresses."""
+        see addresses."""
         return f"endpoint {handle.configured_index + 1} of {len(self.configured)}"
 
     # ---- outcomes and health

@@ -1,10 +1,10 @@
 """Active health checks, in the backend's own protocol.
 
 *Rule 1.* A check sends the protocol's readiness request (V2, legacy TRT) or, for GraphPipe, a
-metadata request. If the server does not understand it, the codec's alternative form is tried.
-*Rule 2.* A server that rejects the check itself (unsupported, not authorized) counts as healthy,
-because it is reachable and may well serve inferences. Over V2 REST a rejection counts as unhealthy:
-Triton answers 400 while it is not ready.
+metadata request. If the server does not understand it, the codec's alternative form is tried. *Rule
+2.* A server that rejects the check itself (unsupported, not authorized) counts as healthy, because
+it is reachable and may well serve inferences. Over V2 REST a rejection counts as unhealthy: Triton
+responds with 400 while it is not ready.
 """
 
 from __future__ import annotations

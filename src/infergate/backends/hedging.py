@@ -1,7 +1,7 @@
 """Hedging: two concurrent attempts of one request, of which the first successful response is used.
 
-*Rule.* No task outlives its request: before ``run_hedged`` returns, both attempts have ended, if
-need be by cancellation. Only this module starts a task per attempt.
+*Rule.* No task outlives its request: ``run_hedged`` ends both attempts before it returns. Only this
+module starts a task per attempt.
 """
 
 from __future__ import annotations

@@ -19,11 +19,11 @@ _UNAVAILABLE_CODE: Final = 14
 
 @dataclass(frozen=True, slots=True)
 class MessageAccess(Generic[Req, Resp]):
-    """How to read and change the messages of one transport. ``is_unavailable`` tells whether a
-    response says that its endpoint cannot serve now: HTTP 502, 503, 504 (Envoy's gateway failures)
-    or gRPC UNAVAILABLE. 500 and INTERNAL do not count, because servers also return them for invalid
-    input. ``with_request_headers`` returns a copy of a request; ``set_memory_account`` sets the
-    account that the response is charged to."""
+    """How to read and change the messages of one transport. ``is_unavailable`` returns whether a
+    response reports an endpoint that cannot serve now: HTTP 502, 503, 504 (Envoy's gateway
+    failures) or gRPC UNAVAILABLE. 500 and INTERNAL do not count, because servers also return
+    them for invalid input. ``with_request_headers`` returns a copy of a request;
+    ``set_memory_account`` sets the account that the response is charged to."""
 
     add_request_headers: Callable[[Req, Mapping[str, str]], None]
     response_headers: Callable[[Resp], Mapping[str, str]]

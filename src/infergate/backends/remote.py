@@ -73,7 +73,7 @@ _CONFIG_TIMEOUT_SECONDS: Final = 2.0  # seconds for the request for a model's co
 _PERMANENT_ERRORS: Final = frozenset(
     {Kind.BAD_REQUEST, Kind.UNAUTHENTICATED, Kind.FORBIDDEN, Kind.NOT_FOUND, Kind.UNSUPPORTED}
 )
-"""Errors of a configuration request that the next one would meet too."""
+"""Errors of a configuration request that a repetition would meet too."""
 _STALE_METADATA_ERRORS: Final = frozenset({Kind.BAD_REQUEST, Kind.NOT_FOUND, Kind.BACKEND_GARBAGE})
 """Errors that outdated metadata may cause in writing a request or reading a response."""
 _STALE_REQUEST_ERRORS: Final = frozenset({Kind.BAD_REQUEST, Kind.NO_BACKEND})
@@ -167,12 +167,13 @@ class RemoteBackend(Generic[Req, Resp]):
 
     @property
     def has_several_endpoints(self) -> bool:
-        """Whether there are several endpoints, so that a sequence must keep to one of them."""
+        """Whether there are several endpoints, so that a sequence must stay on one of them."""
         return self._endpoints.has_several
 
     @property
     def is_ready(self) -> bool | None:
-        """Whether any endpoint passes its health checks; None if checks are off or still to run."""
+        """Whether any endpoint passes its health checks; None if checks are off or have not run
+        yet."""
         return self._endpoints.is_ready if self._monitor.is_checking else None
 
     @property
@@ -262,7 +263,7 @@ class RemoteBackend(Generic[Req, Resp]):
     ) -> AsyncGenerator[InferResponse, None]:
         """Yield all responses to ``request``; a server without streams yields its one response.
         Errors after a response marked as the last are dropped: clients that match responses by
-        order would take such an error for the response to their next request."""
+        order would attribute such an error to their next request."""
         codec = self.codec
         has_message = has_last = False
         wire, model = await self._build_stream_request(request, context)
@@ -330,8 +331,8 @@ class RemoteBackend(Generic[Req, Resp]):
     async def perform_on_all(
         self, operation: Operation, context: RequestContext
     ) -> Sequence[Response]:
-        """Carry out ``operation`` on every endpoint concurrently. Loading or unloading a model
-        drops its cached metadata."""
+        """Execute ``operation`` on every endpoint concurrently. Loading or unloading a model drops
+        its cached metadata."""
         wire = self.codec.build_request(operation, await self.server_profile(context))
         self._sender.prepare_request(wire, context)
         context.shorten_deadline(time.monotonic() + self._sender.timeout_for(context))

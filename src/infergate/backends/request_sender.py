@@ -98,8 +98,8 @@ class RequestSender(Generic[Req, Resp]):
         return self._timeout if timeout is None else timeout
 
     def prepare_request(self, wire: Req, context: RequestContext) -> None:
-        """Add the client headers that are forwarded to ``wire``, and charge the response to the
-        client's request."""
+        """Add the forwarded client headers to ``wire``, and charge the response to the client's
+        request."""
         self._access.set_memory_account(wire, context.memory)
         if forwarded := self._request_filter.select(context.headers):
             self._access.add_request_headers(wire, forwarded)
@@ -257,7 +257,7 @@ class RequestSender(Generic[Req, Resp]):
         attempts: Attempts,
         attempt: Callable[[Req, RequestContext, EndpointHandle, float | None], Awaitable[T]],
     ) -> T:
-        """Run attempts until one gives a response or no retry is left."""
+        """Run attempts until one succeeds or no retry is left."""
         context, declined = attempts.context, None
         while (handle := await attempts.next_endpoint()) is not None:
             # No local variable may hold the error: its traceback refers to these frames, and the
@@ -352,7 +352,7 @@ class RequestSender(Generic[Req, Resp]):
 
     async def _following_message(self, attempts: Attempts) -> Resp | None:
         """Return the next message of the open stream, or None after the last."""
-        if attempts.stream is None:  # the only message declined the request
+        if attempts.stream is None:  # the only message rejected the request
             return None
         try:
             return await self._next_message(attempts.stream, attempts.context)
@@ -389,9 +389,9 @@ class RequestSender(Generic[Req, Resp]):
         return response is None or not self._access.is_unavailable(response)
 
     def _response_outcome(self, response: Resp, context: RequestContext) -> AttemptOutcome:
-        """Return what ``response`` implies about its endpoint. Being unavailable for a model counts
-        as a failure only if some endpoint has served that model, because clients may ask for models
-        that are not loaded, or whether they are."""
+        """Return the implication of ``response`` for its endpoint. Being unavailable for a model
+        counts as a failure only if some endpoint has served that model, because clients may
+        request models that are not loaded, or their readiness."""
         model = context.record.model
         has_been_served = model in self._endpoints.served_models
         if not self._access.is_unavailable(response):
@@ -404,9 +404,9 @@ class RequestSender(Generic[Req, Resp]):
     def _error_outcome(
         self, error: GatewayError, seconds: float, context: RequestContext
     ) -> AttemptOutcome:
-        """Return what ``error``, after ``seconds``, implies about the endpoint. A timeout counts as
-        a failure only if the endpoint had the full configured time; a shortage of local resources
-        never does."""
+        """Return the implication of ``error``, after ``seconds``, for the endpoint. A timeout
+        counts as a failure only if the endpoint had the full configured time; a shortage of
+        local resources never does."""
         if error.kind is Kind.CONNECT:
             return (
                 AttemptOutcome.NOT_CONNECTED

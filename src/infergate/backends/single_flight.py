@@ -1,12 +1,12 @@
 """A value fetched on demand, cached for a while, and fetched by only one caller at a time.
 
-*Strategy.* There is no background task: one of the callers that need the value fetches it, the
-others wait for its result.
+There is no background task: one of the callers that need the value fetches it, the others wait for
+its result.
 
-*Rule 1.* No caller waits past its own deadline.
-*Rule 2.* All waiting callers share the result, value or error. If the fetching caller is cancelled
-or reaches its own deadline, there is no result and the next waiter fetches.
-*Rule 3.* Errors are not cached: only the callers that were already waiting receive them.
+*Rule 1.* No caller waits past its own deadline. *Rule 2.* All waiting callers share the result,
+value or error. If the fetching caller is cancelled or reaches its own deadline, there is no result
+and the next waiter fetches. *Rule 3.* Errors are not cached: only the callers that were already
+waiting receive them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ however many requests clients send."""
 
 @dataclass(slots=True)
 class _Fetch:
-    """A fetch, shared by its waiting callers; if the fetching one gives up, another continues."""
+    """A fetch, shared by its waiting callers. If the leader is cancelled, another continues."""
 
     error: GatewayError | None = None
 

@@ -1,8 +1,8 @@
 """An upstream that records each exchange as a span and propagates the trace to the server.
 
-*Rule 1.* The ``traceparent`` of a message, set by the request sender, identifies the request that
-an exchange belongs to. Messages without it, such as health checks, are not traced.
-*Rule 2.* Each attempt is an exchange of its own, so retries and hedges are sibling spans.
+*Rule 1.* The ``traceparent`` of a message, set by the request sender, identifies the exchange's
+request. Messages without it, such as health checks, are not traced. *Rule 2.* Each attempt is a
+separate exchange, so retries and hedges are sibling spans.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Resp = TypeVar("Resp")
 
 
 class TracedUpstream(Generic[Req, Resp]):
-    """Wraps an ``upstream`` of ``backend`` that supports streams. ``propagates``: its servers
+    """Wraps the ``upstream`` of ``backend``, which supports streams. ``propagates``: its servers
     receive the trace context."""
 
     def __init__(

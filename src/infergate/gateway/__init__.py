@@ -1,12 +1,12 @@
 """The operations that every frontend calls, and the frontends themselves.
 
-Entry points: ``InferenceGateway`` has the protocol-neutral operations; ``Frontend.respond`` answers
+Entry points: ``InferenceGateway`` has the protocol-neutral operations; ``Frontend.respond`` serves
 one request in a client's protocol. Read ``gateway`` (routing to backends), ``route_plan`` (the
-steps of a route's inferences), ``frontend`` (parse, route, answer) with its two pipelines
-``translation`` and ``pass_through``, ``dispatch`` (which frontend a request belongs to), then what
-they use: ``route_binding`` and ``traffic_split`` (routes), ``rename``, ``cast`` and
-``classification`` (differences between client and backend), ``codec_offload`` (long messages),
-``streaming`` and ``http_stream`` (streams), ``shared_memory``, ``model_catalogue`` (lists and
-statuses), ``server_control`` (operations that change servers), ``authorized`` (access rules),
-``steps`` and ``traced`` (tracing).
+steps of a route's inferences), ``frontend`` with its two pipelines ``translation`` and
+``pass_through``, ``dispatch`` (the choice of the frontend), then the modules that they use:
+``route_binding`` and ``traffic_split`` (routes), ``rename``, ``cast`` and ``classification``
+(differences between client and backend), ``codec_offload`` (long messages), ``streaming`` and
+``http_stream`` (streams), ``shared_memory``, ``model_catalogue`` (lists and statuses),
+``server_control`` (operations that change servers), ``authorized`` (access rules), ``steps`` and
+``traced`` (tracing).
 """

@@ -1,7 +1,6 @@
-"""The log ``infergate.audit``: which client requested which change of which backend, and its
-outcome.
+"""The log ``infergate.audit``: the client, the requested change, the backend and the outcome.
 
-Each operation gets one line, whatever its outcome. Text from clients is quoted and truncated.
+Each operation has one line, whatever its outcome. Text from clients is quoted and truncated.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ _MAX_TEXT_CHARS: Final = 256
 
 
 async def audit(operation: Operation, context: RequestContext, execution: Awaitable[T]) -> T:
-    """Await ``execution``, which carries out ``operation``, then log the outcome; return its result
-    or raise its error."""
+    """Await ``execution`` of ``operation``, then log the outcome; return its result or raise its
+    error."""
     outcome = "ok"
     try:
         return await execution
@@ -47,8 +46,8 @@ async def audit(operation: Operation, context: RequestContext, execution: Awaita
 
 
 def log_denied(operation: type[Operation], context: RequestContext, error: GatewayError) -> None:
-    """Log that an ``operation`` was not authorized. Only ``context`` describes it: it was not
-    parsed."""
+    """Log that an ``operation`` was not authorized. It was not parsed, so only ``context``
+    describes it."""
     _log_operation(
         OPERATION_NAMES[operation],
         f"model={context.record.model[:_MAX_TEXT_CHARS]!r}",
@@ -78,7 +77,7 @@ def _log_operation(operation: str, subject: str, context: RequestContext, outcom
 
 
 def _subject(operation: Operation) -> str:
-    """Describe what is to be changed. An empty name means all."""
+    """Describe the requested change. An empty name means all."""
     match operation:
         case SharedMemoryRegisterRequest(name, key, offset, size, device):
             location = (

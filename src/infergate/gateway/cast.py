@@ -1,9 +1,10 @@
-"""Casts of tensors whose datatype one side's protocol cannot carry, as the route's ``cast`` says.
+"""Casts of tensors whose datatype one side's protocol does not support, configured by the route's
+``cast``.
 
-- A tensor is cast only if the other side cannot carry its datatype and the route names a
-  substitute; otherwise it is refused by name.
-- A client whose protocol lacks a datatype sees the substitute in the model's metadata; an input
-  that it sends as the substitute is cast back.
+- A tensor is cast only if the other side does not support its datatype and the route names a
+substitute; otherwise the tensor is rejected by name. - A client whose protocol does not support a
+datatype sees the substitute in the model's metadata; an input that it sends as the substitute is
+cast back.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def cast_unsupported(
     side: str,
     protocol: str,
 ) -> tuple[Tensor, ...]:
-    """Return ``tensors`` in datatypes that ``protocol``, which lacks ``unsupported``, can carry.
-    ``side`` is ``input`` or ``output``. Raises UNSUPPORTED naming the tensor that has no
+    """Return ``tensors`` in datatypes that ``protocol``, which does not support ``unsupported``,
+    can carry. ``side`` is ``input`` or ``output``. Raises UNSUPPORTED naming a tensor without a
     substitute."""
     if unsupported.isdisjoint([tensor.datatype for tensor in tensors]):
         return tensors

@@ -1,7 +1,7 @@
 """Classification of outputs (the V2 classification extension) for backends that cannot classify.
 
-The metadata's ``max_batch_size`` tells whether the first dimension is the batch: it is if that is
-over 0. If it is unknown, a free first dimension followed by others is taken for the batch.
+The first dimension is the batch if the metadata's ``max_batch_size`` is over 0 or, if that is
+unknown, if it is dynamic and other dimensions follow.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def add_classes(
     model: ModelMetadata,
     labels: Mapping[str, Sequence[str]],
 ) -> InferResponse:
-    """Return ``response`` with those outputs classified that ``request`` wants classified.
+    """Return ``response`` with outputs classified as requested by ``request``.
 
     All names are the client's; ``labels`` are keyed by output. Raises BAD_REQUEST for an output
     that cannot be classified.

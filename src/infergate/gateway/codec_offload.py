@@ -1,13 +1,10 @@
-"""A codec's work on one message, done on the event loop or, where it takes long, in a helper
-process.
+"""A codec's work on one message, done on the event loop or, if it takes long, in a helper process.
 
 The libraries that read and write JSON hold the interpreter lock, and so does each loop over the
 parts of a message, so other requests would wait (docs/decisions/0008-helper-processes.md). A codec
-estimates the text of a message beforehand (``SupportsLongText``). Other costs show up only during
+estimates the text of a message beforehand (``SupportsLongText``). Other costs are found only during
 the work: with ``LoopLimits`` the codec raises NeedsOffloadError before it starts a long step, and
 is called again in a helper (docs/decisions/0037-costly-messages.md).
-
-Where the work is done does not change its result.
 """
 
 from __future__ import annotations
@@ -62,8 +59,8 @@ class CodecOffload(Generic[Req, Resp]):
         """One object, so that the helpers can keep it after its first use."""
 
     def can_read_inline(self, wire: Req) -> bool:
-        """Return whether ``wire`` is read on the event loop. Checked first, so that short messages
-        await nothing."""
+        """Return whether ``wire`` is read on the event loop. It is checked first, so that short
+        messages await nothing."""
         return (
             self._text_estimator is None
             or self._text_estimator.request_text_bytes(wire) <= self.limits.json_inline
@@ -128,7 +125,7 @@ class CodecOffload(Generic[Req, Resp]):
         )
 
     def _processed_bytes(self, message: Any, *arguments: Any) -> int:
-        """Return the most bytes that a method of the codec goes through to read or write
+        """Return the maximum number of bytes that a method of the codec processes to read or write
         ``message``."""
         if isinstance(message, PartialInferRequest):
             return message.text_bytes
@@ -144,8 +141,8 @@ class CodecOffload(Generic[Req, Resp]):
         )
 
     def _allocated_bytes(self, message: Any, cost: int) -> int:
-        """Return the bytes that a helper allocates to go through ``cost`` bytes of ``message``, not
-        counting the text of a response (see ``WriteReservation``)."""
+        """Return the bytes that a helper allocates to process ``cost`` bytes of ``message``,
+        excluding the text of a response (see ``WriteReservation``)."""
         if isinstance(message, Response | HttpResponse):
             return cost
         if not isinstance(message, HttpRequest) or self._text_estimator is None:
@@ -172,7 +169,7 @@ class CodecOffload(Generic[Req, Resp]):
         *,
         inline: bool,
     ) -> T:
-        """Complete ``partial`` with ``model``. ``inline``: the event loop made ``partial`` and
+        """Complete ``partial`` with ``model``. ``inline``: the event loop created ``partial`` and
         tries to complete it, or raises NeedsOffloadError."""
         if self._offload is None or (inline and partial.text_bytes <= self.limits.json_inline):
             return partial.complete(model)

@@ -1,5 +1,5 @@
-"""Datatypes and classes between client and backend: cast tensors where a protocol lacks a
-datatype, and classify outputs where the backend cannot."""
+"""Datatypes and classes between client and backend: cast tensors if a protocol does not support a
+datatype, and classify outputs if the backend cannot."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def _in_thread_if_large(
     tensors: Sequence[Tensor], max_bytes: int, function: Callable[..., T], *arguments: Any
 ) -> T:
     """Run ``function``, numpy's work on ``tensors``, in a thread if they have over ``max_bytes``
-    bytes: numpy releases the interpreter lock meanwhile."""
+    bytes, because numpy releases the interpreter lock."""
     if sum(len(tensor.data) for tensor in tensors) > max_bytes:
         return await asyncio.to_thread(function, *arguments)
     return function(*arguments)

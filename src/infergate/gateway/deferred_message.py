@@ -1,7 +1,7 @@
 """Compressed gRPC messages that are inflated only after their request was admitted.
 
 The access check reads the model's name from the first ``PREFIX_BYTES`` bytes, where all protobuf
-libraries write it. A message that has its names elsewhere, or changes them later, is refused.
+libraries write it. A message with its names elsewhere, or with later changes of them, is rejected.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def leading_fields(data: Buffer) -> bytes:
                 position += length
             else:
                 position += _FIXED_LENGTHS[wire_type]
-    except (IndexError, KeyError):  # truncated here, or malformed: the codec refuses that
+    except (IndexError, KeyError):  # truncated here, or malformed: the codec rejects that
         pass
     return data[:end]
 

@@ -51,7 +51,7 @@ _id_numbers: Final = itertools.count(1)
 
 
 class Dispatch(ABC, Generic[Req, Resp]):
-    """One listener with several protocols, each of which claims a first path segment or a service
+    """One listener with several protocols, each of which owns a first path segment or a service
     name."""
 
     def __init__(
@@ -60,8 +60,8 @@ class Dispatch(ABC, Generic[Req, Resp]):
         record: RequestObserver,
         assign_id: RequestObserver,
     ) -> None:
-        """``frontends`` are keyed by what they claim; the first one also answers unclaimed
-        requests. ``assign_id`` is called first for every request and sets its id."""
+        """``frontends`` are keyed by path segment; the first one also handles requests for other
+        paths. ``assign_id`` is called first for every request and sets its id."""
         self._assign_id: Final = assign_id
         self._frontends: Final = dict(frontends)
         self._default_frontend: Final = next(iter(self._frontends.values()))
@@ -76,17 +76,17 @@ class Dispatch(ABC, Generic[Req, Resp]):
 
     @abstractmethod
     def _finish(self, response: Resp, context: RequestContext) -> None:
-        """Add the backend's returned headers to ``response``, note its size, and record the request
-        when its body is complete."""
+        """Add the backend's returned headers to ``response``, record its size, and record the
+        request when its body is complete."""
 
     async def respond(self, wire: Req, context: RequestContext) -> Resp:
-        """Answer ``wire`` and record the request."""
+        """Respond to ``wire`` and record the request."""
         self._assign_id(context)
         context.record.received_at = time.monotonic()
         try:
             response = await self._serve(wire, context)
         except BaseException:  # the client disconnected: only log and metrics are left to update
-            if context.abort_error is None:  # else the transport calls ``refuse``
+            if context.abort_error is None:  # otherwise the transport calls ``refuse``
                 context.record.outcome = Kind.CANCELLED.value
                 self._record(context)
             raise

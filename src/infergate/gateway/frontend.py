@@ -1,11 +1,11 @@
-"""One protocol towards clients: a wire request in, a wire response out, whatever the backend
-speaks.
+"""One protocol towards clients: a wire request in, a wire response out, for every backend
+protocol.
 
-An inference takes one of two pipelines, chosen once for each route: ``PassThrough`` where client
-and backend speak the same protocol and the route renames no tensor, ``Translation`` elsewhere.
+An inference uses one of two pipelines, chosen once for each route: ``PassThrough`` if client and
+backend speak the same protocol and the route renames no tensor, otherwise ``Translation``.
 
-- Every request ends in a wire response; every error is written in this protocol's form.
-- Both pipelines refuse the same requests and give the same responses.
+- Every request gets a wire response; every error is written in this protocol's form. - Both
+pipelines reject the same requests and return the same responses.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from infergate.gateway.translation import Translation
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 Pipeline = Translation[Req, Resp] | PassThrough[Req, Resp]
-"""How the inferences of one route are carried out. Its name is in the access log."""
+"""Runs the inferences of one route. Its name is in the access log."""
 _MAX_TRANSLATED_MODELS: Final = 1024
-"""Models of one backend that are remembered as needing translation."""
+"""Maximum number of a backend's models that are cached as needing translation."""
 
 
 class RequestAuthorizer(Protocol):
@@ -55,7 +55,7 @@ class RequestAuthorizer(Protocol):
         ...
 
     async def authenticate(self, context: RequestContext) -> None:
-        """Authenticate the client, whatever it is going to request. Raises GatewayError."""
+        """Authenticate the client before its request is known. Raises GatewayError."""
         ...
 
 
@@ -65,7 +65,7 @@ def _with_first_bytes(wire: Any, deferred: DeferredMessage) -> Any:
 
 
 class Frontend(Generic[Req, Resp]):
-    """Answers the requests of one protocol."""
+    """Serves the requests of one protocol."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - its collaborators
         self,
@@ -96,8 +96,8 @@ class Frontend(Generic[Req, Resp]):
         self._translated_models: Final[dict[Backend, BoundedCache[str, None]]] = {}
         """By backend: the models whose outputs must be translated; see ``PassThrough``."""
         self._pipelines: Final[dict[RouteBinding, Pipeline[Req, Resp]]] = {}
-        """Made when a route is first used: there may be thousands, and a reload builds the frontend
-        on the event loop."""
+        """Created when a route is first used: there may be thousands, and a reload builds the
+        frontend on the event loop."""
 
     def _make_pipeline(self, binding: RouteBinding) -> Pipeline[Req, Resp]:
         """Return the pipeline of ``binding`` and keep it."""
@@ -122,7 +122,7 @@ class Frontend(Generic[Req, Resp]):
     async def respond(
         self, wire: Req, context: RequestContext, deferred: DeferredMessage | None = None
     ) -> Resp:
-        """Answer ``wire``, with an error response if need be, and record the outcome.
+        """Respond to ``wire``, with an error response if necessary, and record the outcome.
         ``deferred`` is the message of ``wire`` if it is not inflated yet."""
         record = context.record
         record.protocol = self.codec.name

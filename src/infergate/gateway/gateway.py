@@ -1,7 +1,7 @@
 """The operations that every frontend calls, whatever its protocol.
 
-An operation on a model finds its route by name and version, is renamed for the backend, performed,
-and its response is renamed for the client. An operation on the server queries the backends.
+An operation on a model is routed by name and version, renamed for the backend, and executed; its
+response is renamed for the client. An operation on the server queries the backends.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ EXTENSIONS: Final = (
 _SERVER_NAME: Final = "infergate"
 _STARTED_NS: Final = time.monotonic_ns()
 _DEFAULT_VERSION: Final = "1"
-"""The version in statistics of a model that has no version, or none that is a number."""
+"""The version in the statistics of a model without a numeric version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +308,7 @@ class Gateway:
         except GatewayError as error:
             if error.kind is Kind.NOT_FOUND:
                 raise
-            return operation.version or _DEFAULT_VERSION  # the gateway has statistics of it anyway
+            return operation.version or _DEFAULT_VERSION  # the gateway has its own statistics of it
         numeric = [version for version in model.versions if is_numeric_version(version)]
         return operation.version or max(numeric, key=int, default=_DEFAULT_VERSION)
 

@@ -1,8 +1,8 @@
 """The gRPC health service, ``grpc.health.v1.Health``.
 
 https://github.com/grpc/grpc/blob/master/doc/health-checking.md: an empty service name means the
-whole server; Check answers NOT_FOUND for an unknown service, Watch SERVICE_UNKNOWN. All services
-have the same status here, because they share the same backends.
+whole server; Check returns NOT_FOUND for an unknown service, Watch SERVICE_UNKNOWN. All services
+have the same status, because they share the same backends.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class HealthService:
         """Send the current status and every change of it, until the client disconnects or the
         gateway drains.
 
-        When the gateway drains, NOT_SERVING is the last message, and then the stream ends so that
-        it does not delay the drain.
+        During a drain, NOT_SERVING is the last message; the stream then ends, so that it does not
+        delay the drain.
         """
         del context
         with self._readiness.watching():

@@ -1,8 +1,7 @@
 """An inference as one HTTP response, whose body has all of its responses, or its only one.
 
-- An error before the first response is answered like that of any other request; a later one becomes
-  the last element of the body.
-- Each response is computed when it is pulled. Closing the body cancels the rest.
+- An error before the first response becomes an error response; a later one becomes the last element
+of the body. - Each response is computed when it is pulled. Closing the body cancels the rest.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ async def open_http_stream(
     context: RequestContext,
 ) -> Any:
     """Return the HTTP response to ``wire``, parsed as ``parsed``: the first response as its body,
-    the others as its ``body_stream``. Raises the error that comes instead of the first response."""
+    the others as its ``body_stream``. Raises an error that replaces the first response."""
     context.record.operation = STREAM_OPERATION_NAME
     context.record.response_count = 0
     responses = _start_stream(gateway, parsed, context)

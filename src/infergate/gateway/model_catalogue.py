@@ -56,8 +56,8 @@ def _query_context(context: RequestContext) -> RequestContext:
 
 
 def _shared_context(context: RequestContext) -> tuple[RequestContext, asyncio.Semaphore]:
-    """Return a child of ``context`` for many queries, and the semaphore that limits how many run at
-    once."""
+    """Return a child of ``context`` for many queries, and the semaphore that limits their
+    concurrency."""
     shared = context.child()
     shared.shorten_deadline(time.monotonic() + _STATUS_TIMEOUT_SECONDS)
     return shared, asyncio.Semaphore(_MAX_CONCURRENT_QUERIES)
@@ -84,8 +84,8 @@ class _BackendIndex:
 async def _query_index(
     backend: Backend, operation: ModelIndexRequest, names: NameRule, context: RequestContext
 ) -> _BackendIndex:
-    """Query a backend's index. Entries whose names no client could use are left out: backends are
-    not trusted to send valid names."""
+    """Query a backend's index. Entries with names that no client could use are omitted, because
+    backends are not trusted to send valid names."""
     try:
         response = await backend.perform(operation, _query_context(context))
     except GatewayError as error:
@@ -117,12 +117,12 @@ class ModelCatalogue:
         self._statistics: Final = statistics
 
     async def index(self, operation: ModelIndexRequest, context: RequestContext) -> ModelIndex:
-        """Return the models that clients can name: every model with an exact route, whether its
-        server lists it or not, and the models that servers list behind patterns.
+        """Return the models that clients can name: every model with an exact route, even if its
+        server does not list it, and the models that servers list behind patterns.
 
-        The state that a server lists is used as is. If a server lists none, the gateway queries the
-        model's readiness, provided the model has an exact route or ``ready_only`` is set: some
-        servers have no index, list names only, or omit models that they serve.
+        A listed state is used unchanged. Without one, the gateway queries the model's readiness if
+        the model has an exact route or ``ready_only`` is set: some servers have no index, list
+        names only, or omit models that they serve.
         """
         entries, _ = await self._listed_models(operation, context)
         shared, semaphore = _shared_context(context)
@@ -302,8 +302,8 @@ class ModelCatalogue:
         self, context: RequestContext
     ) -> tuple[dict[str, list[ModelIndexEntry]], RequestContext, asyncio.Semaphore]:
         """Return the index entries by model name, the context of all queries about them, and the
-        semaphore that limits how many run at once. Raises NO_BACKEND if there are none and a
-        backend cannot be reached, because an empty list would mean that it has no models."""
+        semaphore that limits the queries' concurrency. Raises NO_BACKEND if there are none and
+        a backend cannot be reached, because an empty list would mean that it has no models."""
         listed: dict[str, list[ModelIndexEntry]] = {}
         entries, errors = await self._listed_models(ModelIndexRequest(), context)
         if errors and not entries:

@@ -1,4 +1,4 @@
-"""The pipeline for routes whose client and backend speak the same protocol: the message passes on
+"""The pipeline for routes whose client and backend speak the same protocol: messages pass
 unchanged."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SupportsRawMessages(Protocol):
 
     @property
     def has_several_endpoints(self) -> bool:
-        """Whether it has several endpoints, so that each sequence must keep to one of them."""
+        """Whether it has several endpoints, so that each sequence must stay on one of them."""
         ...
 
     def infer(
@@ -54,7 +54,7 @@ class SupportsRawMessages(Protocol):
 
     @property
     def fixed_profile(self) -> Profile | None:
-        """Its kind of server if that is configured; None if it is detected."""
+        """The configured profile of its servers; None if it is detected."""
         ...
 
     async def request_profile(self, context: RequestContext) -> Profile:
@@ -63,8 +63,7 @@ class SupportsRawMessages(Protocol):
 
 
 class PassThrough(Generic[Req, Resp]):
-    """Passes the messages of one route on unchanged once ``validate`` has checked them; no tensor
-    is decoded."""
+    """Passes the messages of one route on unchanged after ``validate``; no tensor is decoded."""
 
     name: Final = "forward"
 
@@ -78,8 +77,8 @@ class PassThrough(Generic[Req, Resp]):
         translated_models: BoundedCache[str, None],
         steps: Steps,
     ) -> None:
-        """``translated_models`` are the backend's models that cannot give outputs in the form that
-        clients request. All routes to the backend share them."""
+        """``translated_models`` are the backend's models that cannot return outputs in the format
+        that clients request. All routes to the backend share them."""
         rewrite = route.rewrite
         self._route: Final = route
         self._renames_model: Final = bool(rewrite.model)
@@ -121,7 +120,7 @@ class PassThrough(Generic[Req, Resp]):
             if checked is not wire:
                 _count_inflated(checked, wire, context)
         model, version = summary.model, summary.version
-        client_model = client_version = ""  # as the backend names them
+        client_model = client_version = ""  # in the backend's names
         if self._renames_model:
             client_model, model = model, self._route.backend_model(model)
         if self._renames_version:
@@ -133,7 +132,7 @@ class PassThrough(Generic[Req, Resp]):
         request = self._rewrite_request(checked, model, version, profile)
         if (
             request is None or model in self._translated_models
-        ):  # the server does not accept this form
+        ):  # the server does not accept this format
             return await self._translate(checked, summary, binding, context)
         response = await self._backend.infer(request, context, sequence)
         names = client_model, client_version
@@ -160,8 +159,8 @@ class PassThrough(Generic[Req, Resp]):
     async def _should_translate(
         self, error: GatewayError, checked: Req, model: str, context: RequestContext
     ) -> bool:
-        """Return whether to translate after ``error``: the server cannot give outputs in the
-        requested form.
+        """Return whether to translate after ``error``, because the server cannot return outputs in
+        the requested format.
 
         All later requests to the model are translated too. The model runs a second time for this
         request, so a step of a sequence is not repeated.
@@ -197,8 +196,8 @@ class PassThrough(Generic[Req, Resp]):
 
 
 def _count_inflated(checked: Any, wire: Any, context: RequestContext) -> None:
-    """Count the body of ``checked`` as new memory if it is not that of ``wire``, whose encoding was
-    undone."""
+    """Count the body of ``checked`` as new memory if it is not that of ``wire``, because it was
+    decoded from a content encoding."""
     body = body_parts(checked)
     if total_size(body) > MIN_ACCOUNTED_BYTES:
         charge_new_buffers(body, body_parts(wire), context.memory)

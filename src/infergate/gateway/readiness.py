@@ -2,7 +2,7 @@
 
 Each probe (``/readyz``, health Check, each watcher) would otherwise send a request to every
 backend. Instead the first caller checks the backends while later ones wait for the same result,
-which is reused for half a second: any number of probes costs at most two checks a second. No
+which is reused for half a second: any number of probes causes at most two checks a second. No
 background task is needed; if the checking caller is cancelled, the next waiter checks.
 
 A draining gateway is not ready, and checks no backend.

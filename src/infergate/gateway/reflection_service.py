@@ -2,8 +2,8 @@
 messages.
 
 https://github.com/grpc/grpc/blob/master/doc/server-reflection.md. Each request gets one response,
-in order; a request that cannot be answered gets an error response and the stream continues.
-Requests about extensions, which proto3 schemas do not have, get UNIMPLEMENTED.
+in order; an unknown name gets an error response and the stream continues. Requests about
+extensions, which proto3 schemas do not have, get UNIMPLEMENTED.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ _CONFIG: Final = "config"
 
 
 def to_backend(operation: ModelOperation, route: Route) -> ModelOperation:
-    """Return ``operation``, which is no inference, in the backend's names."""
+    """Return ``operation``, which is not an inference, in the backend's names."""
     if not route.rewrite.renames:
         return operation
     model = route.backend_model(operation.model)
@@ -101,7 +101,7 @@ def metadata_to_backend(
 
 
 def to_client(response: Response, request: ModelOperation, route: Route) -> Response:
-    """Return ``response`` to ``request``, which is no inference, in the client's names."""
+    """Return ``response`` to ``request``, which is not an inference, in the client's names."""
     if isinstance(response, ModelMetadata):
         response = _check_metadata(response)
         if response.name == request.model and not route.rewrite.renames:

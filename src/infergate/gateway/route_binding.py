@@ -40,7 +40,7 @@ class RouteBinding:
         object.__setattr__(self, "unsupported_datatypes", _ALL_DATATYPES - self.backend.datatypes)
 
     def apply_to(self, context: RequestContext) -> None:
-        """Give ``context`` the route's policy, record the route and its backend, and shorten the
+        """Set the route's policy in ``context``, record the route and its backend, and shorten the
         deadline to the route's timeout."""
         policy, backend, record = self.policy, self.backend, context.record
         record.route = self.label

@@ -1,5 +1,5 @@
-"""The steps of the inferences on one route and its backend, decided once, when the route is first
-used: a plain route has none."""
+"""The steps of the inferences on one route and its backend, decided when the route is first used.
+A plain route has none."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _Respond = Callable[[Response], Awaitable[InferResponse]]
 
 
 class RoutePlan:
-    """Runs the inferences on ``binding`` and nowhere else. ``declared`` is the metadata from the
-    configuration by the client's model name."""
+    """Runs the inferences on ``binding`` only. ``declared`` is the metadata from the
+    configuration, by the client's model name."""
 
     def __init__(
         self,
@@ -90,8 +90,8 @@ class RoutePlan:
     async def _adapted(
         self, request: InferRequest, context: RequestContext
     ) -> AsyncIterator[tuple[InferRequest, _Respond]]:
-        """Yield ``request`` as it is sent to the backend, and the function that makes a response of
-        the backend the client's."""
+        """Yield ``request`` as it is sent to the backend, and the function that converts a
+        response of the backend for the client."""
         if not uses_shared_memory(request):
             yield await self._adapt(request, context)
             return
@@ -122,8 +122,8 @@ class RoutePlan:
         return adapted, respond
 
     def _for_client(self, response: Response, request: InferRequest) -> InferResponse:
-        """Return ``response`` in the client's names and with the client's id: servers invent one if
-        the request has none, or lose it."""
+        """Return ``response`` with the client's names and id, because servers generate an id if
+        the request has none, or drop it."""
         assert isinstance(response, InferResponse)
         version, outputs = response.version, response.outputs
         if self._renames_response:
@@ -136,7 +136,8 @@ class RoutePlan:
     # ---- the steps of a request, in this order
 
     async def _cast_back(self, request: InferRequest, context: RequestContext) -> InferRequest:
-        """Cast back the inputs that hold a substitute for what the client's protocol lacks."""
+        """Cast back the inputs that hold a substitute for a datatype that the client's protocol
+        does not support."""
         binding = self.binding
         casts = cast.casts_of(
             context.unsupported_datatypes - binding.unsupported_datatypes, binding.route.cast

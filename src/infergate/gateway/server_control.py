@@ -1,11 +1,11 @@
-"""Operations that change servers' state, which the operator must switch on.
+"""Operations that change servers' state, which the operator must enable.
 
-An operation on a model is sent to every endpoint of the backend that its route leads to; an
-operation on the server is sent to every backend that supports it. The client gets one response.
+An operation on a model is sent to every endpoint of its route's backend; an operation on the server
+is sent to every backend that supports it. The client gets one response.
 
 - An operation succeeds if all endpoints succeed; otherwise the first error is returned with the
-  number of endpoints that failed. Nothing is rolled back.
-- Each operation is logged to ``infergate.audit``.
+number of endpoints that failed. Nothing is rolled back. - Each operation is logged to
+``infergate.audit``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ControlPermissions:
 
 NO_PERMISSIONS: Final = ControlPermissions()
 BindAny = Callable[[str, RequestContext], RouteBinding]
-"""Returns the first route of a model, whatever its version, and notes it on the context. Raises
+"""Returns the first route of a model, whatever its version, and records it in the context. Raises
 NOT_FOUND."""
 
 
@@ -67,8 +67,9 @@ class ServerControl:
         self._bind_any: Final = bind_any
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
-        """Carry out ``operation``. Raises NO_BACKEND for loading and unloading while that is off
-        (like a Triton that polls its repository), UNSUPPORTED, and the backend's errors."""
+        """Execute ``operation``. Raises NO_BACKEND for loading and unloading while that is
+        disabled (like a Triton that polls its repository), UNSUPPORTED, and the backend's
+        errors."""
         match operation:
             case ModelLoadRequest() | ModelUnloadRequest():
                 if not self._permissions.repository:

@@ -1,13 +1,12 @@
 """Registered shared memory regions, and inferences whose tensors lie in them.
 
-To most backends an inference looks as if all its tensors had been in the message: inputs are copied
-from their regions before it is sent, outputs to theirs after the response. A backend that reads
-regions itself is sent every registration, and its requests name the regions.
+For most backends, the gateway copies inputs from their regions before the request, and outputs to
+theirs after the response. A backend that reads regions itself receives every registration, and its
+requests name the regions.
 
-- Copies are limited: those of one request by ``limits.body``, all together by
-  ``limits.in_flight_bytes``, as if they had been in the messages.
-- Outputs are written only after all of them were found to fit; they must not overlap.
-- Every registration and unregistration is logged to ``infergate.audit``.
+- Copies are limited like messages: those of one request by ``limits.body``, all together by
+``limits.in_flight_bytes``. - Outputs are written only after all of them were found to fit; they
+must not overlap. - Every registration and unregistration is logged to ``infergate.audit``.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ _MAX_INLINE_BYTES: Final = MIB
 """Bytes that are copied on the event loop, in about 0.1 ms; a thread copies more."""
 _MAX_INLINE_ELEMENTS: Final = 1024
 """Elements of BYTES tensors that are copied on the event loop, in about 0.3 ms: each of them is
-visited, however short it is."""
+checked, however short it is."""
 
 
 def uses_shared_memory(request: InferRequest) -> bool:
@@ -84,8 +83,8 @@ def uses_shared_memory(request: InferRequest) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class StagedRequest:
-    """An inference that uses shared memory: the ``request`` for the backend, and where the outputs
-    go."""
+    """An inference that uses shared memory: the ``request`` for the backend, and the regions of
+    its outputs."""
 
     request: InferRequest
     _output_refs: Mapping[str, RegionRef] = field(default_factory=dict)

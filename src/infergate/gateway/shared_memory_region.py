@@ -38,7 +38,7 @@ _MAX_CHUNK_BYTES: Final = 1 << 30
 
 @dataclass(slots=True)
 class RegisteredRegion:
-    """A registered region. Its file is closed when the last reference to it is gone."""
+    """A registered region. Its file is closed when its last reference is dropped."""
 
     description: SharedMemoryRegion
     _fd: int = -1
@@ -105,8 +105,8 @@ class RegisteredRegion:
 
 
 def open_region(request: SharedMemoryRegisterRequest) -> RegisteredRegion:
-    """Open the region that ``request`` describes. Raises BAD_REQUEST in the words of the real
-    servers."""
+    """Open the region that ``request`` describes. Raises BAD_REQUEST with the error text of the
+    real servers."""
     description = SharedMemoryRegion(
         request.name, request.key, request.offset, request.size, request.device
     )
@@ -132,8 +132,8 @@ def open_region(request: SharedMemoryRegisterRequest) -> RegisteredRegion:
 
 
 def check_registration(request: SharedMemoryRegisterRequest) -> None:
-    """Raise BAD_REQUEST for a name that no region can have, and for numbers that some protocol
-    cannot carry."""
+    """Raise BAD_REQUEST for an impossible region name, and for numbers that some protocol cannot
+    carry."""
     name = request.name
     for field, number, maximum in (
         ("offset", request.offset, _MAX_UINT64),

@@ -1,11 +1,10 @@
 """Streams of inferences: any number of requests, each with any number of responses.
 
-- Requests of one sequence run one after the other, in the order they arrived.
-- A request's only response, or its error, waits for those of earlier requests, as in Triton, so
-  that a client can match them by order. A response that others will follow does not wait.
-- Each request is measured and recorded like a unary one.
-- A stream has one set of trailers although its requests may go to several servers: it returns the
-  backend headers of the request that finished last.
+- Requests of one sequence run in the order of their arrival. - A request's only response, or its
+error, waits for those of earlier requests, as in Triton, so that a client can match them by order.
+A response that others will follow does not wait. - Each request is measured and recorded like a
+unary one. - A stream has one set of trailers although its requests may use several servers: it
+returns the backend headers of the request that finished last.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from infergate.gateway.internal_error import internal_error
 from infergate.gateway.route_binding import RouteBinding
 
 MAX_CONCURRENT_REQUESTS: Final = 16
-"""Requests of a stream that run at once."""
+"""Requests of a stream that run concurrently."""
 
 ParsedStreamRequest = tuple[InferRequest, ParsedRequest, RouteBinding]
 RequestObserver = Callable[[RequestContext], None]
@@ -60,8 +59,8 @@ class UnaryStreamCodec:
 
 @dataclass(slots=True, eq=False)
 class _StreamRequest:
-    """One request of a stream. ``parsed`` is its inference or what is wrong with it, ``previous``
-    the request before it in the same sequence."""
+    """One request of a stream. ``parsed`` is its inference or its error, ``previous`` the request
+    before it in the same sequence."""
 
     wire: RpcRequest
     context: RequestContext
@@ -83,7 +82,7 @@ class InferenceStream:
         record: RequestObserver,
         context: RequestContext,
     ) -> None:
-        """``assign_id`` gives each request its id, ``record`` is called when a request ends;
+        """``assign_id`` sets the id of a request, ``record`` is called when a request ends;
         ``context`` describes the stream."""
         self._frontend: Final = frontend
         self._codec: Final = codec
@@ -97,7 +96,7 @@ class InferenceStream:
 
     @property
     def max_concurrent(self) -> int:
-        """How many requests the transport may hand over at once."""
+        """How many requests the transport may pass concurrently."""
         return 1 if isinstance(self._codec, UnaryStreamCodec) else MAX_CONCURRENT_REQUESTS
 
     async def open(self) -> None:
@@ -109,7 +108,7 @@ class InferenceStream:
         self, message: Buffer, error: GatewayError | None, memory: MemoryAccount = UNLIMITED
     ) -> AsyncGenerator[RpcResponse, None]:
         """Start the request in ``message`` and return its responses. ``error`` is the transport's
-        reason to refuse it."""
+        reason to reject it."""
         context = self._context.child()
         context.stream_deadline = context.deadline
         context.memory = memory
@@ -171,7 +170,7 @@ class InferenceStream:
         context = request.context
         if request.previous is not None:
             await request.previous.finished.wait()
-            request.previous = None  # else each request would keep all earlier ones alive
+            request.previous = None  # otherwise each request would keep all earlier ones alive
         error = None
         try:
             async with aclosing(self._responses(request)) as messages:
@@ -194,8 +193,7 @@ class InferenceStream:
             yield self._codec.build_stream_error(error, request.wire)
 
     async def _responses(self, request: _StreamRequest) -> AsyncGenerator[RpcResponse, None]:
-        """Yield the responses to ``request``. Raises the error that comes instead of the next
-        one."""
+        """Yield the responses to ``request``. Raises an error that replaces the next one."""
         if isinstance(request.parsed, GatewayError):
             raise request.parsed
         operation, parsed, binding = request.parsed

@@ -1,5 +1,4 @@
-"""The pipeline through the canonical form, which serves every operation and every pair of
-protocols."""
+"""The pipeline through the canonical form, for every operation and every pair of protocols."""
 
 from __future__ import annotations
 
@@ -63,8 +62,7 @@ class Translation(Generic[Req, Resp]):
         return (await self._write(context, self._build, result, parsed))[0]
 
     async def _parse(self, wire: Req, context: RequestContext) -> ParsedRequest:
-        """Return the operation in ``wire``, with the model's metadata filled in where it is
-        needed."""
+        """Return the operation in ``wire``, completed with the model's metadata if necessary."""
         offload = self._codec_offload
         inline = offload.is_always_inline or offload.can_read_inline(wire)
         if inline:

@@ -119,7 +119,7 @@ class BuiltinBackend:
         return response
 
     def _deadline(self, context: RequestContext) -> float:
-        """Return the time by which a response requested now must be there."""
+        """Return the deadline of a response that is requested now."""
         timeout = context.policy.timeout
         allowed = self._timeout if timeout is None else timeout
         latest = time.monotonic() + allowed
@@ -173,7 +173,7 @@ class BuiltinBackend:
                 yield response
 
     async def close(self) -> None:
-        """Do nothing: there is nothing to release."""
+        """Do nothing: the backend holds no resources."""
 
     def _find(self, name: str, version: str) -> Model:
         model = self._models.get(name)
@@ -197,7 +197,7 @@ def _timeout_error(request: InferRequest) -> GatewayError:
 
 
 def _classifies_large_inputs(request: InferRequest) -> bool:
-    """Return whether finding the classes that ``request`` wants takes long."""
+    """Return whether the classification that ``request`` wants takes long."""
     size = sum(len(tensor.data) for tensor in request.inputs)
     return size > _MAX_INLINE_CLASSIFY_BYTES and any(
         CLASSES in tensor.parameters for tensor in request.outputs

@@ -1,9 +1,8 @@
 """The contract of an embedded model, its checks of requests and the form of its responses.
 
-- ``Signature.checked_inputs`` comes first: a model that refuses a request has neither computed nor
-  stored anything for it.
-- Error texts follow Triton's (``src/infer_request.cc`` of its core), so that a search engine finds
-  them.
+- ``Signature.checked_inputs`` runs first, so a model has neither computed nor stored anything for a
+rejected request. - Error texts are Triton's (``src/infer_request.cc`` of its core), so that search
+engines find them.
 """
 
 from __future__ import annotations
@@ -170,7 +169,7 @@ def select_outputs(
     batch_rank: int,
     labels: Mapping[str, Sequence[str]],
 ) -> tuple[Tensor, ...]:
-    """Return the ``wanted`` outputs in order, classified where requested; all if none are named."""
+    """Return the ``wanted`` outputs in order, classified if requested; all if none are named."""
     if not wanted:
         return tuple(outputs.values())
     chosen = []

@@ -1,8 +1,8 @@
 """Train ``digits`` and write its weights and the held-out images of its test.
 
-Not imported by infergate. Needs scikit-learn for its bundled copy of the data set::
+Not imported by infergate. It needs scikit-learn for its bundled copy of the data set::
 
-    python -m infergate.backends.builtin.train_digits WEIGHTS.npz HELD_OUT.npz
+python -m infergate.backends.builtin.train_digits WEIGHTS.npz HELD_OUT.npz
 """
 
 from __future__ import annotations
