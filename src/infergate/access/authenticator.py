@@ -1,8 +1,8 @@
 """Identifies the client of a request.
 
-- A client that presents a key or a token is identified by that alone, and refused if it is invalid.
-  A client without a credential is identified by the first name in its TLS certificate, or else is
-  anonymous.
+A client that presents a key or a token is identified by that alone, and rejected if it is invalid.
+A client without a credential is identified by the first name in its TLS certificate, or else is
+anonymous.
 """
 
 from __future__ import annotations

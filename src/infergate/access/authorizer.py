@@ -1,8 +1,8 @@
 """Authorizes every request, whatever its protocol, before a backend is contacted.
 
-- The error for an anonymous client requests credentials (UNAUTHENTICATED, never FORBIDDEN).
-- Each request of a stream is authorized with the credentials of its stream, as valid at that moment
-  and under the configuration then active.
+- The error for an anonymous client requests credentials (UNAUTHENTICATED, never FORBIDDEN). - Each
+request of a stream is authorized with the credentials of its stream, under the configuration that
+is active at that moment.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Authorizer:
         route_label: RouteLabelLookup,
         close_callbacks: Sequence[Callable[[], Awaitable[None]]],
     ) -> None:
-        """``local_store`` holds the rates that are counted in this gateway. ``close_callbacks``
-        close connections."""
+        """``local_store`` holds the rates counted in this gateway. ``close_callbacks`` close
+        connections."""
         self._settings: Final = settings
         self._authenticator: Final = authenticator
         self._rates: Final = rates
@@ -70,7 +70,7 @@ class Authorizer:
 
     def hand_over_to(self, successor: Authorizer) -> None:
         """Let ``successor`` decide from now on. A stream may outlive the configuration it was
-        opened under, but must not outlive a key that was revoked."""
+        opened under, but must not outlive a revoked key."""
         self._successor = successor
 
     async def authorize(self, summary: RequestSummary, context: RequestContext) -> RequestSummary:

@@ -1,9 +1,9 @@
-"""Read the client's credential from its headers or metadata. Pure.
+"""Reads the client's credential from its headers or metadata. Pure.
 
 ``Authorization: Bearer …`` (RFC 6750, 2.1) holds a key or a token, ``x-api-key: …`` a key.
 
 A request has one well-formed credential or none. A malformed credential, or a second one, is
-refused and never treated as anonymous (RFC 6750, 2: no more than one method).
+rejected and never treated as anonymous (RFC 6750, 2: no more than one method).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Credential:
 
 def read_credential(headers: Mapping[str, str]) -> Credential | None:
     """Return the credential in ``headers`` (names in lower case), or None. Raises AccessRejected
-    for a malformed credential and for two of them."""
+    for a malformed credential and for several."""
     bearer, key = headers.get(BEARER), headers.get(API_KEY)
     if bearer is None:
         if key is None:

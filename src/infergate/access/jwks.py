@@ -1,13 +1,11 @@
 """The public keys of token issuers (JWK sets, RFC 7517), from a file or a URL.
 
-1. A key serves only the algorithms of its type and curve, and only the one it names, if it names
-   one; a shared secret (``oct``) serves none. So a token cannot choose how it is verified (RFC
-   8725, 3.1).
-2. Keys from a URL stay in force while the URL is unreachable. They are fetched again when they are
-   old and when a token names an unknown key, but not within ``FETCH_INTERVAL_SECONDS`` of the last
-   fetch.
-3. One fetch serves all requests that wait for it, and goes on if the request that started it is
-   cancelled: otherwise each disconnecting client would cause another fetch.
+1. A key supports only the algorithms of its type and curve, or the one that it names; a shared
+secret (``oct``) supports none. So a token cannot choose how it is verified (RFC 8725, 3.1). 2. Keys
+from a URL stay valid while the URL is unreachable. They are fetched again when they are old and
+when a token names an unknown key, but not within ``FETCH_INTERVAL_SECONDS`` of the last fetch. 3.
+One fetch serves all waiting requests, and continues if the request that started it is cancelled:
+otherwise each disconnecting client would cause another fetch.
 """
 
 from __future__ import annotations
@@ -143,8 +141,8 @@ class JwkUrlSource:
         refresh: float,
         on_failure: Callable[[], None],
     ) -> None:
-        """``fetch`` raises GatewayError; ``refresh`` is in seconds; ``on_failure`` is called when a
-        fetch gave no keys."""
+        """``fetch`` raises GatewayError; ``refresh`` is in seconds; ``on_failure`` is called when
+        a fetch fails."""
         self._name: Final = name
         self._fetch: Final = fetch
         self._refresh: Final = refresh
@@ -164,7 +162,7 @@ class JwkUrlSource:
         return self._keys
 
     async def refreshed_keys(self, now: float) -> JwkSet | None:
-        """Fetch the keys again unless that was done a moment ago, and return them."""
+        """Fetch and return the keys, unless they have just been fetched."""
         if now >= self._next_fetch:
             await self._join_fetch(now)
         return self._keys

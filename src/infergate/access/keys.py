@@ -90,8 +90,8 @@ class ApiKeys:
         self._entries: Final = {key.digest: (key.digest, key.name) for key in keys}
 
     def find_owner(self, secret: str) -> str | None:
-        """Return the owner's name; None for an unknown key. Timing the look-up can reveal no more
-        than the hash of the text that was sent; hashes are compared in constant time."""
+        """Return the owner's name; None for an unknown key. The timing of the lookup can reveal no
+        more than the hash of the received text; hashes are compared in constant time."""
         digest = digest_of(secret)
         entry = self._entries.get(digest)
         if entry is not None and hmac.compare_digest(entry[0], digest):

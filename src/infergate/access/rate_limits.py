@@ -3,9 +3,9 @@
 Generic cell rate algorithm: a bucket of size ``burst`` that drains at a steady rate is one number,
 the time at which it will be empty. There is no timer and no list of past requests.
 
-1. A request is charged to all of its buckets, or, if one of them is too full, to none.
-2. A request larger than a whole bucket passes when the bucket is empty, and overfills it: the
-   average rate is kept, and no request is impossible.
+1. A request is charged to all of its buckets or, if one of them is too full, to none. 2. A request
+larger than a whole bucket passes when the bucket is empty, and overfills it: the average rate is
+kept, and no request is impossible.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_CACHED_MODEL_CHARS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """``amount`` requests or bytes in ``seconds``, and ``burst`` at once."""
+    """``amount`` requests or bytes in ``seconds``, with bursts of ``burst``."""
 
     amount: float
     seconds: float
@@ -58,8 +58,8 @@ class BucketCharge(NamedTuple):
 
 
 class ExceededLimit(NamedTuple):
-    """The bucket that is too full for its charge, by the index of the charge, and the seconds until
-    it is not."""
+    """The bucket that is too full for its charge, by the index of the charge, and the seconds
+    until it has capacity."""
 
     charge_index: int
     wait_seconds: float
@@ -82,7 +82,7 @@ class RateBuckets(Protocol):
 
 
 class RateStoreUnavailableError(Exception):
-    """The store cannot be reached, and the operator wants requests refused meanwhile."""
+    """The store cannot be reached, and the operator wants requests rejected meanwhile."""
 
 
 def find_exceeded(
@@ -111,7 +111,7 @@ class LocalBuckets:
         return len(self._empty_at)
 
     def fill(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
-        """Charge all buckets and return None, or return the bucket that has no room."""
+        """Charge all buckets and return None, or return the bucket that is too full."""
         empty = self._empty_at
         worst = find_exceeded(charges, [empty.get(bucket, now) for bucket, _, _ in charges], now)
         if worst is not None:
@@ -139,7 +139,7 @@ class LocalRateStore:
         self.buckets: Final = buckets
 
     async def charge(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
-        """Charge all buckets and return None, or return the bucket that has no room."""
+        """Charge all buckets and return None, or return the bucket that is too full."""
         return self.buckets.fill(charges, now)
 
 
@@ -204,8 +204,8 @@ class RateLimits:
     async def charge(
         self, permit: RulePermit, model: str, route: str, size: int, now: float
     ) -> tuple[RejectionReason, float] | None:
-        """Charge a request of ``size`` bytes to ``model``, which takes ``route``. Return None if it
-        may pass, else the kind of limit that is exceeded and the seconds to wait. Raises
+        """Charge a request of ``size`` bytes to ``model`` on ``route``. Return None if it may
+        pass, else the kind of limit that is exceeded and the seconds to wait. Raises
         RateStoreUnavailableError."""
         plan = self._plan(permit.identity, model, route)
         if not plan.charges:

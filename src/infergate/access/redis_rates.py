@@ -1,11 +1,11 @@
 """Rate-limit buckets that several gateways share in Redis.
 
-One script per request does for all of its buckets what ``rate_limits.LocalBuckets`` does, on the
-clock of Redis, so that neither the gateways nor their clocks have to agree.
+One script per request charges all of its buckets like ``rate_limits.LocalBuckets``, on the clock of
+Redis, so the gateways' clocks need not agree.
 
-If Redis does not answer in time, it is not queried for a moment; meanwhile the operator's choice
+If Redis does not respond in time, it is not queried for a moment; meanwhile the operator's choice
 applies: ``local`` (each gateway counts for itself), ``open`` (no limits) or ``closed`` (all
-requests are refused).
+requests are rejected).
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ for i, key in ipairs(KEYS) do
 end
 return {0, '0'}
 """
-"""KEYS are buckets; ARGV holds each charge's cost and burst in turn. Returns the number of the
-bucket that has no room, from 1, and the seconds to wait; 0 if all buckets were charged."""
+"""KEYS are buckets; ARGV holds the cost and burst of each charge. Returns the number of the bucket
+that is too full, from 1, and the seconds to wait; 0 if all buckets were charged."""
 
 
 def redis_client(url: str, timeout: float) -> Any:
@@ -90,8 +90,8 @@ class RedisRateStore:
         local: RateBuckets,
     ) -> None:
         """``client`` is a ``redis.asyncio.Redis``; ``timeout`` is in seconds; ``fallback`` is
-        LOCAL, OPEN or CLOSED. ``on_failure`` is called when Redis does not answer; ``local`` holds
-        the buckets of this gateway."""
+        LOCAL, OPEN or CLOSED. ``on_failure`` is called when Redis does not respond; ``local``
+        holds the buckets of this gateway."""
         self._redis: Final[Any] = client
         self._script: Final[Any] = client.register_script(SCRIPT)
         self._timeout: Final = timeout
@@ -102,7 +102,7 @@ class RedisRateStore:
         self._is_unavailable = False
 
     async def charge(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
-        """Charge all buckets and return None, or return the bucket that has no room."""
+        """Charge all buckets and return None, or return the bucket that is too full."""
         if now < self._retry_at:
             return self._charge_fallback(charges, now)
         keys = [_KEY_PREFIX + charge.bucket for charge in charges]

@@ -1,7 +1,6 @@
-"""The reasons for which a client is refused: the error it gets and the label in the metrics.
+"""The reasons for rejecting a client: its error, and the label in the metrics.
 
-No error text contains any part of a credential, or shows whether a model that may not be used
-exists.
+No error text contains any part of a credential, or reveals whether a forbidden model exists.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def issuer_keys_unavailable() -> AccessRejected:
 
 
 def rate_store_unavailable() -> AccessRejected:
-    """Rates cannot be counted, and the operator wants requests refused meanwhile."""
+    """Rates cannot be counted, and the operator wants requests rejected meanwhile."""
     return _overloaded(RejectionReason.STORE_AWAY, "rates cannot be counted now")
 
 

@@ -1,10 +1,9 @@
 """Access rules: which identity may use which operation on which model. Pure.
 
-1. Rules only allow. A request that no rule allows is refused, and the order of rules does not
-   matter.
-2. ``*`` matches every identified client. Anonymous clients match only the word ``anonymous``.
-3. An operation on the server is allowed by a rule for any model; one that changes the server, only
-   by a rule for all models.
+1. Rules only allow. A request that no rule allows is rejected, and the order of rules is
+irrelevant. 2. ``*`` matches every identified client. Anonymous clients match only the word
+``anonymous``. 3. A rule for any model allows operations on the server; those that change the server
+need a rule for all models.
 """
 
 from __future__ import annotations
@@ -85,8 +84,8 @@ _MODEL_OPERATIONS: Final = frozenset(
         ModelUnloadRequest,
     }
 )
-"""Operations that always concern a model. For these an empty name is a name like any other, because
-a route for all models may take the request to a backend that has only one model."""
+"""Operations that always concern a model. Here an empty name is a name like any other, because a
+route for all models may lead to a backend that has only one model."""
 _SPACE_SEPARATED_CLAIMS: Final = frozenset({"scope", "scp"})
 """Claims that hold words separated by spaces (RFC 8693, 4.2)."""
 
@@ -163,8 +162,8 @@ class CompiledRule:
 
 
 def claim_values(claims: Claims, name: str) -> tuple[str, ...]:
-    """Return the texts of the claim ``name``. A claim that does not exist under this name is looked
-    up as a path of names separated by dots."""
+    """Return the texts of the claim ``name``. If there is none, ``name`` is a path of names
+    separated by dots."""
     value: Any = claims.get(name)
     if value is None:
         value = claims

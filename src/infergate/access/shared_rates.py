@@ -1,11 +1,10 @@
-"""Rate-limit buckets that the workers of one gateway share, in common memory.
+"""Rate-limit buckets that the workers of one gateway share in common memory.
 
-A table of fixed size: the hash of a bucket's name selects its row. Each use locks the table, for
+A table of fixed size: the hash of a bucket's name selects its row. Each use locks the table for
 microseconds.
 
-1. A new bucket in a full row replaces the one that will be empty first, so that the least counted
-   usage is lost.
-2. Counts survive the process that made them.
+1. A new bucket in a full row replaces the one that will be empty first, so that the smallest count
+is lost. 2. Counts survive the process that wrote them.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class SharedBuckets:
         return fd
 
     def fill(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
-        """Charge all buckets and return None, or return the bucket that has no room."""
+        """Charge all buckets and return None, or return the bucket that is too full."""
         hashes = [self._hash(bucket) for bucket, _, _ in charges]
         fcntl.lockf(self._fd, fcntl.LOCK_EX)
         try:

@@ -1,10 +1,9 @@
 """A file that is read again when it changes.
 
-The file is checked when its content is needed, at most once a second, so nothing runs while there
-are no requests and removed entries stay valid for at most a second. Kubernetes mounts secrets as
-symbolic links, which stat follows.
+The file is checked when its content is needed, at most once a second, so removed entries stay valid
+for at most a second. Kubernetes mounts secrets as symbolic links, which stat follows.
 
-If the file cannot be read or parsed, the previous content stays in force and the error is logged.
+If the file cannot be read or parsed, the previous content stays valid and the error is logged.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _log = logging.getLogger("infergate.access")
 
 CHECK_INTERVAL_SECONDS: Final = 1.0
 _READ_TIMEOUT_SECONDS: Final = 2.0
-"""Seconds after which a file system that hangs is given up."""
+"""Seconds to wait for a file system that hangs."""
 _FileStamp = tuple[int, int, int, int]
 
 
@@ -32,8 +31,8 @@ class WatchedFile(Generic[T]):
     def __init__(
         self, path: Path, parse: Callable[[bytes], T], value: T, on_failure: Callable[[], None]
     ) -> None:
-        """``parse`` raises ValueError; ``value`` is the result for the content that was read
-        before. ``on_failure`` is called when the file cannot be read or parsed."""
+        """``parse`` raises ValueError; ``value`` is the parsed content that was read before.
+        ``on_failure`` is called when the file cannot be read or parsed."""
         self._path: Final = path
         self._parse: Final = parse
         self._value = value
@@ -50,7 +49,7 @@ class WatchedFile(Generic[T]):
         if now >= self._next_check:
             check_count = self._check_count
             async with self._lock:
-                if check_count == self._check_count:  # else another request has just checked
+                if check_count == self._check_count:  # otherwise another request has just checked
                     await self._check()
                     self._check_count += 1
                     self._next_check = now + CHECK_INTERVAL_SECONDS

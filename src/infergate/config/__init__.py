@@ -1,12 +1,12 @@
 """The configuration file, routes.yaml: its schema, loading and checking.
 
 The entry point is ``load``, which returns a ``Config`` or raises a ``ConfigError`` with all errors
-and their lines. Read ``schema`` first, with the modules of its sections (``routes``, ``listeners``,
-``endpoints``, ``traffic``, ``access``, ``tls``) and the value types in ``fields``, ``values``.
-Then ``load``: ``source`` parses YAML with line numbers, ``schema`` validates, ``explain`` rewords
-pydantic's errors, ``outline`` and ``check`` find problems between entries. ``compile`` converts a
-Config into the types that the rest of infergate uses, ``redacted`` prints one without secrets, and
-``reference`` writes docs/configuration.md and docs/routes.schema.json.
+and their lines. Read ``schema`` first, with the modules of its sections and the value types in
+``fields`` and ``values``. Then ``load``: ``source`` parses YAML with line numbers, ``schema``
+validates, ``explain`` rewords pydantic's errors, ``outline`` and ``check`` find problems between
+entries. ``compile`` converts a Config into the types that the rest of infergate uses, ``redacted``
+prints one without secrets, and ``reference`` writes docs/configuration.md and
+docs/routes.schema.json.
 """
 
 from infergate.config.load import load

@@ -386,7 +386,7 @@ class AccessConfig(Section):
 
 
 def check_access(access: AccessConfig) -> Iterator[Finding]:
-    """Yield what is wrong between the entries of ``access``."""
+    """Yield the errors between the entries of ``access``."""
     for path, message in (*_packages(access), *_issuers(access), *_keys(access), *_rules(access)):
         yield ("access", *path), message
 

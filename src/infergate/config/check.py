@@ -169,7 +169,7 @@ def _rewrite(path: KeyPath, pattern: str, rewrite: RewriteConfig) -> Iterator[Fi
 
 
 def _template_problem(pattern: str, template: str) -> str | None:
-    """Return what is wrong with the group references of ``rewrite.model``."""
+    """Return the error in the group references of ``rewrite.model``."""
     if not table.is_regex(pattern):
         if _GROUP.search(template):
             return f"'{template}' refers to a group, but '{pattern}' is not a /regular expression/"

@@ -1,7 +1,7 @@
 """Prints a configuration, or the difference of two, without secrets.
 
 Hidden are the hashes of keys, passwords in URLs, paths of endpoints, and the values that a route
-compares with headers that carry credentials. Other environment variables appear with their values.
+compares with headers that carry credentials. Other environment variables are shown.
 """
 
 from __future__ import annotations

@@ -5,7 +5,5 @@ messages (``wire``) into an operation of ``messages`` and back; a ``RequestConte
 a request, with the ``RoutePolicy`` of its route and the ``RequestRecord`` that is logged.
 
 Read in this order: ``datatypes``, ``tensor``, ``messages``, ``errors``, ``wire``,
-``request_context``, ``limits``, ``memory``. The other modules are small and independent: shared
-rules (names, sequences, classification, conversion), the interfaces to tracing and to helper
-processes, and the counters and histograms behind the metrics.
+``request_context``, ``limits``, ``memory``. The other modules are small and independent.
 """

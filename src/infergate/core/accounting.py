@@ -31,8 +31,8 @@ def estimate_read_bytes(message_bytes: int, json_bytes: int) -> int:
 
 
 def needs_accounting(tensors: Sequence[Tensor]) -> bool:
-    """Return whether ``tensors`` are large enough to be charged. This check runs first because
-    every message passes it."""
+    """Return whether ``tensors`` are large enough to be charged. This check runs first, because it
+    is cheap."""
     total = 0
     for tensor in tensors:
         total += len(tensor.data)

@@ -1,9 +1,9 @@
 """The V2 classification extension: the top ``k`` values of an output, with their labels.
 
-An output requested with the parameter ``classification: k`` is answered with a BYTES tensor whose
-elements are ``value:index`` or ``value:index:label``, highest value first. The behaviour is
-Triton's (``src/classification.cc``). Triton leaves the order of equal values open: here they are
-sorted by index, and NaN comes last. FP16 and BF16, which Triton rejects, are classified too.
+The response to ``classification: k`` is a BYTES tensor whose elements are ``value:index`` or
+``value:index:label``, highest value first, as in Triton (``src/classification.cc``). Triton leaves
+the order of equal values open: here they are sorted by index, and NaN is last. FP16 and BF16, which
+Triton rejects, are classified too.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from infergate.core.tensor import Tensor, pack_bytes
 
 CLASSIFICATION: Final = "classification"
 MAX_CLASSES: Final = 16384
-"""Classes in one response. Each becomes a string many times the size of its value, so that a
-request within the limits could otherwise produce a response far beyond them; writing this many
-takes 20 to 50 ms. Triton has no such limit."""
+"""Maximum number of classes in one response. Each becomes a string many times the size of its
+value, so a request within the limits could otherwise produce a response far beyond them;
+writing this many takes 20 to 50 ms. Triton has no such limit."""
 _SIGNIFICANT_DIGITS: Final = (7, 8, 9)
 """Tried in this order. The last is enough for any 32-bit float."""
 
@@ -90,11 +90,7 @@ def _descending_keys(datatype: Datatype, scores: npt.NDArray[Any]) -> npt.NDArra
 
 def format_floats(values: npt.NDArray[Any]) -> list[str]:
     """Return each of ``values``, 32-bit or 64-bit floats, as text that reads back as the same
-    value.
-
-    Triton writes six decimals. They are used where they identify the value, else the shortest text
-    that does.
-    """
+    value: with Triton's six decimals if they identify it, else as the shortest text that does."""
     numbers = values.tolist()
     texts = [f"{value:f}" for value in numbers]
     inexact = _inexact_indices(texts, values)

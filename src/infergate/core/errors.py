@@ -1,4 +1,4 @@
-"""The error type for everything that can go wrong with a request.
+"""The error type for every failure of a request.
 
 Each codec maps a :class:`GatewayError` to its protocol by one table over :class:`Kind`; no other
 code maps errors. ``public`` is sent to the client, ``detail`` is only logged.
@@ -138,8 +138,8 @@ def backend_garbage(public: str, detail: str = "") -> GatewayError:
 
 
 def as_backend_error(error: GatewayError) -> GatewayError:
-    """Return ``error`` as an error of the backend's response. The checks that raised it are applied
-    to requests and responses alike."""
+    """Return ``error``, raised by a check that requests and responses share, as an error of the
+    backend's response."""
     if error.kind is Kind.TOO_LARGE:
         return GatewayError(
             Kind.TOO_LARGE,

@@ -25,8 +25,8 @@ MAX_RATIO: Final = 1032
 _TRAILER_BYTES: Final = 4
 """The size of the field at the end of a gzip member that holds its length modulo 2**32."""
 MAX_MEMBERS: Final = 4096
-"""Members of one gzip body over HTTP. ``bgzip`` ends a member every 64 KiB, so the largest body has
-a quarter as many."""
+"""Maximum number of members in one gzip body over HTTP. ``bgzip`` ends a member every 64 KiB, so
+the largest body has a quarter as many."""
 _INPUT_CHUNK_BYTES: Final = 16 * KIB
 """Input passed to zlib at once. Zlib copies the part that it does not consume."""
 _GZIP_MAGIC: Final = b"\x1f\x8b"
@@ -98,7 +98,7 @@ def inflate_pieces(
                 raise CorruptDataError(f"is corrupt: {error}") from None
             if not (chunk or piece or inflater.eof):
                 raise CorruptDataError("ends too early")
-            # after a full piece, both attributes hold the bytes behind the end of the stream
+            # after a full piece, both attributes hold the bytes after the end of the stream
             unconsumed = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
             position += len(chunk) - len(unconsumed)
             max_bytes -= len(piece)

@@ -24,18 +24,18 @@ _ELEMENT_CHARACTERS: Final[dict[Datatype, tuple[int, int]]] = {
     Datatype.FP32: (4, 25),
     Datatype.FP64: (4, 25),
 }
-"""The fewest and the most characters of an element and its comma. null and NaN are within these
-bounds, and so is "-Infinity"."""
+"""The minimum and the maximum number of characters of an element and its comma, including null,
+NaN and "-Infinity"."""
 _LENGTH_PREFIX_BYTES: Final = 4
 _STRING_OVERHEAD: Final = (3, 128)
-"""The fewest bytes are two quotes and a comma; the most include the temporary Python string."""
+"""The minimum is two quotes and a comma; the maximum includes the temporary Python string."""
 _MAX_ESCAPED_CHARACTERS: Final = 6
-"""The most characters that one byte is escaped to."""
+"""The maximum number of characters that one byte is escaped to."""
 
 
 def json_size_bounds(tensors: Iterable[Tensor]) -> tuple[int, int]:
-    """Return the fewest and the most bytes that ``tensors`` take as JSON elements; the maximum
-    includes the temporary Python strings."""
+    """Return the minimum and the maximum size of ``tensors`` in bytes as JSON elements; the
+    maximum includes the temporary Python strings."""
     min_bytes = max_bytes = 0
     for tensor in tensors:
         size = len(tensor.data)

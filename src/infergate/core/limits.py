@@ -24,10 +24,10 @@ class Limits:
     """JSON that is read and written on the event loop. Longer JSON goes to a helper process,
     because it holds the interpreter for 2 to 90 ms per MiB."""
     headers: int = 16 * KIB
-    """All header lines or metadata of one request (Caddy, h11: 16 KiB). Higher where a listener's
+    """All header lines or metadata of one request (Caddy, h11: 16 KiB). Higher if a listener's
     protocol needs it (``CodecPlugin.min_header_bytes``)."""
     response_header: int = 64 * KIB
-    """The longest header line of a backend's response (Envoy: 60 KiB). Higher where the backend's
+    """The longest header line of a backend's response (Envoy: 60 KiB). Higher if the backend's
     protocol needs it (``CodecPlugin.max_response_header_bytes``)."""
     header_count: int = 100
     """Header lines of one request (Envoy: 100, HAProxy: 101)."""
@@ -51,7 +51,7 @@ class Limits:
     connections: int = 10_000
     """Open client connections of a process."""
     in_flight: int = 1024
-    """Requests in progress at once (Envoy: 1024)."""
+    """Concurrent requests (Envoy: 1024)."""
     in_flight_bytes: int = 1024 * MIB
     """Memory that the requests in progress may hold together: bodies, translations and
     responses."""
@@ -77,11 +77,12 @@ class NeedsOffloadError(Exception):
 
 DEFAULT_LIMITS: Final = Limits()
 FORWARDED_HEADER_BYTES: Final = 7168
-"""The total size of the client headers sent to a backend, counted as in RFC 9113, 6.5.2. Triton and
-aiohttp close a connection over 8190 bytes, gRPC servers may reject metadata from 8 KiB on, and the
-gateway adds headers of its own."""
+"""The total size of the client headers sent to a backend, counted as in RFC 9113, 6.5.2. Triton
+and aiohttp close a connection over 8190 bytes, gRPC servers may reject metadata from 8 KiB on,
+and the gateway adds its own headers."""
 MAX_ELEMENTS_ON_LOOP: Final = 1 << 15
-"""The most BYTES elements of a message that are read on the event loop, at 0.1 to 0.7 µs each."""
+"""The maximum number of BYTES elements of a message that are read on the event loop, at 0.1 to 0.7
+µs each."""
 
 
 def check_loop_cost(limits: Limits, amount: int, max_amount: int) -> None:

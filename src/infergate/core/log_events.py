@@ -1,8 +1,8 @@
 """The events of log lines, with advice for operators on those that report problems.
 
 Each logging call passes one of these as ``extra``: ``_log.warning("…", extra=EVENT)``. Text and
-JSON lines both contain the name of the event, so that alerts need not parse messages. docs/logs.md
-lists all events.
+JSON lines both contain the name of the event, so alerts need not parse messages. docs/logs.md lists
+all events.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 from infergate.core.errors import Kind
 
 LogEvent = Mapping[str, Any]
-"""The ``extra`` of a logging call: ``event`` is the name, ``advice`` what the operator should do,
+"""The ``extra`` of a logging call: ``event`` is the name, ``advice`` an action for the operator,
 or empty."""
 
 LOG_EVENTS: Final[dict[str, LogEvent]] = {}

@@ -219,7 +219,7 @@ OPERATION_NAMES: Final[dict[type, str]] = {
 }
 """The name of each operation in metrics and logs."""
 STREAM_OPERATION_NAME: Final = "stream_infer"
-"""The name of an inference that is answered by a stream."""
+"""The name of an inference with a stream of responses."""
 
 # ---- responses --------------------------------------------------------------------------------
 
@@ -360,7 +360,7 @@ class ModelStatus:
     versions: tuple[ModelIndexEntry, ...] = ()
     statistics: tuple[Parameters, ...] = ()
     config: Parameters = NO_PARAMETERS
-    """The settings of its :class:`ModelConfig`, as far as known."""
+    """The settings of its :class:`ModelConfig`, if known."""
 
 
 @record

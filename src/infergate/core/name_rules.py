@@ -53,7 +53,7 @@ class NameRule:
         self._accepted_names: Final = BoundedCache[str, None](_MAX_CACHED_NAMES)
 
     def find_problem(self, name: str) -> str:
-        """Return what is wrong with ``name``, or an empty string."""
+        """Return the error in ``name``, or an empty string."""
         if _is_too_long(name):
             return f"is longer than {MAX_NAME_BYTES} bytes"
         for match in _FORBIDDEN.finditer(name):
@@ -79,7 +79,7 @@ class NameRule:
             self._accepted_names[name] = None
 
     def check_model(self, model: str, version: str) -> None:
-        """Raise BAD_REQUEST if the name of a model or its version, where given, is invalid."""
+        """Raise BAD_REQUEST if the name of a model or its version, if given, is invalid."""
         if model and model not in self._accepted_names:
             self.check(model)
         if version and version not in self._accepted_names:
@@ -103,8 +103,8 @@ def check_region_name(name: str) -> None:
 
 
 def find_tensor_name_problem(name: str) -> str:
-    """Return what is wrong with the tensor name ``name``, or an empty string. TensorFlow's tensor
-    names contain ``/``, which is harmless: tensor names never become part of a path."""
+    """Return the error in the tensor name ``name``, or an empty string. TensorFlow's tensor names
+    contain ``/``, which is harmless: tensor names never become part of a path."""
     if len(name) <= _MAX_CACHED_LENGTH and name.isprintable():
         return ""
     if _is_too_long(name):

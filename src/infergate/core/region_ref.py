@@ -1,8 +1,4 @@
-"""References to tensor data in shared memory.
-
-The parameters that hold a reference are those of the V2 shared memory extension, which all V2
-protocols spell alike.
-"""
+"""References to tensor data in shared memory: the parameters of the V2 shared memory extension."""
 
 from __future__ import annotations
 
@@ -68,7 +64,7 @@ def region_parameters(region_ref: RegionRef) -> dict[str, Any]:
 
 def written_region(region_ref: RegionRef, datatype: Datatype, shape: Sequence[int]) -> RegionRef:
     """Return the part of ``region_ref`` that a server has written a tensor to. For BYTES it is
-    unknown: all of it."""
+    unknown, so all of it is returned."""
     if datatype is Datatype.BYTES:
         return region_ref
     return replace(region_ref, size=min(math.prod(shape) * datatype.itemsize, region_ref.size))

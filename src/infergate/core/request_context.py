@@ -17,7 +17,7 @@ from infergate.core.wire import NO_HEADERS
 REQUEST_ID_HEADER: Final = "x-request-id"
 """The header with the request id. It is sent to backends, and back to the client with an error."""
 ANONYMOUS: Final = "anonymous"
-"""The identity of clients without credentials, where rules admit them."""
+"""The identity of clients without credentials, if rules admit them."""
 CLOCK_TOLERANCE: Final = 0.05
 """Seconds by which a wait until the deadline may appear too short: event loops round their
 clocks."""
@@ -46,7 +46,7 @@ class TraceContext(Protocol):
 
 @dataclass(slots=True)
 class RequestContext:
-    """One request in progress: who sent it and what came with it. The transport creates it.
+    """One request in progress: its client and headers. The transport creates it.
 
     ``deadline`` is in seconds on the clock of ``time.monotonic``; None if the client set none.
     ``headers`` are the client's HTTP headers or gRPC metadata, with lower-case names.
@@ -55,14 +55,15 @@ class RequestContext:
     peer: str
     deadline: float | None = None
     stream_deadline: float | None = None
-    """For a request that is answered by a stream: the deadline of the whole stream, as the client
-    set it. ``deadline`` is then that of the next message."""
+    """For a request with a stream of responses: the client's deadline of the whole stream.
+    ``deadline`` is then that of the next message."""
     policy: RoutePolicy = DEFAULT_ROUTE_POLICY
     """The settings of the request's route; set when the route is found."""
     headers: Mapping[str, str] = NO_HEADERS
     peer_identity: tuple[str, ...] = ()
     """The subjectAltNames of the client certificate that TLS has verified: first URIs (SPIFFE),
-    then DNS names, e-mail addresses and IP addresses. Empty if the client showed no certificate."""
+    then DNS names, e-mail addresses and IP addresses. Empty if the client presented no
+    certificate."""
     unsupported_datatypes: frozenset[Datatype] = frozenset()
     """Datatypes that the client's protocol cannot carry."""
     permit: Permit | None = None
@@ -91,9 +92,9 @@ class RequestContext:
         """Return the context of a request on behalf of the same client: one request of a stream, a
         mirrored copy, or a query of the gateway itself.
 
-        It shares the client, its headers, its trace and its memory. Its deadline starts as this
-        one's. Its response headers and its record are its own, so that nothing that happens to it
-        is logged as this request's; the record starts with the same operation, model and route.
+        It shares the client, its headers, its trace and its memory, and starts with the same
+        deadline. Its response headers and its record are its own, so its outcome is not logged as
+        this request's; the record starts with the same operation, model and route.
         """
         record = self.record
         return RequestContext(

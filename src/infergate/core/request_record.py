@@ -12,7 +12,7 @@ from infergate.core.errors import GatewayError
 class RequestRecord:
     """The facts about one request that are logged and counted when it ends.
 
-    Each layer records what it knows: the transport the size and times, the frontend the protocol,
+    Each layer records its facts: the transport the size and times, the frontend the protocol,
     operation, model and outcome, the route binding the route and backend, the backend its time.
     """
 
@@ -29,7 +29,7 @@ class RequestRecord:
     error: str = ""
     detail: str = ""
     exceeded_limit: str = ""
-    """The name of the limit because of which the request was rejected."""
+    """The name of the limit that the rejected request exceeded."""
     response_count: int | None = None
     """The number of responses so far, for a stream."""
     bytes_in: int = 0

@@ -41,9 +41,9 @@ class RoutePolicy:
     """Seconds for a response, or for each response of a stream; None: the backend's timeout."""
     retry: RetryPolicy = DEFAULT_RETRY_POLICY
     declared_metadata: ModelMetadata | None = None
-    """The metadata of the requested model from the configuration, with the backend's names; the
-    server is then not queried for it. Set for the inferences of declared models."""
+    """The metadata of a declared model from the configuration, with the backend's names; the
+    server is then not queried for it."""
 
 
 DEFAULT_ROUTE_POLICY: Final = RoutePolicy()
-"""The policy of requests that take no route: the gateway's own queries."""
+"""The policy of requests without a route: the gateway's own queries."""

@@ -1,7 +1,7 @@
 """Server-sent events: the format of streamed responses over HTTP (HTML standard, 9.2.5 and 9.2.6).
 
 Only the data of an event is used; other fields are ignored. However the body is split, each byte is
-examined once, and the parser holds at most one event and the bytes fed last.
+examined once, and the parser holds at most one event and the last piece.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ class EventStreamParser:
         self._max_event_bytes: Final = max_event_bytes
         self._lines: Final[deque[bytes]] = deque()
         self._partial_line = bytearray()  # the start of a line whose end has not arrived
-        self._after_carriage_return = (
-            False  # a line feed that comes next belongs to the same line end
-        )
+        self._after_carriage_return = False  # a following line feed belongs to the same line end
         self._is_at_start = True
         self._data_lines: list[bytes] = []
         self._data_bytes = 0

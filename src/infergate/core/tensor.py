@@ -7,8 +7,8 @@ Lists of Python numbers exist only in the JSON and typed-contents code.
 
 *Rule 1.* A tensor that leaves a codec has been checked: ``data`` holds exactly the elements of
 ``shape``, and the rest of the gateway relies on it. A tensor with ``shared_memory`` holds no data:
-either the gateway reads the shared memory, or the backend does.
-*Rule 2.* Shapes are multiplied as Python integers: ``numpy.prod([2**32, 2**32])`` is 0.
+either the gateway reads the shared memory, or the backend does. *Rule 2.* Shapes are multiplied as
+Python integers: ``numpy.prod([2**32, 2**32])`` is 0.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ only."""
 class OpaqueParameters(dict[str, Any]):
     """Parameters parsed from a text that is sent unchanged to servers of the same ``protocol``.
 
-    ``rejection`` says why the text has no meaning in other protocols; there are no parameters then.
+    ``rejection`` is the error for other protocols, in which the text has no meaning; there are no
+    parameters then.
     """
 
     __slots__ = ("protocol", "rejection", "text")
@@ -68,8 +69,8 @@ class OpaqueParameters(dict[str, Any]):
 NO_PARAMETERS: Final[Parameters] = EMPTY_MAPPING
 Buffer = bytes | bytearray | memoryview
 MAX_BYTES_ELEMENTS: Final = 1 << 20
-"""The most BYTES elements of a tensor. Walking one takes about 0.2 µs; more than
-``MAX_ELEMENTS_ON_LOOP`` of a message are walked by a helper process."""
+"""The maximum number of BYTES elements of a tensor. Walking one takes about 0.2 µs; a helper
+process walks more than ``MAX_ELEMENTS_ON_LOOP`` of a message."""
 _LENGTH_PREFIX = struct.Struct("<I")
 
 
@@ -125,8 +126,8 @@ def bf16_from_float64(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint16]
     """Round to bfloat16 like :func:`bf16_from_float32`, but only once.
 
     Rounding float64 → float32 → bfloat16 to nearest twice would miss ties. The first step therefore
-    rounds to odd: an inexact result keeps its last bit set, so that the second step does not take
-    it for a tie.
+    rounds to odd: an inexact result keeps its last bit set, so that the second step does not treat
+    it as a tie.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         narrowed = values.astype("<f4")

@@ -11,8 +11,8 @@ from typing import Literal
 class ServerTls:
     """TLS settings of a listener.
 
-    ``allowed_names`` are globs; at least one name of a client's certificate has to match one of
-    them. An empty tuple allows every name.
+    ``allowed_names`` are globs; at least one name of a client's certificate must match one of them.
+    An empty tuple allows every name.
     """
 
     certificate: Path
@@ -27,8 +27,8 @@ class ServerTls:
 class ClientTls:
     """TLS settings towards a backend.
 
-    ``ca`` None: the system's trusted authorities. ``server_name`` None: the host that is connected
-    to. ``certificate`` and ``key`` are infergate's own, for mTLS.
+    ``ca`` None: the system's trusted authorities. ``server_name`` None: the host of the endpoint.
+    ``certificate`` and ``key`` are infergate's own, for mTLS.
     """
 
     ca: Path | None = None

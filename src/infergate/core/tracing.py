@@ -1,6 +1,6 @@
 """The interface to a tracing system, independent of any particular one.
 
-Request code does not test whether tracing is on: where it is, the gateway is assembled from classes
+Request code does not test whether tracing is on; if it is, the gateway is assembled from classes
 that trace. The W3C Trace Context header ``traceparent`` carries the trace from the client through
 the gateway to the backends.
 """
@@ -56,7 +56,7 @@ class Tracer(Protocol):
     ) -> BackendSpan | None:
         """Start the span of an exchange with a backend; None if the trace is not sampled.
 
-        ``traceparent`` is the one that ``start_request`` has set on the request.
+        ``start_request`` has set ``traceparent`` on the request.
         """
         ...
 

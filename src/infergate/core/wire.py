@@ -1,8 +1,7 @@
 """The messages that pass between a transport and a codec.
 
 Names of headers and metadata are lower-case; repeated ones are joined with ``", "``. A body or
-message is a sequence of buffers, so that the memory of a tensor is sent without being copied into
-one.
+message is a sequence of buffers, so that a tensor's memory is sent without a copy.
 """
 
 from __future__ import annotations
@@ -47,14 +46,14 @@ class BodyStream(Protocol):
         ...
 
     async def close(self) -> None:
-        """Stop producing the body. Called exactly once, whatever happened."""
+        """Stop producing the body. Called exactly once, in every case."""
         ...
 
 
 @dataclass(slots=True)
 class HttpResponse:
-    """An HTTP response. ``headers`` contain neither Content-Length nor hop-by-hop fields, which are
-    the transport's.
+    """An HTTP response. ``headers`` contain neither Content-Length nor hop-by-hop fields, which
+    the transport writes.
 
     ``reason`` is the reason phrase of the status line, for protocols that define their own.
     ``body_stream`` continues ``body`` with parts of unknown length; None: ``body`` is complete.

@@ -1,9 +1,8 @@
 """Aggregates the metrics of several processes.
 
 *Rule 1.* Counters, histograms and gauges are added up, except the metrics in the tables below,
-which are not amounts.
-*Rule 2.* The counters of exited processes stay included, since a counter that decreases would look
-like a restart.
+which are not amounts. *Rule 2.* The counters of exited processes stay included, since a counter
+that decreases would look like a restart.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _TAKE_FIRST: Final = frozenset(
         "infergate_config_loaded_timestamp_seconds",
     }
 )
-"""Families that are equal in all processes, or that one process reports for all: the first one is
+"""Families that are equal in all processes, or that one process reports for all: only the first is
 used."""
 _TAKE_MAX: Final = frozenset({"infergate_config_generations", "infergate_draining"})
 _TAKE_MIN: Final = frozenset({"infergate_certificate_expiry_seconds", "process_start_time_seconds"})

@@ -25,8 +25,8 @@ class BackendMetrics(Collector):
     """The counters of backends and routes of a process. Not thread-safe.
 
     ``concurrency`` returns the usage of backends with ``limits.max_requests``. ``names`` returns
-    the routes and backends of the current configuration, or None if unknown; the counters of others
-    are dropped at a scrape.
+    the routes and backends of the current configuration, or None if unknown; a scrape drops the
+    counters of all others.
     """
 
     def __init__(self) -> None:

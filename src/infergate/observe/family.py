@@ -1,6 +1,6 @@
 """Metric families whose samples are created lazily.
 
-Thousands of busy routes have hundreds of thousands of samples. A family holds rows instead (label
+Thousands of busy routes have hundreds of thousands of samples. A family therefore holds rows (label
 values and a number or histogram): a tenth as many objects, created while they are read, and sent to
 another process in batches, so that the event loop is never blocked for long.
 

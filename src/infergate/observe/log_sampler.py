@@ -1,8 +1,8 @@
-"""Sampling of the access log at high request rates.
+"""Sampling of the access log at high request rates, as in zap's sampler.
 
-As in zap's sampler, of similar requests (same route and outcome) the first N of each second are
-logged, and then every M-th. A quiet log is complete, and many requests of one kind do not hide
-others, such as errors. Each line has the number of requests left out before it.
+Of similar requests (same route and outcome) the first N of each second are logged, and then every
+M-th. A quiet log is complete, and many requests of one kind do not hide others, such as errors.
+Each line has the number of requests suppressed before it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Data for the console beyond metrics: recent failures, and counts of pipelines.
+"""Data for the console in addition to metrics: recent failures, and counts of pipelines.
 
-*Rule.* It has no headers, tensor data, or clients' addresses or identities. The request id leads to
-the access log, which has more.
+*Rule.* It has no headers, tensor data, or clients' addresses or identities. The access log has more
+data for each request id.
 """
 
 from __future__ import annotations

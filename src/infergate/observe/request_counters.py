@@ -71,8 +71,8 @@ class _Series:
 class RequestCounters(Collector):
     """The request metrics of a process. Not thread-safe.
 
-    ``names`` returns the routes and backends of the current configuration, or None if unknown; the
-    counters of other routes and backends are dropped at a scrape.
+    ``names`` returns the routes and backends of the current configuration, or None if unknown; a
+    scrape drops the counters of all others.
     """
 
     def __init__(self) -> None:

@@ -1,11 +1,9 @@
 """Request spans with OpenTelemetry. Imported only if tracing is on (docs/decisions/0030).
 
 *Rule 1.* OpenTelemetry's environment variables set the sampler, exporter, resource and batching.
-With the default sampler, the sampling decision in a request's ``traceparent`` is followed.
-*Rule 2.* A span has the fields of the access log line as attributes, and never tensors, headers or
-secrets.
-*Rule 3.* No request waits for a collector: a thread exports spans, and they are dropped if it falls
-behind.
+The default sampler follows the sampling decision in a request's ``traceparent``. *Rule 2.* A span
+has the fields of the access log line as attributes, and never tensors, headers or secrets. *Rule
+3.* No request waits for a collector: a thread exports spans, and drops them if it is too slow.
 """
 
 from __future__ import annotations

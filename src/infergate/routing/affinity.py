@@ -1,12 +1,12 @@
 """The endpoint that owns a sequence or a key: a pure decision, the same in every process.
 
 Weighted rendezvous hashing: each endpoint's name, hashed with the key, gives a number u between 0
-and 1; the endpoint with the greatest u^(1/weight) is the owner. Nothing is stored;
-docs/decisions/0013-sequences-by-hash.md says why.
+and 1; the endpoint with the greatest u^(1/weight) is the owner. Nothing is stored
+(docs/decisions/0013-sequences-by-hash.md).
 
 - The order of the endpoints does not matter. When one is added or removed, only the keys that it
-  gains or loses move. Each endpoint owns a share of all keys in proportion to its weight.
-- An id has one owner whether it is spelled as an integer or as text: protocols differ in that.
+gains or loses move. Each endpoint owns a share of all keys in proportion to its weight. - An id has
+one owner whether a protocol sends it as an integer or as text.
 
 References: Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998;
 Schindler and Schomaker, "Weighted distributed hash tables", 2009.

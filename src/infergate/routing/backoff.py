@@ -1,7 +1,7 @@
-"""How long to wait before a retry: pure arithmetic.
+"""The delay before a retry: pure arithmetic.
 
-The wait before the n-th retry is random, between 0 and (2ⁿ - 1) times the base, which is at most
-ten times the base. So requests that failed together are not retried together.
+The delay before the n-th retry is random, between 0 and (2ⁿ - 1) times the base, which is at most
+ten times the base, so that requests that failed together are not retried together.
 
 Reference: Envoy's retry back-off ("fully jittered", base 25 ms, at most 250 ms).
 """

@@ -1,12 +1,10 @@
 """Load balancing: which of the available endpoints gets a request. Pure decisions.
 
-Least-request compares two endpoints drawn at random and takes the one with fewer active requests:
-nearly as good as comparing all of them, and several gateways that do not know of each other do not
-all choose the same endpoint (Mitzenmacher, "The power of two choices in randomized load balancing",
-2001; the default of Envoy and linkerd).
-
-Where weights differ, an endpoint is drawn with a probability in proportion to its weight, and its
-active requests are divided by its weight.
+Least-request compares two endpoints drawn at random and chooses the one with fewer active requests.
+This is nearly as good as comparing all of them, and independent gateways do not all choose the same
+endpoint (Mitzenmacher, "The power of two choices in randomized load balancing", 2001; the default
+of Envoy and linkerd). With different weights, an endpoint is drawn with a probability in proportion
+to its weight, and its active requests are divided by its weight.
 """
 
 from __future__ import annotations

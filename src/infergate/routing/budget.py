@@ -1,7 +1,7 @@
 """The retry budget of a backend: pure arithmetic.
 
 A backend that fails because it is overloaded gets more load from retries. Limiting them to a share
-of its active requests keeps a short overload from becoming an outage.
+of its active requests prevents a short overload from becoming an outage.
 
 Reference: Envoy's retry budget (20 %, at least 3), which counts active requests.
 """

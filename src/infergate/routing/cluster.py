@@ -1,14 +1,11 @@
 """The endpoints of one backend, and which of them are available: pure, time is an argument.
 
 1. An endpoint that is down (``health``) or ejected (``outliers``) gets no request while others are
-   available.
-2. Panic: if no endpoint is available, or fewer than the operator's share of all, all of them are
-   used, because it is more likely that the checks are wrong (Envoy's panic threshold).
-3. At most a share of all endpoints is ejected at a time, but always at least one may be, and never
-   the last available one.
-4. Slow start: the share of an endpoint that is new or has come back grows from a tenth to all of it
-   over a window.
-5. The only endpoint of a backend is used whatever its state.
+available. 2. Panic: if no endpoint is available, or fewer than the configured share of all, all of
+them are used, because it is more likely that the checks are wrong (Envoy's panic threshold). 3. At
+most a share of all endpoints is ejected at a time, but at least one may be, and never the last
+available one. 4. Slow start: the share of a new or recovered endpoint grows from a tenth to all of
+it over a window. 5. The only endpoint of a backend is used whatever its state.
 """
 
 from __future__ import annotations

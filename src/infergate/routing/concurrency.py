@@ -1,9 +1,8 @@
 """The concurrency limit of a backend and the queue in front of it: pure decisions.
 
-1. First come, first served: a new request goes behind those that are waiting.
-2. A request that has waited past its deadline leaves the queue and gets no slot.
-3. The queue has a maximum length. A request that finds it full is refused at once, because a queue
-   that only grows helps no one.
+1. First in, first out. 2. A request whose deadline passes leaves the queue and gets no slot. 3. The
+queue has a maximum length. A request that finds it full is rejected immediately, because a queue
+that only grows helps no one.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ T = TypeVar("T")
 
 
 class ConcurrencyLimit(Generic[T]):
-    """``max_active`` requests at once, and ``max_waiting`` in the queue. Deadlines and times are
-    seconds on one clock; each ``T`` identifies one waiting request."""
+    """``max_active`` concurrent requests, and ``max_waiting`` in the queue. Deadlines and times
+    are seconds on one clock; each ``T`` identifies one waiting request."""
 
     def __init__(self, max_active: int, max_waiting: int) -> None:
         self.max_active: Final = max_active

@@ -1,9 +1,9 @@
 """The state of an endpoint by its active health checks.
 
 - An endpoint is down after ``fall`` consecutive failed checks, and up again after ``rise``
-  consecutive successful ones (HAProxy: 3 and 2).
-- It is up before its first check, and the first check alone decides (HAProxy): otherwise a gateway
-  that has just started would reject clients, or send them to endpoints that are not there.
+consecutive successful ones (HAProxy: 3 and 2). - It is up before its first check, and the first
+check alone decides (HAProxy): otherwise a gateway that has just started would reject clients, or
+send them to unreachable endpoints.
 """
 
 from __future__ import annotations

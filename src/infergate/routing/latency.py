@@ -1,9 +1,9 @@
 """A percentile of recent latencies: pure, in bounded memory.
 
 A histogram whose bucket limits grow by a tenth, so that a percentile is at most a tenth too high,
-for latencies from 0.1 ms to a quarter of an hour. There are two generations of it: the older is
-dropped when the younger has ``GENERATION_SIZE`` samples, so that a percentile covers at least the
-last ``GENERATION_SIZE`` samples and at most twice as many.
+for latencies from 0.1 ms to a quarter of an hour. It has two generations: the older is dropped when
+the younger has ``GENERATION_SIZE`` samples, so a percentile covers between ``GENERATION_SIZE`` and
+twice as many samples.
 
 Reference: hedging after a percentile is from Dean and Barroso, "The tail at scale", 2013; Finagle's
 BackupRequestFilter uses windowed histograms in the same way.
@@ -46,8 +46,8 @@ class LatencyQuantile:
             self._current = self._compute()
 
     def percentile(self) -> float | None:
-        """Return the seconds within which the share ``quantile`` of the responses came, as of a few
-        samples ago; None with too few samples."""
+        """Return the ``quantile`` of the response times in seconds, as of a few samples ago; None
+        with too few samples."""
         return self._current
 
     def _compute(self) -> float | None:

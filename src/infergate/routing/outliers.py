@@ -2,14 +2,12 @@
 detection).
 
 1. An endpoint is ejected after a number of consecutive failures, for a time that grows with the
-   number of ejections: 30 s, 60 s, up to 300 s.
-2. An ejected endpoint that was unreachable comes back as soon as it passes as many checks as bring
-   a down endpoint up. An endpoint that failed in another way does not: its checks may have
-   succeeded all along.
-3. An endpoint may close connections because of one client's request. Unless enough consecutive
-   failures are certainly its own, a check has to fail as well
-   (docs/decisions/0041-failure-attribution.md).
-4. Each 30 s (``base_seconds``) without an ejection make the next ejection 30 s shorter again.
+number of ejections: 30 s, 60 s, up to 300 s. 2. An endpoint ejected because it was unreachable is
+readmitted when it passes as many checks as mark a down endpoint up. An endpoint that failed in
+another way is not: its checks may have succeeded all along. 3. An endpoint may close connections
+because of one client's request. Unless enough consecutive failures are certainly its own, a check
+has to fail as well (docs/decisions/0041-failure-attribution.md). 4. Each 30 s (``base_seconds``)
+without an ejection make the next ejection 30 s shorter again.
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ from typing import Final
 @dataclass(frozen=True, slots=True)
 class OutlierRule:
     """``consecutive``: failures that eject an endpoint, 0: none is ejected. ``base_seconds`` and
-    ``max_seconds``: the first and the longest ejection. ``max_share``: the share of the endpoints,
-    from 0 to 1, that may be ejected at a time; one always may."""
+    ``max_seconds``: the first and the longest ejection. ``max_share``: the share of the
+    endpoints, from 0 to 1, that may be ejected at a time; at least one always may."""
 
     consecutive: int = 5
     base_seconds: float = 30.0

@@ -55,8 +55,8 @@ class SplitTarget:
 
 @dataclass(frozen=True, slots=True)
 class MirrorTarget:
-    """A backend that also gets ``percent`` of a route's inferences, at most ``max_concurrent`` at
-    once; its responses are discarded."""
+    """A backend that also gets ``percent`` of a route's inferences, at most ``max_concurrent``
+    concurrently; its responses are discarded."""
 
     backend: str
     percent: float = 100.0
@@ -67,13 +67,13 @@ class MirrorTarget:
 class Route:
     """``pattern`` as in the configuration: a name, a glob (``bert-*``) or ``/a regex/``.
 
-    ``timeout`` is in seconds; None takes the backend's. ``idle_timeout``, if set, limits the pauses
-    of a stream instead. ``retry`` says which failures are retried. ``validate`` False passes a
+    ``timeout`` is in seconds; None: the backend's. ``idle_timeout``, if set, limits the pauses of a
+    stream instead. ``retry`` selects the failures that are retried. ``validate`` False passes a
     trusted client's messages through unchecked if client and backend speak the same protocol.
     ``labels`` are the class names of outputs, by the client's output name, for classification by
-    the gateway. ``cast`` maps a datatype to the substitute for protocols that cannot carry it.
+    the gateway. ``cast`` maps a datatype to the substitute for protocols that do not support it.
 
-    Only requests that match all of ``headers`` (names in lower case, values are globs) take the
+    Only requests that match all of ``headers`` (names in lower case, values are globs) use the
     route. ``split`` lists other backends that get a share of its inferences, chosen by the value of
     the header ``split_by`` if the request has it; ``fallback`` is used when the route's backend
     cannot be reached.
@@ -127,8 +127,8 @@ class Route:
 
     def client_model_lookup(self) -> Callable[[str], str | None]:
         """Return a function from the backend's name of a model to the client's; it returns None if
-        there is none or it cannot be derived. The result counts only if the route table finds this
-        route for it."""
+        the name cannot be derived. A result is valid only if the route table finds this route
+        for it."""
         if self.is_exact:
             backend_name = self.backend_model(self.pattern)
             return lambda name: self.pattern if name == backend_name else None
@@ -148,8 +148,8 @@ class Route:
         return self.rewrite.version or version
 
     def client_version(self, requested: str, reported: str) -> str:
-        """Return the version to show the client, which requested ``requested`` while the backend
-        answered with ``reported``."""
+        """Return the version for a response to a client that requested ``requested``, if the
+        backend reported ``reported``."""
         return (requested or self.version or reported) if self.rewrite.version else reported
 
 

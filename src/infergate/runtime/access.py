@@ -1,8 +1,8 @@
-"""Builds the ``Authorizer`` from the ``access`` section of the configuration, and guards the admin
-listener.
+"""Builds the ``Authorizer`` from the ``access`` section of the configuration, and protects the
+admin listener.
 
-Packages for tokens and for Redis are imported only where they are configured, because each costs
-every process memory.
+Packages for tokens and for Redis are imported only if they are configured, because each costs every
+process memory.
 """
 
 # ruff: noqa: PLC0415 - see the module's docstring

@@ -47,8 +47,8 @@ class SubtreeApp(Protocol):
 
 class AdminApp:
     """Serves ``/metrics`` (Prometheus), ``/healthz`` (the process is alive), ``/readyz`` (it can
-    serve), ``/config`` (the active configuration), ``/console`` (the web console) and, if enabled,
-    POST ``/reload``."""
+    serve), ``/config`` (the active configuration), ``/console`` (the web console) and, if
+    enabled, POST ``/reload``."""
 
     def __init__(  # noqa: PLR0913 - dependency injection
         self,

@@ -372,8 +372,8 @@ class _FrontendFactory:
 def _make_frontends(
     transport_kind: TransportKind, config: Config, factory: _FrontendFactory
 ) -> dict[str, Frontend[Any, Any]]:
-    """Return the frontends of one kind of transport by the paths or services they claim, starting
-    with the frontend that answers everything unclaimed."""
+    """Return the frontends of one kind of transport by path segment or service name. The first one
+    also handles all other requests."""
     options = compiled.frontend_options(config)
     frontends: dict[str, Frontend[Any, Any]] = {}
     for plugin in sorted(plugins().values(), key=lambda plugin: not plugin.is_fallback):

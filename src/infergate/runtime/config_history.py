@@ -1,5 +1,5 @@
-"""The history of configurations: the active one and the result of the last reload, exported as
-metrics and by the admin listener."""
+"""The history of configurations: the active one and the result of the last reload, for metrics and
+the admin listener."""
 
 from __future__ import annotations
 

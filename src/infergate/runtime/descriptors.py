@@ -1,6 +1,6 @@
 """The limit on open files and sockets of the process.
 
-Client connections are kept below the limit, so that descriptors remain for backends, files and the
+Client connections stay below the limit, so that descriptors remain for backends, files and the
 admin listener: a process without free descriptors can neither respond nor report its state.
 """
 
@@ -23,8 +23,8 @@ _ACCEPT_FAILED: Final = "socket.accept() out of system resource"
 (uvloop closes new connections instead.)"""
 _TLS_FAILED: Final = "Fatal error on SSL protocol"
 _HANDLER_CLOSED: Final = "the handler is closed"
-"""The end of uvloop's message (0.23) if a connection was aborted just as its socket was connected
-and the server's TLS handshake arrived: it closes the socket and then writes to it once."""
+"""The end of uvloop's message (0.23) if a connection was aborted between connecting its socket and
+the server's TLS handshake: it closes the socket and then writes to it once."""
 _WARNING_INTERVAL_SECONDS: Final = 10.0
 _CLIENT_SHARE: Final = 3, 4
 """The fraction of all descriptors that clients may use."""

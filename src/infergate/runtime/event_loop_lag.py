@@ -1,5 +1,5 @@
-"""Measures event loop lag: how long the loop was blocked, by an expensive request or because the
-system did not schedule the process. All requests wait as long."""
+"""Measures event loop lag: how long an expensive request or the system's scheduling blocked the
+loop."""
 
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 cycles less often.
 
 A JSON tensor passes through buffers of megabytes. By default glibc returns the top of the heap to
-the kernel as soon as 128 KiB of it are free, so the next request faults every page in again;
-docs/decisions/0007-malloc-tuning.md has the cost. Modules and routes are some hundred
-thousand objects, and a full collection visits all of them while requests wait; see
-docs/decisions/0019-less-work-for-small-requests.md.
+the kernel when 128 KiB of it are free, so the next request faults every page in again
+(docs/decisions/0007-malloc-tuning.md). Modules and routes are some hundred thousand objects, and a
+full collection visits all of them while requests wait
+(docs/decisions/0019-less-work-for-small-requests.md).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_FREED_BYTES: Final = 64 * MIB
 
 
 def keep_freed_memory(max_bytes: int = MAX_FREED_BYTES) -> None:
-    """Let the process keep up to ``max_bytes`` of freed memory. Does nothing without glibc, and
+    """Let the process keep up to ``max_bytes`` of freed memory. Has no effect without glibc, and
     does not override the environment's settings."""
     settings = {
         "MALLOC_TRIM_THRESHOLD_": (_TRIM_THRESHOLD, max_bytes),

@@ -1,16 +1,14 @@
 """The running gateway: listeners that stay open while configurations change behind them.
 
-*Strategy.* A new configuration is first built completely (``GatewayParts``) beside the active one.
-Then come the steps that can fail: new addresses are bound, changes of fixed options are rejected.
-Only then do all listeners switch to the new parts, in a single step of the event loop: every later
-request, on any connection, is served by the new parts.
+A new configuration is first built completely (``GatewayParts``) beside the active one. Then the
+steps that can fail run: new addresses are bound, changes of fixed options are rejected. Only then
+do all listeners switch to the new parts, in a single step of the event loop.
 
 *Rule 1.* A call finishes on the parts that it started with. They are closed when the last such call
-has ended, except for what the new parts took over.
-*Rule 2.* A listener stays open as long as its address is configured, with its socket and its
-connections. If a new address overlaps one that is no longer configured (0.0.0.0:8000 after
-127.0.0.1:8000), the new listener shares the sockets it covers until the old listener is closed.
-*Rule 3.* A failed change leaves no trace.
+has ended, except for those that the new configuration reuses. *Rule 2.* A listener stays open while
+its address is configured, with its socket and its connections. If a new address overlaps one that
+is no longer configured (0.0.0.0:8000 after 127.0.0.1:8000), the new listener shares the sockets it
+covers until the old listener is closed. *Rule 3.* A failed change has no effect.
 """
 
 from __future__ import annotations
@@ -88,8 +86,8 @@ class GatewayParts:
     tracer: Tracer | None = None
 
     def activate(self) -> None:
-        """Activate these parts: monitor the backends' endpoints, and update what generations
-        share."""
+        """Activate these parts: monitor the backends' endpoints, and update the state that
+        configurations share."""
         limit_unused_bytes(self.limits.in_flight_bytes)
         if self.authorizer is not None:
             self.authorizer.route_label = self.gateway.route_label
@@ -132,9 +130,8 @@ class _ActiveListener:
 
 
 class RunningGateway:
-    """Everything that serves. ``build`` creates the parts of a configuration and may take over some
-    of the current ones (None at first). ``report_lag`` is called when the event loop was
-    blocked."""
+    """Everything that serves. ``build`` creates the parts of a configuration and may reuse some of
+    the current ones (None at first). ``report_lag`` is called when the event loop was blocked."""
 
     def __init__(
         self,
@@ -161,8 +158,8 @@ class RunningGateway:
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._is_stopping = False
         self.on_retired: Callable[[], object] = lambda: None
-        """Called after an old configuration was closed. Only then may objects be frozen, because
-        before, the old configuration would be frozen too."""
+        """Called after an old configuration was closed. Objects are frozen only then, so that the
+        old configuration is not frozen too."""
 
     @property
     def config(self) -> Config:
@@ -235,7 +232,7 @@ class RunningGateway:
         change.apply()
 
     async def prepare(self, config: Config) -> PreparedConfig:
-        """Do every step of activating ``config`` that can fail, without changing anything. Raises
+        """Run every step of activating ``config`` that can fail, without changing anything. Raises
         ConfigRejectedError.
 
         The result must be applied or discarded; until then no other configuration can be prepared.

@@ -17,14 +17,13 @@ from infergate.runtime.console.sources import ConsoleSource
 
 @dataclass(frozen=True, slots=True)
 class WorkerGroup:
-    """One process's access to its worker group. The defaults are those of a process that serves
-    alone."""
+    """One process's access to its worker group. The defaults are those of a single process."""
 
     metrics: Metrics = field(default_factory=Metrics)
     """The metrics of this process."""
     scrape: Callable[[str], Awaitable[Exposition]] | None = None
-    """Returns the metrics of all processes in the format that an Accept header asks for; None: this
-    process is the only one."""
+    """Returns the metrics of all processes in the format that an Accept header requests; None:
+    this process is the only one."""
     check_ready: Callable[[], Awaitable[bool]] | None = None
     """Returns whether the group as a whole can serve; None: this process is the only one."""
     aggregate_statistics: Callable[[str, str], Awaitable[ModelStatistics]] | None = None

@@ -95,8 +95,8 @@ def _from_json(hint: Any, value: Any) -> Any:
 
 
 def to_text(value: Operation | Response) -> str:
-    """Return ``value`` as JSON text with sorted keys. Values are equal if their texts are, also for
-    NaN, and 1 differs from 1.0."""
+    """Return ``value`` as JSON text with sorted keys. Values are equal if their texts are,
+    including NaN, and 1 differs from 1.0."""
     return json.dumps(to_json(value), sort_keys=True)
 
 

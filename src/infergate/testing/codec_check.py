@@ -30,8 +30,8 @@ from infergate.testing.canonical import to_text
 from infergate.testing.vectors import body_of, completed, with_body
 
 LossyRoundTrip = Callable[[Any], Any]
-"""Returns what is left of a canonical value after a round trip over the protocol: the value itself,
-or without the parts that the protocol cannot represent."""
+"""Returns a canonical value after a round trip over the protocol: unchanged, or without the parts
+that the protocol cannot represent."""
 ServerResponse = Callable[[Operation, Response], Response]
 """Returns the response that a server has to send so that the client reads the expected response."""
 
@@ -62,13 +62,12 @@ def check_codec(
     round_trip: LossyRoundTrip = _lossless,
     server_response: ServerResponse = _same_response,
 ) -> None:
-    """Check the invariants of the codec of ``plugin``. Raises AssertionError naming the one that is
-    broken.
+    """Check the invariants of the codec of ``plugin``. Raises AssertionError naming the broken
+    one.
 
     ``options`` are those of the codec, ``profile`` is the kind of server that it builds requests
-    for. ``round_trip`` returns what is left of an operation or response after a round trip over a
-    protocol that cannot represent everything (one without ids, for example); by default, everything
-    must arrive.
+    for. ``round_trip`` returns an operation or response after a round trip over a protocol that
+    cannot represent everything (one without ids, for example); by default, it must be unchanged.
 
     A protocol may implement an operation by another one (metadata by the server's status).
     ``round_trip`` then returns that other operation, and ``server_response`` its response.
@@ -215,7 +214,7 @@ class _CodecCheck:
         self, operation: Operation, request: Any, response: Response, junk: tuple[bytes, ...]
     ) -> None:
         """Check that any bytes are parsed or raise GatewayError, and that ``validate`` and the
-        parser reject the same."""
+        parser reject the same messages."""
         codec = self.codec
         forwarding = codec if isinstance(codec, SupportsPassThrough) else None
 

@@ -230,8 +230,8 @@ def completed(parsed: T | PartialInferRequest[T], model: ModelMetadata | None) -
 
 
 def _splits(wire: Wire) -> Iterable[tuple[str, Wire]]:
-    """Yield the message split in different ways, as transports may deliver it. The split must not
-    matter."""
+    """Yield the message split in different ways, as transports may deliver it. The result must be
+    the same."""
     body = bytes(join_parts(body_of(wire)))
     middle = len(body) // 2
     yield "whole", wire

@@ -4,7 +4,7 @@
 page's author cannot reach directly.
 
 *Rule 1* (against CSRF). A request that changes something must have a header that a page of another
-origin cannot send without permission, which is never given, and must not come from another origin
+origin cannot send without permission, which is never granted, and must not have another origin
 according to the browser's own headers.
 
 *Rule 2* (against DNS rebinding). An attacker's public name that resolves to this host would make

@@ -42,7 +42,7 @@ Json = dict[str, Any]
 
 class Console:
     """Responds to requests below ``/console``. ``source`` provides the data and performs actions,
-    ``history`` knows the active configuration and the last reload, and ``listener`` is the admin
+    ``history`` has the active configuration and the last reload, and ``listener`` is the admin
     listener's configuration."""
 
     def __init__(
@@ -188,8 +188,8 @@ class Console:
 
     async def _config(self, *, defaults: bool) -> HttpResponse:
         """Compare with the file in a thread, because a long configuration takes long. There is one
-        comparison at a time, even if clients disconnect and retry: the file system may hang, and a
-        reload needs a thread, too."""
+        comparison at a time, even if clients disconnect and retry: the file system may hang,
+        and a reload needs a thread, too."""
         task = self._comparisons.get(defaults)
         if task is None:
             comparing = asyncio.to_thread(lambda: _encode(self._compare(defaults=defaults)))

@@ -1,7 +1,7 @@
 """The static files of the console's page, and the HTTP headers of everything below ``/console``.
 
 *Rule.* The content security policy allows only these files: no other scripts, even if a name or an
-error that the page shows contains markup, and no other origins.
+error on the page contains markup, and no other origins.
 """
 
 from __future__ import annotations

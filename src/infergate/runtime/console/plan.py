@@ -17,8 +17,8 @@ Json = dict[str, Any]
 
 
 def plan(config: Config, addresses: Mapping[str, Address]) -> Json:
-    """Return the JSON of ``/console/plan``. ``addresses`` are those that listeners actually have,
-    by configuration name."""
+    """Return the JSON of ``/console/plan``. ``addresses`` are the listeners' actual addresses, by
+    configuration name."""
     routes = compiled.routing_table(config).routes
     return {
         "listeners": _listeners(config, addresses),

@@ -41,7 +41,7 @@ class ConsoleSource(Protocol):
 
     async def recent(self) -> Sequence[ProcessSnapshot]:
         """Return the recent requests and counters of each process that responds. An entry without
-        a worker number may hold what the processes have in common."""
+        a worker number may hold data that the processes share."""
         ...
 
     async def run_action(self, action: str, request: Json) -> Json:

@@ -4,8 +4,8 @@ The client's codec builds the message, a real frontend parses it, and the route'
 it over their connections to the real endpoints. A copy of each backend records the messages. Other
 requests are not affected.
 
-*Rule.* The request is the operator's: access rules and rate limits do not apply to it, and it is
-not counted as a client's request. Backends and endpoints count it as usual. It is not mirrored.
+*Rule.* The request is the operator's: access rules and rate limits do not apply to it, it is not
+counted as a client's request, and it is not mirrored. Backends and endpoints count it.
 """
 
 from __future__ import annotations

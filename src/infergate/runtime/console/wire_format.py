@@ -1,7 +1,7 @@
-"""Wire messages in the form that people read in the console. Pure.
+"""Wire messages as text for the console. Pure.
 
-*Rule.* Messages are truncated, and before decoding if that would take long. A backend's message is
-bounded only by ``limits.body``, and the time spent on it here delays other requests.
+*Rule.* Messages are truncated, before decoding if decoding would take long: a backend's message is
+bounded only by ``limits.body``, and the time spent on it delays other requests.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """A queue of jobs for helper processes that is fair between clients.
 
-*Strategy.* Weighted fair queueing on two levels. A free helper goes to the client (an identity,
-else an address) whose first job would finish first if all clients were served at once, and within
-that client to the connection for which the same holds. Time is measured in estimated job costs, so
-small jobs of one client pass large jobs of another.
+Weighted fair queueing on two levels: a free helper goes to the client (an identity, else an
+address) with the earliest virtual finish time, and then to that client's connection with the
+earliest one. Time is measured in estimated job costs, so small jobs of one client overtake large
+jobs of another.
 
-*Rule 1.* Jobs of one connection keep their order.
-*Rule 2.* A client may occupy no more of the queue than is free, so a client that fills the queue
-leaves half of it to others. The same applies to the connections of a client, because they may be
-several clients behind one address. A job that does not fit replaces the last jobs of the client's
-heaviest connection, unless its own connection would then be as heavy.
-*Rule 3.* No job waits forever: the virtual clock advances with each job taken, by its cost divided
-by the number of sharing flows, and jobs of new flows start at the clock.
+*Rule 1.* Jobs of one connection keep their order. *Rule 2.* A client's jobs may use at most as much
+of the queue as is still free, so a client that fills the queue leaves half of it to others. The
+same applies to the connections of a client, because they may be several clients behind one address.
+A job that does not fit replaces the last jobs of the client's heaviest connection, unless its own
+connection would then be as heavy. *Rule 3.* No job waits forever: the virtual clock advances with
+each started job, by its cost divided by the number of sharing flows, and jobs of new flows start at
+the clock.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class FairQueue(Generic[T]):
     def _displace_jobs(
         self, group: _Flow[T], flow: _Flow[T], cost: int, *, costly: bool
     ) -> list[T]:
-        """Remove the last jobs of the heaviest flow of ``group`` to make room for a job of
+        """Remove the last jobs of the heaviest flow of ``group`` to free capacity for a job of
         ``cost``; remove none if ``flow`` would be as heavy with it. Weight is the exceeded
         quantity: the cost if ``costly``, else the number of jobs."""
 

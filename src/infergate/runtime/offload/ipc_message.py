@@ -1,7 +1,7 @@
 """Messages between processes: arguments and results.
 
-*Strategy.* A message is a header, a pickle, and long buffers, which the pickle refers to by offset.
-They are sent from where they lie, and used where they were received.
+A message is a header, a pickle, and long buffers, which the pickle refers to by offset. They are
+sent and used without copies.
 """
 
 from __future__ import annotations

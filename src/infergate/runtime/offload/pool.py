@@ -1,13 +1,14 @@
 """The pool of helper processes and the assignment of jobs to them.
 
-*Strategy.* Each slot of the pool starts its process on first use, and again if it has died. A
-process runs one job at a time; further jobs wait in a bounded queue that is fair between clients
-(``fairness``). Responses arrive through pipe callbacks, so no task waits for them. A process that
-is starting continues to start if its first caller gives up.
-*Rule 1.* No job runs twice: if a process dies, its job fails.
-*Rule 2.* A cancelled job leaves the queue at once. A running one may finish, because a new process
-costs more than most jobs; after a grace period it is killed.
-*Rule 3.* Large jobs leave one process free for others, if there are several.
+Each slot of the pool starts its process on first use, and again after a crash. A process runs one
+job at a time; further jobs wait in a bounded queue that is fair between clients (``fairness``).
+Responses arrive through pipe callbacks, so no task waits for them. A process continues to start if
+its first caller is cancelled.
+
+*Rule 1.* No job runs twice: if a process dies, its job fails. *Rule 2.* A cancelled job leaves the
+queue immediately. A running one may finish, because a new process costs more than most jobs; after
+a grace period it is killed. *Rule 3.* Large jobs leave one process free for others, if there are
+several.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from infergate.transport.net import buffer_pool
 
 T = TypeVar("T")
 _MAX_JOB_SECONDS: Final = 300.0
-"""Seconds that a job may take: a hundred times what the worst document of the default size takes. A
-process that takes longer is stuck and would block its slot."""
+"""The time limit of a job in seconds: a hundred times that of the worst document of the default
+size. A process that takes longer is stuck and would block its slot."""
 _ABANDONED_JOB_SECONDS: Final = 2.0
-"""Seconds that a job may continue after its caller is gone: several times the cost of a new
+"""Seconds that a job may continue after its caller was cancelled: several times the cost of a new
 process."""
 LARGE_JOB_COST: Final = 4 * MIB
 """Jobs of a higher cost never take the last free process."""
@@ -76,9 +77,9 @@ class HelperPool:
         size: int = 0,
     ) -> T:
         """Return ``function(*arguments)``, run by a helper process; all of it is pickled.
-        ``client`` (identity or address, and connection) identifies the caller to the fair queue;
-        ``cost`` estimates the bytes that the job processes. While the job runs, ``size`` bytes are
-        charged to ``memory``, even if the caller is gone.
+        ``client`` (identity or address, and connection) identifies the caller to the fair
+        queue; ``cost`` estimates the bytes that the job processes. While the job runs, ``size``
+        bytes are charged to ``memory``, even if the caller was cancelled.
 
         Raises the function's own GatewayError (any other error becomes a RuntimeError), TIMEOUT at
         ``deadline`` (on the clock of ``time.monotonic`` and the event loop; None: after

@@ -1,8 +1,8 @@
 """Several worker processes that serve as one gateway, and their supervisor.
 
-The supervisor binds every address and passes the sockets to the workers, fresh interpreters that
-accept from them together. If a worker dies, the sockets stay open and the other workers go on. The
-supervisor itself listens only on the admin address. See docs/decisions/0025-workers.md.
+The supervisor binds every address and passes the sockets to the workers, new interpreters that
+accept from them together. If a worker dies, the sockets stay open and the other workers continue.
+The supervisor itself listens only on the admin address. See docs/decisions/0025-workers.md.
 
 Entry point: ``supervisor.Supervisor``. Reading order: ``supervisor``, ``worker`` (a worker process,
 seen from the supervisor), ``process`` (the worker's side), ``messages`` over a ``channel``,

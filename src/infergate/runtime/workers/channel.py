@@ -1,7 +1,7 @@
 """Requests and responses between two processes, in both directions, over a socket pair.
 
-*Strategy.* Each message is a pickle with its length in front: both ends are the same program, and
-no other process has the sockets. Responses may arrive in any order.
+Each message is a pickle with its length in front: both ends are the same program, and no other
+process has the sockets. Responses may arrive in any order.
 """
 
 from __future__ import annotations

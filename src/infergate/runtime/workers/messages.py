@@ -24,8 +24,8 @@ class ServeConfig:
 
 @dataclass(frozen=True, slots=True)
 class PrepareConfig:
-    """To a worker: do every step of activating ``config`` that can fail. Response: None, when that
-    is done."""
+    """To a worker: run every step of activating ``config`` that can fail. Response: None when
+    done."""
 
     config: Config
     sockets: SocketLayout
@@ -85,7 +85,7 @@ class Drain:
 @dataclass(frozen=True, slots=True)
 class Stop:
     """To a worker: stop accepting, let requests finish for ``grace`` seconds, then end. It may be
-    repeated to shorten the grace period. Response: None, at once."""
+    repeated to shorten the grace period. Response: None, immediately."""
 
     grace: float
 

@@ -2,7 +2,7 @@
 serves.
 
 *Rule.* Workers receive actual ports. If the configuration allows any free port, the supervisor
-finds one, which stays the same as long as the listener is configured so.
+picks one and keeps it until the listener's address changes.
 """
 
 from __future__ import annotations

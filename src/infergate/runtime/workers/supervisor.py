@@ -1,13 +1,12 @@
 """Starts the workers, restarts them, and represents all of them as one gateway.
 
-*Strategy.* A supervisor has the interface of :class:`infergate.runtime.running.RunningGateway`: it
-starts, reloads, drains and stops. It contains a RunningGateway with just the admin listener.
+A supervisor has the interface of :class:`infergate.runtime.running.RunningGateway`: it starts,
+reloads, drains and stops. It contains a RunningGateway with just the admin listener.
 
 *Rule 1.* If a worker cannot start at first, the gateway fails with its error. A worker that ends
-later is restarted again and again, with growing delays.
-*Rule 2.* All workers accept a configuration, or none. A worker that ends meanwhile is restarted
-with the configuration that is active then.
-*Rule 3.* Nothing waits for a worker that does not respond: its last reported metrics are used.
+later is restarted, with growing delays. *Rule 2.* All workers accept a configuration, or none. A
+worker that ends meanwhile is restarted with the active configuration. *Rule 3.* Nothing waits for a
+worker that does not respond: its last reported metrics are used.
 """
 
 from __future__ import annotations
@@ -143,8 +142,8 @@ class Supervisor:
 
     async def run_action(self, action: str, request: dict[str, Any]) -> dict[str, Any]:
         """Let the first serving worker perform an action of the console. It is not repeated by
-        another worker: requests are not sent twice, and an action that has ended one process would
-        end the next."""
+        another worker: requests are not sent twice, and an action that has crashed one process
+        would crash the next."""
         serving = self._serving()
         if not serving:
             raise GatewayError(Kind.OVERLOADED, "no worker is serving")
