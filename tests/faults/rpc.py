@@ -104,7 +104,11 @@ def rpc_backend() -> Iterator[RpcBackend]:
     """A counting gRPC server on a free port."""
     backend = RpcBackend()
     with ThreadPoolExecutor(16) as threads:
-        server = grpc.server(threads, options=[("grpc.so_reuseport", 0)])
+        # By default, grpc-core rejects calls at random from 1000 waiting ones on (a busy machine).
+        waiting = [
+            (f"grpc.server.max_pending_requests{kind}", 10_000) for kind in ("", "_hard_limit")
+        ]
+        server = grpc.server(threads, options=[("grpc.so_reuseport", 0), *waiting])
         server.add_generic_rpc_handlers((_Every(backend),))
         backend.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         server.start()
