@@ -1,7 +1,6 @@
-"""Profiles of the servers that run behind the gateway, one row for each kind of server.
+"""Profiles of the servers that run behind the gateway.
 
-Sources: docs/fidelity-v2.md, docs/fidelity-trtis.md and the servers' own source code. A server is
-identified by the name in its metadata; if the name is unknown, the listed extensions decide.
+Sources: docs/fidelity-v2.md, docs/fidelity-trtis.md and the servers' own source code.
 """
 
 from __future__ import annotations
@@ -99,15 +98,12 @@ _KIND_CORRECTIONS: Final = (
     ),
 )
 """Errors that Triton reports with an unsuitable code: (reported kind, message pattern, actual
-kind). JSON that it cannot parse, and a model that its repository lacks, are internal errors; a
-version that does not exist is an invalid argument over gRPC, although a path that does not exist is
-not found over REST."""
+kind)."""
 _REQUEST_ID: Final = re.compile(r"\[request id: [^]]*\] ")
 
 
 def corrected_kind(kind: Kind, message: str) -> Kind:
-    """Return the kind of a server's error, which may differ from the reported ``kind``, by its
-    ``message``."""
+    """Return the kind of a server's error; ``message`` may contradict the reported ``kind``."""
     request_id = _REQUEST_ID.match(message)
     start = request_id.end() if request_id else 0
     for reported, pattern, actual in _KIND_CORRECTIONS:
@@ -118,7 +114,7 @@ def corrected_kind(kind: Kind, message: str) -> Kind:
 
 def detect_profile(metadata: ServerMetadata) -> Profile:
     """Return the profile of the server that ``metadata`` describes. A Triton may have any name
-    (``--id``), so the extensions that it lists count."""
+    (``--id``), so the extensions that it lists count too."""
     named = _BY_METADATA_NAME.get(metadata.name.lower(), GENERIC)
     extensions = metadata.extensions
     return replace(

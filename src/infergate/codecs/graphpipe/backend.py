@@ -1,10 +1,8 @@
 """Requests to GraphPipe servers, and their responses.
 
-*Rule 1.* The address of a server is the address of a model, so every request is a POST to that
-address without a further path. Every operation except an inference becomes a MetadataRequest.
-*Rule 2.* Not every server has metadata (graphpipe-py's examples drop the connection), and some
-return it only to a GET: :func:`metadata_get_request` is the alternative request, whose response the
-same function reads.
+Each server has one model and one address. Every operation except an inference becomes a
+MetadataRequest. Some servers return metadata only to a GET, and some not at any request
+(graphpipe-py's examples drop the connection).
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 _JSON: Final = "application/json"
 _REFUSAL_STATUSES: Final = frozenset({401, 403, 404})
-"""Statuses of a proxy that has no server at this address, or that denies access to it."""
+"""Statuses of a proxy without a server at this address, or that denies access to it."""
 
 _GET_NOT_IMPLEMENTED: Final = 501
 """The response of graphpipe-py's servers to a GET; it shows that they are alive."""
@@ -58,7 +56,7 @@ METADATA_REQUEST: Final = _metadata_request()
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequest:
-    """Raises UNSUPPORTED for an operation that GraphPipe lacks, BAD_REQUEST and TOO_LARGE."""
+    """Build a request. Raises UNSUPPORTED, BAD_REQUEST and TOO_LARGE."""
     match operation:
         case InferRequest():
             assert model is not None
@@ -75,15 +73,14 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequ
 
 
 def metadata_get_request() -> HttpRequest:
-    """Return the GET that replaces a MetadataRequest; graphpipe-go's servers answer it with
-    JSON."""
+    """Return the GET to which graphpipe-go's servers return metadata as JSON."""
     return HttpRequest("GET", "")
 
 
 def parse_response(
     wire: HttpResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
 ) -> Response:
-    """Raises the backend's error, or BACKEND_GARBAGE."""
+    """Parse a response. Raises the backend's error, or BACKEND_GARBAGE."""
     if isinstance(operation, ServerLiveRequest | ServerReadyRequest | ModelReadyRequest):
         if wire.status in _REFUSAL_STATUSES:
             raise _backend_error(wire)
@@ -128,7 +125,6 @@ def _read(
 
 
 def _is_json(wire: HttpResponse) -> bool:
-    """Whether the response is the JSON that answers a GET."""
     return any(
         name.lower() == "content-type" and value.partition(";")[0].strip().lower() == _JSON
         for name, value in wire.headers.items()

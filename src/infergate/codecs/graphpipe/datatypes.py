@@ -24,7 +24,7 @@ TYPE_NUMBERS: Final[dict[Datatype, int]] = {
 """BOOL and BF16 have no number."""
 BY_NUMBER: Final = {number: datatype for datatype, number in TYPE_NUMBERS.items()}
 _NULL_TYPE: Final = 0
-"""The type number of a datatype that is unknown or that GraphPipe lacks."""
+"""The type number of an unknown datatype."""
 
 
 def type_number(name: str, datatype: Datatype) -> int:

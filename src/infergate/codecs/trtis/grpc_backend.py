@@ -1,6 +1,6 @@
 """Builds requests to gRPC servers and parses their responses.
 
-``request_status`` in the response decides about success, whatever the gRPC status.
+``request_status`` in the response, not the gRPC status, reports success.
 """
 
 from __future__ import annotations
@@ -53,12 +53,11 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 
 MAX_FIELDS: Final = 4096
-"""The most fields of a response that contains little more than its status. It has about ten."""
+"""Maximum number of fields of a response that contains only a status, about ten."""
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> RpcRequest:
-    """Return the request for ``operation``. Raises UNSUPPORTED for operations that the API lacks,
-    BAD_REQUEST."""
+    """Return the request for ``operation``. Raises UNSUPPORTED, BAD_REQUEST."""
     try:
         if isinstance(operation, InferRequest):
             assert model is not None

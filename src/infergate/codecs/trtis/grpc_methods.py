@@ -1,7 +1,6 @@
 """The methods of the gRPC service other than inferences, towards clients.
 
-Each method has one row: its message classes, how to parse the request, and how to write the
-response. Every response contains ``request_status``, which the caller fills.
+Every response contains ``request_status``, which the caller fills.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ LOAD: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class TrtisMethod:
-    """A method. ``write`` puts one of ``response_types`` into a response message; its last argument
-    is the id of the server."""
+    """A method. ``write`` takes a response message, a ``response_types`` and the server's id."""
 
     request_class: Any
     response_class: Any

@@ -1,8 +1,4 @@
-"""Pass-through between legacy gRPC clients and servers: messages are forwarded with their tensors
-unchanged.
-
-The rules are those of ``http_pass_through``; only the position of the header differs.
-"""
+"""Pass-through between legacy gRPC clients and servers, by the rules of ``http_pass_through``."""
 
 from __future__ import annotations
 
@@ -65,7 +61,6 @@ class ValidatedRpcRequest(RpcRequest):
     id: int = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what is needed to validate a response (Rule 2), without the cached responses."""
         arguments = (
             self.method,
             self.message,
@@ -85,9 +80,7 @@ def validate(
     limits: Limits,
 ) -> PartialInferRequest[RpcRequest]:
     """Return ``wire``, an inference of ``target``, to be validated with the model's metadata.
-
-    Raises MalformedMessageError, BAD_REQUEST.
-    """
+    Raises MalformedMessageError, BAD_REQUEST."""
     head, raw = grpc_infer.split_request(wire.message, limits)
     header_bytes, number = _split_id(_single_field(head, _REQUEST_HEADER, _MODEL)[0], limits)
     key = None if header_bytes is None else (header_bytes, target.model, target.version)
@@ -136,8 +129,8 @@ def _parse_request(
 
 
 def _split_id(header: memoryview | None, limits: Limits) -> tuple[bytes | None, int]:
-    """Return ``header`` without its id, and the id. The header is None if it is too long to be
-    cached. Raises MalformedMessageError."""
+    """Return ``header`` without its id, and the id; None and 0 if it is too long to be cached.
+    Raises MalformedMessageError."""
     if header is None or len(header) > MAX_KEY_LENGTH:
         return None, 0
     kept: list[memoryview] = []
@@ -153,9 +146,8 @@ def _split_id(header: memoryview | None, limits: Limits) -> tuple[bytes | None, 
 def _single_field(
     head: Buffer, number: int, merged_number: int
 ) -> tuple[memoryview | None, memoryview]:
-    """Return the field ``number`` of ``head``, or None unless it occurs exactly once, and the
-    contents of all fields ``merged_number``, which protobuf merges. Raises
-    MalformedMessageError."""
+    """Return the field ``number`` of ``head``, or None unless it occurs exactly once, and all
+    fields ``merged_number`` joined, as protobuf merges them. Raises MalformedMessageError."""
     view = memoryview(head)
     matches: list[memoryview] = []
     merged: list[memoryview] = []
@@ -201,7 +193,7 @@ def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's, and the status
     limits: Limits,
     make_status: Callable[[], Any],
 ) -> RpcResponse:
-    """Return the backend's response as the response to ``request``, with the gateway's own status.
+    """Return the response to ``request``, with the gateway's own status.
 
     ``model`` and ``version`` replace the backend's where they are not empty. Raises the backend's
     error, or BACKEND_GARBAGE.

@@ -1,10 +1,12 @@
 """Builds requests to HTTP servers and parses their responses.
 
-*Rule 1.* NV-Status decides about success; only for health, the HTTP status does.
-*Rule 2.* NV-InferResponse determines how the body is split. Servers repeat the header after the raw
-data; it is requested in binary, as the real client does. The copy is used for classes that
+*Rule 1.* NV-Status reports success, except for health.
+
+*Rule 2.* NV-InferResponse determines how the body is split. Servers repeat it after the raw data;
+this copy is requested in binary, as by the real client. It is used for classes that
 NV-InferResponse omits (v1.0 to 1.4), and instead of a long NV-InferResponse, because it is parsed
 faster.
+
 *Rule 3.* Servers close the connection without a response on a header over 8190 bytes, so such a
 request is rejected here.
 """
@@ -61,17 +63,15 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 MAX_REQUEST_HEADER: Final = 8190
-"""The longest NV-InferRequest that servers accept, in bytes (8192 is too long)."""
+"""Maximum size of NV-InferRequest that servers accept, in bytes (8192 is too long)."""
 MAX_TEXT: Final = 128 * 1024
-"""The longest header that is parsed as text, in characters. Parsing holds the interpreter for about
-1 ms per KiB."""
+"""Maximum number of characters of a text header, which takes 1 ms per KiB to parse."""
 _BYTE_SIZES: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|batch_byte_size: (\d{1,20}+)')
 BINARY_QUERY: Final = "format=binary"
 _MAX_SHOWN: Final = 200
 _STATUS_KEY: Final = STATUS_HEADER.lower()
 _SUCCESS: Final = re.compile(r'code: SUCCESS(?: server_id: "[^"\\]*+")?+(?: request_id: \d++)?+')
-"""NV-Status as servers print it for success. Its number differs each time, so parsing it would not
-be cached."""
+"""NV-Status for success. Its number always differs, so that parsing it is not cached."""
 _KIND_BY_STATUS: Final = {
     401: Kind.UNAUTHENTICATED,
     403: Kind.FORBIDDEN,
@@ -80,13 +80,11 @@ _KIND_BY_STATUS: Final = {
     503: Kind.NO_BACKEND,
     504: Kind.TIMEOUT,
 }
-"""The error kinds of responses without NV-Status, which come from a proxy, or from a server that
-reached no handler."""
+"""Kinds of responses without NV-Status: a proxy's, or a server's for requests without a handler."""
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequest:
-    """Return the request for ``operation``. Raises UNSUPPORTED for operations that the API lacks,
-    BAD_REQUEST, TOO_LARGE."""
+    """Return the request for ``operation``. Raises UNSUPPORTED, BAD_REQUEST, TOO_LARGE."""
     match operation:
         case InferRequest():
             assert model is not None
@@ -167,8 +165,7 @@ def parse_response(
 
 
 def infer_header_text(wire: HttpResponse) -> str:
-    """Return NV-InferResponse of a successful response. Raises the backend's error, or
-    BACKEND_GARBAGE."""
+    """Return NV-InferResponse. Raises the backend's error, or BACKEND_GARBAGE."""
     headers = {name.lower(): value for name, value in wire.headers.items()}
     if wire.status == 400 and _STATUS_KEY not in headers:
         raise GatewayError(
@@ -185,7 +182,7 @@ def infer_header_text(wire: HttpResponse) -> str:
 
 
 def _parse_health(wire: HttpResponse, headers: dict[str, str]) -> HealthStatus:
-    """Parse a health response: not ready is HTTP 400 with an NV-Status of SUCCESS."""
+    """Parse a health response; "not ready" is HTTP 400 with an NV-Status of SUCCESS."""
     if wire.status != 200:
         check_status(_parse_nv_status(wire, headers), headers)
     return HealthStatus(ok=wire.status == 200)
@@ -246,11 +243,10 @@ def _parse_inference(
 def parse_infer_header(
     header_text: str, body: Sequence[Buffer], body_format: BodyFormat, limits: Limits
 ) -> tuple[Any, int]:
-    """Parse NV-InferResponse. Return the header, which must not be modified, and how many bytes of
-    ``body`` are tensors.
+    """Return the header, which must not be modified, and the size of the tensors in ``body``.
 
-    Classes that NV-InferResponse omits (v1.0 to 1.4) are in the header after the tensors, which is
-    in ``body_format``. Raises BACKEND_GARBAGE, and NeedsOffloadError on the event loop.
+    Classes that NV-InferResponse omits are in its copy, which is in ``body_format``. Raises
+    BACKEND_GARBAGE, and NeedsOffloadError on the event loop.
     """
     if body_format is BodyFormat.BINARY and len(header_text) > text_format.MAX_CACHED:
         parsed = _parse_binary_copy(header_text, memoryview(join_parts(body)), limits)
@@ -267,8 +263,8 @@ def parse_infer_header(
 def _parse_binary_copy(
     header_text: str, body: memoryview, limits: Limits
 ) -> tuple[Any, int] | None:
-    """Parse the binary copy of ``header_text`` after the tensors in ``body``, in a thousandth of
-    the time. Return the same as ``parse_infer_header``; None if there is no such copy."""
+    """Return the result of ``parse_infer_header`` from the binary copy of ``header_text``, in a
+    thousandth of the time; None if there is no such copy."""
     length = sum(int(number) for number in _BYTE_SIZES.findall(header_text) if number)
     try:
         header = _parse(body[length:], limits)
@@ -279,7 +275,7 @@ def _parse_binary_copy(
 
 
 def _parse_trailer(data: memoryview, header: Any, body_format: BodyFormat, limits: Limits) -> Any:
-    """Return the header that follows the tensors, or ``header`` if there is none."""
+    """Return the header after the tensors, or ``header`` if there is none."""
     if not len(data):
         return header
     try:
@@ -298,8 +294,7 @@ def _parse(data: memoryview, limits: Limits) -> Any:
 
 
 def output_splitter(body: memoryview) -> OutputSplitter:
-    """Return a splitter that takes the data of the outputs one after another from ``body``, without
-    copying."""
+    """Return a splitter that returns consecutive slices of ``body``."""
 
     def slices(sizes: Sequence[int | None]) -> Sequence[Buffer]:
         outputs: list[Buffer] = []

@@ -1,9 +1,5 @@
 """The legacy HTTP codec: HttpRequest and HttpResponse ⇄ canonical operations and responses.
 
-The path determines the operation (``http_paths``), NV-InferRequest the names and shapes of the
-tensors, and the model's metadata their datatypes. ``http_frontend`` covers the client side,
-``http_backend`` the backend side; the rest is shared with gRPC.
-
 Sources: seed specification 004, and messages captured from servers and clients of the API
 (docs/fidelity-trtis.md).
 """
@@ -70,8 +66,7 @@ class TrtisHttpCodec(TrtisCodec):
     def parse_request(
         self, wire: HttpRequest, limits: Limits
     ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
-        """Parse a request. Raises NOT_FOUND for an unknown path, METHOD_NOT_ALLOWED, and errors of
-        the inference."""
+        """Parse a request. Raises NOT_FOUND for an unknown path, and the client's errors."""
         operation = _operation_of(wire)
         match operation:
             case InferRequest():
@@ -93,7 +88,7 @@ class TrtisHttpCodec(TrtisCodec):
         return ParsedRequest(operation, http_frontend.body_format_of(wire))
 
     def build_response(self, response: Response, parsed: ParsedRequest) -> HttpResponse:
-        """Build a response in the format that the request asked for."""
+        """Build a response in the requested format."""
         status = self._status_factory.success
         match response:
             case InferResponse():
@@ -125,8 +120,8 @@ class TrtisHttpCodec(TrtisCodec):
         return http_frontend.message_response(message, parsed.response_options, status())
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
-        """Build the response for ``error``: a bare 400 or 405 if a server would have reached no
-        handler, else one with NV-Status."""
+        """Build the response for ``error``: with NV-Status, or a bare 400 or 405 if a server would
+        not have called a handler."""
         error_response = self._error_response(error, wire)
         return replace(error_response, headers={**error_response.headers, **error_headers(error)})
 
@@ -159,8 +154,7 @@ class TrtisHttpCodec(TrtisCodec):
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> HttpRequest:
-        """Build the request to a backend. Raises UNSUPPORTED for operations that the API lacks and
-        names that do not fit in a path, TOO_LARGE."""
+        """Build the request to a backend. Raises UNSUPPORTED, TOO_LARGE."""
         del profile
         return http_backend.build_request(operation, model)
 
@@ -197,8 +191,7 @@ class TrtisHttpCodec(TrtisCodec):
     def rewrite_request(
         self, wire: HttpRequest, model: str, version: str, profile: Profile
     ) -> HttpRequest | None:
-        """Return the request for the backend; None if server releases interpret the message
-        differently."""
+        """Return the request for the backend; None if releases interpret it differently."""
         del profile
         return http_pass_through.rewrite_request(wire, model, version)
 
@@ -212,7 +205,7 @@ class TrtisHttpCodec(TrtisCodec):
 
 @record
 class _HttpResponseOptions:
-    """The response options of an inference, and the format of the header after its data."""
+    """The response options of an inference, and the format of its trailing header."""
 
     infer_options: Any
     body_format: BodyFormat
@@ -237,12 +230,11 @@ def _complete(
 
 
 def _operation_of(wire: HttpRequest) -> Operation:
-    """Return the operation of the path: that of ``summarize``, if it was called."""
+    """Return the operation of ``summarize``, if it was called, else parse the path."""
     operation: Operation | None = wire.codec_state
     return parse_path(wire.method, wire.path) if operation is None else operation
 
 
 def create(options: Mapping[str, Any]) -> TrtisHttpCodec:
-    """Return the codec for the options ``level``, ``server_id`` and ``data_type``. Raises
-    ValueError."""
+    """Return the codec for ``level``, ``server_id`` and ``data_type``. Raises ValueError."""
     return TrtisHttpCodec(read_options(options))

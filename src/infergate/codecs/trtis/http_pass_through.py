@@ -1,11 +1,11 @@
-"""Pass-through between legacy HTTP clients and servers: messages are forwarded with their tensors
-unchanged.
+"""Pass-through between legacy HTTP clients and servers, with the tensors unchanged.
 
 *Rule 1.* A request is validated by the function that parses it, or found in the cache
-(``validated_headers``). Validation needs the model's metadata, so the result is a
-``PartialInferRequest``, as of a parse.
-*Rule 2.* The client's response is the same as if the message had been translated: the outputs in
-the requested order, the client's id, and the gateway's NV-Status.
+(``validated_headers``). Validation needs the model's metadata.
+
+*Rule 2.* The client's response is the same as a translated one: the outputs in the requested order,
+the client's id, and the gateway's NV-Status.
+
 *Rule 3.* The response to a request that was not validated is relayed as the server wrote it.
 """
 
@@ -39,7 +39,7 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts, total_size
 
 _NEEDS_TRANSLATION: Final = re.compile(r"shared_memory|priority|timeout_microseconds")
-"""Found in a header that was not parsed, these fields forbid forwarding it unchanged."""
+"""Fields that forbid forwarding a header that was not parsed."""
 _RESPONSE_START: Final = re.compile(
     r'model_name: "(?:[^"\\]|\\.)++" (?:model_version: \d++ )?+batch_size: \d'
 )
@@ -58,11 +58,8 @@ class ValidatedHttpRequest(HttpRequest):
 
 
 def split_id(header_text: str) -> tuple[str, int]:
-    """Return ``header_text`` without the id at its end, where C++ prints it, and the id.
-
-    Return the text unchanged and 0 if there is no id, or if the apparent id might be something
-    else.
-    """
+    """Return ``header_text`` without the id at its end, where C++ prints it, and the id; the text
+    unchanged and 0 if there is no id or if it is ambiguous."""
     head, separator, digits = header_text.rpartition(" id: ")
     if (
         separator
@@ -137,8 +134,8 @@ def sequence_of(wire: HttpRequest, limits: Limits) -> SequenceId | None:
 
 
 def rewrite_request(wire: HttpRequest, model: str, version: str) -> HttpRequest | None:
-    """Return ``wire`` for another model; None if it must be translated, which may shorten its
-    header. Raises UNSUPPORTED for a name that does not fit in a path."""
+    """Return ``wire`` for another model; None if it must be translated. Raises UNSUPPORTED for a
+    name that does not fit in a path."""
     header_text = wire.headers.get(REQUEST_HEADER)
     if header_text is None:
         raise bad_request(http_frontend.MISSING_HEADER)
@@ -151,7 +148,7 @@ def rewrite_request(wire: HttpRequest, model: str, version: str) -> HttpRequest 
         query = http_backend.BINARY_QUERY
     elif _NEEDS_TRANSLATION.search(header_text) is not None:
         return None
-    else:  # a relayed response has the format that the client asked for
+    else:  # a relayed response has the format that the client requested
         query = (
             http_backend.BINARY_QUERY
             if http_frontend.body_format_of(wire) is BodyFormat.BINARY
@@ -170,7 +167,7 @@ def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's, and the status
     make_status: Callable[[], Any],
     limits: Limits,
 ) -> HttpResponse:
-    """Return the backend's response as the response to ``request``, with the gateway's own status.
+    """Return the response to ``request``, with the gateway's own status.
 
     ``model`` and ``version`` replace the backend's where they are not empty. Raises the backend's
     error, or BACKEND_GARBAGE.

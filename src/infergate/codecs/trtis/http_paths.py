@@ -1,8 +1,6 @@
 """HTTP paths ⇄ operations.
 
-*Rule 1.* Paths are matched without decoding, as by the servers: ``sim%70le`` is not ``simple``.
-*Rule 2.* An unknown path, or a wrong method, is answered by an empty 400 or 405; it reaches no
-handler.
+Paths are matched without decoding, as by the servers: ``sim%70le`` is not ``simple``.
 """
 
 from __future__ import annotations
@@ -37,8 +35,7 @@ _MEMORY_PATH: Final = "/api/sharedmemorycontrol"
 
 @record
 class TrtisPathMatch:
-    """The match of a path: the ``method`` that it requires, and the ``operation`` with the values
-    from the path."""
+    """The method that a path requires, and the operation with the values from the path."""
 
     method: str
     operation: Operation
@@ -81,8 +78,7 @@ _MAX_SHOWN: Final = 200
 _SEGMENT: Final = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+")
 """The characters of a path segment (RFC 3986)."""
 _MAX_SEGMENT: Final = 4000
-"""Bytes. A path may contain two names, and servers close the connection without a response if the
-request target is over 8190 bytes."""
+"""Bytes. Servers close the connection on a request target over 8190 bytes."""
 
 
 def match_path(path: str) -> TrtisPathMatch:
@@ -100,12 +96,10 @@ def _match_path(path: str) -> TrtisPathMatch:
 
 
 _cached_match: Final = functools.lru_cache(maxsize=1024)(_match_path)
-"""A cache, because clients use few different paths."""
 
 
 def parse_path(method: str, path: str) -> Operation:
-    """Return the operation. Raises NOT_FOUND, and METHOD_NOT_ALLOWED if the path requires another
-    method."""
+    """Return the operation. Raises NOT_FOUND, METHOD_NOT_ALLOWED."""
     match = match_path(path)
     if method != match.method:
         raise GatewayError(
@@ -125,8 +119,7 @@ def query_value(query: str, name: str) -> str:
 
 
 def model_path(prefix: str, model: str, version: int = -1) -> str:
-    """Return the path ``prefix`` with ``model`` and ``version`` appended. Servers do not decode
-    paths, so some names cannot be sent.
+    """Return the path ``prefix`` with ``model`` and ``version``. Servers do not decode paths.
 
     Raises NOT_FOUND for a name that no model can have (model names are names of directories),
     UNSUPPORTED for one that does not fit in a path.
@@ -138,8 +131,7 @@ def model_path(prefix: str, model: str, version: int = -1) -> str:
 
 
 def memory_path(operation: SharedMemoryRegisterRequest | SharedMemoryUnregisterRequest) -> str:
-    """Return the path of ``operation``. Raises UNSUPPORTED for a name or key that does not fit in a
-    path."""
+    """Return the path of ``operation``. Raises UNSUPPORTED if a name or key does not fit."""
     match operation:
         case SharedMemoryUnregisterRequest(""):
             return f"{_MEMORY_PATH}/unregisterall"

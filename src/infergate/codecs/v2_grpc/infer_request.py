@@ -1,9 +1,8 @@
 """ModelInferRequest ⇄ InferRequest, and the same checks for a request that passes through.
 
-- Contents are raw or typed, never both. An empty `contents` message beside raw contents, which
-  MLServer's converter emits and Triton refuses, is dropped.
-- Every input has data that fits its shape: a short or overlong tensor never reaches a server (old
-  versions of Triton crash on it).
+Contents are raw or typed, never both. An empty `contents` message beside raw contents, which
+MLServer's converter writes and Triton refuses, is dropped. A tensor that does not fit its shape
+never reaches a server: old versions of Triton crash on it.
 """
 
 from __future__ import annotations
@@ -70,13 +69,12 @@ _KEY: Final = 1
 _CLASSIFICATION: Final = CLASSIFICATION.encode()
 _SEQUENCE: Final = SEQUENCE.encode()
 _MAX_SEARCHED: Final = 16 * KIB
-"""Messages up to this size are searched faster than their fields are found."""
+"""Messages up to this size are searched faster than they are scanned."""
 
 
 @record
 class ValidatedRequest:
-    """A validated request and its parts: the protobuf `head`, the `raw` entries, and the typed
-    contents, if any."""
+    """A validated request: the protobuf `head`, the `raw` entries, and any typed contents."""
 
     request: InferRequest
     head: Any
@@ -198,8 +196,8 @@ def _check_raw(
 def pass_through_parts(
     message: Sequence[Buffer], validated: ValidatedRequest
 ) -> tuple[Sequence[Buffer], bool]:
-    """Return the validated `message`, and whether a tensor is in shared memory. The message is the
-    same object unless empty typed contents had to be dropped."""
+    """Return the validated `message`, without empty typed contents, and whether a tensor is in
+    shared memory."""
     request = validated.request
     uses_shared_memory = any(tensor.shared_memory for tensor in request.inputs) or any(
         tensor.shared_memory for tensor in request.outputs
@@ -213,8 +211,7 @@ def pass_through_parts(
 
 
 def read_sequence(message: Buffer, limits: Limits) -> SequenceId | None:
-    """Return the sequence id of `message`, read from its parameters alone. Raises
-    MalformedMessageError."""
+    """Return the sequence id in the parameters of `message`. Raises MalformedMessageError."""
     if len(message) <= _MAX_SEARCHED and _SEQUENCE not in bytes(message):
         return None
     view = memoryview(message)
@@ -230,8 +227,7 @@ def read_sequence(message: Buffer, limits: Limits) -> SequenceId | None:
 
 
 def requests_classes(message: Buffer) -> bool:
-    """Return whether classes are requested for an output, read from the requested outputs alone.
-    Raises MalformedMessageError."""
+    """Return whether classes are requested for an output. Raises MalformedMessageError."""
     if len(message) <= _MAX_SEARCHED and _CLASSIFICATION not in bytes(message):
         return False
     view = memoryview(message)
@@ -244,8 +240,7 @@ def requests_classes(message: Buffer) -> bool:
 
 
 def _is_classified(output: memoryview, allowance: FieldBudget) -> bool:
-    """Return whether an InferRequestedOutputTensor has the classification parameter. A map entry's
-    key is the last key field in it."""
+    """Return whether an InferRequestedOutputTensor has the classification parameter."""
     if _CLASSIFICATION not in bytes(output):
         return False
     for field in budgeted_fields(output, allowance):
@@ -261,8 +256,7 @@ def _is_classified(output: memoryview, allowance: FieldBudget) -> bool:
 
 
 def write_request(request: InferRequest) -> Sequence[Buffer]:
-    """Build the message parts of `request` with raw contents. Raises ValueError for values that
-    protobuf cannot hold."""
+    """Build `request` with raw contents. Raises ValueError for values that protobuf cannot hold."""
     head = build_head(request, request.inputs, request.outputs)
     if head is not None:
         return raw_parts(head, RAW_FIELD, request.inputs)

@@ -81,9 +81,8 @@ def read_model_config(message: Any) -> ModelConfig:
 
 
 def write_model_config(answer: ModelConfig) -> Any:
-    """Build a ModelConfigResponse: the message sent by a server, if there is one, with the current
-    names; otherwise from the settings. Raises ValueError for settings that do not fit the
-    message."""
+    """Build a ModelConfigResponse from the server's own message, if any, with the current names,
+    otherwise from the settings. Raises ValueError for settings that do not fit the message."""
     config = from_plain(ModelConfigMessage, answer.settings)
     if answer.message:
         names = [[tensor.name for tensor in tensors] for tensors in (config.input, config.output)]

@@ -1,8 +1,4 @@
-"""The methods of the service: the operation of each, and its messages in both directions.
-
-There is one row per method. Inference has no row, because its messages are split by the scanner;
-all others are parsed whole by the protobuf runtime.
-"""
+"""The methods of the service other than inferences, one row for each."""
 
 from __future__ import annotations
 
@@ -57,7 +53,7 @@ from infergate.core.messages import (
 
 SERVICE: Final = "inference.GRPCInferenceService"
 HEALTH: Final = "/grpc.health.v1.Health/Check"
-"""The health check of servers without ServerReady; an empty message asks about the whole server."""
+"""The health check of servers without ServerReady; an empty message means the whole server."""
 _SERVING: Final = 1
 
 
@@ -77,14 +73,13 @@ class Method:
     needs_profile: bool = False
     """Whether `write_request` also takes the server's profile."""
     reply: Callable[[Any], Any] = lambda _: None
-    """Returns the response message that a request's form calls for, or None for that of
-    `write_response`."""
+    """Returns the response that the form of a request requires, or None for `write_response`."""
     holds_files: bool = False
     """Whether a request may be as large as an inference."""
 
 
 def _read_index_request(message: Any) -> ModelIndexRequest:
-    if message.repository_name:  # Triton answers so for an unknown repository
+    if message.repository_name:  # like Triton for an unknown repository
         raise GatewayError(Kind.UNSUPPORTED, "repository_name is not supported")
     return ModelIndexRequest(ready_only=message.ready)
 
@@ -310,7 +305,6 @@ _CUDA_METHODS: Final = (
         write_response=lambda _: pb.CudaSharedMemoryUnregisterResponse(),
     ),
 )
-"""The shared memory operations of METHODS for memory on GPUs."""
 BY_PATH: Final = {method.path: method for method in (*METHODS, *_CUDA_METHODS)}
 _BY_OPERATION: Final = {method.operation: method for method in METHODS}
 _CUDA_BY_OPERATION: Final = {method.operation: method for method in _CUDA_METHODS}

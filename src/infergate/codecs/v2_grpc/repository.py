@@ -29,7 +29,7 @@ _INT64: Final = range(-(2**63), 2**63)
 
 def read_name(message: Buffer, max_fields: int) -> str:
     """Return the model's name from a message that may hold files, without parsing these. Raises
-    MalformedMessageError if the bytes are not a message, or have more than `max_fields` fields."""
+    MalformedMessageError, also for more than `max_fields` fields."""
     names = read_strings(message, frozenset({_FIRST, _SECOND}), max_fields, MAX_NAME_BYTES)
     return names.get(_SECOND) or names.get(_FIRST, "")
 
@@ -62,15 +62,15 @@ def _is_kserve_request(message: Any) -> bool:
 
 
 def kserve_reply(message: Any) -> Any:
-    """Return the response to one of KServe's requests, or None for other requests."""
+    """Return the response to one of KServe's requests, None for other requests."""
     if not _is_kserve_request(message):
         return None
     return pb.KServeModelResponse(model_name=message.repository_name, is_done=True)
 
 
 def write_request(operation: ModelLoadRequest | ModelUnloadRequest, profile: Profile) -> Any:
-    """Build a request for a server of `profile`. Raises BAD_REQUEST for a parameter of a type that
-    the message cannot hold, UNSUPPORTED for values that the server does not accept."""
+    """Build a request for a server of `profile`. Raises BAD_REQUEST for a parameter of an
+    unsupported type, UNSUPPORTED for values that the server does not accept."""
     if profile.loads_by_name:
         operation = require_name_only(operation)
     if profile.loads_by_field_1:

@@ -51,8 +51,7 @@ def read_log_request(message: Any) -> LogSettingsRequest:
 
 
 def write_log_request(operation: LogSettingsRequest) -> Any:
-    """Build a LogSettingsRequest. Raises BAD_REQUEST for a value that is not a boolean, integer or
-    string."""
+    """Build a LogSettingsRequest. Raises BAD_REQUEST for values of other types."""
     message = pb.LogSettingsRequest()
     _write_values(message.settings, operation.settings)
     return message

@@ -1,14 +1,9 @@
 """Typed tensor contents ⇄ the canonical layout.
 
-On the wire, a packed repeated float or double field holds exactly the canonical bytes, so these are
-used in place. Integers and bools are varints and are converted with numpy; BYTES elements get their
-length prefixes. The protobuf runtime does not parse typed contents: its lists take fifteen times
-the size on the wire, before anything could be compared with the shape.
-
-- Of the eight fields, only the one that fits the datatype may be set.
-- Values out of the datatype's range are refused. Triton wraps them: 300 as INT8 becomes 44.
-- Elements are counted before they are converted; BYTES elements are read only as far as the shape
-  goes.
+A packed float or double field holds exactly the canonical bytes and is used in place. Integers and
+bools are varints, which numpy converts. The protobuf runtime does not parse typed contents: its
+lists take fifteen times the size on the wire, before the shape could be checked. Values out of the
+datatype's range are rejected; Triton wraps them (300 as INT8 becomes 44).
 """
 
 from __future__ import annotations
@@ -43,8 +38,8 @@ from infergate.core.wire import join_parts
 
 
 class _ContentsField(NamedTuple):
-    """The field that holds a datatype's elements, the wire type of an element, and the dtype of the
-    field's own range."""
+    """The field of a datatype's elements, an element's wire type, and the dtype of the field's
+    range."""
 
     field: str
     number: int
@@ -72,17 +67,17 @@ _BYTES_TAG: Final = TYPED_FIELDS[Datatype.BYTES].number << 3 | DELIMITED
 _pack: Final = struct.Struct("<I").pack
 _MAX_PARTS: Final = 4096
 _SHORT_LENGTH: Final = 0x80
-"""Smaller lengths take one byte."""
+"""Lengths below this take one byte."""
 
 
 @record
 class TypedContents:
-    """The typed contents of one tensor: the `pieces` of an InferTensorContents, because protobuf
-    merges a message that occurs twice. No pieces: the tensor has no typed contents."""
+    """The typed contents of one tensor: the `pieces` of an InferTensorContents, several if the
+    message occurs repeatedly, none if the tensor has no typed contents."""
 
     pieces: Sequence[memoryview]
     allowance: FieldBudget
-    """The field allowance of the message that contains them."""
+    """The field budget of the message that contains them."""
 
     def has_elements(self) -> bool:
         """Return whether there are any elements. Raises MalformedMessageError."""
@@ -96,8 +91,8 @@ class TypedContents:
 
 
 def _is_set(field: WireField) -> bool:
-    """Return whether `field` is one of the eight and not an empty list. A field of another wire
-    type is unknown to protobuf too, and ignored."""
+    """Return whether `field` is one of the eight and not an empty list. A field with another wire
+    type is unknown, as for protobuf."""
     form = _BY_NUMBER.get(field.number)
     if form is None or field.wire_type not in (DELIMITED, form.element):
         return False
@@ -105,10 +100,11 @@ def _is_set(field: WireField) -> bool:
 
 
 def read_contents(name: str, datatype: Datatype, expected: int, typed: TypedContents) -> Buffer:
-    """Return the elements of `typed` in the canonical layout.
+    """Return the elements of `typed` in the canonical layout. Raises MalformedMessageError,
+    BAD_REQUEST.
 
-    Of BYTES at most one element more than `expected` is read, so that the caller detects the
-    excess. Raises MalformedMessageError, and BAD_REQUEST with tensor and field.
+    Of BYTES, at most one element more than `expected` is read, so that the caller detects the
+    excess.
     """
     form = TYPED_FIELDS.get(datatype)
     if form is None:
@@ -161,8 +157,8 @@ def _read_integers(
 
 
 def _read_bytes(name: str, form: _ContentsField, expected: int, typed: TypedContents) -> bytearray:
-    """Read BYTES elements. There may be a million of them: each becomes one part, at most
-    `_MAX_PARTS` parts are kept at a time, and they are not charged to the allowance."""
+    """Read BYTES elements. There may be a million, so at most `_MAX_PARTS` parts are kept at a
+    time, and elements are not counted against the budget."""
     elements = bytearray()
     parts: list[bytes] = []
     remaining = expected + 1
@@ -196,7 +192,7 @@ def _read_bytes(name: str, form: _ContentsField, expected: int, typed: TypedCont
 
 
 def write_contents(datatype: Datatype, data: Buffer) -> Any:
-    """Return validated canonical `data` as an InferTensorContents. `datatype` must be in FORMS."""
+    """Return canonical `data` as an InferTensorContents; `datatype` must be in TYPED_FIELDS."""
     form = TYPED_FIELDS[datatype]
     if datatype is Datatype.BYTES:
         return InferTensorContents(bytes_contents=unpack_bytes(data))

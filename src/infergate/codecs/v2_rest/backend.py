@@ -1,5 +1,4 @@
-"""Requests to servers, and the responses to everything except inferences, as tables by
-operation."""
+"""Requests to servers, and the responses to everything except inferences."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ from infergate.core.wire import HttpRequest, HttpResponse
 
 
 def build_request(operation: Operation, profile: Profile) -> HttpRequest:
-    """Raises UNSUPPORTED for an operation that V2 REST or the server does not have."""
+    """Build a request. Raises UNSUPPORTED if V2 REST or the server does not have the operation."""
     build = _BUILDERS.get(type(operation))
     if build is None:
         raise GatewayError(
@@ -66,8 +65,7 @@ def _model_get(suffix: str) -> Callable[[ModelOperation, Profile], HttpRequest]:
 
 
 def _index_request(operation: ModelIndexRequest, profile: Profile) -> HttpRequest:
-    """Request the repository extension's index (Triton, MLServer, infergate), or KServe's model
-    list."""
+    """Request the repository extension's index, or KServe's model list."""
     if profile.has_model_list:
         return HttpRequest("GET", MODEL_LIST_PATH)
     body = b'{"ready":true}' if operation.ready_only else b"{}"  # MLServer: 422 without a body
@@ -99,8 +97,7 @@ _BUILDERS: Final[Mapping[type[Operation], Callable[[Any, Profile], HttpRequest]]
 }
 
 MAX_BYTES: Final = 8 * MIB
-"""Maximum size of a response other than to an inference. The description of a model takes 1 to 4
-KiB."""
+"""Maximum size of a response other than to an inference. A model takes 1 to 4 KiB."""
 MAX_VALUES: Final = 1 << 19
 """Maximum number of values in such a response."""
 
@@ -108,8 +105,7 @@ MAX_VALUES: Final = 1 << 19
 
 
 def parse_response(wire: HttpResponse, operation: Operation, limits: Limits) -> Response:
-    """Parse the response to any operation except an inference. Raises the backend's error, or
-    BACKEND_GARBAGE."""
+    """Parse any response except to an inference. Raises the backend's error, or BACKEND_GARBAGE."""
     if _is_negative(wire.status, operation):
         return HealthStatus(ok=False)
     body = bytes(read_response_body(wire, limits))
@@ -125,8 +121,7 @@ def parse_response(wire: HttpResponse, operation: Operation, limits: Limits) -> 
 
 
 def _check_size(body: bytes, limits: Limits) -> None:
-    """Raises TOO_LARGE, and NeedsOffloadError on the event loop, because each value becomes a
-    Python object."""
+    """Raise TOO_LARGE, and NeedsOffloadError on the event loop: each value becomes an object."""
     check_json_size(len(body), limits)
     if len(body) > MAX_BYTES or body.count(b",") > MAX_VALUES:
         raise GatewayError(
@@ -136,9 +131,8 @@ def _check_size(body: bytes, limits: Limits) -> None:
 
 
 def _is_negative(status: int, operation: Operation) -> bool:
-    """Whether ``status`` is the negative answer to a health request. For a model that does not
-    exist, MLServer and KServe return an error (404); Triton reports only that it is not ready
-    (400)."""
+    """Whether ``status`` means "not live" or "not ready". For a model that does not exist, MLServer
+    and KServe return an error (404), Triton reports that it is not ready (400)."""
     match operation:
         case ServerLiveRequest() | ServerReadyRequest():
             return 400 <= status < 500 or status == 503

@@ -57,8 +57,7 @@ ID: Final = "id"
 
 
 class GenerateFormat:
-    """Marks a request (in ``ParsedRequest.response_options``) whose response is written by Rule
-    3."""
+    """The ``ParsedRequest.response_options`` of requests whose response is written by Rule 3."""
 
 
 def read_generate_request(
@@ -165,8 +164,7 @@ def known_datatype(tensor: TensorMetadata) -> Datatype:
 
 
 def resolve_shape(name: str, count: int, dimensions: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape of ``count`` elements (Rule 2). Raises BAD_REQUEST if they do not fit
-    ``dimensions``."""
+    """Return the shape of ``count`` elements (Rule 2). Raises BAD_REQUEST."""
     remaining = count
     for dimension in dimensions:
         if dimension >= 0:

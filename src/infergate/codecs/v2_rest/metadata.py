@@ -1,9 +1,8 @@
 """Health, server metadata, model metadata, configuration, statistics and the model index.
 
-*Rule.* Messages are written as the specification defines and read as servers write them: null or
-absent for optional members (KServe), dimensions as strings (rest-proxy), datatypes in lower case
-(MLServer models), an index as a list of objects (Triton, MLServer) or as ``{"models": [names]}``
-(KServe).
+Messages are written as the specification defines and read as servers write them: null or absent for
+optional members (KServe), dimensions as strings (rest-proxy), datatypes in lower case (MLServer
+models), an index as a list of objects (Triton, MLServer) or as ``{"models": [names]}`` (KServe).
 """
 
 from __future__ import annotations
@@ -47,12 +46,11 @@ from infergate.core.messages import (
 from infergate.core.wire import HttpResponse
 
 _MAX_ENTRIES: Final = 32_768
-"""Maximum number of entries of a list in a server's response, far more models than a server
-holds."""
+"""Maximum number of entries of a list in a server's response, far more than it has models."""
 MAX_HEALTH_BYTES: Final = 16 * KIB
-"""Maximum size in bytes of a health response, which usually has 15."""
+"""Maximum size of a health response, which usually has 15 bytes."""
 _STATE_PREFIX: Final = "State."
-"""The name of MLServer 1.7's enumeration, with which it begins a state."""
+"""The prefix of a state in MLServer 1.7."""
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 
 
@@ -60,7 +58,7 @@ _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 
 
 def write_health(response: HealthStatus, operation: Operation) -> HttpResponse:
-    """Write status 200, or 400: "a 4xx status code indicates false".
+    """Write status 200, or 400 ("a 4xx status code indicates false").
 
     The body repeats the result, as the Open Inference Protocol defines and KServe's clients read
     it. For a model that is not ready it also has an ``error``, which clients display.
@@ -89,8 +87,7 @@ def write_server(response: ServerMetadata) -> HttpResponse:
 
 
 def write_model(response: ModelMetadata) -> HttpResponse:
-    """Write the metadata_model_response object, with ``parameters`` and ``properties`` if there are
-    any."""
+    """Write the metadata_model_response object."""
     members: dict[str, Any] = {"name": response.name}
     if response.versions:
         members["versions"] = response.versions
@@ -164,8 +161,8 @@ def read_index_request(body: bytes, limits: Limits) -> ModelIndexRequest:
 
 
 def read_health(body: bytes) -> HealthStatus:
-    """Read the body of a 200 to a health request: positive unless the body is negative (Open
-    Inference Protocol: ``{"live": …}``, ``{"ready": …}``)."""
+    """Read the body of a 200: positive unless the body is negative (Open Inference Protocol:
+    ``{"live": …}``, ``{"ready": …}``)."""
     if len(body) > MAX_HEALTH_BYTES:
         raise bad_request(f"it has {len(body)} bytes, the limit is {MAX_HEALTH_BYTES}")
     if body.lstrip()[:1] != b"{":

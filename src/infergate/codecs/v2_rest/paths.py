@@ -39,11 +39,10 @@ TRACE_PATH: Final = "/v2/trace/setting"
 
 @record
 class V2PathMatch:
-    """The operation and the names in a path.
+    """The operation and the names in a path; absent names are empty.
 
-    ``method`` is the method of the path; ``allows_get`` adds GET. ``action`` distinguishes the
-    kinds of inference requests. ``repository`` is a model repository; ``region`` is a shared memory
-    region, on a GPU if ``cuda``. Names that the path does not have are empty.
+    ``method`` is the method of the path; ``allows_get`` adds GET. ``action`` distinguishes
+    inference requests. ``region`` is a shared memory region, on a GPU if ``cuda``.
     """
 
     method: str
@@ -58,7 +57,7 @@ class V2PathMatch:
 
     @property
     def allowed_methods(self) -> str:
-        """The allowed methods, as the value of an Allow header."""
+        """The value of an Allow header."""
         return f"GET, {self.method}" if self.allows_get else self.method
 
 
@@ -145,13 +144,11 @@ def _match_path(path: str) -> V2PathMatch:
 
 
 _cached_match: Final = lru_cache(maxsize=1024)(_match_path)
-"""A cache, because clients use few paths. Its entries take under 1 MB, whatever paths clients
-request."""
+"""Clients use few paths. The entries take under 1 MB, whatever paths clients request."""
 
 
 def match_request(method: str, path: str) -> V2PathMatch:
-    """Match ``path`` like :func:`match_path`. Raises METHOD_NOT_ALLOWED if the path does not allow
-    ``method``."""
+    """Match ``path`` like :func:`match_path`. Raises METHOD_NOT_ALLOWED."""
     match = _cached_match(path) if len(path) <= _MAX_SHOWN_CHARACTERS else _match_path(path)
     if method != match.method and not (match.allows_get and method == "GET"):
         raise GatewayError(
@@ -162,8 +159,7 @@ def match_request(method: str, path: str) -> V2PathMatch:
 
 
 def model_path(model: str, version: str, suffix: str) -> str:
-    """Return the path of a model with a suffix ("", "/ready", "/infer", …). Raises BAD_REQUEST for
-    an empty name."""
+    """Return the path of a model with a suffix ("", "/infer", …). Raises BAD_REQUEST."""
     if not model:
         raise bad_request("the model name is empty")
     path = f"/v2/models/{_quote_segment(model)}"
@@ -173,7 +169,7 @@ def model_path(model: str, version: str, suffix: str) -> str:
 
 
 def repository_path(repository: str, model: str, action: str) -> str:
-    """Return the path of an action ("load", "unload"). Raises BAD_REQUEST for an empty name."""
+    """Return the path of an action ("load", "unload"). Raises BAD_REQUEST."""
     if not model:
         raise bad_request("the model name is empty")
     repository_segment = f"/{_quote_segment(repository)}" if repository else ""
@@ -181,8 +177,7 @@ def repository_path(repository: str, model: str, action: str) -> str:
 
 
 def memory_path(region: str, action: str, *, cuda: bool) -> str:
-    """Return the path of an action ("status", "register", "unregister") on a region, or on all
-    regions if the name is empty."""
+    """Return the path of "status", "register" or "unregister" of a region, or of all regions."""
     path = "/v2/cudasharedmemory" if cuda else "/v2/systemsharedmemory"
     if region:
         path += f"/region/{_quote_segment(region)}"
