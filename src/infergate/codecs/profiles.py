@@ -33,9 +33,9 @@ INFERGATE: Final = Profile("infergate", supports_binary=True, supports_classific
 MLSERVER: Final = Profile(
     "mlserver", loads_by_name=True, has_infer_stream=True, supports_content_type=True
 )
-# KServe accepts the binary extension although its metadata does not list it. It answers any version
-# in a REST path with 501, and has its own list of models. Its load and unload messages hold only a
-# name, as field 1 (kserve/protocol/grpc/grpc_predict_v2_pb2.py of 0.21).
+# KServe accepts the binary extension without listing it in its metadata, rejects any version in a
+# REST path with 501, and has a different model list. Its load and unload messages hold only a name,
+# as field 1 (kserve/protocol/grpc/grpc_predict_v2_pb2.py of 0.21).
 KSERVE: Final = Profile(
     "kserve",
     supports_binary=True,

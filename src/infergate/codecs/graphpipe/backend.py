@@ -17,20 +17,10 @@ from infergate.codecs.graphpipe.flatbuffer_reader import FlatbufferMessage
 from infergate.codecs.graphpipe.infer_request import write_request
 from infergate.codecs.graphpipe.infer_response import read_response
 from infergate.codecs.graphpipe.schema import MetadataRequest, Req, Request
+from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind, Origin, backend_garbage
 from infergate.core.limits import Limits, check_loop_cost
-from infergate.core.messages import (
-    HealthStatus,
-    InferRequest,
-    ModelMetadata,
-    ModelMetadataRequest,
-    ModelReadyRequest,
-    Operation,
-    Response,
-    ServerLiveRequest,
-    ServerMetadataRequest,
-    ServerReadyRequest,
-)
+from infergate.core.messages import InferRequest, ModelMetadata, Operation, Response
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 _JSON: Final = "application/json"
@@ -62,11 +52,11 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequ
             assert model is not None
             return HttpRequest("POST", "", body=write_request(operation, model))
         case (
-            ServerLiveRequest()
-            | ServerReadyRequest()
-            | ServerMetadataRequest()
-            | ModelReadyRequest()
-            | ModelMetadataRequest()
+            messages.ServerLiveRequest()
+            | messages.ServerReadyRequest()
+            | messages.ServerMetadataRequest()
+            | messages.ModelReadyRequest()
+            | messages.ModelMetadataRequest()
         ):
             return HttpRequest("POST", "", body=[METADATA_REQUEST])
     raise GatewayError(Kind.UNSUPPORTED, f"GraphPipe has no request for {type(operation).__name__}")
@@ -81,10 +71,13 @@ def parse_response(
     wire: HttpResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
 ) -> Response:
     """Parse a response. Raises the backend's error, or BACKEND_GARBAGE."""
-    if isinstance(operation, ServerLiveRequest | ServerReadyRequest | ModelReadyRequest):
+    if isinstance(
+        operation,
+        messages.ServerLiveRequest | messages.ServerReadyRequest | messages.ModelReadyRequest,
+    ):
         if wire.status in _REFUSAL_STATUSES:
             raise _backend_error(wire)
-        return HealthStatus(ok=wire.status < 500 or wire.status == _GET_NOT_IMPLEMENTED)
+        return messages.HealthStatus(ok=wire.status < 500 or wire.status == _GET_NOT_IMPLEMENTED)
     if wire.status != 200:
         raise _backend_error(wire)
     try:
@@ -114,12 +107,12 @@ def _read(
         )
     if _is_json(wire):
         document = metadata.read_json(bytes(body), limits)
-        if isinstance(operation, ModelMetadataRequest):
+        if isinstance(operation, messages.ModelMetadataRequest):
             return metadata.metadata_from_json(document, operation.model, limits)
         return metadata.server_from_json(document)
     check_loop_cost(limits, len(body), metadata.MAX_BYTES_ON_LOOP)
     table = FlatbufferMessage(body).root("MetadataResponse")
-    if isinstance(operation, ModelMetadataRequest):
+    if isinstance(operation, messages.ModelMetadataRequest):
         return metadata.read_metadata(table, operation.model, limits)
     return metadata.read_server(table)
 

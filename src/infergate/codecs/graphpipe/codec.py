@@ -38,19 +38,11 @@ from infergate.codecs.graphpipe.infer_response import write_response
 from infergate.codecs.graphpipe.metadata import write_json, write_metadata
 from infergate.codecs.graphpipe.options import ErrorStyle, Options, read_options
 from infergate.codecs.graphpipe.paths import GraphPipePathMatch, match_path
+from infergate.core import messages
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
-from infergate.core.messages import (
-    HealthStatus,
-    InferRequest,
-    InferResponse,
-    ModelMetadata,
-    ModelMetadataRequest,
-    Operation,
-    Response,
-    ServerLiveRequest,
-)
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
@@ -90,7 +82,7 @@ class GraphPipeCodec(BinaryEstimates):
         if match.operation is not None:
             return RequestSummary(type(match.operation), getattr(match.operation, "model", ""))
         if wire.method == "GET" or _read_envelope(wire)[0] == METADATA:
-            return RequestSummary(ModelMetadataRequest, match.model, match.version)
+            return RequestSummary(messages.ModelMetadataRequest, match.model, match.version)
         return RequestSummary(InferRequest, match.model, match.version)
 
     def parse_request(
@@ -102,12 +94,12 @@ class GraphPipeCodec(BinaryEstimates):
             return ParsedRequest(match.operation, match.operation)
         if wire.method == "GET":
             return ParsedRequest(
-                ModelMetadataRequest(match.model, match.version), MetadataFormat.JSON
+                messages.ModelMetadataRequest(match.model, match.version), MetadataFormat.JSON
             )
         request_type, request = _read_envelope(wire)
         if request_type == METADATA:
             return ParsedRequest(
-                ModelMetadataRequest(match.model, match.version), MetadataFormat.FLATBUFFER
+                messages.ModelMetadataRequest(match.model, match.version), MetadataFormat.FLATBUFFER
             )
         table = request.table(REQ)
         if table is None:
@@ -125,7 +117,7 @@ class GraphPipeCodec(BinaryEstimates):
                 return HttpResponse(200, _JSON_HEADERS, [write_json(response)])
             case ModelMetadata():
                 return HttpResponse(200, BINARY_HEADERS, [write_metadata(response)])
-            case HealthStatus(ok):
+            case messages.HealthStatus(ok):
                 return _health_response(ok, parsed.response_options)
         raise GatewayError(Kind.UNSUPPORTED, f"GraphPipe cannot express {type(response).__name__}")
 
@@ -223,7 +215,7 @@ def _health_response(ok: bool, operation: Operation) -> HttpResponse:  # noqa: F
     """Write a health response as graphpipe-go does."""
     if ok:
         return HttpResponse(200, TEXT_HEADERS, [b"ok\n"])
-    word = b"alive" if isinstance(operation, ServerLiveRequest) else b"ready"
+    word = b"alive" if isinstance(operation, messages.ServerLiveRequest) else b"ready"
     return HttpResponse(503, TEXT_HEADERS, [b"not " + word + b"\n"])
 
 

@@ -65,11 +65,11 @@ def read_id(message: Sequence[Buffer]) -> int:
     """Return ``meta_data.id`` (field 5 of field 3). Raises MalformedMessageError."""
     id_ = 0
     data = memoryview(join_parts(message))
-    allowance = FieldBudget(MAX_REQUEST_FIELDS)
-    for field in budgeted_fields(data, allowance):
+    budget = FieldBudget(MAX_REQUEST_FIELDS)
+    for field in budgeted_fields(data, budget):
         if field.number == 3 and field.wire_type == DELIMITED:
             header = data[field.value_start : field.end]
-            for header_field in budgeted_fields(header, allowance):
+            for header_field in budgeted_fields(header, budget):
                 if header_field.number == 5 and header_field.wire_type == VARINT:
                     id_ = _uint64(header, header_field.value_start)
     return id_
@@ -88,14 +88,8 @@ def _uint64(data: Buffer, position: int) -> int:
 
 def read_request(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
     """Return an InferRequest, and its raw data. Raises MalformedMessageError."""
-    head, raw = split_request(message, limits)
+    head, raw = split_raw(message, RAW_INPUT, limits)
     return parse_head(head), raw
-
-
-def split_request(message: Sequence[Buffer], limits: Limits) -> tuple[Buffer, list[memoryview]]:
-    """Return an InferRequest's bytes without its raw data, and the raw data. Raises
-    MalformedMessageError."""
-    return _split(message, RAW_INPUT, limits)
 
 
 def parse_head(head: Buffer) -> Any:
@@ -105,14 +99,8 @@ def parse_head(head: Buffer) -> Any:
 
 def read_response(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
     """Return an InferResponse, and its raw data. Raises MalformedMessageError."""
-    head, raw = split_response(message, limits)
+    head, raw = split_raw(message, RAW_OUTPUT, limits)
     return parse_response_head(head, limits), raw
-
-
-def split_response(message: Sequence[Buffer], limits: Limits) -> tuple[Buffer, list[memoryview]]:
-    """Return an InferResponse's bytes without its raw data, and the raw data. Raises
-    MalformedMessageError."""
-    return _split(message, RAW_OUTPUT, limits)
 
 
 def parse_response_head(head: Buffer, limits: Limits) -> Any:
@@ -122,9 +110,11 @@ def parse_response_head(head: Buffer, limits: Limits) -> Any:
     )
 
 
-def _split(
+def split_raw(
     message: Sequence[Buffer], raw_number: int, limits: Limits
 ) -> tuple[Buffer, list[memoryview]]:
+    """Return the bytes of ``message`` without its raw data, and the raw data. Raises
+    MalformedMessageError."""
     rest, entries = split_raw_fields(
         join_parts(message), raw_number, 2 * limits.tensors + _OTHER_FIELDS
     )

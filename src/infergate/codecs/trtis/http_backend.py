@@ -34,30 +34,10 @@ from infergate.codecs.trtis.infer_response import OutputSplitter, read_response
 from infergate.codecs.trtis.messages import InferResponseHeader, RequestStatus, ServerStatus
 from infergate.codecs.trtis.request_status import check_status
 from infergate.codecs.trtis.server_status import parse_status, response_from_status
+from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind, Origin, backend_garbage, parse_retry_after
 from infergate.core.limits import Limits, check_loop_cost
-from infergate.core.messages import (
-    Acknowledgement,
-    HealthStatus,
-    InferRequest,
-    InferResponse,
-    ModelConfigRequest,
-    ModelIndexRequest,
-    ModelLoadRequest,
-    ModelMetadata,
-    ModelMetadataRequest,
-    ModelReadyRequest,
-    ModelStatisticsRequest,
-    ModelUnloadRequest,
-    Operation,
-    Response,
-    ServerLiveRequest,
-    ServerMetadataRequest,
-    ServerReadyRequest,
-    ServerStatusRequest,
-    SharedMemoryRegisterRequest,
-    SharedMemoryUnregisterRequest,
-)
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.repository import require_name_only
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
@@ -89,27 +69,31 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequ
         case InferRequest():
             assert model is not None
             return _infer_request(operation, model)
-        case ServerLiveRequest():
+        case messages.ServerLiveRequest():
             return HttpRequest("GET", LIVE)
-        case ServerReadyRequest():
+        case messages.ServerReadyRequest():
             return HttpRequest("GET", READY)
-        case ServerMetadataRequest() | ModelIndexRequest() | ServerStatusRequest(""):
+        case (
+            messages.ServerMetadataRequest()
+            | messages.ModelIndexRequest()
+            | messages.ServerStatusRequest("")
+        ):
             return HttpRequest("GET", STATUS_PATH, BINARY_QUERY)
         case (
-            ModelMetadataRequest()
-            | ModelReadyRequest()
-            | ModelConfigRequest()
-            | ModelStatisticsRequest()
-            | ServerStatusRequest()
+            messages.ModelMetadataRequest()
+            | messages.ModelReadyRequest()
+            | messages.ModelConfigRequest()
+            | messages.ModelStatisticsRequest()
+            | messages.ServerStatusRequest()
         ):
             return HttpRequest("GET", model_path(STATUS_PATH, operation.model), BINARY_QUERY)
-        case ModelLoadRequest():
+        case messages.ModelLoadRequest():
             name = require_name_only(operation).model
             return HttpRequest("POST", model_path("/api/modelcontrol/load", name))
-        case ModelUnloadRequest():
+        case messages.ModelUnloadRequest():
             name = require_name_only(operation).model
             return HttpRequest("POST", model_path("/api/modelcontrol/unload", name))
-        case SharedMemoryRegisterRequest() | SharedMemoryUnregisterRequest():
+        case messages.SharedMemoryRegisterRequest() | messages.SharedMemoryUnregisterRequest():
             return HttpRequest(
                 "POST", memory_path(operation), body=[getattr(operation, "handle", b"")]
             )
@@ -149,17 +133,17 @@ def parse_response(
         assert model is not None
         return _parse_inference(wire, header, operation, model, limits)
     headers = {name.lower(): value for name, value in wire.headers.items()}
-    if isinstance(operation, ServerLiveRequest | ServerReadyRequest):
+    if isinstance(operation, messages.ServerLiveRequest | messages.ServerReadyRequest):
         return _parse_health(wire, headers)
     _check_success(wire, headers)
     match operation:
         case (
-            ModelLoadRequest()
-            | ModelUnloadRequest()
-            | SharedMemoryRegisterRequest()
-            | SharedMemoryUnregisterRequest()
+            messages.ModelLoadRequest()
+            | messages.ModelUnloadRequest()
+            | messages.SharedMemoryRegisterRequest()
+            | messages.SharedMemoryUnregisterRequest()
         ):
-            return Acknowledgement()
+            return messages.Acknowledgement()
     status = parse_status(ServerStatus, join_parts(wire.body), limits)
     return response_from_status(status, operation)
 
@@ -181,11 +165,11 @@ def infer_header_text(wire: HttpResponse) -> str:
     return header_text
 
 
-def _parse_health(wire: HttpResponse, headers: dict[str, str]) -> HealthStatus:
+def _parse_health(wire: HttpResponse, headers: dict[str, str]) -> messages.HealthStatus:
     """Parse a health response; "not ready" is HTTP 400 with an NV-Status of SUCCESS."""
     if wire.status != 200:
         check_status(_parse_nv_status(wire, headers), headers)
-    return HealthStatus(ok=wire.status == 200)
+    return messages.HealthStatus(ok=wire.status == 200)
 
 
 def _check_success(wire: HttpResponse, headers: dict[str, str]) -> None:

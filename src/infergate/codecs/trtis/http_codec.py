@@ -26,22 +26,10 @@ from infergate.codecs.trtis.infer_response import header_cost, write_response
 from infergate.codecs.trtis.messages import SharedMemoryStatus as Regions
 from infergate.codecs.trtis.options import read_options
 from infergate.codecs.trtis.server_status import not_ready_if_unknown
+from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind, error_headers
 from infergate.core.limits import Limits
-from infergate.core.messages import (
-    Acknowledgement,
-    HealthStatus,
-    InferRequest,
-    InferResponse,
-    ModelIndex,
-    ModelMetadata,
-    Operation,
-    Response,
-    ServerStatus,
-    ServerStatusRequest,
-    SharedMemoryRegisterRequest,
-    SharedMemoryStatus,
-)
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.records import record
 from infergate.core.sequences import SequenceId
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
@@ -71,19 +59,19 @@ class TrtisHttpCodec(TrtisCodec):
         match operation:
             case InferRequest():
                 header = http_frontend.parse_header(wire, limits)
-                unfinished = read_request(
+                partial_request = read_request(
                     header,
                     operation,
                     http_frontend.input_splitter(wire.body),
                     self._options.level,
                     limits,
                 )
-                return _with_format(unfinished, http_frontend.body_format_of(wire))
-            case ServerStatusRequest():
+                return _with_format(partial_request, http_frontend.body_format_of(wire))
+            case messages.ServerStatusRequest():
                 return ParsedRequest(
                     operation, http_frontend.status_format_of(wire, self._options.level)
                 )
-            case SharedMemoryRegisterRequest(device=int()):
+            case messages.SharedMemoryRegisterRequest(device=int()):
                 return ParsedRequest(replace(operation, handle=bytes(join_parts(wire.body))))
         return ParsedRequest(operation, http_frontend.body_format_of(wire))
 
@@ -92,24 +80,24 @@ class TrtisHttpCodec(TrtisCodec):
         status = self._status_factory.success
         match response:
             case InferResponse():
-                reply: _HttpResponseOptions = parsed.response_options
+                options: _HttpResponseOptions = parsed.response_options
                 assert isinstance(parsed.operation, InferRequest)
                 header, raw = write_response(
                     response,
                     parsed.operation,
-                    reply.infer_options,
+                    options.infer_options,
                     data_type=self._options.data_type,
                 )
-                return http_frontend.infer_response(header, raw, reply.body_format, status())
-            case HealthStatus(ok):
+                return http_frontend.infer_response(header, raw, options.body_format, status())
+            case messages.HealthStatus(ok):
                 return http_frontend.status_response(status(), ok=ok)
-            case Acknowledgement():
+            case messages.Acknowledgement():
                 return http_frontend.status_response(status(), ok=True)
-            case ServerStatus():
+            case messages.ServerStatus():
                 message = response_messages.status_message(response, self._options.server_id)
-            case ModelIndex():
+            case messages.ModelIndex():
                 message = response_messages.index_message(response)
-            case SharedMemoryStatus():
+            case messages.SharedMemoryStatus():
                 message = Regions()
                 response_messages.add_regions(message.shared_memory_region, response)
             case _:
@@ -212,10 +200,10 @@ class _HttpResponseOptions:
 
 
 def _with_format(
-    unfinished: PartialInferRequest[ParsedRequest], body_format: BodyFormat
+    partial_request: PartialInferRequest[ParsedRequest], body_format: BodyFormat
 ) -> PartialInferRequest[ParsedRequest]:
-    finish = partial(_complete, unfinished.complete, body_format)
-    return PartialInferRequest(unfinished.model, unfinished.version, finish)
+    complete = partial(_complete, partial_request.complete, body_format)
+    return PartialInferRequest(partial_request.model, partial_request.version, complete)
 
 
 def _complete(

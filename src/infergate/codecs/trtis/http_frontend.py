@@ -185,7 +185,7 @@ def relayed_response(header: str, body: Sequence[Buffer], status: Any) -> HttpRe
 
 
 def infer_error(
-    wire: HttpRequest, error: GatewayError, make_status: Callable[[], Any]
+    wire: HttpRequest, error: GatewayError, create_status: Callable[[], Any]
 ) -> HttpResponse:
     """Return the response for ``error``; without a status if the header cannot be parsed."""
     if REQUEST_HEADER not in wire.headers:
@@ -201,7 +201,7 @@ def infer_error(
         400,
         {
             RESPONSE_HEADER: header_text,
-            STATUS_HEADER: _status_line(make_status()),
+            STATUS_HEADER: _status_line(create_status()),
             _TYPE: _BINARY_TYPE,
         },
     )

@@ -87,9 +87,9 @@ def validate(
     key = (header_text, target.model, target.version)
     entry = header_cache.find(key)
     parse = partial(_parse_request, wire, target, level, limits)
-    unfinished = parse() if entry is None else None
+    partial_request = parse() if entry is None else None
 
-    def finish(metadata: ModelMetadata) -> HttpRequest:
+    def complete(metadata: ModelMetadata) -> HttpRequest:
         validated, id_ = entry, number
         if (
             validated is not None
@@ -99,14 +99,14 @@ def validate(
             if validated.bytes_tensors:
                 validated.check_bytes_data(_slice_body(wire.body, validated.sizes))
         else:
-            parsed = (unfinished or parse()).complete(metadata)
+            parsed = (partial_request or parse()).complete(metadata)
             header = http_frontend.parse_header(wire, limits)
             validated, id_ = header_cache.add(key, header, parsed, metadata, limits), header.id
         return ValidatedHttpRequest(
             wire.method, wire.path, wire.query, wire.headers, wire.body, validated, level, id_
         )
 
-    return PartialInferRequest(target.model, target.version, finish)
+    return PartialInferRequest(target.model, target.version, complete)
 
 
 def _parse_request(
@@ -164,7 +164,7 @@ def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's, and the status
     request: HttpRequest,
     model: str,
     version: str,
-    make_status: Callable[[], Any],
+    create_status: Callable[[], Any],
     limits: Limits,
 ) -> HttpResponse:
     """Return the response to ``request``, with the gateway's own status.
@@ -174,7 +174,7 @@ def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's, and the status
     """
     header_text = http_backend.infer_header_text(wire)
     if not isinstance(request, ValidatedHttpRequest) or request.header is None:
-        return _relay(wire, header_text, request, model, version, make_status, limits)
+        return _relay(wire, header_text, request, model, version, create_status, limits)
     body_format = http_frontend.body_format_of(request)
     key = (split_id(header_text)[0], body_format, model, version)
     validated = request.header.responses.get(key)
@@ -185,7 +185,7 @@ def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's, and the status
     client_header, trailer = validated.header
     data = [part for part in validated.select_outputs(raw) if len(part)]
     return http_frontend.rendered_response(
-        client_header, trailer, request.id, body_format, data, make_status()
+        client_header, trailer, request.id, body_format, data, create_status()
     )
 
 
@@ -205,8 +205,8 @@ def _validate_response(
     header, _ = http_backend.parse_infer_header(
         header_text, wire.body, BodyFormat.BINARY, entry.limits
     )
-    allot = http_backend.output_splitter(memoryview(join_parts(wire.body)))
-    validated, raw, is_cacheable = validate_response(header, allot, parsed, entry, key[2:])
+    split_outputs = http_backend.output_splitter(memoryview(join_parts(wire.body)))
+    validated, raw, is_cacheable = validate_response(header, split_outputs, parsed, entry, key[2:])
     validated = replace(
         validated, header=http_frontend.render_header(validated.header, body_format)
     )
@@ -221,12 +221,12 @@ def _relay(  # noqa: PLR0913, PLR0917 - those of its caller, and the header
     request: HttpRequest,
     model: str,
     version: str,
-    make_status: Callable[[], Any],
+    create_status: Callable[[], Any],
     limits: Limits,
 ) -> HttpResponse:
     """Relay the response to a request that was not validated (Rule 3)."""
     if not model and not version and _RESPONSE_START.match(header_text) is not None:
-        return http_frontend.relayed_response(header_text, wire.body, make_status())
+        return http_frontend.relayed_response(header_text, wire.body, create_status())
     body_format = http_frontend.body_format_of(request)
     parsed, length = http_backend.parse_infer_header(header_text, wire.body, body_format, limits)
     header = InferResponseHeader()
@@ -236,4 +236,4 @@ def _relay(  # noqa: PLR0913, PLR0917 - those of its caller, and the header
     if version:
         header.model_version = model_version(version)
     data = memoryview(join_parts(wire.body))[:length]
-    return http_frontend.infer_response(header, (data,), body_format, make_status())
+    return http_frontend.infer_response(header, (data,), body_format, create_status())

@@ -10,20 +10,9 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.messages import (
-    InferRequest,
-    ModelIndexRequest,
-    ModelLoadRequest,
-    ModelUnloadRequest,
-    Operation,
-    ServerLiveRequest,
-    ServerReadyRequest,
-    ServerStatusRequest,
-    SharedMemoryRegisterRequest,
-    SharedMemoryStatusRequest,
-    SharedMemoryUnregisterRequest,
-)
+from infergate.core.messages import Operation
 from infergate.core.records import record
 
 LIVE: Final = "/api/health/live"
@@ -42,37 +31,37 @@ class TrtisPathMatch:
 
 
 def _infer(model: str, version: str | None) -> Operation:
-    return InferRequest(model, (version.lstrip("0") or "0") if version else "")
+    return messages.InferRequest(model, (version.lstrip("0") or "0") if version else "")
 
 
 _PATTERNS: Final[tuple[tuple[str, str, Callable[..., Operation]], ...]] = (
-    ("GET", LIVE, ServerLiveRequest),
-    ("GET", READY, ServerReadyRequest),
-    ("GET", f"{STATUS}(?:/(.*))?", lambda model: ServerStatusRequest(model or "")),
+    ("GET", LIVE, messages.ServerLiveRequest),
+    ("GET", READY, messages.ServerReadyRequest),
+    ("GET", f"{STATUS}(?:/(.*))?", lambda model: messages.ServerStatusRequest(model or "")),
     ("POST", r"/api/infer/([^/]+)(?:/(\d+))?", _infer),
-    ("POST", "/api/modelcontrol/load/([^/]+)", ModelLoadRequest),
-    ("POST", "/api/modelcontrol/unload/([^/]+)", ModelUnloadRequest),
-    ("GET", INDEX, ModelIndexRequest),
+    ("POST", "/api/modelcontrol/load/([^/]+)", messages.ModelLoadRequest),
+    ("POST", "/api/modelcontrol/unload/([^/]+)", messages.ModelUnloadRequest),
+    ("GET", INDEX, messages.ModelIndexRequest),
     (
         "POST",
         _MEMORY_PATH + r"/register/([^/]+)/(/[^/]+)/(\d{1,20})/(\d{1,20})",
-        lambda name, key, offset, size: SharedMemoryRegisterRequest(
+        lambda name, key, offset, size: messages.SharedMemoryRegisterRequest(
             name, key, int(offset), int(size)
         ),
     ),
     (
         "POST",
         _MEMORY_PATH + r"/cudaregister/([^/]+)/(\d{1,20})/(\d{1,20})",
-        lambda name, size, device: SharedMemoryRegisterRequest(
+        lambda name, size, device: messages.SharedMemoryRegisterRequest(
             name, size=int(size), device=int(device)
         ),
     ),
-    ("POST", _MEMORY_PATH + "/unregister/([^/]+)", SharedMemoryUnregisterRequest),
-    ("POST", _MEMORY_PATH + "/unregisterall", SharedMemoryUnregisterRequest),
-    ("GET", _MEMORY_PATH + "/status", SharedMemoryStatusRequest),
+    ("POST", _MEMORY_PATH + "/unregister/([^/]+)", messages.SharedMemoryUnregisterRequest),
+    ("POST", _MEMORY_PATH + "/unregisterall", messages.SharedMemoryUnregisterRequest),
+    ("GET", _MEMORY_PATH + "/status", messages.SharedMemoryStatusRequest),
 )
 _COMPILED_PATTERNS: Final = tuple(
-    (method, re.compile(form, re.ASCII), make) for method, form, make in _PATTERNS
+    (method, re.compile(pattern, re.ASCII), create) for method, pattern, create in _PATTERNS
 )
 _MAX_SHOWN: Final = 200
 _SEGMENT: Final = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+")
@@ -87,10 +76,10 @@ def match_path(path: str) -> TrtisPathMatch:
 
 
 def _match_path(path: str) -> TrtisPathMatch:
-    for method, form, make in _COMPILED_PATTERNS:
-        match = form.fullmatch(path)
+    for method, pattern, create in _COMPILED_PATTERNS:
+        match = pattern.fullmatch(path)
         if match is not None:
-            return TrtisPathMatch(method, make(*match.groups()))
+            return TrtisPathMatch(method, create(*match.groups()))
     shown = path if len(path) <= _MAX_SHOWN else path[:_MAX_SHOWN] + "…"
     raise GatewayError(Kind.NOT_FOUND, f"no such path: {shown}")
 
@@ -130,18 +119,20 @@ def model_path(prefix: str, model: str, version: int = -1) -> str:
     return path if version < 0 else f"{path}/{version}"
 
 
-def memory_path(operation: SharedMemoryRegisterRequest | SharedMemoryUnregisterRequest) -> str:
+def memory_path(
+    operation: messages.SharedMemoryRegisterRequest | messages.SharedMemoryUnregisterRequest,
+) -> str:
     """Return the path of ``operation``. Raises UNSUPPORTED if a name or key does not fit."""
     match operation:
-        case SharedMemoryUnregisterRequest(""):
+        case messages.SharedMemoryUnregisterRequest(""):
             return f"{_MEMORY_PATH}/unregisterall"
-        case SharedMemoryUnregisterRequest(name):
+        case messages.SharedMemoryUnregisterRequest(name):
             return f"{_MEMORY_PATH}/unregister/{_segment(name, 'region')}"
-        case SharedMemoryRegisterRequest(name, device=None):
+        case messages.SharedMemoryRegisterRequest(name, device=None):
             key = _segment(operation.key.removeprefix("/"), "key")
             location = f"/{key}/{operation.offset}/{operation.size}"
             return f"{_MEMORY_PATH}/register/{_segment(name, 'region')}/{location}"
-        case SharedMemoryRegisterRequest(name):
+        case messages.SharedMemoryRegisterRequest(name):
             location = f"{operation.size}/{operation.device}"
             return f"{_MEMORY_PATH}/cudaregister/{_segment(name, 'region')}/{location}"
 

@@ -64,12 +64,12 @@ def read_request(
 ) -> PartialInferRequest[ParsedRequest]:
     """Return the inference in ``header``. Raises BAD_REQUEST, as does its ``complete``."""
     check_counts(header, limits)
-    finish = partial(_complete, PicklableMessage(header), target, split_inputs, level, limits)
-    return PartialInferRequest(target.model, target.version, finish)
+    complete = partial(_complete, PicklableMessage(header), target, split_inputs, level, limits)
+    return PartialInferRequest(target.model, target.version, complete)
 
 
 def _complete(  # noqa: PLR0913, PLR0917 - the parts of a request
-    carried: PicklableMessage,
+    picklable_header: PicklableMessage,
     target: InferRequest,
     split_inputs: InputSplitter,
     level: CompatibilityLevel,
@@ -79,7 +79,7 @@ def _complete(  # noqa: PLR0913, PLR0917 - the parts of a request
     if metadata.unavailable:
         text = level.unavailable_model_text(target.model, target.version)
         raise TrtisStatusError("UNAVAILABLE", text, Kind.NO_BACKEND)
-    header = carried.message
+    header = picklable_header.message
     check_batch(header, metadata)
     outputs = check_outputs(header, metadata, level)
     inputs = check_inputs(header, metadata, limits)

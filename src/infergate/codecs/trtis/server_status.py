@@ -23,29 +23,11 @@ from infergate.codecs.trtis.datatypes import DATATYPE_NUMBERS, DATATYPES_BY_NUMB
 from infergate.codecs.trtis.header_checks import dims_without_batch
 from infergate.codecs.trtis.messages import ServerStatus as Message
 from infergate.codecs.trtis.statistics import read_statistics, write_statistics
+from infergate.core import messages
 from infergate.core.datatypes import DATATYPES_BY_NAME
 from infergate.core.errors import GatewayError, Kind, Origin, backend_garbage
 from infergate.core.limits import MIB, Limits
-from infergate.core.messages import (
-    HealthStatus,
-    ModelConfig,
-    ModelConfigRequest,
-    ModelIndex,
-    ModelIndexEntry,
-    ModelIndexRequest,
-    ModelMetadata,
-    ModelMetadataRequest,
-    ModelReadyRequest,
-    ModelStatistics,
-    ModelStatisticsRequest,
-    ModelStatus,
-    Operation,
-    Response,
-    ServerMetadata,
-    ServerMetadataRequest,
-    ServerStatus,
-    TensorMetadata,
-)
+from infergate.core.messages import ModelStatus, Operation, Response, ServerStatus
 from infergate.core.tensor import Buffer, Parameters
 
 _READY: Final = 2
@@ -173,7 +155,7 @@ def read_status(message: Any) -> ServerStatus:
 
 def _read_model(name: str, message: Any) -> ModelStatus:
     versions = tuple(
-        ModelIndexEntry(
+        messages.ModelIndexEntry(
             name,
             str(number),
             _STATES.get(message.version_status[number].ready_state, ""),
@@ -185,7 +167,7 @@ def _read_model(name: str, message: Any) -> ModelStatus:
     config = message.config
     batch = (-1,) if config.max_batch_size > 0 else ()
     return ModelStatus(
-        ModelMetadata(
+        messages.ModelMetadata(
             name=name,
             versions=tuple(entry.version for entry in versions if entry.state == "READY"),
             platform=config.platform,
@@ -197,9 +179,11 @@ def _read_model(name: str, message: Any) -> ModelStatus:
     )
 
 
-def _read_tensors(tensors: Iterable[Any], batch: tuple[int, ...]) -> tuple[TensorMetadata, ...]:
+def _read_tensors(
+    tensors: Iterable[Any], batch: tuple[int, ...]
+) -> tuple[messages.TensorMetadata, ...]:
     return tuple(
-        TensorMetadata(
+        messages.TensorMetadata(
             tensor.name,
             DATATYPES_BY_NUMBER[tensor.data_type].value
             if tensor.data_type in DATATYPES_BY_NUMBER
@@ -215,11 +199,11 @@ def response_from_status(message: Any, operation: Operation) -> Response:
     version that the model does not have, BACKEND_GARBAGE."""
     status = read_status(message)
     match operation:
-        case ServerMetadataRequest():
-            return ServerMetadata(status.name, status.version)
-        case ModelIndexRequest(ready_only):
+        case messages.ServerMetadataRequest():
+            return messages.ServerMetadata(status.name, status.version)
+        case messages.ModelIndexRequest(ready_only):
             return _index(status, ready_only=ready_only)
-        case ModelMetadataRequest(model, version):
+        case messages.ModelMetadataRequest(model, version):
             metadata = _find_model(status, model, version).metadata
             usable = version in metadata.versions if version else bool(metadata.versions)
             metadata = replace(
@@ -233,27 +217,29 @@ def response_from_status(message: Any, operation: Operation) -> Response:
                     metadata, sequence_batching=_config_to_plain(config.sequence_batching, model)
                 )
             return metadata
-        case ModelConfigRequest(model, version):
+        case messages.ModelConfigRequest(model, version):
             _find_model(status, model, version)
-            return ModelConfig(model, _config_to_plain(message.model_status[model].config, model))
-        case ModelStatisticsRequest(model, version):
+            return messages.ModelConfig(
+                model, _config_to_plain(message.model_status[model].config, model)
+            )
+        case messages.ModelStatisticsRequest(model, version):
             entries = _find_model(status, model, version).versions
             statuses = message.model_status[model].version_status
             versions = [entry.version for entry in entries if version in ("", entry.version)]
-            return ModelStatistics(
+            return messages.ModelStatistics(
                 tuple(read_statistics(model, name, statuses[int(name)]) for name in versions)
             )
-        case ModelReadyRequest(model, version):
+        case messages.ModelReadyRequest(model, version):
             ready = _find_model(status, model, version).metadata.versions
-            return HealthStatus(ok=version in ready if version else bool(ready))
+            return messages.HealthStatus(ok=version in ready if version else bool(ready))
     return status
 
 
-def not_ready_if_unknown(error: GatewayError, operation: Operation) -> HealthStatus:
+def not_ready_if_unknown(error: GatewayError, operation: Operation) -> messages.HealthStatus:
     """Return "not ready" if ``error`` means that the model of ``operation`` does not exist. Raises
     ``error`` otherwise."""
-    if error.kind is Kind.NOT_FOUND and isinstance(operation, ModelReadyRequest):
-        return HealthStatus(ok=False)
+    if error.kind is Kind.NOT_FOUND and isinstance(operation, messages.ModelReadyRequest):
+        return messages.HealthStatus(ok=False)
     raise error
 
 
@@ -273,13 +259,13 @@ def _config_to_plain(config: Any, model: str) -> dict[str, Any]:
         ) from None
 
 
-def _index(status: ServerStatus, *, ready_only: bool) -> ModelIndex:
+def _index(status: ServerStatus, *, ready_only: bool) -> messages.ModelIndex:
     """Return all versions of all models, and the names of models without versions."""
-    return ModelIndex(
+    return messages.ModelIndex(
         tuple(
             entry
             for model in status.models
-            for entry in model.versions or (ModelIndexEntry(model.metadata.name),)
+            for entry in model.versions or (messages.ModelIndexEntry(model.metadata.name),)
             if entry.state == "READY" or not ready_only
         )
     )

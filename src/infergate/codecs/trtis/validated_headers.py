@@ -1,6 +1,6 @@
 """A cache of headers that passed validation, so that a repeated header is not parsed again.
 
-Clients send the same header again and again, and servers answer with the same header; only the
+Clients send the same header again and again, and servers respond with the same header; only the
 ``id`` differs. The key is a header without its id. The entry of a request header is enough to check
 another body; the entry of a response header contains the header to send to the client.
 
@@ -170,25 +170,25 @@ def validate_response(
     """
     model, version = names
     request = parsed.operation
-    reply: TrtisResponseOptions = parsed.response_options
+    options: TrtisResponseOptions = parsed.response_options
     assert isinstance(request, InferRequest)
     raw: list[Buffer] = []
 
-    def recorded(sizes: Sequence[int | None]) -> Sequence[Buffer]:
+    def split_and_record(sizes: Sequence[int | None]) -> Sequence[Buffer]:
         raw.extend(split_outputs(sizes))
         return raw
 
-    answer = read_response(header, recorded, request, entry.metadata, entry.limits)
-    answer = replace(answer, version=version or answer.version)
+    response = read_response(header, split_and_record, request, entry.metadata, entry.limits)
+    response = replace(response, version=version or response.version)
     renamed = replace(request, model=model or request.model)
-    client_header, _ = write_response(answer, renamed, replace(reply, id=0), data_type=False)
+    client_header, _ = write_response(response, renamed, replace(options, id=0), data_type=False)
     positions = {output.name: position for position, output in enumerate(header.output)}
-    has_classes = any(output.classes for output in reply.outputs)
-    tensors = {tensor.name: tensor for tensor in answer.outputs}
-    checked = ValidatedResponse(
+    has_classes = any(output.classes for output in options.outputs)
+    tensors = {tensor.name: tensor for tensor in response.outputs}
+    validated = ValidatedResponse(
         tuple(map(len, raw)),
-        tuple([positions[output.name] for output in reply.outputs]),
+        tuple([positions[output.name] for output in options.outputs]),
         () if has_classes else _bytes_tensors(tensors[output.name] for output in header.output),
         client_header,
     )
-    return checked, raw, not has_classes
+    return validated, raw, not has_classes

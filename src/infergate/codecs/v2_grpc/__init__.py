@@ -11,14 +11,14 @@ from __future__ import annotations
 from typing import Final
 
 from infergate.codecs.base import CodecPlugin, TransportKind
-from infergate.codecs.v2_grpc.codec import make
+from infergate.codecs.v2_grpc.codec import create
 from infergate.codecs.v2_grpc.methods import SERVICE
 
 PLUGIN: Final = CodecPlugin(
     name="v2-grpc",
     transport_kind=TransportKind.GRPC,
     claims=(SERVICE,),
-    create=make,
+    create=create,
     is_fallback=True,
     supports_shared_memory=True,
 )

@@ -44,19 +44,11 @@ from infergate.codecs.v2_grpc.infer_response import (
 from infergate.codecs.v2_grpc.methods import BY_PATH, HEALTH, INFER, OPERATIONS, STREAM, method_of
 from infergate.codecs.v2_grpc.tensors import describe_error, typed_cost
 from infergate.codecs.v2_grpc.validated_heads import PassThroughHeads, RequestHeads, ResponseHeads
+from infergate.core import messages
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, backend_garbage, bad_request
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits
-from infergate.core.messages import (
-    InferRequest,
-    InferResponse,
-    ModelIndexRequest,
-    ModelMetadata,
-    ModelStatisticsRequest,
-    Operation,
-    Response,
-    ServerReadyRequest,
-)
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.sequences import SequenceId
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts, total_size
@@ -76,7 +68,7 @@ MAX_RESPONSE_BYTES: Final = 8 * MIB
 """Maximum size of a response other than to an inference. One model takes 1 to 4 KiB."""
 MAX_RESPONSE_FIELDS: Final = 131072
 """Maximum number of fields of a response about all models, each of which has up to 100."""
-_ABOUT_ALL_MODELS: Final = frozenset({ModelIndexRequest, ModelStatisticsRequest})
+_ABOUT_ALL_MODELS: Final = frozenset({messages.ModelIndexRequest, messages.ModelStatisticsRequest})
 _NAMES: Final = frozenset({_MODEL, _VERSION, _ID})
 _WRITERS: Final[dict[str, Callable[[InferResponse], Sequence[Buffer]]]] = {
     "raw": write_raw,
@@ -161,7 +153,7 @@ class V2Grpc:
             )
         except MalformedMessageError as error:
             raise bad_request(f"the message to {wire.method} cannot be read: {error}") from None
-        return ParsedRequest(method.read_request(message), method.reply(message))
+        return ParsedRequest(method.read_request(message), method.special_response(message))
 
     def _read_inference(self, wire: RpcRequest, limits: Limits) -> InferRequest:
         split = self._request_heads.find(wire)
@@ -179,7 +171,7 @@ class V2Grpc:
             if operation is InferRequest and isinstance(response, InferResponse):
                 return RpcResponse(self._write_response(response))
             method = method_of(parsed.operation)
-            if method is None or not isinstance(response, method.answer):
+            if method is None or not isinstance(response, method.response_type):
                 raise GatewayError(
                     Kind.UNSUPPORTED,
                     f"V2 gRPC cannot answer {operation.__name__} with {type(response).__name__}",
@@ -222,7 +214,7 @@ class V2Grpc:
     ) -> RpcRequest | None:
         """Use the gRPC health service instead if a server does not implement ServerReady."""
         use_health_service = (
-            isinstance(operation, ServerReadyRequest) and error_kind is Kind.UNSUPPORTED
+            isinstance(operation, messages.ServerReadyRequest) and error_kind is Kind.UNSUPPORTED
         )
         return RpcRequest(HEALTH, (b"",)) if use_health_service else None
 
@@ -450,7 +442,7 @@ def _may_be_typed(message: Buffer, limits: Limits) -> bool:
     return _OUTPUTS in numbers and RAW_FIELD not in numbers
 
 
-def make(options: Mapping[str, Any]) -> V2Grpc:
+def create(options: Mapping[str, Any]) -> V2Grpc:
     """Create the codec with `contents` and `stream` from `options`. Raises ValueError."""
     contents = options.get("contents", "raw")
     codec = _TypedV2Grpc if contents == "typed" else V2Grpc

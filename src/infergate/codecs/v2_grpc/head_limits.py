@@ -49,7 +49,7 @@ def max_fields(limits: Limits) -> int:
 def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[TypedContents]]:
     """Return `head` without typed contents, and those of each description, not copied. Raises
     MalformedMessageError, and TOO_LARGE for a head over `MAX_HEAD_BYTES`."""
-    fields_left = field_budget(MAX_FIELDS, limits)
+    budget = field_budget(MAX_FIELDS, limits)
     view = memoryview(head)
     runs: list[Buffer] = []
     typed: list[TypedContents] = []
@@ -59,9 +59,9 @@ def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[TypedConten
             continue
         if field.number == _TENSORS:
             contents, rest = _split_description(
-                len(typed), view[field.value_start : field.end], limits, fields_left
+                len(typed), view[field.value_start : field.end], limits, budget
             )
-            typed.append(TypedContents(contents, fields_left))
+            typed.append(TypedContents(contents, budget))
             if contents:
                 runs += (
                     view[kept : field.start],
@@ -70,7 +70,7 @@ def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[TypedConten
                 )
                 kept = field.end
         elif field.number == _REQUESTED_OUTPUTS:
-            for _ in budgeted_fields(view[field.value_start : field.end], fields_left):
+            for _ in budgeted_fields(view[field.value_start : field.end], budget):
                 pass
     size = len(head) - sum(len(piece) for tensor in typed for piece in tensor.pieces)
     if size > MAX_HEAD_BYTES:
@@ -85,13 +85,13 @@ def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[TypedConten
 
 
 def _split_description(
-    index: int, description: memoryview, limits: Limits, fields_left: FieldBudget
+    index: int, description: memoryview, limits: Limits, budget: FieldBudget
 ) -> tuple[list[memoryview], list[memoryview]]:
     """Return the typed contents of tensor `index`, and the rest of its description."""
     contents: list[memoryview] = []
     rest: list[memoryview] = []
     kept = shape = 0
-    for field in budgeted_fields(description, fields_left):
+    for field in budgeted_fields(description, budget):
         if field.wire_type != DELIMITED:
             continue
         if field.number == _CONTENTS:

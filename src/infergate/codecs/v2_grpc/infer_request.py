@@ -87,8 +87,8 @@ def read_request(message: Sequence[Buffer], limits: Limits) -> ValidatedRequest:
     TOO_LARGE."""
     try:
         rest, raw = split_raw_fields(join_parts(message), RAW_FIELD, max_fields(limits))
-        described, typed = cut_contents(rest, limits)
-        head = ModelInferRequest.FromString(described)
+        head_bytes, typed = cut_contents(rest, limits)
+        head = ModelInferRequest.FromString(head_bytes)
         return ValidatedRequest(_read(head, raw, typed, limits), head, raw, typed)
     except MalformedMessageError as error:
         public = f"the ModelInferRequest cannot be read: {error}"
@@ -109,7 +109,7 @@ def _read(
         class_count(output)
     parameters = read_parameters(head.parameters)
     sequence_id(parameters)
-    datas = _input_data(head.inputs, raw, typed)
+    input_data = _input_data(head.inputs, raw, typed)
     return InferRequest(
         model=head.model_name,
         version=head.model_version,
@@ -118,7 +118,7 @@ def _read(
         inputs=read_tensors(
             (
                 (message, read_datatype(message.name, message.datatype), data)
-                for message, data in zip(head.inputs, datas, strict=True)
+                for message, data in zip(head.inputs, input_data, strict=True)
             ),
             limits,
         ),
@@ -137,7 +137,7 @@ def _input_data(
     inputs: Sequence[Any], raw: Sequence[memoryview], typed: Sequence[TypedContents]
 ) -> Sequence[Buffer | TypedContents | RegionRef]:
     """Return the data of each input. Inputs in shared memory have no raw entry."""
-    datas: list[Buffer | TypedContents | RegionRef] = list(typed)
+    input_data: list[Buffer | TypedContents | RegionRef] = list(typed)
     local: list[int] = []
     for index, message in enumerate(inputs):
         region = None
@@ -150,12 +150,12 @@ def _input_data(
         elif typed[index].has_elements():
             raise bad_request(f"tensor '{message.name}': it has contents and lies in shared memory")
         else:
-            datas[index] = region
+            input_data[index] = region
     if raw:
         _check_raw([inputs[index] for index in local], raw, [typed[index] for index in local])
         for index, entry in zip(local, raw, strict=True):
-            datas[index] = entry
-    return datas
+            input_data[index] = entry
+    return input_data
 
 
 def _check_names(kind: str, names: Sequence[str], limits: Limits) -> None:
@@ -231,23 +231,23 @@ def requests_classes(message: Buffer) -> bool:
     if len(message) <= _MAX_SEARCHED and _CLASSIFICATION not in bytes(message):
         return False
     view = memoryview(message)
-    allowance = FieldBudget(MAX_FIELDS)
+    budget = FieldBudget(MAX_FIELDS)
     return any(
-        _is_classified(view[field.value_start : field.end], allowance)
-        for field in budgeted_fields(message, allowance)
+        _is_classified(view[field.value_start : field.end], budget)
+        for field in budgeted_fields(message, budget)
         if field.number == _OUTPUTS and field.wire_type == DELIMITED
     )
 
 
-def _is_classified(output: memoryview, allowance: FieldBudget) -> bool:
+def _is_classified(output: memoryview, budget: FieldBudget) -> bool:
     """Return whether an InferRequestedOutputTensor has the classification parameter."""
     if _CLASSIFICATION not in bytes(output):
         return False
-    for field in budgeted_fields(output, allowance):
+    for field in budgeted_fields(output, budget):
         if field.number == _PARAMETERS and field.wire_type == DELIMITED:
             entry = output[field.value_start : field.end]
             key = b""
-            for inner in budgeted_fields(entry, allowance):
+            for inner in budgeted_fields(entry, budget):
                 if inner.number == _KEY and inner.wire_type == DELIMITED:
                     key = bytes(entry[inner.value_start : inner.end])
             if key == _CLASSIFICATION:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from infergate.codecs.base import Profile
 from infergate.codecs.protos.wire_scanner import MAX_NAME_BYTES, read_strings
 from infergate.codecs.v2_grpc import messages as pb
+from infergate.codecs.v2_grpc.parameters import read_parameters
 from infergate.core.errors import GatewayError, Kind, Origin, bad_request
 from infergate.core.messages import Acknowledgement, ModelLoadRequest, ModelUnloadRequest
 from infergate.core.repository import require_name_only
@@ -49,19 +50,14 @@ def _read(message: Any) -> tuple[str, str, Parameters]:
         return message.repository_name, "", NO_PARAMETERS
     if not message.model_name:
         raise bad_request("model_name is missing")
-    parameters: dict[str, Any] = {}
-    for key, parameter in message.parameters.items():
-        kind = parameter.WhichOneof("parameter_choice")
-        if kind is not None:
-            parameters[key] = getattr(parameter, kind)
-    return message.model_name, message.repository_name, parameters or NO_PARAMETERS
+    return message.model_name, message.repository_name, read_parameters(message.parameters)
 
 
 def _is_kserve_request(message: Any) -> bool:
     return bool(message.repository_name) and not message.model_name and not message.parameters
 
 
-def kserve_reply(message: Any) -> Any:
+def kserve_response(message: Any) -> Any:
     """Return the response to one of KServe's requests, None for other requests."""
     if not _is_kserve_request(message):
         return None

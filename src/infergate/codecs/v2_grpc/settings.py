@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from infergate.codecs.v2_grpc import messages as pb
+from infergate.codecs.v2_grpc.parameters import read_parameters
 from infergate.core.errors import bad_request
 from infergate.core.messages import LogSettingsRequest, Settings, TraceSettingsRequest
 from infergate.core.tensor import Parameters
@@ -27,10 +28,10 @@ def read_trace(message: Any) -> Settings:
     return Settings(_read_lists(message.settings))
 
 
-def write_trace(answer: Settings) -> Any:
+def write_trace(response: Settings) -> Any:
     """Build a TraceSettingResponse."""
     message = pb.TraceSettingResponse()
-    _write_lists(message.settings, answer.values)
+    _write_lists(message.settings, response.values)
     return message
 
 
@@ -62,20 +63,15 @@ def read_log(message: Any) -> Settings:
     return Settings(_read_values(message.settings))
 
 
-def write_log(answer: Settings) -> Any:
+def write_log(response: Settings) -> Any:
     """Build a LogSettingsResponse."""
     message = pb.LogSettingsResponse()
-    _write_values(message.settings, answer.values)
+    _write_values(message.settings, response.values)
     return message
 
 
 def _read_values(settings: Any) -> Parameters:
-    values = {}
-    for name in sorted(settings):
-        kind = settings[name].WhichOneof("parameter_choice")
-        if kind is not None:
-            values[name] = getattr(settings[name], kind)
-    return values
+    return dict(sorted(read_parameters(settings).items()))
 
 
 def _write_values(entries: Any, settings: Parameters) -> None:

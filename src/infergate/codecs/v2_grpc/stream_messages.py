@@ -46,13 +46,13 @@ _ID: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Reply:
+class _StreamOptions:
     """Whether the client wants a final response without outputs."""
 
     empty_final: bool
 
 
-_NO_EMPTY_FINAL: Final = _Reply(empty_final=False)
+_NO_EMPTY_FINAL: Final = _StreamOptions(empty_final=False)
 
 # ---- towards clients
 
@@ -65,18 +65,18 @@ def without_stream_parameter(request: InferRequest) -> ParsedRequest:
     parameters = dict(request.parameters)
     wanted = parameters.pop(_WANTS_EMPTY_FINAL)
     return ParsedRequest(
-        replace(request, parameters=parameters), _Reply(empty_final=wanted is True)
+        replace(request, parameters=parameters), _StreamOptions(empty_final=wanted is True)
     )
 
 
-def with_final_flag(answer: InferResponse) -> InferResponse:
+def with_final_flag(response: InferResponse) -> InferResponse:
     """Return `response` with the parameter that marks the last response."""
-    return replace(answer, parameters={**answer.parameters, _FINAL_RESPONSE: answer.is_last})
+    return replace(response, parameters={**response.parameters, _FINAL_RESPONSE: response.is_last})
 
 
-def wrap(answer: RpcResponse) -> RpcResponse:
+def wrap(response: RpcResponse) -> RpcResponse:
     """Return a ModelInferResponse as a ModelStreamInferResponse."""
-    return RpcResponse((field_prefix(_RESPONSE, total_size(answer.message)), *answer.message))
+    return RpcResponse((field_prefix(_RESPONSE, total_size(response.message)), *response.message))
 
 
 def build_end(parsed_request: ParsedRequest) -> RpcResponse | None:
@@ -106,9 +106,9 @@ def build_error(error: GatewayError, wire: RpcRequest) -> RpcResponse:
 
 def _final_message(model: str, request_id: str, error: str = "") -> RpcResponse:
     """Return a final response without outputs."""
-    answer = ModelInferResponse(model_name=model, id=request_id)
-    answer.parameters[_FINAL_RESPONSE].bool_param = True
-    message = ModelStreamInferResponse(error_message=error, infer_response=answer)
+    response = ModelInferResponse(model_name=model, id=request_id)
+    response.parameters[_FINAL_RESPONSE].bool_param = True
+    message = ModelStreamInferResponse(error_message=error, infer_response=response)
     return RpcResponse((message.SerializeToString(deterministic=True),))
 
 
@@ -124,14 +124,14 @@ def read_response(message: Buffer, limits: Limits, request: InferRequest) -> Inf
         raise backend_garbage(
             "the backend's ModelStreamInferResponse cannot be read", str(error)
         ) from None
-    answer = infer_response.read_response((inner,), limits, request)
-    if _FINAL_RESPONSE not in answer.parameters:
-        return answer
-    parameters = dict(answer.parameters)
+    response = infer_response.read_response((inner,), limits, request)
+    if _FINAL_RESPONSE not in response.parameters:
+        return response
+    parameters = dict(response.parameters)
     is_last = parameters.pop(_FINAL_RESPONSE) is True
-    if is_last and not answer.outputs:
+    if is_last and not response.outputs:
         return None
-    return replace(answer, parameters=parameters, is_last=is_last)
+    return replace(response, parameters=parameters, is_last=is_last)
 
 
 def _unwrap(message: Buffer, limits: Limits, request: InferRequest) -> Buffer:

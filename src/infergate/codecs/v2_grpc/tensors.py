@@ -35,11 +35,11 @@ DescribedTensor = tuple[Any, Datatype, Buffer | TypedContents | RegionRef]
 """A description, its datatype, and its contents or its region in shared memory."""
 
 
-def read_datatype(name: str, spelled: str) -> Datatype:
-    """Return the datatype with the name `spelled`. Raises BAD_REQUEST."""
-    datatype = DATATYPES_BY_NAME.get(spelled)
+def read_datatype(name: str, datatype_name: str) -> Datatype:
+    """Return the datatype with the name `datatype_name`. Raises BAD_REQUEST."""
+    datatype = DATATYPES_BY_NAME.get(datatype_name)
     if datatype is None:
-        raise bad_request(f"tensor '{name}': unknown datatype {spelled!r}")
+        raise bad_request(f"tensor '{name}': unknown datatype {datatype_name!r}")
     return datatype
 
 

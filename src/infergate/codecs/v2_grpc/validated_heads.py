@@ -171,9 +171,9 @@ class RequestHeads:
 
     def find(self, wire: RpcRequest) -> SplitRequest | None:
         """Split `wire`, an inference, at most once; None if the fast path does not apply."""
-        earlier = wire.codec_state
-        if type(earlier) is SplitRequest and earlier.message is wire.message:
-            return earlier
+        cached = wire.codec_state
+        if type(cached) is SplitRequest and cached.message is wire.message:
+            return cached
         data = join_parts(wire.message)
         split = split_message(data, RAW_INPUTS)
         if split is None:

@@ -47,38 +47,13 @@ from infergate.codecs.v2_rest.infer_response import (
 from infergate.codecs.v2_rest.json_data import NON_FINITE_SPELLINGS
 from infergate.codecs.v2_rest.paths import MODEL_LIST_PATH, V2PathMatch, match_request
 from infergate.codecs.v2_rest.tensors import JSON_LENGTH_HEADER
+from infergate.core import messages
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.inflation import MAX_RATIO
 from infergate.core.json_size import json_size_bounds
 from infergate.core.limits import Limits
-from infergate.core.messages import (
-    Acknowledgement,
-    HealthStatus,
-    InferRequest,
-    InferResponse,
-    LogSettingsRequest,
-    ModelConfig,
-    ModelConfigRequest,
-    ModelIndex,
-    ModelIndexRequest,
-    ModelLoadRequest,
-    ModelMetadata,
-    ModelMetadataRequest,
-    ModelReadyRequest,
-    ModelStatistics,
-    ModelStatisticsRequest,
-    ModelUnloadRequest,
-    Operation,
-    Response,
-    ServerMetadata,
-    Settings,
-    SharedMemoryRegisterRequest,
-    SharedMemoryStatus,
-    SharedMemoryStatusRequest,
-    SharedMemoryUnregisterRequest,
-    TraceSettingsRequest,
-)
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.sequences import SequenceId
 from infergate.core.wire import HttpRequest, HttpResponse, total_size
 
@@ -140,10 +115,10 @@ class V2RestCodec:
             return read_request(wire, match.model, match.version, limits)
         if (operation_class := _MODEL_OPERATIONS.get(operation)) is not None:
             return ParsedRequest(operation_class(match.model, match.version))
-        if operation is ModelIndexRequest and wire.path == MODEL_LIST_PATH:
-            return ParsedRequest(ModelIndexRequest(), _write_model_list)
-        if operation is SharedMemoryStatusRequest:
-            return ParsedRequest(SharedMemoryStatusRequest(match.region, cuda=match.cuda))
+        if operation is messages.ModelIndexRequest and wire.path == MODEL_LIST_PATH:
+            return ParsedRequest(messages.ModelIndexRequest(), _write_model_list)
+        if operation is messages.SharedMemoryStatusRequest:
+            return ParsedRequest(messages.SharedMemoryStatusRequest(match.region, cuda=match.cuda))
         if match.method == "POST":
             is_post = wire.method == "POST"
             body = bytes(decode_body(wire.headers, wire.body, limits)) if is_post else b""
@@ -328,36 +303,36 @@ def _read_index(match: V2PathMatch, body: bytes, limits: Limits) -> Operation:
 _POST_READERS: Final[
     Mapping[type[Operation], Callable[[V2PathMatch, bytes, Limits], Operation]]
 ] = {
-    ModelIndexRequest: _read_index,
-    ModelLoadRequest: repository.read_request,
-    ModelUnloadRequest: repository.read_request,
-    TraceSettingsRequest: settings.read_request,
-    LogSettingsRequest: settings.read_request,
-    SharedMemoryRegisterRequest: shared_memory.read_register,
-    SharedMemoryUnregisterRequest: shared_memory.read_unregister,
+    messages.ModelIndexRequest: _read_index,
+    messages.ModelLoadRequest: repository.read_request,
+    messages.ModelUnloadRequest: repository.read_request,
+    messages.TraceSettingsRequest: settings.read_request,
+    messages.LogSettingsRequest: settings.read_request,
+    messages.SharedMemoryRegisterRequest: shared_memory.read_register,
+    messages.SharedMemoryUnregisterRequest: shared_memory.read_unregister,
 }
 _MODEL_OPERATIONS: Final[Mapping[type[Operation], Callable[[str, str], Operation]]] = {
-    ModelReadyRequest: ModelReadyRequest,
-    ModelMetadataRequest: ModelMetadataRequest,
-    ModelConfigRequest: ModelConfigRequest,
-    ModelStatisticsRequest: ModelStatisticsRequest,
+    messages.ModelReadyRequest: messages.ModelReadyRequest,
+    messages.ModelMetadataRequest: messages.ModelMetadataRequest,
+    messages.ModelConfigRequest: messages.ModelConfigRequest,
+    messages.ModelStatisticsRequest: messages.ModelStatisticsRequest,
 }
 
 
-def _write_model_list(response: ModelIndex, _: Operation) -> HttpResponse:
+def _write_model_list(response: messages.ModelIndex, _: Operation) -> HttpResponse:
     return metadata.write_model_list(response)
 
 
 _WRITERS: Final[Mapping[type[Response], Callable[[Any, Operation], HttpResponse]]] = {
-    HealthStatus: metadata.write_health,
-    ServerMetadata: lambda answer, _: metadata.write_server(answer),
-    ModelMetadata: lambda answer, _: metadata.write_model(answer),
-    ModelIndex: lambda answer, _: metadata.write_index(answer),
-    ModelConfig: lambda answer, _: metadata.write_config(answer),
-    ModelStatistics: lambda answer, _: metadata.write_statistics(answer),
-    Settings: settings.write_response,
-    SharedMemoryStatus: lambda answer, _: shared_memory.write_status(answer),
-    Acknowledgement: lambda _, __: HttpResponse(200),
+    messages.HealthStatus: metadata.write_health,
+    messages.ServerMetadata: lambda response, _: metadata.write_server(response),
+    ModelMetadata: lambda response, _: metadata.write_model(response),
+    messages.ModelIndex: lambda response, _: metadata.write_index(response),
+    messages.ModelConfig: lambda response, _: metadata.write_config(response),
+    messages.ModelStatistics: lambda response, _: metadata.write_statistics(response),
+    messages.Settings: settings.write_response,
+    messages.SharedMemoryStatus: lambda response, _: shared_memory.write_status(response),
+    messages.Acknowledgement: lambda _, __: HttpResponse(200),
 }
 
 

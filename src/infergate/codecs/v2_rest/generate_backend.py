@@ -170,15 +170,15 @@ def _event_error(message: Node, status: int) -> GatewayError:
 
 
 def _read_outputs(
-    top: dict[str, Node], operation: InferRequest, model: ModelMetadata
+    members: dict[str, Node], operation: InferRequest, model: ModelMetadata
 ) -> tuple[Tensor, ...]:
-    """Return the requested outputs, and remove all outputs of the model from ``top``."""
+    """Return the requested outputs, and remove all outputs of the model from ``members``."""
     tensors: dict[str, Tensor] = {}
     bytes_elements = 0
     for output_metadata in model.outputs:
-        if output_metadata.name not in top:
+        if output_metadata.name not in members:
             continue
-        node = top.pop(output_metadata.name)
+        node = members.pop(output_metadata.name)
         name, datatype = output_metadata.name, known_datatype(output_metadata)
         elements = node if is_array(node) else [node]
         shape = resolve_shape(

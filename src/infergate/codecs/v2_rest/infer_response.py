@@ -69,11 +69,8 @@ def write_response(
     compress_min: int,
 ) -> HttpResponse:
     """Write ``response`` in the format in ``parsed.response_options``, by default as JSON."""
-    response_format = (
-        parsed.response_options
-        if isinstance(parsed.response_options, ResponseFormat)
-        else _JSON_FORMAT
-    )
+    options = parsed.response_options
+    response_format = options if isinstance(options, ResponseFormat) else _JSON_FORMAT
     head: dict[str, Any] = {}
     if response.id:
         head["id"] = response.id
@@ -95,23 +92,18 @@ def write_response(
     head["outputs"] = outputs
     text = encode_json(head)
     if not binary_data:
-        return ok_response(
-            {"content-type": JSON_TYPE}, [text], response_format.accept_encoding, compress_min
-        )
-    headers = {"content-type": BINARY_TYPE, JSON_LENGTH_HEADER: str(len(text))}
+        headers = {"content-type": JSON_TYPE}
+    else:
+        headers = {"content-type": BINARY_TYPE, JSON_LENGTH_HEADER: str(len(text))}
     return ok_response(headers, [text, *binary_data], response_format.accept_encoding, compress_min)
 
 
 def response_text_bytes(response: InferResponse, parsed: ParsedRequest) -> int:
     """Return the bytes of the tensors that ``write_response`` writes as JSON, or compresses."""
-    response_format = (
-        parsed.response_options
-        if isinstance(parsed.response_options, ResponseFormat)
-        else _JSON_FORMAT
-    )
-    is_compressed = bool(
-        response_format.accept_encoding and preferred_encoding(response_format.accept_encoding)
-    )
+    options = parsed.response_options
+    response_format = options if isinstance(options, ResponseFormat) else _JSON_FORMAT
+    accept = response_format.accept_encoding
+    is_compressed = bool(accept and preferred_encoding(accept))
     text_bytes = 0
     for tensor in response.outputs:
         if is_compressed or not response_format.is_binary(tensor.name):
@@ -128,14 +120,10 @@ def _write_region_output(tensor: Tensor) -> dict[str, Any]:
 def response_size(response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
     """Return the minimum of the bytes that ``write_response`` writes, and the maximum including the
     uncompressed bytes."""
-    response_format = (
-        parsed.response_options
-        if isinstance(parsed.response_options, ResponseFormat)
-        else _JSON_FORMAT
-    )
-    is_compressed = bool(
-        response_format.accept_encoding and preferred_encoding(response_format.accept_encoding)
-    )
+    options = parsed.response_options
+    response_format = options if isinstance(options, ResponseFormat) else _JSON_FORMAT
+    accept = response_format.accept_encoding
+    is_compressed = bool(accept and preferred_encoding(accept))
     min_bytes, max_bytes = json_size_bounds(
         t for t in response.outputs if not response_format.is_binary(t.name)
     )
@@ -230,9 +218,9 @@ def read_response(wire: HttpResponse, operation: InferRequest, limits: Limits) -
     return response
 
 
-def _error_member(top: dict[str, Node]) -> GatewayError:
+def _error_member(members: dict[str, Node]) -> GatewayError:
     """Return the error of a response with status 200, which therefore has no kind."""
-    error = top["error"]
+    error = members["error"]
     message = (
         error
         if isinstance(error, str) and error

@@ -7,26 +7,9 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
+from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind, bad_request
-from infergate.core.messages import (
-    InferRequest,
-    LogSettingsRequest,
-    ModelConfigRequest,
-    ModelIndexRequest,
-    ModelLoadRequest,
-    ModelMetadataRequest,
-    ModelReadyRequest,
-    ModelStatisticsRequest,
-    ModelUnloadRequest,
-    Operation,
-    ServerLiveRequest,
-    ServerMetadataRequest,
-    ServerReadyRequest,
-    SharedMemoryRegisterRequest,
-    SharedMemoryStatusRequest,
-    SharedMemoryUnregisterRequest,
-    TraceSettingsRequest,
-)
+from infergate.core.messages import InferRequest, Operation
 from infergate.core.path_segments import decode_segment
 from infergate.core.records import record
 
@@ -62,35 +45,37 @@ class V2PathMatch:
 
 
 SERVER_PATHS: Final = {
-    "/v2": V2PathMatch("GET", ServerMetadataRequest),
-    "/v2/": V2PathMatch("GET", ServerMetadataRequest),  # the Open Inference Protocol's spelling
-    "/v2/health/live": V2PathMatch("GET", ServerLiveRequest),
-    "/v2/health/ready": V2PathMatch("GET", ServerReadyRequest),
-    MODEL_LIST_PATH: V2PathMatch("GET", ModelIndexRequest),
-    INDEX_PATH: V2PathMatch("POST", ModelIndexRequest),
-    STATISTICS_PATH: V2PathMatch("GET", ModelStatisticsRequest),
-    LOGGING_PATH: V2PathMatch("POST", LogSettingsRequest, allows_get=True),
-    TRACE_PATH: V2PathMatch("POST", TraceSettingsRequest, allows_get=True),
+    "/v2": V2PathMatch("GET", messages.ServerMetadataRequest),
+    "/v2/": V2PathMatch(
+        "GET", messages.ServerMetadataRequest
+    ),  # the Open Inference Protocol's spelling
+    "/v2/health/live": V2PathMatch("GET", messages.ServerLiveRequest),
+    "/v2/health/ready": V2PathMatch("GET", messages.ServerReadyRequest),
+    MODEL_LIST_PATH: V2PathMatch("GET", messages.ModelIndexRequest),
+    INDEX_PATH: V2PathMatch("POST", messages.ModelIndexRequest),
+    STATISTICS_PATH: V2PathMatch("GET", messages.ModelStatisticsRequest),
+    LOGGING_PATH: V2PathMatch("POST", messages.LogSettingsRequest, allows_get=True),
+    TRACE_PATH: V2PathMatch("POST", messages.TraceSettingsRequest, allows_get=True),
 }
 _MODEL_ACTIONS: Final[dict[str, tuple[str, type[Operation]]]] = {
-    "": ("GET", ModelMetadataRequest),
-    "/ready": ("GET", ModelReadyRequest),
+    "": ("GET", messages.ModelMetadataRequest),
+    "/ready": ("GET", messages.ModelReadyRequest),
     "/infer": ("POST", InferRequest),
     "/infer_stream": ("POST", InferRequest),
     "/generate": ("POST", InferRequest),
     "/generate_stream": ("POST", InferRequest),
-    "/config": ("GET", ModelConfigRequest),
-    "/stats": ("GET", ModelStatisticsRequest),
-    "/trace/setting": ("POST", TraceSettingsRequest),
+    "/config": ("GET", messages.ModelConfigRequest),
+    "/stats": ("GET", messages.ModelStatisticsRequest),
+    "/trace/setting": ("POST", messages.TraceSettingsRequest),
 }
 _MODEL_PATH: Final = re.compile(
     r"/v2/models/([^/]+)(?:/versions/([^/]+))?"
     r"(|/ready|/(?:infer|generate)(?:_stream)?|/config|/stats|/trace/setting)"
 )
 _REPOSITORY_ACTIONS: Final[dict[str, type[Operation]]] = {
-    "index": ModelIndexRequest,
-    "load": ModelLoadRequest,
-    "unload": ModelUnloadRequest,
+    "index": messages.ModelIndexRequest,
+    "load": messages.ModelLoadRequest,
+    "unload": messages.ModelUnloadRequest,
 }
 _REPOSITORY_PATH: Final = re.compile(
     r"/v2/repository(?:/([^/]+))?(?:/(index)|/models/([^/]+)/(load|unload))"
@@ -99,9 +84,9 @@ _MEMORY_PATH: Final = re.compile(
     r"/v2/(system|cuda)sharedmemory(?:/region/([^/]+))?/(status|register|unregister)"
 )
 _MEMORY_ACTIONS: Final[dict[str, tuple[str, type[Operation]]]] = {
-    "status": ("GET", SharedMemoryStatusRequest),
-    "register": ("POST", SharedMemoryRegisterRequest),
-    "unregister": ("POST", SharedMemoryUnregisterRequest),
+    "status": ("GET", messages.SharedMemoryStatusRequest),
+    "register": ("POST", messages.SharedMemoryRegisterRequest),
+    "unregister": ("POST", messages.SharedMemoryUnregisterRequest),
 }
 _MAX_SHOWN_CHARACTERS: Final = 200
 
@@ -138,7 +123,7 @@ def _match_path(path: str) -> V2PathMatch:
         operation,
         decode_segment(model, "model name"),
         decode_segment(version or "", "model version"),
-        allows_get=operation is TraceSettingsRequest,
+        allows_get=operation is messages.TraceSettingsRequest,
         action=suffix[1:],
     )
 

@@ -62,14 +62,14 @@ def read_small(body: Buffer, limits: Limits) -> RequestFields | None:
         return None
 
 
-def _read(text: bytes, top: Any, limits: Limits) -> RequestFields:
+def _read(text: bytes, document: Any, limits: Limits) -> RequestFields:
     """Read the fields. Each function that it calls checks all members of its object."""
-    if type(top) is not dict:
+    if type(document) is not dict:
         raise _NotSimpleError
     inputs: dict[str, Tensor] = {}
-    input_items = _check_array(top["inputs"], limits.tensors)
+    input_items = _check_array(document["inputs"], limits.tensors)
     expected_members = 1
-    member_count = len(top)
+    member_count = len(document)
     for item in input_items:
         tensor = _read_tensor(item, limits)
         inputs[tensor.name] = tensor
@@ -77,29 +77,29 @@ def _read(text: bytes, top: Any, limits: Limits) -> RequestFields:
     if len(inputs) < len(input_items):
         raise _NotSimpleError
     identity = ""
-    if "id" in top:
+    if "id" in document:
         expected_members += 1
-        identity = top["id"]
+        identity = document["id"]
         if type(identity) is not str:
             raise _NotSimpleError
     parameters: Parameters = NO_PARAMETERS
     binary_by_default: bool | None = None
-    if "parameters" in top:
+    if "parameters" in document:
         expected_members += 1
-        parameters = _check_parameters(top["parameters"])
+        parameters = _check_parameters(document["parameters"])
         member_count += len(parameters)
         binary_by_default, parameters = _pop_flag(parameters, BINARY_DATA_OUTPUT)
     outputs: dict[str, RequestedOutput] = {}
     binary_by_output: dict[str, bool] = {}
-    if "outputs" in top:
+    if "outputs" in document:
         expected_members += 1
         member_count += _read_outputs(
-            _check_array(top["outputs"], limits.tensors), outputs, binary_by_output
+            _check_array(document["outputs"], limits.tensors), outputs, binary_by_output
         )
     if (
-        expected_members != len(top)
+        expected_members != len(document)
         or (outputs and binary_by_default is not None)
-        or _may_have_duplicates(text, member_count, top)
+        or _may_have_duplicates(text, member_count, document)
     ):
         raise _NotSimpleError
     return RequestFields(
@@ -112,17 +112,19 @@ def _read(text: bytes, top: Any, limits: Limits) -> RequestFields:
     )
 
 
-def _may_have_duplicates(text: bytes, members: int, top: Any) -> bool:
+def _may_have_duplicates(text: bytes, members: int, document: Any) -> bool:
     """Whether an object may have a duplicate name (Rule 2). ``members`` is the total count."""
     colons = text.count(b":")
     # an escaped colon in a string is not a colon in the text
-    return colons != members and (b"\\" in text or colons != members + _count_string_colons(top))
+    return colons != members and (
+        b"\\" in text or colons != members + _count_string_colons(document)
+    )
 
 
-def _count_string_colons(top: Any) -> int:
+def _count_string_colons(document: Any) -> int:
     """Count the colons in all strings."""
     count = 0
-    pending: list[Any] = [top]
+    pending: list[Any] = [document]
     while pending:
         value = pending.pop()
         if type(value) is str:

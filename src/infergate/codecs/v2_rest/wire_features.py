@@ -33,7 +33,7 @@ class WireFeature(enum.Enum):
     CLASSIFICATION = "an output as classes instead of values"
     """Servers without the classification extension ignore it."""
     STREAM = "``stream``: the client wants all responses"
-    """Servers ignore it, or would answer with a stream."""
+    """Servers ignore it, or return a stream."""
 
 
 def is_supported(features: frozenset[WireFeature], profile: Profile) -> bool:
