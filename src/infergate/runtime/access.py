@@ -1,8 +1,8 @@
-"""Builds the ``Authorizer`` from the ``access`` section of the configuration, and guards the admin
-listener.
+"""Builds the ``Authorizer`` from the ``access`` section of the configuration, and authenticates
+requests to the admin listener.
 
-Packages for tokens and for Redis are imported only where they are configured, because each costs
-every process memory.
+Packages for tokens and for Redis are imported only if configured, because each costs every process
+memory.
 """
 
 # ruff: noqa: PLC0415 - see the module's docstring
@@ -65,10 +65,9 @@ def make_authorizer(
 ) -> Authorizer:
     """Return the authorizer of ``config``, which must have an ``access`` section.
 
-    If nothing that it depends on has changed, this is the authorizer of ``previous``, with its
-    counters and its cache of verified tokens; it uses the old routes until
-    ``GatewayParts.activate``. Otherwise it is a new authorizer, which keeps the in-memory counters
-    if the rate limits are unchanged.
+    The authorizer of ``previous`` is reused if nothing that it depends on has changed; it uses the
+    old routes until ``GatewayParts.activate``. A new authorizer keeps the in-memory counters if the
+    rate limits are unchanged.
     """
     access, metrics = config.access, group.metrics
     assert access is not None
@@ -250,8 +249,7 @@ def _make_rate(configured: ConfiguredRate | None, burst: int | None) -> Rate | N
 
 
 def authorize_admin(app: HttpApp, config: Config, metrics: Metrics) -> HttpApp:
-    """Wrap ``app`` so that requests that change something need a key, if the admin listener has
-    keys."""
+    """Wrap ``app`` to require a key for changes, if the admin listener has keys."""
     listener = config.listeners.admin
     if listener is None or not listener.keys:
         return app
@@ -267,7 +265,7 @@ class _AuthorizedAdmin:
         self._metrics: Final = metrics
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
-        """Respond to a read directly, and to any other method only with a valid key."""
+        """Respond to a read directly, and to other methods only with a valid key."""
         if wire.method in _READ_METHODS:
             return await self._app.respond(wire, context)
         try:
@@ -308,7 +306,6 @@ class _AuthorizedAdmin:
     def refuse(
         self, error: GatewayError, wire: HttpRequest, context: RequestContext
     ) -> HttpResponse:
-        """Answer a request that the transport rejected."""
         return self._app.refuse(error, wire, context)
 
 

@@ -83,8 +83,8 @@ def assemble(
     """Build, but do not start, the gateway that ``config`` describes. Needs a running event loop.
 
     ``make_builtin`` creates the backend of embedded models from a name and a timeout in seconds.
-    ``history`` is the configuration history that the admin listener reports. ``group`` connects the
-    process to the other workers; None: there are none.
+    ``history`` is reported by the admin listener. ``group`` connects the process to the other
+    workers; None: there are none.
     """
     group, limits = group or WorkerGroup(), compiled.limits(config)
     metrics, admission = group.metrics, Admission(limits)
@@ -158,7 +158,7 @@ class _SharedState:
 def _build_parts(
     shared: _SharedState, config: Config, previous: GatewayParts | None
 ) -> GatewayParts:
-    """Build the parts that serve ``config``, taking over everything unchanged from ``previous``."""
+    """Build the parts that serve ``config``, reusing everything unchanged from ``previous``."""
     limits = compiled.limits(config)
     sharing = compiled.shared_memory_backends(config)
     unchanged = {} if previous is None else _unchanged_backends(previous, config, limits)
@@ -210,9 +210,9 @@ def _build_parts(
         )
     except BaseException:
         if access_log is not None and (previous is None or access_log is not previous.access_log):
-            access_log.close()  # it has a thread; no other part has started anything yet
+            access_log.close()  # it has a thread
         if tracing is not None and (previous is None or tracing is not previous.tracer):
-            tracing.close()  # it has a thread too
+            tracing.close()  # it has a thread
         raise
     return GatewayParts(
         config, limits, gateway, listeners, access_log, helper_pool, authorizer, tracing
@@ -220,7 +220,6 @@ def _build_parts(
 
 
 def _make_tracer(config: Config) -> Tracer | None:
-    """Return a new tracer; None if tracing is off, in which case its packages are not imported."""
     if not config.tracing.enabled:
         return None
     from infergate.observe.tracing import create_tracer  # noqa: PLC0415 - only if enabled
@@ -235,8 +234,7 @@ def _make_steps(tracer: Tracer | None) -> Steps:
 def _unchanged_backends(
     previous: GatewayParts, config: Config, limits: Limits
 ) -> dict[str, Backend]:
-    """Return the backends of ``previous``, by name, whose configuration is the same in
-    ``config``."""
+    """Return the backends of ``previous`` with unchanged configuration, by name."""
     if previous.limits != limits or previous.config.helpers != config.helpers:
         return {}
     if previous.config.tracing != config.tracing:
@@ -293,7 +291,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
         *protocols: str,
         limits: Limits = limits,
     ) -> None:
-        # The admin listener has its own admission, so that a full gateway can report that it is.
+        # The admin listener has its own admission and thus stays reachable in a full gateway.
         admission = Admission(limits) if name == ADMIN else shared.admission
         gate = shared.gates.make_gate(name, limits, tls.get(name), protocols)
         make = functools.partial(make_server, address, app, limits, admission, gate)
@@ -365,7 +363,6 @@ class _FrontendFactory:
     steps: Steps
 
     def make(self, codec: Codec[Any, Any]) -> Frontend[Any, Any]:
-        """Return the frontend of ``codec``."""
         return Frontend(codec, self.gateway, self.limits, self.offload, self.authorizer, self.steps)
 
 
@@ -373,7 +370,7 @@ def _make_frontends(
     transport_kind: TransportKind, config: Config, factory: _FrontendFactory
 ) -> dict[str, Frontend[Any, Any]]:
     """Return the frontends of one kind of transport by the paths or services they claim, starting
-    with the frontend that answers everything unclaimed."""
+    with the fallback."""
     options = compiled.frontend_options(config)
     frontends: dict[str, Frontend[Any, Any]] = {}
     for plugin in sorted(plugins().values(), key=lambda plugin: not plugin.is_fallback):

@@ -78,10 +78,10 @@ class MakeGrpcUpstream(Protocol):
 
 
 class Engine(NamedTuple):
-    """The factories of one engine. ``bind_grpc`` binds an address so that several processes can
-    listen on it. ``fixed_grpc_limits`` names the limits that a gRPC listener cannot change while it
-    listens; ``can_change_grpc_tls`` tells whether it can change its TLS files and server names.
-    ``make_loop`` creates the event loop that suits the engine; None: asyncio's default."""
+    """The factories of one engine. ``bind_grpc`` binds an address on which several processes can
+    listen. A listening gRPC server cannot change ``fixed_grpc_limits``, and its TLS files and
+    server names only with ``can_change_grpc_tls``. ``make_loop`` creates the engine's event
+    loop; None: asyncio's default."""
 
     make_http_server: MakeHttpServer
     make_grpc_server: MakeGrpcServer

@@ -30,10 +30,10 @@ from infergate.testing.canonical import to_text
 from infergate.testing.vectors import body_of, completed, with_body
 
 LossyRoundTrip = Callable[[Any], Any]
-"""Returns what is left of a canonical value after a round trip over the protocol: the value itself,
-or without the parts that the protocol cannot represent."""
+"""Returns the canonical value after a round trip over the protocol, without the parts that the
+protocol cannot represent."""
 ServerResponse = Callable[[Operation, Response], Response]
-"""Returns the response that a server has to send so that the client reads the expected response."""
+"""Returns the response that a server must send for the client to read the expected response."""
 
 _REQUESTS: Final[dict[TransportKind, type]] = {
     TransportKind.HTTP: HttpRequest,
@@ -62,13 +62,12 @@ def check_codec(
     round_trip: LossyRoundTrip = _lossless,
     server_response: ServerResponse = _same_response,
 ) -> None:
-    """Check the invariants of the codec of ``plugin``. Raises AssertionError naming the one that is
-    broken.
+    """Check the invariants of the codec of ``plugin``. Raises AssertionError naming the broken
+    one.
 
     ``options`` are those of the codec, ``profile`` is the kind of server that it builds requests
-    for. ``round_trip`` returns what is left of an operation or response after a round trip over a
-    protocol that cannot represent everything (one without ids, for example); by default, everything
-    must arrive.
+    for. ``round_trip`` returns an operation or response after a round trip over the protocol,
+    without the parts that the protocol cannot represent; by default, it is lossless.
 
     A protocol may implement an operation by another one (metadata by the server's status).
     ``round_trip`` then returns that other operation, and ``server_response`` its response.
@@ -87,8 +86,7 @@ def check_codec(
 
 
 def _exchanges(codec: Codec[Any, Any]) -> Iterator[tuple[Operation, Response, tuple[bytes, ...]]]:
-    """Yield operations, responses and invalid bodies. The invalid bodies are independent of the
-    datatype, so inferences come without them."""
+    """Yield operations, responses and invalid bodies (none for inferences)."""
     for operation, answer in samples.SAMPLE_EXCHANGES:
         yield operation, answer, samples.JUNK
     for datatype in sorted(codec.capabilities.datatypes, key=lambda datatype: datatype.value):
@@ -184,7 +182,7 @@ class _CodecCheck:
                 wire = self.build(replace(operation, parameters=parameters), model)
             except AssertionError:
                 assert sequence == "by name"
-                continue  # the protocol only has numbers as sequence ids
+                continue  # the protocol's sequence ids are numbers
             for form in (wire, completed(codec.validate(wire, DEFAULT_LIMITS), model)):
                 assert codec.sequence_of(form, DEFAULT_LIMITS) == sequence, f"sequence {sequence!r}"
         rewritten = codec.rewrite_request(request, "other", "9", self.profile)
@@ -266,8 +264,7 @@ def _encoded(request: HttpRequest, body: bytes) -> HttpRequest:
 
 
 def _is_rejected(function: Callable[..., Any], *arguments: Any) -> bool:
-    """Return whether ``function`` raises GatewayError; any other exception is a bug of the
-    codec."""
+    """Return whether ``function`` raises GatewayError; other exceptions are bugs of the codec."""
     try:
         function(*arguments)
     except GatewayError:

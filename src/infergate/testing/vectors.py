@@ -55,7 +55,7 @@ _CASE_KEYS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ExpectedError:
-    """The error that a case must end with, and what its public text must mention."""
+    """The expected error of a case, and texts that its public message must contain."""
 
     kind: Kind
     mentions: tuple[str, ...]
@@ -230,8 +230,7 @@ def completed(parsed: T | PartialInferRequest[T], model: ModelMetadata | None) -
 
 
 def _splits(wire: Wire) -> Iterable[tuple[str, Wire]]:
-    """Yield the message split in different ways, as transports may deliver it. The split must not
-    matter."""
+    """Yield the message split in different ways, as transports may deliver it."""
     body = bytes(join_parts(body_of(wire)))
     middle = len(body) // 2
     yield "whole", wire

@@ -1,4 +1,4 @@
-"""The configuration as JSON for the live picture: listeners, routes, backends, models. Pure."""
+"""The configuration as JSON for the traffic graph: listeners, routes, backends, models. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Json = dict[str, Any]
 
 
 def plan(config: Config, addresses: Mapping[str, Address]) -> Json:
-    """Return the JSON of ``/console/plan``. ``addresses`` are those that listeners actually have,
-    by configuration name."""
+    """Return the JSON of ``/console/plan``. ``addresses`` are the bound ones, by configuration
+    name."""
     routes = compiled.routing_table(config).routes
     return {
         "listeners": _listeners(config, addresses),

@@ -1,8 +1,7 @@
 """Aggregates the traffic that processes report into the JSON of ``/console/state``. Pure.
 
-The numbers are those of a scrape. Counters of requests arrive as plain tuples, because metrics
-would be expensive with thousands of routes. Everything else arrives as metric families, which are
-summed in the same way as for scrapes.
+Counters of requests arrive as plain tuples, because metrics of thousands of routes would be
+expensive. Everything else arrives as metric families, summed as for a scrape.
 """
 
 from __future__ import annotations
@@ -160,9 +159,9 @@ def _endpoints(families: Families) -> list[Json]:
 
 
 def _health(endpoint: Json) -> str:
-    """Return the health of an endpoint's addresses, as all processes see them: ``up``; ``partly``
-    (some addresses are up, or some processes see them up); ``ejected``; ``down``; ``failing`` (no
-    check or request has succeeded, but some have failed); or ``unknown`` (there have been none)."""
+    """Return the health of an endpoint's addresses over all processes: ``up``; ``partly`` (up for
+    some addresses or processes); ``ejected``; ``down``; ``failing`` (no check or request has
+    succeeded, but some have failed); or ``unknown`` (there have been none)."""
     down, ejected = endpoint.get("down", 0), endpoint.get("ejected", 0)
     if down + ejected:
         if endpoint.get("available"):

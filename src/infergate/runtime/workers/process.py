@@ -1,9 +1,8 @@
 """A worker process: serves the configurations that the supervisor sends, on the supervisor's
 sockets.
 
-*Rule 1.* A signal to the process group is meant for the supervisor, which controls the workers.
-*Rule 2.* A worker does not outlive its supervisor, because its sockets would block a new
-supervisor.
+*Rule 1.* Signals are ignored, because the supervisor controls the workers.
+*Rule 2.* A worker does not outlive its supervisor, because its sockets would block a new one.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ class _WorkerProcess:
         self._metric_batches: Iterator[list[Metric]] = iter(())
 
     async def run(self, control: int) -> None:
-        """Serve until a ``Stop`` request arrives or the supervisor ends."""
+        """Serve until a ``Stop`` request arrives or the supervisor exits."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(LoopExceptionHandler())
         _, self._channel = await loop.create_unix_connection(

@@ -1,13 +1,13 @@
 """Starts the workers, restarts them, and represents all of them as one gateway.
 
-*Strategy.* A supervisor has the interface of :class:`infergate.runtime.running.RunningGateway`: it
-starts, reloads, drains and stops. It contains a RunningGateway with just the admin listener.
+A supervisor has the interface of :class:`infergate.runtime.running.RunningGateway`, and contains a
+RunningGateway for the admin listener.
 
-*Rule 1.* If a worker cannot start at first, the gateway fails with its error. A worker that ends
-later is restarted again and again, with growing delays.
+*Rule 1.* If a worker cannot start at first, the gateway fails with the worker's error. A worker
+that ends later is restarted, with growing delays.
 *Rule 2.* All workers accept a configuration, or none. A worker that ends meanwhile is restarted
-with the configuration that is active then.
-*Rule 3.* Nothing waits for a worker that does not respond: its last reported metrics are used.
+with the active configuration.
+*Rule 3.* A worker that does not respond blocks nothing: its last reported metrics are used.
 """
 
 from __future__ import annotations
@@ -75,18 +75,18 @@ from infergate.transport.net.bind import bind_sockets
 
 _log = logging.getLogger("infergate")
 _START_TIMEOUT_SECONDS: Final = 60.0
-"""Seconds from a worker's process start until it accepts connections."""
+"""Timeout from a worker's process start until it accepts connections."""
 _STATUS_TIMEOUT_SECONDS: Final = 1.0
-"""Seconds for a status request."""
+"""Timeout of a status request."""
 _COLLECT_TIMEOUT_SECONDS: Final = 5.0
-"""Seconds that a scrape waits for the workers' metrics, all batches together: half of Prometheus'
-default timeout."""
+"""Maximum time that a scrape waits for the workers' metrics, all batches together: half of
+Prometheus' default timeout."""
 _READY_TIMEOUT_SECONDS: Final = QUERY_TIMEOUT_SECONDS + _STATUS_TIMEOUT_SECONDS
-"""Seconds for a readiness check, which may contact backends."""
+"""Timeout of a readiness check, which may contact backends."""
 _CONSOLE_TIMEOUT_SECONDS: Final = 75.0
-"""Seconds for an action of the console, which has a shorter limit of its own."""
+"""Timeout of a console action, which has a shorter limit itself."""
 _EXIT_TIMEOUT_SECONDS: Final = 5.0
-"""Seconds that a worker has to end, besides the grace period of requests."""
+"""Seconds in which a worker must exit after the grace period of requests."""
 _STOPPING: Final = "the gateway is stopping"
 
 
@@ -142,9 +142,9 @@ class Supervisor:
         return {name: listener.address for name, listener in self.listeners.items()}
 
     async def run_action(self, action: str, request: dict[str, Any]) -> dict[str, Any]:
-        """Let the first serving worker perform an action of the console. It is not repeated by
-        another worker: requests are not sent twice, and an action that has ended one process would
-        end the next."""
+        """Perform a console action in the first serving worker. No other worker repeats it,
+        because requests must not be sent twice, and an action that crashed one worker would
+        crash the next."""
         serving = self._serving()
         if not serving:
             raise GatewayError(Kind.OVERLOADED, "no worker is serving")
@@ -159,8 +159,7 @@ class Supervisor:
         return data
 
     async def recent(self) -> Sequence[ProcessSnapshot]:
-        """Return the recent requests and counters of all workers, and the supervisor's own
-        metrics."""
+        """Return the recent requests and counters of all workers, and the supervisor's metrics."""
         snapshots: list[ProcessSnapshot] = await self._request_all(GetRecent())
         self._drop_removed_names()
         families = [*self._metrics.console_families(), *self._past_metrics.collect()]
@@ -182,8 +181,7 @@ class Supervisor:
 
     async def start(self) -> None:
         """Bind every address and start every worker; if either fails, stop everything. Raises
-        OSError naming an address that cannot be bound, ProcessEndedError if a worker cannot
-        serve."""
+        OSError naming the address, or ProcessEndedError if a worker cannot serve."""
         try:
             self._sockets = await self._bind_all(self._config, {})
             await self._admin_gateway.start()
@@ -224,7 +222,6 @@ class Supervisor:
 
     @staticmethod
     def _close(these: Mapping[str, ListenerSockets], kept: Mapping[str, ListenerSockets]) -> None:
-        """Close the sockets in ``these`` that are not in ``kept``."""
         for key, sockets in these.items():
             if key not in kept:
                 sockets.close()
@@ -308,7 +305,6 @@ class Supervisor:
             sockets.loads.mark_absent(slot.number)
 
     async def _handle(self, message: Any) -> Any:
-        """Handle a worker's request."""
         match message:
             case GetModelStatistics():
                 answers: list[ModelStatistics] = await self._request_all(message)
@@ -331,8 +327,8 @@ class Supervisor:
             return None
 
     async def _scrape(self, accept: str) -> Exposition:
-        """Return the metrics of all workers. Concurrent scrapes share one collection; batches that
-        arrive after its time limit are used by the next scrape."""
+        """Return the metrics of all workers. Concurrent scrapes share one collection; late batches
+        are used by the next scrape."""
         collection = self._collection
         if collection is None:
             collection = self._collection = asyncio.create_task(self._collect_metrics())
@@ -343,8 +339,8 @@ class Supervisor:
         return exposition(await self._sum_metrics(), accept)
 
     async def _collect_metrics(self) -> None:
-        """Collect the metrics of all workers. A worker's previous snapshot is kept until a complete
-        one has arrived."""
+        """Collect the metrics of all workers, keeping a worker's previous snapshot until a
+        complete one has arrived."""
 
         async def collect(slot: WorkerSlot, worker: Worker) -> None:
             metrics: list[Metric] = []
@@ -365,7 +361,6 @@ class Supervisor:
         self._collection = None
 
     async def _sum_metrics(self) -> AggregatedMetrics:
-        """Return the sum of all processes' metrics, including ended workers."""
         self._drop_removed_names()
         families = chain(
             self._metrics.registry.collect(),
@@ -375,7 +370,7 @@ class Supervisor:
         summed = AggregatedMetrics()
         for batch in in_batches(families):
             summed.add(batch)
-            await asyncio.sleep(0)  # let other tasks run
+            await asyncio.sleep(0)
         return summed
 
     def _drop_removed_names(self) -> None:
@@ -396,11 +391,11 @@ class Supervisor:
     # ---- reload
 
     async def reload(self, config: Config) -> None:
-        """Make ``config`` active. Raises ConfigRejectedError, in which case nothing has changed."""
+        """Make ``config`` active. Raises ConfigRejectedError, and then changes nothing."""
         async with self._change_lock:
             if self._is_stopping:
                 raise ConfigRejectedError(_STOPPING)
-            old_sockets = self._sockets  # kept, because a concurrent stop clears the attribute
+            old_sockets = self._sockets  # a concurrent stop clears the attribute
             own_change = await self._admin_gateway.prepare(supervisor_config(config))
             try:
                 try:
@@ -427,7 +422,7 @@ class Supervisor:
         sockets: Mapping[str, ListenerSockets],
         old_sockets: Mapping[str, ListenerSockets],
     ) -> None:
-        """Let every worker prepare ``config``, or none. Raises ConfigRejectedError."""
+        """Make every worker prepare ``config``, or none. Raises ConfigRejectedError."""
         layout, descriptors = socket_layout(
             each for k, each in sockets.items() if k not in old_sockets
         )
@@ -442,7 +437,7 @@ class Supervisor:
     # ---- shutdown
 
     def drain(self) -> None:
-        """Fail readiness for every protocol; watching clients are notified at once."""
+        """Fail readiness for every protocol, and notify watching clients immediately."""
         self._admin_gateway.drain()
         self._send_all(Drain())
 
@@ -454,7 +449,7 @@ class Supervisor:
             task.add_done_callback(self._tasks.discard)
 
     async def stop(self, grace: float) -> None:
-        """Stop accepting, let requests finish for ``grace`` seconds, then end everything."""
+        """Stop accepting, let requests finish for ``grace`` seconds, then stop all processes."""
         self._is_stopping = True
         self._admin_gateway.drain()
         await self._cancel(self._restart_tasks)
