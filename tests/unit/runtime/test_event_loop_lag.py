@@ -11,7 +11,7 @@ async def test_a_blocked_event_loop_is_reported() -> None:
     monitor = EventLoopLagMonitor(late.append)
     monitor.start()
     await asyncio.sleep(0)
-    time.sleep(0.6)  # noqa: ASYNC251 - what it is about
+    time.sleep(0.6)  # noqa: ASYNC251 - blocks the loop
     async with asyncio.timeout(20):
         while not late:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -23,5 +23,5 @@ async def test_a_blocked_event_loop_is_reported() -> None:
     assert not late
 
 
-def test_an_unstarted_monitor_can_be_stopped() -> None:
+def test_a_monitor_that_was_not_started_can_be_stopped() -> None:
     EventLoopLagMonitor(lambda _: None).stop()
