@@ -35,8 +35,8 @@ T = TypeVar("T")
 
 
 class OutputsNeedTranslationError(GatewayError):
-    """The server cannot return outputs in the format that a passed-through request selects, but
-    can in that of ``build_request``."""
+    """The server cannot return outputs in the format of a passed-through request, but can in the
+    format of a translated one."""
 
 
 class TransportKind(enum.Enum):
@@ -177,11 +177,7 @@ class Codec(Protocol[Req, Resp]):
         """
 
     def parse_response(
-        self,
-        wire: Resp,
-        operation: Operation,
-        limits: Limits,
-        model: ModelMetadata | None = None,
+        self, wire: Resp, operation: Operation, limits: Limits, model: ModelMetadata | None = None
     ) -> Response:
         """Parse the response to ``operation``. Raises its error, or BACKEND_GARBAGE."""
 

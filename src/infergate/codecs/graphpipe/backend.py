@@ -1,8 +1,8 @@
 """Requests to GraphPipe servers, and their responses.
 
 Each server has one model and one address. Every operation except an inference becomes a
-MetadataRequest. Some servers return metadata only to a GET, and some not at any request
-(graphpipe-py's examples drop the connection).
+MetadataRequest. Some servers return metadata only to a GET; graphpipe-py's examples have no
+metadata and drop the connection.
 """
 
 from __future__ import annotations

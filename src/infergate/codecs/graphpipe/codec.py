@@ -77,7 +77,7 @@ class GraphPipeCodec(BinaryEstimates):
     # ---- towards clients
 
     def summarize(self, wire: HttpRequest) -> RequestSummary:
-        """Raises NOT_FOUND for an unknown path, BAD_REQUEST for a body that is not a request."""
+        """Read the operation and the model. Raises NOT_FOUND, BAD_REQUEST."""
         match = match_path(wire.path, self._options.model)
         if match.operation is not None:
             return RequestSummary(type(match.operation), getattr(match.operation, "model", ""))
@@ -88,7 +88,7 @@ class GraphPipeCodec(BinaryEstimates):
     def parse_request(
         self, wire: HttpRequest, limits: Limits
     ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
-        """Raises NOT_FOUND for an unknown path, and errors in the body."""
+        """Parse a request. Raises NOT_FOUND for an unknown path, and the client's errors."""
         match = match_path(wire.path, self._options.model)
         if match.operation is not None:
             return ParsedRequest(match.operation, match.operation)

@@ -1,9 +1,9 @@
 """A flatbuffer reader that works in place and checks each access against the end of the message.
 
-The code that flatc generates does not check offsets, and Python has no verifier; this module is
-also faster.
+The code that flatc generates does not check offsets, Python has no verifier, and this module is
+faster.
 
-*Rule 1.* Nothing outside the message is read; a field that would lie there is BAD_REQUEST.
+*Rule 1.* Nothing outside the message is read; a field outside is BAD_REQUEST.
 
 *Rule 2.* The variations of old writers are accepted: any order and alignment, vtables after their
 tables and shared vtables, strings without NUL, absent vectors (read as empty), bytes after the last
@@ -136,8 +136,7 @@ class FlatbufferTable:
     def _elements(
         self, field: TableField, max_elements: int, *, truncate: bool = False
     ) -> list[tuple[int, str]]:
-        """Return each element's position and label. More than ``max_elements`` are truncated or
-        rejected."""
+        """Return each element's position and label, at most ``max_elements``."""
         start, length = self._vector(field, _OFFSET_BYTES)
         if length > max_elements:
             if not truncate:
@@ -209,8 +208,7 @@ class FlatbufferTable:
         return self._vector(field, _OFFSET_BYTES)[1]
 
     def packed_strings(self, field: TableField) -> bytearray:
-        """Return all strings of a vector in the canonical layout of BYTES, which is that of a
-        flatbuffer without padding."""
+        """Return a vector of strings in the canonical layout of BYTES: as here, without padding."""
         start, length = self._vector(field, _OFFSET_BYTES)
         if length < MIN_BATCH_STRINGS:
             return self._packed_singly(field, start, length)

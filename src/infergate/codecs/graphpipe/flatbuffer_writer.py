@@ -171,8 +171,7 @@ class _MessageWriter:
 
 
 def _pack_strings(tensor: Tensor) -> tuple[Buffer, Buffer]:
-    """Return the offsets of a vector of strings, and the strings. The canonical layout is that of a
-    flatbuffer without the NUL and padding."""
+    """Return the offsets of a vector of strings, and the strings."""
     count = math.prod(tensor.shape)
     if count >= MIN_BATCH_STRINGS and len(tensor.data) < LONG_STRING_BYTES * count:
         return _pack_many_strings(tensor.data, count)

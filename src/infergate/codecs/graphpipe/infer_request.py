@@ -102,18 +102,12 @@ def _is_graph(model: ModelMetadata) -> bool:
     return any(tensor.name in input_names for tensor in model.outputs)
 
 
-def _check_outputs(request: InferRequest, model: ModelMetadata) -> None:
-    """Apply Rule 3. Raises BAD_REQUEST."""
+def write_request(request: InferRequest, model: ModelMetadata) -> list[Buffer]:
+    """Write the Request. Raises UNSUPPORTED, BAD_REQUEST, TOO_LARGE."""
     known = {tensor.name for tensor in model.outputs}
     unknown = [output.name for output in request.outputs if output.name not in known]
-    if unknown and known and not _is_graph(model):
+    if unknown and known and not _is_graph(model):  # Rule 3
         raise bad_request(f"model '{request.model}' has no output '{unknown[0]}'")
-
-
-def write_request(request: InferRequest, model: ModelMetadata) -> list[Buffer]:
-    """Write the Request. Raises UNSUPPORTED for datatypes, BAD_REQUEST for parameters or outputs,
-    TOO_LARGE."""
-    _check_outputs(request, model)
     return flatbuffer_writer.write_request(
         write_config(request.parameters), request.inputs, backend_outputs(request, model)
     )

@@ -53,8 +53,8 @@ def write_response(response: InferResponse, selection: OutputSelection) -> list[
 def read_response(
     table: FlatbufferTable, request: InferRequest, model: ModelMetadata, limits: Limits
 ) -> InferResponse:
-    """Parse the response to ``request``. Raises the backend's error, BACKEND_GARBAGE if it does not
-    match the request, BAD_REQUEST and TOO_LARGE."""
+    """Parse the response to ``request``. Raises the backend's error, BACKEND_GARBAGE, BAD_REQUEST
+    and TOO_LARGE."""
     tables = table.tables(OUTPUT_TENSORS, limits.tensors)
     if error := _read_error(table, limits, has_outputs=bool(tables)):
         raise error

@@ -66,7 +66,10 @@ def write_metadata(metadata: ModelMetadata) -> bytes:
 
 def _write_tensors(builder: Any, tensors: Sequence[TensorMetadata]) -> int:
     tables = [_write_tensor(builder, tensor) for tensor in tensors]
-    return _write_vector(builder, tables)
+    MetadataResponse.StartInputsVector(builder, len(tables))
+    for table in reversed(tables):
+        builder.PrependUOffsetTRelative(table)
+    return int(builder.EndVector())
 
 
 def _write_tensor(builder: Any, tensor: TensorMetadata) -> int:
@@ -82,13 +85,6 @@ def _write_tensor(builder: Any, tensor: TensorMetadata) -> int:
     IOMetadata.AddShape(builder, shape)
     IOMetadata.AddType(builder, metadata_type_number(tensor.datatype))
     return int(IOMetadata.End(builder))
-
-
-def _write_vector(builder: Any, tables: Sequence[int]) -> int:
-    MetadataResponse.StartInputsVector(builder, len(tables))
-    for table in reversed(tables):
-        builder.PrependUOffsetTRelative(table)
-    return int(builder.EndVector())
 
 
 def _write_text(builder: Any, text: str) -> int:

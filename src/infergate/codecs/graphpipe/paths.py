@@ -1,8 +1,8 @@
 """Paths of GraphPipe: the model or operation that a path names.
 
 On a shared port a path names a model: ``/graphpipe/<model>[/versions/<version>]``. On a listener
-for one model every path means that model, because clients keep any address, except for two of
-graphpipe-go's control paths, which report health.
+for one model, every path means that model, except two of graphpipe-go's control paths, which report
+health.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ def split_raw_fields(
 
 
 def remove_fields(data: Buffer, numbers: frozenset[int], max_fields: int) -> list[memoryview]:
-    """Return the parts of ``data`` that remain without the fields in ``numbers``, not copied."""
+    """Return the parts of ``data`` without the fields in ``numbers``, not copied."""
     view = memoryview(data)
     runs: list[memoryview] = []
     kept_from = 0

@@ -53,8 +53,7 @@ def _write_row(classes: Any, name: str, elements: Sequence[bytes]) -> None:
 
 
 def read_classes(name: str, entries: Any, batch: tuple[int, ...], datatype: Datatype) -> Tensor:
-    """Return the classes of an output of ``datatype``, in the shape ``(*batch, classes)``. Raises
-    BACKEND_GARBAGE."""
+    """Return an output's classes in the shape ``(*batch, classes)``. Raises BACKEND_GARBAGE."""
     rows = [row.cls for row in entries]
     counts = {len(row) for row in rows}
     if len(rows) != (batch[0] if batch else 1) or len(counts) != 1:

@@ -12,12 +12,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from infergate.codecs.base import (
-    ParsedRequest,
-    PartialInferRequest,
-    Profile,
-    RequestSummary,
-)
+from infergate.codecs.base import ParsedRequest, PartialInferRequest, Profile, RequestSummary
 from infergate.codecs.protos.wire_scanner import MalformedMessageError
 from infergate.codecs.trtis import grpc_backend, grpc_infer, grpc_pass_through
 from infergate.codecs.trtis import messages as pb
@@ -220,8 +215,8 @@ class TrtisGrpcCodec(TrtisCodec):
 
 
 def _requested_model(model: str, version: int) -> InferRequest:
-    """Return the requested model and version. Raises NOT_FOUND for a version that cannot exist; 0,
-    the value of an unset field, is one for the servers."""
+    """Return the requested model and version. Raises NOT_FOUND for a version that cannot exist,
+    such as 0, the value of an unset field."""
     if version < 1 and version != _LATEST_VERSION:
         raise GatewayError(
             Kind.NOT_FOUND,

@@ -113,8 +113,7 @@ def parse_response_head(head: Buffer, limits: Limits) -> Any:
 def split_raw(
     message: Sequence[Buffer], raw_number: int, limits: Limits
 ) -> tuple[Buffer, list[memoryview]]:
-    """Return the bytes of ``message`` without its raw data, and the raw data. Raises
-    MalformedMessageError."""
+    """Return ``message`` without its raw data, and the raw data. Raises MalformedMessageError."""
     rest, entries = split_raw_fields(
         join_parts(message), raw_number, 2 * limits.tensors + _OTHER_FIELDS
     )

@@ -27,7 +27,7 @@ LOAD: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class TrtisMethod:
-    """A method. ``write`` takes a response message, a ``response_types`` and the server's id."""
+    """A method. ``write(message, response, server_id)`` fills a response message."""
 
     request_class: Any
     response_class: Any

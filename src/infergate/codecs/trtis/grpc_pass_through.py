@@ -79,8 +79,8 @@ def validate(
     level: CompatibilityLevel,
     limits: Limits,
 ) -> PartialInferRequest[RpcRequest]:
-    """Return ``wire``, an inference of ``target``, to be validated with the model's metadata.
-    Raises MalformedMessageError, BAD_REQUEST."""
+    """Return ``wire``, to be validated with the model's metadata. Raises MalformedMessageError,
+    BAD_REQUEST."""
     head, raw = grpc_infer.split_raw(wire.message, grpc_infer.RAW_INPUT, limits)
     header_bytes, number = _split_id(_single_field(head, _REQUEST_HEADER, _MODEL)[0], limits)
     key = None if header_bytes is None else (header_bytes, target.model, target.version)

@@ -27,8 +27,7 @@ _MAX_SHOWN: Final = 80
 
 @record
 class CheckedInput:
-    """A validated input. ``size`` is in bytes, for the whole batch, and 0 in shared memory;
-    ``dims`` exclude the batch."""
+    """A validated input: ``size`` bytes of the batch in the message, ``dims`` without the batch."""
 
     name: str
     datatype: Datatype
@@ -86,7 +85,7 @@ def check_counts(header: Any, limits: Limits) -> None:
 
 
 def check_batch(header: Any, model: ModelMetadata) -> None:
-    """Raise BAD_REQUEST unless the batch size is from 1 to the model's maximum, or 1."""
+    """Raise BAD_REQUEST unless the batch size is from 1 to the model's maximum."""
     max_batch_size = model.max_batch_size or 0
     if header.batch_size < 1:
         raise bad_request(f"inference request batch-size must be >= 1 for '{model.name}'")

@@ -51,7 +51,7 @@ BINARY_QUERY: Final = "format=binary"
 _MAX_SHOWN: Final = 200
 _STATUS_KEY: Final = STATUS_HEADER.lower()
 _SUCCESS: Final = re.compile(r'code: SUCCESS(?: server_id: "[^"\\]*+")?+(?: request_id: \d++)?+')
-"""NV-Status for success. Its number always differs, so that parsing it is not cached."""
+"""NV-Status for success. It is not parsed, because its number always differs."""
 _KIND_BY_STATUS: Final = {
     401: Kind.UNAUTHENTICATED,
     403: Kind.FORBIDDEN,
@@ -153,9 +153,7 @@ def infer_header_text(wire: HttpResponse) -> str:
     headers = {name.lower(): value for name, value in wire.headers.items()}
     if wire.status == 400 and _STATUS_KEY not in headers:
         raise GatewayError(
-            Kind.BAD_REQUEST,
-            "the legacy server cannot parse the request",
-            origin=Origin.BACKEND,
+            Kind.BAD_REQUEST, "the legacy server cannot parse the request", origin=Origin.BACKEND
         )
     if wire.status != 200 or _SUCCESS.fullmatch(headers.get(_STATUS_KEY, "")) is None:
         _check_success(wire, headers)

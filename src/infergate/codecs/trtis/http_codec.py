@@ -11,12 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from infergate.codecs.base import (
-    ParsedRequest,
-    PartialInferRequest,
-    Profile,
-    RequestSummary,
-)
+from infergate.codecs.base import ParsedRequest, PartialInferRequest, Profile, RequestSummary
 from infergate.codecs.trtis import http_backend, http_frontend, http_pass_through, response_messages
 from infergate.codecs.trtis.base_codec import TrtisCodec
 from infergate.codecs.trtis.http_frontend import BodyFormat

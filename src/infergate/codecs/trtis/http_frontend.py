@@ -21,10 +21,7 @@ from infergate.codecs.trtis import text_format
 from infergate.codecs.trtis.header_checks import CheckedInput
 from infergate.codecs.trtis.http_paths import query_value
 from infergate.codecs.trtis.infer_request import InputSplitter
-from infergate.codecs.trtis.messages import (
-    InferRequestHeader,
-    InferResponseHeader,
-)
+from infergate.codecs.trtis.messages import InferRequestHeader, InferResponseHeader
 from infergate.codecs.trtis.options import CompatibilityLevel
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits, check_loop_cost
@@ -124,8 +121,7 @@ def _status_line(status: Any) -> str:
 
 
 def with_number(wire: HttpResponse, number: int) -> HttpResponse:
-    """Return ``wire``, a response of ``infer_response`` or ``relayed_response``, with another
-    request number."""
+    """Return ``wire``, a response to an inference, with another request number."""
     status, separator, _ = wire.headers[STATUS_HEADER].rpartition(_REQUEST_ID)
     return replace(wire, headers={**wire.headers, STATUS_HEADER: f"{status}{separator}{number}"})
 

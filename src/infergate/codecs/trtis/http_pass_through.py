@@ -81,8 +81,7 @@ def validate(
     level: CompatibilityLevel,
     limits: Limits,
 ) -> PartialInferRequest[HttpRequest]:
-    """Return ``wire``, an inference of ``target``, to be validated with the model's metadata.
-    Raises BAD_REQUEST."""
+    """Return ``wire``, to be validated with the model's metadata. Raises BAD_REQUEST."""
     header_text, number = split_id(wire.headers.get(REQUEST_HEADER, ""))
     key = (header_text, target.model, target.version)
     entry = header_cache.find(key)

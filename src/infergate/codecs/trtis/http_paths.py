@@ -92,8 +92,7 @@ def parse_path(method: str, path: str) -> Operation:
     match = match_path(path)
     if method != match.method:
         raise GatewayError(
-            Kind.METHOD_NOT_ALLOWED,
-            f"method {method[:20]} is not allowed here; use {match.method}",
+            Kind.METHOD_NOT_ALLOWED, f"method {method[:20]} is not allowed here; use {match.method}"
         )
     return match.operation
 

@@ -38,8 +38,7 @@ from infergate.core.region_ref import RegionRef
 from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data
 
 InputSplitter = Callable[[Sequence[CheckedInput], str], Sequence[Buffer]]
-"""Assigns the raw data to the inputs; the second argument is the model's name for errors. Raises
-BAD_REQUEST."""
+"""Assigns the raw data to the inputs of the named model. Raises BAD_REQUEST."""
 
 
 @record

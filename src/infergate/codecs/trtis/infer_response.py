@@ -21,13 +21,7 @@ from infergate.core.errors import GatewayError, as_backend_error, backend_garbag
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 from infergate.core.region_ref import RegionRef
-from infergate.core.tensor import (
-    Buffer,
-    Tensor,
-    add_bytes_elements,
-    check_data,
-    check_shape,
-)
+from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data, check_shape
 
 # ---- to clients
 
@@ -107,8 +101,7 @@ def model_version(version: str) -> int:
 # ---- from backends
 
 OutputSplitter = Callable[[Sequence[int | None]], Sequence[Buffer]]
-"""Splits the raw data into outputs of these sizes in bytes, None without raw data. Raises
-BACKEND_GARBAGE."""
+"""Splits the raw data into outputs of these sizes (None: empty). Raises BACKEND_GARBAGE."""
 
 
 def read_response(

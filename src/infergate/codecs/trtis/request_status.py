@@ -75,8 +75,7 @@ _SEQUENCE_ERROR: Final = re.compile(
 )
 """The text of later servers, which also support ids that are not numbers."""
 _MAX_MESSAGE_BYTES: Final = 1500
-"""Maximum size of a message. A byte may take four characters in a header, and clients and proxies
-reject headers over 8 KiB."""
+"""Maximum size of a message. A byte may take four characters of a header, of at most 8 KiB."""
 
 
 class TrtisStatusError(GatewayError):

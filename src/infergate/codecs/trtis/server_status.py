@@ -93,10 +93,8 @@ def _write_model(message: Any, status: ModelStatus) -> None:
 def _write_sequence_batching(message: Any, settings: Parameters) -> None:
     """Write the field, of which only the presence is used, and the settings if they fit."""
     message.SetInParent()
-    try:
+    with suppress(ValueError):
         message.CopyFrom(plain_values.from_plain(type(message), settings))
-    except ValueError:
-        return
 
 
 def _datatype_number(datatype: str) -> int:

@@ -73,7 +73,7 @@ class ValidatedResponse:
 
 @record
 class ValidatedHeader:
-    """A request header that passed validation against ``metadata``. ``sizes`` are the sizes of the
+    """A request header that passed validation against ``metadata``. ``sizes`` are those of the
     inputs in bytes. ``can_pass_through``: every server release accepts the header unchanged."""
 
     metadata: ModelMetadata

@@ -1,10 +1,7 @@
 """The V2 gRPC codec: RpcRequest and RpcResponse ⇄ canonical operations and responses.
 
-Tensors are memoryviews of a received message, and separate parts of a sent message
-(`codecs.protos.wire_scanner`).
-
-Sources: seed specifications of the V2 protocol and the Open Inference Protocol over gRPC;
-deviations of the servers are listed in docs/fidelity-v2.md.
+Sources: seed specifications of the V2 protocol and the Open Inference Protocol over gRPC, and
+docs/fidelity-v2.md.
 """
 
 from __future__ import annotations
@@ -233,19 +230,14 @@ class V2Grpc:
             return self._response_heads.read(wire.message, limits, operation)
         method = method_of(operation)
         assert method is not None  # build_request has checked it
+        about_all = method.operation in _ABOUT_ALL_MODELS
         try:
-            max_fields = (
-                MAX_RESPONSE_FIELDS
-                if method.operation in _ABOUT_ALL_MODELS
-                else _MAX_REQUEST_FIELDS
-            )
-            max_on_loop = max_fields_on_loop(limits, MAX_METADATA_FIELDS_ON_LOOP)
             message = parse(
                 method.response,
                 join_parts(wire.message),
-                max_fields,
+                MAX_RESPONSE_FIELDS if about_all else _MAX_REQUEST_FIELDS,
                 MAX_RESPONSE_BYTES,
-                max_on_loop,
+                max_fields_on_loop(limits, MAX_METADATA_FIELDS_ON_LOOP),
             )
             return method.read_response(message)
         except MalformedMessageError as error:
@@ -435,7 +427,7 @@ def _name_fields(names: Mapping[int, str]) -> bytes:
 
 
 def _may_be_typed(message: Buffer, limits: Limits) -> bool:
-    """Return whether the message has outputs but no raw entries."""
+    """Return whether the message has outputs but no raw data."""
     numbers = {
         f.number for f in scan_fields(message, max_fields(limits)) if f.wire_type == DELIMITED
     }

@@ -1,9 +1,8 @@
 """Cuts typed contents out of a message and limits what remains, before protobuf parses it.
 
-The protobuf runtime can take up to twenty times the size of a message: the two bytes of an empty
-string or parameter, or one byte of a dimension, become an object or an integer. Fields are counted
-over the whole message, at every depth that can hold many; `MAX_HEAD_BYTES` limits costs that no
-count covers, such as one parameter repeated many times.
+The protobuf runtime can take up to twenty times the size of a message: an empty string takes two
+bytes, a dimension one. Fields are counted over the whole message; `MAX_HEAD_BYTES` limits costs
+that no count covers, such as one parameter repeated many times.
 """
 
 from __future__ import annotations

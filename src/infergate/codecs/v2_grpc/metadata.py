@@ -23,11 +23,7 @@ from infergate.codecs.v2_grpc.messages import (
     ServerMetadataResponse,
 )
 from infergate.codecs.v2_grpc.messages import ModelConfig as ModelConfigMessage
-from infergate.codecs.v2_grpc.parameters import (
-    read_parameters,
-    write_parameter,
-    write_parameters,
-)
+from infergate.codecs.v2_grpc.parameters import read_parameters, write_parameter, write_parameters
 from infergate.core.errors import backend_garbage
 from infergate.core.messages import (
     ModelConfig,

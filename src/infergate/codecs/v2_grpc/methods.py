@@ -171,7 +171,7 @@ METHODS: Final = (
         messages.ModelLoadRequest,
         Acknowledgement,
         response=pb.KServeModelResponse,
-        read_request=repository.read_load,
+        read_request=lambda message: messages.ModelLoadRequest(*repository.read_request(message)),
         write_request=repository.write_request,
         needs_profile=True,
         read_response=repository.read_done,
@@ -184,7 +184,7 @@ METHODS: Final = (
         messages.ModelUnloadRequest,
         Acknowledgement,
         response=pb.KServeModelResponse,
-        read_request=repository.read_unload,
+        read_request=lambda message: messages.ModelUnloadRequest(*repository.read_request(message)),
         write_request=repository.write_request,
         needs_profile=True,
         read_response=repository.read_done,
@@ -210,19 +210,31 @@ METHODS: Final = (
         "TraceSetting",
         messages.TraceSettingsRequest,
         messages.Settings,
-        read_request=settings.read_trace_request,
-        write_request=settings.write_trace_request,
-        read_response=settings.read_trace,
-        write_response=settings.write_trace,
+        read_request=lambda message: messages.TraceSettingsRequest(
+            message.model_name, settings.read_trace_settings(message)
+        ),
+        write_request=lambda operation: settings.write_trace_settings(
+            pb.TraceSettingRequest(model_name=operation.model), operation.settings
+        ),
+        read_response=lambda message: messages.Settings(settings.read_trace_settings(message)),
+        write_response=lambda response: settings.write_trace_settings(
+            pb.TraceSettingResponse(), response.values
+        ),
     ),
     _method(
         "LogSettings",
         messages.LogSettingsRequest,
         messages.Settings,
-        read_request=settings.read_log_request,
-        write_request=settings.write_log_request,
-        read_response=settings.read_log,
-        write_response=settings.write_log,
+        read_request=lambda message: messages.LogSettingsRequest(
+            settings.read_log_settings(message)
+        ),
+        write_request=lambda operation: settings.write_log_settings(
+            pb.LogSettingsRequest(), operation.settings
+        ),
+        read_response=lambda message: messages.Settings(settings.read_log_settings(message)),
+        write_response=lambda response: settings.write_log_settings(
+            pb.LogSettingsResponse(), response.values
+        ),
     ),
     *_memory_methods(
         "System",

@@ -35,17 +35,8 @@ def read_name(message: Buffer, max_fields: int) -> str:
     return names.get(_SECOND) or names.get(_FIRST, "")
 
 
-def read_load(message: Any) -> ModelLoadRequest:
-    """Read a RepositoryModelLoadRequest of any server's clients."""
-    return ModelLoadRequest(*_read(message))
-
-
-def read_unload(message: Any) -> ModelUnloadRequest:
-    """Read a RepositoryModelUnloadRequest of any server's clients."""
-    return ModelUnloadRequest(*_read(message))
-
-
-def _read(message: Any) -> tuple[str, str, Parameters]:
+def read_request(message: Any) -> tuple[str, str, Parameters]:
+    """Return the model, repository and parameters in a request of any server's clients."""
     if _is_kserve_request(message):
         return message.repository_name, "", NO_PARAMETERS
     if not message.model_name:

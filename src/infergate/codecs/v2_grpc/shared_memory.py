@@ -37,10 +37,7 @@ def read_cuda_register(message: Any) -> Operation:
     if message.device_id < 0:
         raise bad_request(f"device_id is {message.device_id}, not 0 or more")
     return SharedMemoryRegisterRequest(
-        message.name,
-        size=message.byte_size,
-        device=message.device_id,
-        handle=message.raw_handle,
+        message.name, size=message.byte_size, device=message.device_id, handle=message.raw_handle
     )
 
 

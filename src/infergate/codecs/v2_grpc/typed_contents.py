@@ -91,8 +91,8 @@ class TypedContents:
 
 
 def _is_set(field: WireField) -> bool:
-    """Return whether `field` is one of the eight and not an empty list. A field with another wire
-    type is unknown, as for protobuf."""
+    """Return whether `field` is one of the eight and not an empty list. A field of another wire
+    type is ignored, as by protobuf."""
     spec = _BY_NUMBER.get(field.number)
     if spec is None or field.wire_type not in (DELIMITED, spec.element):
         return False
@@ -100,12 +100,8 @@ def _is_set(field: WireField) -> bool:
 
 
 def read_contents(name: str, datatype: Datatype, expected: int, typed: TypedContents) -> Buffer:
-    """Return the elements of `typed` in the canonical layout. Raises MalformedMessageError,
-    BAD_REQUEST.
-
-    Of BYTES, at most one element more than `expected` is read, so that the caller detects the
-    excess.
-    """
+    """Return the elements of `typed` in the canonical layout; of BYTES at most one more than
+    `expected`, so that the caller detects the excess. Raises MalformedMessageError, BAD_REQUEST."""
     spec = TYPED_FIELDS.get(datatype)
     if spec is None:
         raise bad_request(

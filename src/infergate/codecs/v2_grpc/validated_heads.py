@@ -129,7 +129,7 @@ class RequestHead:
 
 
 class SplitRequest(NamedTuple):
-    """A request split into head and raw entries: `message` joined to `data`, and its cached
+    """A request split into head and raw entries: `message`, joined to `data`, and its cached
     `head`."""
 
     message: Sequence[Buffer]

@@ -23,8 +23,8 @@ Octets = npt.NDArray[np.uint8]
 
 
 def count(run: Buffer) -> int:
-    """Return the number of integers in `run`. Raises MalformedMessageError if the last is
-    incomplete."""
+    """Return the number of integers in `run`. Raises MalformedMessageError if the last one
+    is cut."""
     if not len(run):
         return 0
     if run[-1] >= _CONTINUED:

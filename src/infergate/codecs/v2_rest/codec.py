@@ -116,7 +116,7 @@ class V2RestCodec:
         if (operation_class := _MODEL_OPERATIONS.get(operation)) is not None:
             return ParsedRequest(operation_class(match.model, match.version))
         if operation is messages.ModelIndexRequest and wire.path == MODEL_LIST_PATH:
-            return ParsedRequest(messages.ModelIndexRequest(), _write_model_list)
+            return ParsedRequest(messages.ModelIndexRequest(), metadata.write_model_list)
         if operation is messages.SharedMemoryStatusRequest:
             return ParsedRequest(messages.SharedMemoryStatusRequest(match.region, cuda=match.cuda))
         if match.method == "POST":
@@ -166,14 +166,14 @@ class V2RestCodec:
         )
 
     def rewrite_bytes(self, wire: HttpResponse, request: HttpRequest) -> int:
-        """Count a compressed response as inflated, a plain one if it will be compressed."""
+        """Return the inflated size, or that of a plain response that will be compressed."""
         if not is_unencoded(wire.headers):
             return total_size(wire.body) * MAX_RATIO
         accept = request.headers.get("accept-encoding", "")
         return total_size(wire.body) if accept and preferred_encoding(accept) else 0
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
-        """Count the outputs not requested in binary, or all outputs if they are compressed."""
+        """Return the size of the outputs that are written as JSON or compressed."""
         return response_text_bytes(response, parsed) if isinstance(response, InferResponse) else 0
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
@@ -181,11 +181,11 @@ class V2RestCodec:
         return response_size(response, parsed)
 
     def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the maximum length of the JSON for a server that accepts no binary data."""
+        """Return the maximum size of the JSON, unless the server accepts binary data."""
         return 0 if profile.supports_binary else json_size_bounds(operation.inputs)[1]
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Count the inputs for a server that accepts no binary data."""
+        """Return the size of the inputs, unless the server accepts binary data."""
         return (
             0 if profile.supports_binary else sum(len(tensor.data) for tensor in operation.inputs)
         )
@@ -265,7 +265,7 @@ class V2RestCodec:
     def rewrite_request(
         self, wire: HttpRequest, model: str, version: str, profile: Profile
     ) -> HttpRequest | None:
-        """Return None if the server does not accept the request in its present form."""
+        """Return ``wire`` for another model; None if the server requires another form."""
         return pass_through.rewrite_request(wire, model, version, profile)
 
     def rewrite_response(
@@ -317,10 +317,6 @@ _MODEL_OPERATIONS: Final[Mapping[type[Operation], Callable[[str, str], Operation
     messages.ModelConfigRequest: messages.ModelConfigRequest,
     messages.ModelStatisticsRequest: messages.ModelStatisticsRequest,
 }
-
-
-def _write_model_list(response: messages.ModelIndex, _: Operation) -> HttpResponse:
-    return metadata.write_model_list(response)
 
 
 _WRITERS: Final[Mapping[type[Response], Callable[[Any, Operation], HttpResponse]]] = {

@@ -157,8 +157,7 @@ def known_datatype(tensor: TensorMetadata) -> Datatype:
     datatype = DATATYPES_BY_NAME.get(tensor.datatype)
     if datatype is None:
         raise GatewayError(
-            Kind.UNSUPPORTED,
-            f"tensor '{tensor.name}': unknown datatype '{tensor.datatype}'",
+            Kind.UNSUPPORTED, f"tensor '{tensor.name}': unknown datatype '{tensor.datatype}'"
         )
     return datatype
 

@@ -191,16 +191,12 @@ def _complete_raw(
     )
 
 
-def _parse_datatype(name: str) -> Datatype | None:
-    return DATATYPES_BY_NAME.get(name)
-
-
 def _missing_data(name: str, shape: tuple[int, ...], parameters: Parameters) -> Buffer:
     del shape, parameters
     raise bad_request(f"tensor '{abbreviated(name)}' has neither data nor {BINARY_DATA_SIZE}")
 
 
-_TENSOR_RULES: Final = TensorRules(REQUEST_RULES, _parse_datatype, _missing_data)
+_TENSOR_RULES: Final = TensorRules(REQUEST_RULES, DATATYPES_BY_NAME.get, _missing_data)
 
 
 def _read_output(

@@ -112,8 +112,8 @@ def response_text_bytes(response: InferResponse, parsed: ParsedRequest) -> int:
 
 
 def _write_region_output(tensor: Tensor) -> dict[str, Any]:
-    """Return the object of an output in shared memory. It has no parameters, as from Triton:
-    perf_analyzer expects ``binary_data_size`` in any."""
+    """Return an output in shared memory. It has no parameters, as from Triton: perf_analyzer
+    expects ``binary_data_size`` in any."""
     return {"name": tensor.name, "datatype": tensor.datatype.v2_name, "shape": tensor.shape}
 
 

@@ -2,8 +2,7 @@
 
 simdjson parses the bytes, and a value becomes a Python object only when it is read; an array of
 numbers never does. If simdjson rejects a document, the standard library parses it again, because
-some servers and clients send NaN and integers over 64 bits, and for its error messages. Both kinds
-of nodes have the same functions.
+some servers and clients send NaN and integers over 64 bits, and for its error messages.
 
 *Rule 1.* Each document has its own parser: simdjson does not reuse a parser while values of it
 exist, and an exception's traceback may hold one.
@@ -38,7 +37,7 @@ MAX_CONTAINERS_ON_LOOP: Final = 16384
 MAX_DEPTH: Final = 100
 """Maximum nesting depth (Triton: 100)."""
 MAX_CONTAINERS: Final = 1 << 18
-"""Maximum number of arrays and objects. A Python object takes up to 1 µs, its text 3 bytes."""
+"""Maximum number of arrays and objects. Each takes up to 1 µs and may have only 3 bytes."""
 MAX_MEMBERS: Final = 1 << 16
 """Maximum number of members of an object: their names become Python strings."""
 MAX_VALUES: Final = 1 << 16
@@ -54,8 +53,8 @@ _BRACKETS: Final = b"[]{}"
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(_BRACKETS + b'"'))
 _NOT_COMMAS: Final = bytes(set(range(256)) - set(b',"'))
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
-"""A string, or the rest of the text if a string is not terminated, so that a quote always matches
-and each character is read once."""
+"""A string, or the rest of an unterminated one. It matches at every quote, so each is tried
+once."""
 _SURROGATE: Final = re.compile(r"\\u[dD]")
 _BLOCK_BRACKETS: Final = 64 * 1024
 """Brackets per block: numpy needs about 20 bytes for each."""
@@ -66,7 +65,7 @@ class ObjectMembers(list[tuple[str, Any]]):
 
 
 class NonFiniteLiteral(str):
-    """NaN, Infinity or -Infinity as a bare word, unlike an overlong number or a string."""
+    """NaN, Infinity or -Infinity as a bare word, distinct from overlong numbers and strings."""
 
     __slots__ = ()
 

@@ -33,7 +33,7 @@ from infergate.core.limits import KIB, Limits
 from infergate.core.wire import HttpResponse
 
 _MAX_ENTRIES: Final = 32_768
-"""Maximum number of entries of a list in a server's response, far more than it has models."""
+"""Maximum number of entries of a list in a server's response."""
 MAX_HEALTH_BYTES: Final = 16 * KIB
 """Maximum size of a health response, which usually has 15 bytes."""
 _STATE_PREFIX: Final = "State."
@@ -64,12 +64,7 @@ def write_health(response: messages.HealthStatus, operation: messages.Operation)
 def write_server(response: messages.ServerMetadata) -> HttpResponse:
     """Write the metadata_server_response object."""
     return _json_response(
-        200,
-        {
-            "name": response.name,
-            "version": response.version,
-            "extensions": response.extensions,
-        },
+        200, {"name": response.name, "version": response.version, "extensions": response.extensions}
     )
 
 
@@ -99,7 +94,7 @@ def _write_tensor(tensor: messages.TensorMetadata) -> dict[str, Any]:
     return members
 
 
-def write_model_list(response: messages.ModelIndex) -> HttpResponse:
+def write_model_list(response: messages.ModelIndex, _: messages.Operation) -> HttpResponse:
     """Write the index in the format of ``GET /v2/models``."""
     names = dict.fromkeys(entry.name for entry in response.models)
     return _json_response(200, {"models": list(names)})
@@ -162,9 +157,7 @@ def read_server(document: Node) -> messages.ServerMetadata:
     """Read the metadata_server_response object."""
     fields = read_members(document, "the body", ("name", "version", "extensions"))
     return messages.ServerMetadata(
-        _read_text(fields, "name"),
-        _read_text(fields, "version"),
-        _read_texts(fields, "extensions"),
+        _read_text(fields, "name"), _read_text(fields, "version"), _read_texts(fields, "extensions")
     )
 
 

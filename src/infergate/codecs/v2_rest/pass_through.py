@@ -54,7 +54,7 @@ _OBJECT_START: Final = re.compile(rb"\s*+\{")
 _MEMBER_NAMES: Final = {"model": b"model_name", "version": b"model_version", "id": b"id"}
 _WHITESPACE: Final = b" \t\r\n"
 _MAX_DECODED_ON_LOOP: Final = 4 * MIB
-"""Maximum size of text other than ASCII that is decoded on the event loop, to up to 4 times."""
+"""Maximum size of text other than ASCII that is decoded on the event loop."""
 _TAIL_BYTES: Final = 64
 """Bytes at the end of a response's JSON that are searched for its last two brackets."""
 

@@ -33,7 +33,7 @@ _STRUCT_CODES: Final = {
     Datatype.FP32: "f",
     Datatype.FP64: "d",
 }
-"""``struct`` format codes. Packing rounds FP32 like ``rounding``, and rejects other values."""
+"""``struct`` format codes. Packing rounds FP32 like ``rounding``, and rejects overflow."""
 
 # ---- reading ------------------------------------------------------------------------------------
 
@@ -61,8 +61,7 @@ _PACKERS: Final[dict[str, tuple[Datatype, frozenset[type], Callable[[list[Any]],
         for datatype, code in _STRUCT_CODES.items()
     },
 }
-"""Datatype, accepted Python types (Rule 1 of ``json_data``) and packing function by name. FP16 and
-BF16 are not supported."""
+"""Datatype, accepted Python types (Rule 1 of ``json_data``) and packing function by name."""
 _LIST_TYPES: Final = frozenset({list})
 
 

@@ -34,8 +34,7 @@ TRANSLATED_ACTIONS: Final = frozenset({"generate", "generate_stream", "infer_str
 """Inference requests that few servers understand, so that the gateway translates them."""
 _HEADERS: Final = {"content-type": f"{server_sent_events.EVENT_STREAM_TYPE}; charset=utf-8"}
 _NO_STREAM_STATUSES: Final = frozenset({404, 405})
-"""Statuses of a server without this path, or for an unknown model, which the following unary
-request reports."""
+"""Statuses for an unknown path, or for an unknown model, which the next request reports."""
 
 # ---- towards clients --------------------------------------------------------------------------
 

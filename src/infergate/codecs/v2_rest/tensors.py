@@ -114,9 +114,7 @@ def check_json_size(size: int, limits: Limits) -> None:
     """Raise TOO_LARGE if ``size`` exceeds ``limits.json``."""
     if size > limits.json:
         raise GatewayError(
-            Kind.TOO_LARGE,
-            f"{size} bytes of JSON exceed the limit of {limits.json}",
-            limit="json",
+            Kind.TOO_LARGE, f"{size} bytes of JSON exceed the limit of {limits.json}", limit="json"
         )
 
 

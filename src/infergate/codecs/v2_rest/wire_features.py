@@ -27,7 +27,7 @@ class WireFeature(enum.Enum):
     BASE64 = "BYTES in base64, marked by the parameter ``content_type``"
     """Triton uses the text itself as data."""
     BINARY_OUTPUT_CONFLICT = "``binary_data_output`` in addition to listed outputs"
-    """Triton ignores the former."""
+    """Triton ignores ``binary_data_output``."""
     SHARED_MEMORY = "tensors in shared memory"
     """The gateway checks the regions, because an invalid one may crash a server."""
     CLASSIFICATION = "an output as classes instead of values"
