@@ -162,13 +162,13 @@ def test_metrics_sent_in_pieces_by_another_process_are_equal(accept: str) -> Non
             aggregated.add(pickle.loads(pickle.dumps(piece)))
             pieces += 1
         assert pieces > 3 or each.flows() == []
-        whole = Collector(*each.registry.collect(), *registry.collect())
+        expected = Collector(*each.registry.collect(), *registry.collect())
         result = without_process(text(aggregated, accept))
-        assert result == without_process(library_text(whole, accept))
+        assert result == without_process(library_text(expected, accept))
 
 
 class LoopCounter:
-    """Count the iterations of the event loop."""
+    """Counts the iterations of the event loop."""
 
     def __init__(self) -> None:
         self.loop_runs = 0

@@ -53,7 +53,7 @@ def _lines() -> Iterator[tuple[str, str, list[str]]]:
 def test_every_line_has_an_event() -> None:
     found = lines()
     assert len(found) > 40
-    assert [where for where, _, events in found if not events] == []
+    assert [position for position, _, events in found if not events] == []
     assert {event for _, _, events in found for event in events} == set(LOG_EVENTS) - LIBRARY_EVENTS
 
 

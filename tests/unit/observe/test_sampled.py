@@ -79,9 +79,9 @@ def test_repeated_lines_within_a_second_are_sampled() -> None:
     later = record("it broke: %s", 2.0)
     assert rate_limit.filter(later)
     assert later.getMessage() == "it broke: 2.0 (3 similar lines left out before)"
-    again = record("it broke: %s", 3.0)
-    assert rate_limit.filter(again)
-    assert again.getMessage() == "it broke: 3.0"
+    last = record("it broke: %s", 3.0)
+    assert rate_limit.filter(last)
+    assert last.getMessage() == "it broke: 3.0"
 
 
 def test_audit_lines_are_never_left_out() -> None:

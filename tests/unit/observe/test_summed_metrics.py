@@ -25,7 +25,7 @@ def text(aggregated: AggregatedMetrics) -> list[str]:
 
 
 def process(*, requests: int, depth: int) -> list[Metric]:
-    """A snapshot of one process's metrics, as received over a pipe."""
+    """Return a snapshot of one process's metrics, as received over a pipe."""
     registry = CollectorRegistry()
     counter = Counter("done", "Done.", ["way"], registry=registry)
     Gauge("depth", "Now.", registry=registry).set(depth)

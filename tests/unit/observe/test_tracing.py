@@ -254,8 +254,8 @@ async def test_each_response_of_a_stream_is_an_event(
             "endpoints": (f"grpc://127.0.0.1:{port}",),
         }
         routes = ({"model": "*", "backend": "server"},)
-        front = {"listeners": LISTENERS, "backends": {"server": server}, "routes": routes}
-        gateway = await stack.enter_async_context(running({**front, "engine": engine}))
+        proxy = {"listeners": LISTENERS, "backends": {"server": server}, "routes": routes}
+        gateway = await stack.enter_async_context(running({**proxy, "engine": engine}))
         assert await count_responses(gateway, protocol, 3) == 3
         request = await request_span(spans, "stream_infer")
         assert events(request) == [("rpc.message", "SENT", number) for number in (1, 2, 3)]
@@ -310,7 +310,9 @@ async def test_a_failed_request_has_an_error_type(spans: Spans) -> None:
         with pytest.raises(GatewayError):
             await infer(gateway, "v2-rest", "unknown")
         request = await request_span(spans, "infer")
-        assert request.status.status_code is StatusCode.UNSET, "it is the client's mistake"
+        assert request.status.status_code is StatusCode.UNSET, (
+            "an error of the client is no error of the span"
+        )
         assert spans.one(id_of(request), "route").status.status_code is StatusCode.ERROR
 
 

@@ -136,15 +136,15 @@ async def test_an_authorizer_is_reused_if_access_is_unchanged(tmp_path: Path) ->
     first = make_authorizer(
         config, lambda model, version, headers: "old", DEFAULT_LIMITS, WorkerGroup()
     )
-    again = make_authorizer(
+    reused = make_authorizer(
         config,
         lambda model, version, headers: "new",
         DEFAULT_LIMITS,
         WorkerGroup(),
         parts(config, first),
     )
-    assert again is first
-    assert again.route_label("m", "", {}) == "old", "the old configuration still serves"
+    assert reused is first
+    assert reused.route_label("m", "", {}) == "old", "the old configuration still serves"
 
 
 async def test_rate_buckets_are_kept_if_the_rates_are_unchanged(tmp_path: Path) -> None:
@@ -229,8 +229,8 @@ async def test_admin_actions_need_a_key_and_reading_does_not(
     assert (await app.respond(HttpRequest("GET", "/metrics"), request_with())).status == 200
     assert caplog.records == []
     wire = HttpRequest("POST", "/reload\nforged")
-    wrong: list[dict[str, Any]] = [{}, {"x_api_key": "x"}, {"authorization": "Basic x"}]
-    for headers in wrong:
+    credentials: list[dict[str, Any]] = [{}, {"x_api_key": "x"}, {"authorization": "Basic x"}]
+    for headers in credentials:
         reply = await app.respond(wire, request_with(**headers))
         assert reply.status == 401
         assert reply.headers["www-authenticate"].startswith("Bearer ")

@@ -93,10 +93,10 @@ async def _never() -> bool:
 
 
 class FakeReloader:
-    def __init__(self, wrong: str = "") -> None:
+    def __init__(self, error: str = "") -> None:
         self.history = ConfigHistory()
         self.history.reload = self
-        self.error = wrong
+        self.error = error
         self.triggers: list[str] = []
 
     async def __call__(self, why: str) -> ReloadResult:

@@ -1,5 +1,5 @@
-"""Connection limits: the admin listener has its own, and all others together have one below the
-limit of open files."""
+"""The admin listener has its own connection limit. The other listeners share one, which is below
+the limit of open files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def count_admitted(gate: ConnectionGate) -> int:
     return count
 
 
-def refused(metrics: Metrics, listener: str) -> float:
+def refused_count(metrics: Metrics, listener: str) -> float:
     name = "infergate_refused_connections_total"
     labels = {"listener": listener, "reason": "connections"}
     return metrics.registry.get_sample_value(name, labels) or 0.0
@@ -39,7 +39,7 @@ def test_the_admin_listener_has_its_own_connection_limit() -> None:
     )
     assert (count_admitted(http), count_admitted(grpc)) == (3, 0), "a shared limit"
     assert count_admitted(admin) == MAX_ADMIN_CONNECTIONS == 64
-    assert [refused(metrics, each) for each in ("http", "grpc", ADMIN)] == [1, 1, 1]
+    assert [refused_count(metrics, each) for each in ("http", "grpc", ADMIN)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(("files", "maximum"), [(100, 75), (10, 7), (1, 1), (1000, 500)])

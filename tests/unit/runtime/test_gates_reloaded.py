@@ -50,12 +50,12 @@ async def test_certificates_and_connection_limits_are_reloaded(tmp_path: Path) -
     running = assemble(parse(text(one, 10, 0), file, {}))
     await running.start()
     try:
-        before, *held = await connect(running, authority)
+        before, *streams = await connect(running, authority)
         await running.reload(parse(text(two, 1, 0), file, {}))
-        assert await is_accepted(*held), "open connections are kept"
+        assert await is_accepted(*streams), "open connections are kept"
         with pytest.raises((ConnectionError, ssl.SSLError, asyncio.IncompleteReadError)):
             await connect(running, authority)  # over the new limit
-        held[1].close()
+        streams[1].close()
         async with asyncio.timeout(10):
             while next(iter(running.gates)).connections:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

@@ -146,9 +146,9 @@ async def test_a_result_is_not_overwritten_by_later_ones(pool: HelperPool) -> No
 
 
 async def test_exceptions_are_raised_in_the_caller(pool: HelperPool) -> None:
-    wrong = HttpRequest("POST", "/v2/models/m/infer", "", {}, (b'{"inputs": 3}',))
+    invalid = HttpRequest("POST", "/v2/models/m/infer", "", {}, (b'{"inputs": 3}',))
     with pytest.raises(GatewayError, match="inputs must be an array") as caught:
-        await pool.run(None, CODEC.parse_request, wrong, DEFAULT_LIMITS)
+        await pool.run(None, CODEC.parse_request, invalid, DEFAULT_LIMITS)
     assert caught.value.kind is Kind.BAD_REQUEST
     with pytest.raises(RuntimeError, match="ValueError: invalid literal"):
         await pool.run(None, int, "x")
@@ -224,10 +224,10 @@ async def test_a_helper_exits_when_its_pipe_is_closed(pool: HelperPool) -> None:
 
 
 async def test_the_deadline_applies_to_waiting_and_running_jobs(pool: HelperPool) -> None:
-    began = time.monotonic()
+    start = time.monotonic()
     for _ in range(2):  # the first job never ends, the second waits
         with pytest.raises(GatewayError, match="deadline") as caught:
-            await pool.run(began + 0.01, time.sleep, 3600)
+            await pool.run(start + 0.01, time.sleep, 3600)
         assert caught.value.kind is Kind.TIMEOUT
 
 

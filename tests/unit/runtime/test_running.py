@@ -98,7 +98,7 @@ class Harness:
     def connection(self, name: str = "http") -> Connection:
         return Connection(str(self.running.listeners[name].address))
 
-    def call(self) -> RequestContext:
+    def context(self) -> RequestContext:
         return RequestContext("test")
 
 
@@ -165,7 +165,7 @@ async def test_statistics_are_kept() -> None:
             assert (await connection.ask(infer_request("identity"))).status == 200
             await harness.running.reload(config)
         statistics = await harness.running.gateway.perform(
-            ModelStatisticsRequest("identity"), harness.call()
+            ModelStatisticsRequest("identity"), harness.context()
         )
         assert isinstance(statistics, ModelStatistics)
         assert statistics.models[0]["inference_count"] == 2
@@ -178,11 +178,11 @@ async def test_regions_stay_registered_while_shared_memory_is_enabled() -> None:
     try:
         async with serving(config_with(control=on)) as harness:
             request = SharedMemoryRegisterRequest("r", region.name, 0, 4)
-            await harness.running.gateway.perform(request, harness.call())
+            await harness.running.gateway.perform(request, harness.context())
             for control, expected in ((on, 1), (off, 0), (on, 0)):
                 await harness.running.reload(config_with(control=control, limits={"tensors": 5}))
                 status = await harness.running.gateway.perform(
-                    SharedMemoryStatusRequest(), harness.call()
+                    SharedMemoryStatusRequest(), harness.context()
                 )
                 assert isinstance(status, SharedMemoryStatus)
                 assert len(status.regions) == expected
@@ -197,7 +197,7 @@ async def test_a_discarded_change_has_no_effect() -> None:
         change = await harness.running.prepare(config_with(listeners=listeners, limits={"rank": 3}))
         waiting = asyncio.create_task(harness.running.reload(with_timeout("9s")))
         await asyncio.sleep(0)
-        assert not waiting.done(), "one at a time"
+        assert not waiting.done(), "changes are applied one at a time"
         await change.discard()
         await waiting
         assert [each.closed for each in harness.backends[2:4]] == [1, 1]
@@ -205,7 +205,7 @@ async def test_a_discarded_change_has_no_effect() -> None:
         assert harness.running.config == with_timeout("9s")
 
 
-def listening_at(host: str, ports: Mapping[str, int], **more: Any) -> Config:
+def config_listening_at(host: str, ports: Mapping[str, int], **more: Any) -> Config:
     listeners = {name: {"address": f"{host}:{port}"} for name, port in ports.items()}
     return config_with(listeners={"http": None, "grpc": None, "admin": None, **listeners}, **more)
 
@@ -214,10 +214,10 @@ async def test_a_listener_is_replaced_by_an_overlapping_one() -> None:
     """A discarded change has no effect, and no other process can bind the ports."""
     names = ("http", "grpc", "admin")
     ports = dict(zip(names, free_ports(3), strict=True))
-    async with serving(listening_at("127.0.0.1", ports)) as harness:
+    async with serving(config_listening_at("127.0.0.1", ports)) as harness:
         for number, host in enumerate(("0.0.0.0", "127.0.0.1", "0.0.0.0")):
             before = harness.running.listeners
-            config = listening_at(host, ports, limits={"rank": 3 + number})
+            config = config_listening_at(host, ports, limits={"rank": 3 + number})
             await (await harness.running.prepare(config)).discard()
             assert harness.running.listeners == before
             await harness.running.reload(config)
@@ -334,8 +334,10 @@ async def test_an_open_stream_continues_after_its_route_is_removed() -> None:
         await harness.running.reload(config_with(routes=routes))
         response = await pending
         assert bytes(join_parts(response.body)).count(b"data: ") == 3
-        again = await connection.ask(HttpRequest("POST", "/v2/models/repeat/generate", body=[body]))
-        assert again.status == 404
+        response = await connection.ask(
+            HttpRequest("POST", "/v2/models/repeat/generate", body=[body])
+        )
+        assert response.status == 404
         await connection.close()
 
 

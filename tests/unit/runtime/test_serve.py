@@ -31,42 +31,42 @@ class Service:
 
 
 @pytest.fixture
-def stops() -> asyncio.Queue[signal.Signals]:
+def signals() -> asyncio.Queue[signal.Signals]:
     return asyncio.Queue()
 
 
-async def start_service(service: Any, stops: asyncio.Queue[signal.Signals]) -> bool:
+async def start_service(service: Any, signals: asyncio.Queue[signal.Signals]) -> bool:
     async with asyncio.timeout(60):
-        return await serve._start_unless_stopped(service, stops)
+        return await serve._start_unless_stopped(service, signals)
 
 
-async def test_a_signal_cancels_the_start(stops: asyncio.Queue[signal.Signals]) -> None:
+async def test_a_signal_cancels_the_start(signals: asyncio.Queue[signal.Signals]) -> None:
     service = Service()
-    stops.put_nowait(signal.SIGTERM)
-    assert not await start_service(service, stops)
+    signals.put_nowait(signal.SIGTERM)
+    assert not await start_service(service, signals)
     assert service.events == ["cancelled", "stopped 0"]
 
 
 @pytest.mark.parametrize("before", [True, False])
 async def test_a_signal_after_the_start_is_left_for_the_drain(
-    before: bool, stops: asyncio.Queue[signal.Signals]
+    before: bool, signals: asyncio.Queue[signal.Signals]
 ) -> None:
     service = Service()
     service.ready.set()
     if before:
-        stops.put_nowait(signal.SIGTERM)
-    assert await start_service(service, stops)
+        signals.put_nowait(signal.SIGTERM)
+    assert await start_service(service, signals)
     if not before:
-        stops.put_nowait(signal.SIGTERM)
+        signals.put_nowait(signal.SIGTERM)
     assert service.events == ["started"]
-    assert stops.get_nowait() is signal.SIGTERM
-    assert stops.empty()
+    assert signals.get_nowait() is signal.SIGTERM
+    assert signals.empty()
 
 
-async def test_errors_of_the_start_are_raised(stops: asyncio.Queue[signal.Signals]) -> None:
+async def test_errors_of_the_start_are_raised(signals: asyncio.Queue[signal.Signals]) -> None:
     class FailingService(Service):
         async def start(self) -> None:
             raise OSError("address already in use")
 
     with pytest.raises(OSError, match="in use"):
-        await start_service(FailingService(), stops)
+        await start_service(FailingService(), signals)

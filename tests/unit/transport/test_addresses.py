@@ -35,7 +35,7 @@ GRPC = [H2Upstream, GrpcioUpstream]
 
 @dataclass
 class ServerLog:
-    """The hosts that clients named, and the numbers of connections of a server."""
+    """The host of each request to a server, and the number of its connections."""
 
     endpoint: Endpoint = field(default_factory=Endpoint)
     hosts: list[str] = field(default_factory=list)

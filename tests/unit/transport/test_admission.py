@@ -210,43 +210,43 @@ class Accounts(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.admission = Admission(Limits(in_flight=8, in_flight_bytes=1000))
-        self.held: dict[RequestAccount | UnsentResponse, int] = {}
+        self.sizes: dict[RequestAccount | UnsentResponse, int] = {}
         self.requests: set[RequestAccount] = set()
 
     def _pick(self, data: st.DataObject, kind: type = RequestAccount) -> Any:
-        return data.draw(st.sampled_from([each for each in self.held if isinstance(each, kind)]))
+        return data.draw(st.sampled_from([each for each in self.sizes if isinstance(each, kind)]))
 
     @rule(size=st.integers(0, 600))
     def admit(self, size: int) -> None:
         account = RequestAccount(self.admission)
         with suppress(GatewayError):
             account.admit(size)
-            self.held[account] = size
+            self.sizes[account] = size
             self.requests.add(account)
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data(), size=st.integers(0, 600))
     def grow(self, data: st.DataObject, size: int) -> None:
         account = self._pick(data)
-        alone = self.held[account] == self.admission.bytes
+        is_alone = self.sizes[account] == self.admission.bytes
         try:
             account.grow(size)
         except GatewayError:
-            assert not alone
+            assert not is_alone
             assert self.admission.bytes + size > 1000
         else:
-            self.held[account] += size
+            self.sizes[account] += size
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data(), part=st.floats(0, 1))
     def shrink_or_detach(self, data: st.DataObject, part: float) -> None:
         account = self._pick(data)
-        size = int(self.held[account] * part)
-        self.held[account] -= size
+        size = int(self.sizes[account] * part)
+        self.sizes[account] -= size
         if data.draw(st.booleans()):
             account.shrink(size)
         else:
-            self.held[account.detach(size)] = size
+            self.sizes[account.detach(size)] = size
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data(), unread=st.integers(0, 500))
@@ -260,30 +260,30 @@ class Accounts(RuleBasedStateMachine):
             account.grow(1)
         else:
             account.close()
-        del self.held[account]
+        del self.sizes[account]
         if unread:
             unsent = UnsentResponse(self.admission)
             unsent.start(unread, 0.0, Client())
-            self.held[unsent] = unread
+            self.sizes[unsent] = unread
 
-    @precondition(lambda self: any(isinstance(each, UnsentResponse) for each in self.held))
+    @precondition(lambda self: any(isinstance(each, UnsentResponse) for each in self.sizes))
     @rule(data=st.data())
     def finish_reading(self, data: st.DataObject) -> None:
         unsent = self._pick(data, UnsentResponse)
         unsent.set_remaining(0, 1.0)
         unsent.finish()
         unsent.finish()
-        del self.held[unsent]
+        del self.sizes[unsent]
 
     @invariant()
     def totals_are_correct(self) -> None:
-        assert self.admission.bytes == sum(self.held.values())
+        assert self.admission.bytes == sum(self.sizes.values())
         assert self.admission.requests == len(self.requests)
-        unsent = {each for each in self.held if isinstance(each, UnsentResponse)}
+        unsent = {each for each in self.sizes if isinstance(each, UnsentResponse)}
         assert set(self.admission.transfers) == unsent
 
     def teardown(self) -> None:
-        for each in tuple(self.held):
+        for each in tuple(self.sizes):
             if isinstance(each, UnsentResponse):
                 each.finish()
             elif each in self.requests:

@@ -23,7 +23,7 @@ def listening_socket(address: Address) -> socket.socket:
 
 
 def shared_socket(address: Address) -> socket.socket:
-    """Bind a socket beside which grpcio can bind its own."""
+    """Bind a socket to a port that grpcio can share."""
     result = socket.socket()
     result.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     result.bind((address.host, address.port))
@@ -82,8 +82,8 @@ async def test_a_bound_address_is_in_use_before_the_start(engine: Engine) -> Non
     with pytest.raises(OSError, match="in use"):
         await bind_sockets(server.address)
     await server.stop(0)
-    again = await bind_sockets(server.address)
-    again.close()
+    rebound = await bind_sockets(server.address)
+    rebound.close()
 
 
 async def test_all_addresses_of_a_name_have_one_port() -> None:

@@ -26,9 +26,9 @@ async def test_unused_memory_is_reused() -> None:
     assert (pool.unused_bytes, bytes(part)) == (0, b"hello")
     del part
     assert pool.unused_bytes == 50 * MIB
-    again = pool.allocate(45 * MIB)
-    assert (len(again), address(again), pool.unused_bytes) == (45 * MIB, address_before, 0)
-    del again, third, other
+    reused = pool.allocate(45 * MIB)
+    assert (len(reused), address(reused), pool.unused_bytes) == (45 * MIB, address_before, 0)
+    del reused, third, other
     assert pool.unused_bytes == 140 * MIB
 
 

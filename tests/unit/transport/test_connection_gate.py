@@ -107,14 +107,14 @@ async def harness(
 async def test_connections_are_limited(kind: str) -> None:
     async with harness(kind, limit=2) as one:
         assert await one.is_admitted()
-        held = [await one.connect() for _ in range(2)]
+        open_connections = [await one.connect() for _ in range(2)]
         await until(lambda: one.gate.open == 2)
         assert not await one.is_admitted()
         assert one.refused == [ConnectionRefusal.FULL]
-        held[0][1].close()
+        open_connections[0][1].close()
         await until(lambda: one.gate.open == 1)
         assert await one.is_admitted()
-        held[1][1].close()
+        open_connections[1][1].close()
 
 
 async def test_listeners_share_a_connection_limit() -> None:
@@ -123,11 +123,11 @@ async def test_listeners_share_a_connection_limit() -> None:
         harness("http", shared, limit=2) as one,
         harness("frames", shared, limit=2) as other,
     ):
-        held = [await one.connect(), await other.connect()]
+        open_connections = [await one.connect(), await other.connect()]
         await until(lambda: (one.gate.open, other.gate.open, shared.open) == (1, 1, 2))
         assert not await one.is_admitted()
         assert not await other.is_admitted()
-        for _, writer in held:
+        for _, writer in open_connections:
             writer.close()
         await until(lambda: shared.open == 0)
 
@@ -305,7 +305,7 @@ SMALL_WINDOW = frames.PREFACE + frames.settings([(frames.INITIAL_WINDOW_SIZE, 10
 async def test_a_response_that_waits_for_window_updates_is_reset(
     connect: Connect, method: str, payload: bytes
 ) -> None:
-    """The client acknowledges PINGs and may send other requests."""
+    """The client still acknowledges PINGs and sends other requests."""
     limits = dataclasses.replace(RPC_LIMITS, idle_body_time=0.4)
     harness, peer = await connect(limits, SMALL_WINDOW)
     peer.send(open_stream(1, method) + message(1, payload, 0 if method == "Stream" else 1))

@@ -225,25 +225,25 @@ async def test_a_client_that_does_not_read_is_disconnected(quick: FrameHarness) 
     peer.writer.transport.abort()
 
 
-@pytest.mark.parametrize("sent", [b"", b"\4\0", b"\4\0\0\0", b"\4\0\0\0ab", framed(b"wait")])
-@pytest.mark.parametrize("how", ["close", "reset", "half-close"])
+@pytest.mark.parametrize("data", [b"", b"\4\0", b"\4\0\0\0", b"\4\0\0\0ab", framed(b"wait")])
+@pytest.mark.parametrize("action", ["close", "reset", "half-close"])
 async def test_a_disconnect_cancels_the_request(
-    harness: FrameHarness, sent: bytes, how: str
+    harness: FrameHarness, data: bytes, action: str
 ) -> None:
     peer = await harness.connect()
-    await peer.send(sent)
-    if sent == framed(b"wait"):
+    await peer.send(data)
+    if data == framed(b"wait"):
         await harness.app.entered.wait()
     else:
         await run_loop(5)
-    if how == "reset":
+    if action == "reset":
         peer.writer.transport.abort()
-    elif how == "close":
+    elif action == "close":
         peer.writer.close()
     else:
         peer.writer.write_eof()
     await until(lambda: not harness.server._connections)
-    assert harness.app.cancelled.is_set() == (sent == framed(b"wait"))
+    assert harness.app.cancelled.is_set() == (data == framed(b"wait"))
     assert (harness.admission.requests, harness.admission.bytes) == (0, 0)
     await harness.check_serving()
     peer.writer.transport.abort()

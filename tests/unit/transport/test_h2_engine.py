@@ -190,7 +190,7 @@ async def test_a_refused_client_may_finish_its_request(connect: Connect) -> None
 
 
 async def test_streams_that_the_client_does_not_end_are_reset(connect: Connect) -> None:
-    """The end of the response does not wait for window updates."""
+    """The stream is reset even while its response waits for a window update."""
     start = frames.PREFACE + frames.settings([(frames.INITIAL_WINDOW_SIZE, 0)])
     _, peer = await connect(RPC_LIMITS, start)
     peer.send(open_stream(1, "Repeat", ("grpc-timeout", "200m")) + message(1, b"say 1", 0))

@@ -284,7 +284,7 @@ async def test_events_are_counted(engine: Engine, size: int) -> None:
 
 
 async def test_a_response_without_events_is_counted(engine: Engine) -> None:
-    """The read that exceeds the memory may contain the end of the response."""
+    """The read that exceeds the memory may also contain the end of the response."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)

@@ -18,7 +18,7 @@ TF = (
     b"Content-Length: 5\r\nContent-Type: application/x-www-form-urlencoded\r\n"
     b"Expect: 100-continue\r\n\r\n"
 )
-"""The request of the libcurl in the TensorFlow operation."""
+"""The request that the TensorFlow operation sends with libcurl."""
 SMUGGLED = b"POST /smuggled HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
 
 

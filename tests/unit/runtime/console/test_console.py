@@ -226,7 +226,9 @@ async def test_only_the_console_files_are_served(harness: Harness) -> None:
         assert (await harness.send(f"/console/{name}")).status == 404
 
 
-async def assembled(admin: dict[str, Any], history: ConfigHistory | None = None) -> RunningGateway:
+async def build_gateway(
+    admin: dict[str, Any], history: ConfigHistory | None = None
+) -> RunningGateway:
     config = {
         "log": {"access": False},
         "listeners": {"http": {"address": "127.0.0.1:0"}, "grpc": None, "admin": admin},
@@ -237,7 +239,7 @@ async def assembled(admin: dict[str, Any], history: ConfigHistory | None = None)
 
 
 async def test_a_disabled_console_is_not_found(harness: Harness) -> None:
-    running = await assembled({"address": "127.0.0.1:0", "console": False})
+    running = await build_gateway({"address": "127.0.0.1:0", "console": False})
     off = Harness(running, harness.history, harness.file)
     assert (await off.send("/console/state")).status == 404
     assert (await off.send("/", headers={"accept": "text/html"})).status == 200
@@ -267,7 +269,7 @@ async def test_the_console_may_reload_if_actions_are_enabled(
     history = ConfigHistory()
     history.reload = reload
     admin = {"address": "127.0.0.1:0", "actions": True, "hosts": ("gate.example",)}
-    running = await assembled(admin, history)
+    running = await build_gateway(admin, history)
     on = Harness(running, history, harness.file)
     assert (await on.send("/reload", "POST", headers)).status == status
     assert len(reasons) == (status == 200)
@@ -285,7 +287,7 @@ async def test_data_ports_have_no_console(harness: Harness) -> None:
 def test_control_characters_are_escaped() -> None:
     fields = {"model": "a\u202eb\x7fc\ud800", "plain": "\u00e9"}
     for each in (fields, {"model": "a\u202eb\x7fc", "list": [{"\u2028": 1}]}):
-        shown = _encode(each).decode()
-        assert shown.isprintable()
-        assert json.loads(shown)["model"].startswith(r"a\u202eb\u007fc")
+        encoded = _encode(each).decode()
+        assert encoded.isprintable()
+        assert json.loads(encoded)["model"].startswith(r"a\u202eb\u007fc")
     assert json.loads(_encode({"plain": "\u00e9\n"})) == {"plain": "\u00e9\n"}

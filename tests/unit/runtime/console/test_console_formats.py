@@ -56,8 +56,8 @@ def test_a_grpc_message_is_decoded_by_its_method() -> None:
     assert (metadata["start"], metadata["decoded"]) == (f"gRPC {method}", 'name: "m"\n')
     response = wire_format.describe_response(RpcResponse([b"\x08\x01"]), method)
     assert (response["start"], response["decoded"]) == ("gRPC status 0", "ready: true\n")
-    refused = wire_format.describe_response(RpcResponse(code=5, details="no such model"), method)
-    assert (refused["start"], refused["decoded"]) == ("gRPC status 5 no such model", "")
+    rejected = wire_format.describe_response(RpcResponse(code=5, details="no such model"), method)
+    assert (rejected["start"], rejected["decoded"]) == ("gRPC status 5 no such model", "")
 
 
 @pytest.mark.parametrize("message", [b"\xff\xff", b"\x0a\x05m"])
@@ -112,12 +112,12 @@ def test_a_long_protobuf_message_is_shown_truncated() -> None:
     message.model_name = "m" * 1000
     message.inputs.add(name="a").contents.fp32_contents.extend([1.0] * 1_000_000)
     message.raw_input_contents.append(b"\x00" * (8 << 20))
-    began = time.process_time()
+    start = time.process_time()
     metadata = wire_format.describe_request(RpcRequest(method, [message.SerializeToString()]))
-    assert time.process_time() - began < 1.0, "writing all of it would take seconds"
+    assert time.process_time() - start < 1.0, "writing all of it would take seconds"
     assert metadata["decoded"].count("fp32_contents: 1.0") == 32
-    for rest in ("model_name: 744 more", "fp32_contents: 999968 more", "[0]: 8388352 more"):
-        assert rest in metadata["decoded"]
+    for mark in ("model_name: 744 more", "fp32_contents: 999968 more", "[0]: 8388352 more"):
+        assert mark in metadata["decoded"]
 
 
 def test_inputs_are_parsed() -> None:
@@ -133,7 +133,7 @@ def test_inputs_are_parsed() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "invalid",
     [
         7,
         {},
@@ -150,9 +150,9 @@ def test_inputs_are_parsed() -> None:
         {"name": "a", "datatype": "FP64", "shape": [2**62, 2**62], "data": 1},
     ],
 )
-def test_invalid_inputs_are_rejected(wrong: Any) -> None:
+def test_invalid_inputs_are_rejected(invalid: Any) -> None:
     with pytest.raises(GatewayError):
-        tensor_format.parse(wrong, DEFAULT_LIMITS)
+        tensor_format.parse(invalid, DEFAULT_LIMITS)
 
 
 @given(any_tensor())

@@ -28,7 +28,7 @@ TENSOR = {"name": "INPUT0", "datatype": "FP32", "shape": [3], "data": [1, 2.5, -
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def front() -> AsyncIterator[RunningGateway]:
+async def gateway() -> AsyncIterator[RunningGateway]:
     async with AsyncExitStack() as stack:
         demo: dict[str, Any] = {
             "listeners": {"http": FREE, "grpc": FREE, "admin": None},
@@ -99,9 +99,9 @@ async def try_request(running: RunningGateway, **fields: Any) -> Any:
 @pytest.mark.parametrize("backend", PROTOCOLS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_client_and_backend_messages_are_shown(
-    front: RunningGateway, protocol: str, backend: str
+    gateway: RunningGateway, protocol: str, backend: str
 ) -> None:
-    response = await try_request(front, protocol=protocol, model=f"to-{backend}")
+    response = await try_request(gateway, protocol=protocol, model=f"to-{backend}")
     assert (response["outcome"], response["protocol"], response["backend_protocol"]) == (
         "ok",
         protocol,
@@ -118,9 +118,9 @@ async def test_client_and_backend_messages_are_shown(
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("protocol", ["graphpipe", "v2-rest"])
-async def test_model_names_are_not_decoded(front: RunningGateway, protocol: str) -> None:
+async def test_model_names_are_not_decoded(gateway: RunningGateway, protocol: str) -> None:
     for name in ("a%41", "a/b", "a?b", "größe", "a%"):
-        metadata = await try_request(front, protocol=protocol, model=name, operation="metadata")
+        metadata = await try_request(gateway, protocol=protocol, model=name, operation="metadata")
         is_name = name in {"größe", "a%"}
         assert metadata["outcome"] == ("not_found" if is_name else "bad_request")
         assert (f"no route for model '{name}'" if is_name else "the model name ") in metadata[
@@ -129,26 +129,28 @@ async def test_model_names_are_not_decoded(front: RunningGateway, protocol: str)
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_builtin_backend_has_no_exchanges(front: RunningGateway) -> None:
-    response = await try_request(front, protocol="v2-rest", model="to-embedded", binary=True)
+async def test_a_builtin_backend_has_no_exchanges(gateway: RunningGateway) -> None:
+    response = await try_request(gateway, protocol="v2-rest", model="to-embedded", binary=True)
     assert response["exchanges"] == []
     assert dict(response["request"]["headers"])["inference-header-content-length"]
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_an_unreachable_backend_and_its_fallback(front: RunningGateway) -> None:
-    response = await try_request(front, protocol="v2-grpc", model="to-gone")
+async def test_an_unreachable_backend_and_its_fallback(gateway: RunningGateway) -> None:
+    response = await try_request(gateway, protocol="v2-grpc", model="to-gone")
     assert response["outcome"] == "connect"
     assert "down" in response["meaning"]
     assert {each["error"].partition(":")[0] for each in response["exchanges"]} == {"connect"}
-    assert (await try_request(front, protocol="v2-grpc", model="saved"))["outcome"] == "ok"
+    assert (await try_request(gateway, protocol="v2-grpc", model="saved"))["outcome"] == "ok"
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_headers_select_a_route(front: RunningGateway) -> None:
-    assert (await try_request(front, protocol="v2-rest", model="chosen"))["outcome"] == "not_found"
+async def test_headers_select_a_route(gateway: RunningGateway) -> None:
+    assert (await try_request(gateway, protocol="v2-rest", model="chosen"))[
+        "outcome"
+    ] == "not_found"
     headers = await try_request(
-        front, protocol="v2-rest", model="chosen", headers={"X-Stage": "canary"}
+        gateway, protocol="v2-rest", model="chosen", headers={"X-Stage": "canary"}
     )
     assert (headers["outcome"], headers["route"]) == ("ok", "chosen")
 
@@ -157,24 +159,24 @@ async def test_headers_select_a_route(front: RunningGateway) -> None:
 @pytest.mark.parametrize(
     "operation", ["metadata", "ready", "server live", "server ready", "server metadata"]
 )
-async def test_other_operations(front: RunningGateway, operation: str) -> None:
+async def test_other_operations(gateway: RunningGateway, operation: str) -> None:
     for protocol in ("v2-rest", "v2-grpc"):
         response = await try_request(
-            front, protocol=protocol, model="to-v2-grpc", operation=operation
+            gateway, protocol=protocol, model="to-v2-grpc", operation=operation
         )
         assert response["outcome"] == "ok", operation
         assert json.loads(response["result"])
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_an_example_can_be_sent(front: RunningGateway) -> None:
-    status, response = await post(front, "try/example", {"model": "to-v2-rest"})
+async def test_an_example_can_be_sent(gateway: RunningGateway) -> None:
+    status, response = await post(gateway, "try/example", {"model": "to-v2-rest"})
     assert status == 200
-    again = await try_request(
-        front, protocol="v2-grpc", model="to-v2-rest", inputs=response["inputs"]
+    result = await try_request(
+        gateway, protocol="v2-grpc", model="to-v2-rest", inputs=response["inputs"]
     )
-    assert again["outcome"] == "ok"
-    status, response = await post(front, "try/example", {"model": "nowhere"})
+    assert result["outcome"] == "ok"
+    status, response = await post(gateway, "try/example", {"model": "nowhere"})
     assert (status, response["kind"]) == (400, "not_found")
 
 
@@ -203,23 +205,23 @@ async def test_an_example_can_be_sent(front: RunningGateway) -> None:
         {"protocol": "trtis-grpc", "model": "nowhere", "inputs": [TENSOR]},
     ],
 )  # fmt: skip
-async def test_an_invalid_test_request_is_rejected(front: RunningGateway, fields: Any) -> None:
-    status, response = await post(front, "try", fields)
+async def test_an_invalid_test_request_is_rejected(gateway: RunningGateway, fields: Any) -> None:
+    status, response = await post(gateway, "try", fields)
     assert status == 400
     assert response["error"]
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_forbidden_test_requests(front: RunningGateway) -> None:
-    assert (await post(front, "try", {}, {"x": "y"}))[0] == 403
+async def test_forbidden_test_requests(gateway: RunningGateway) -> None:
+    assert (await post(gateway, "try", {}, {"x": "y"}))[0] == 403
     origin = {CONSOLE_HEADER: "1", "host": "127.0.0.1", "origin": "http://evil.example"}
-    assert (await post(front, "try", {}, origin))[0] == 403
-    assert (await post(front, "try", b"x" * (1 << 20) + b"x"))[0] == 413
+    assert (await post(gateway, "try", {}, origin))[0] == 403
+    assert (await post(gateway, "try", b"x" * (1 << 20) + b"x"))[0] == 413
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_concurrent_test_requests_are_limited(
-    front: RunningGateway, monkeypatch: pytest.MonkeyPatch
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proceed = asyncio.Event()
 
@@ -228,25 +230,25 @@ async def test_concurrent_test_requests_are_limited(
         return {}
 
     monkeypatch.setattr("infergate.runtime.console.sources.SingleProcess.run_action", run_action)
-    pending = [asyncio.create_task(post(front, "try", {})) for _ in range(9)]
+    pending = [asyncio.create_task(post(gateway, "try", {})) for _ in range(9)]
     done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED, timeout=60)
     assert [task.result()[0] for task in done] == [503]
     proceed.set()
     assert sorted(status for status, _ in await asyncio.gather(*pending)) == [200] * 8 + [503]
-    assert (await post(front, "try", {}))[0] == 200
+    assert (await post(gateway, "try", {}))[0] == 200
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_test_request_is_audited_and_not_counted(
-    front: RunningGateway, caplog: pytest.LogCaptureFixture
+    gateway: RunningGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = await flows(front)
+    before = await flows(gateway)
     with caplog.at_level(logging.INFO, "infergate.audit"):
-        await try_request(front, protocol="v2-rest", model="to-v2-grpc")
+        await try_request(gateway, protocol="v2-rest", model="to-v2-grpc")
     assert caplog.messages == [
         "console try protocol='v2-rest' model='to-v2-grpc' peer=test outcome=ok"
     ]
-    assert await flows(front) == before
+    assert await flows(gateway) == before
 
 
 async def flows(running: RunningGateway) -> Any:

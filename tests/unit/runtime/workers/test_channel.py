@@ -52,9 +52,9 @@ async def test_both_ends_send_concurrent_requests() -> None:
         waiting = asyncio.ensure_future(one.request("wait"))
         large = b"x" * 3_000_000
         assert await one.request(("echo", large)) == large
-        both = [one.request(("echo", each)) for each in range(50)]
-        both += [other.request(("echo", each)) for each in range(50)]
-        assert await asyncio.gather(*both) == [*range(50), *range(50)]
+        requests = [one.request(("echo", each)) for each in range(50)]
+        requests += [other.request(("echo", each)) for each in range(50)]
+        assert await asyncio.gather(*requests) == [*range(50), *range(50)]
         assert not waiting.done()
         waiting.cancel()
 

@@ -82,5 +82,5 @@ async def test_sockets_stay_bound_until_closed(tmp_path: Path) -> None:
     for each in descriptors:
         with pytest.raises(OSError, match="Bad file"):
             os.fstat(each)
-    again = await bind_listener("http", one.address, bind_sockets, workers=2)
-    again.close()
+    rebound = await bind_listener("http", one.address, bind_sockets, workers=2)
+    rebound.close()

@@ -1,5 +1,5 @@
-"""Requests are parsed independently of how they are split, in bounded memory and time, and as by
-aiohttp's parser."""
+"""Fuzz tests of the request reader: the result does not depend on how the bytes are split, memory
+and time are bounded, and aiohttp's parser agrees."""
 
 import asyncio
 import re
@@ -160,9 +160,11 @@ def pieces(data: bytes, cuts: Sequence[int]) -> Iterator[bytes]:
             last = cut
 
 
-def requests(data: bytes, cuts: Sequence[int], *, both: bool = False) -> tuple[list[object], bool]:
+def requests(
+    data: bytes, cuts: Sequence[int], *, both_lengths: bool = False
+) -> tuple[list[object], bool]:
     """Return the requests that a reader finds in ``data``, and whether it refused the rest."""
-    reader = RequestReader(SCRATCH, LIMITS, accept_both_lengths=both)
+    reader = RequestReader(SCRATCH, LIMITS, accept_both_lengths=both_lengths)
     found: list[object] = []
     head = None
     for piece in pieces(data, cuts):
@@ -206,11 +208,11 @@ _CUTS = st.lists(st.integers(0, 10_000), max_size=8)
 @example(b"GET / HTTP/1.1\r\nHost: x\r\nA:" + b" " * 495 + b"b\r\n\r\n", [300, 520], False)
 @example(b"GET /" + b"x" * 499 + b" HTTP/1.1\r\nHost: x\r\n\r\n", [508, 512], False)
 def test_requests_are_parsed_alike_however_they_are_split(
-    data: bytes, cuts: list[int], both: bool
+    data: bytes, cuts: list[int], both_lengths: bool
 ) -> None:
-    expected = requests(data, [], both=both)
-    assert requests(data, cuts, both=both) == expected
-    assert requests(data, range(len(data)), both=both) == expected
+    expected = requests(data, [], both_lengths=both_lengths)
+    assert requests(data, cuts, both_lengths=both_lengths) == expected
+    assert requests(data, range(len(data)), both_lengths=both_lengths) == expected
 
 
 @settings(max_examples=examples(300))
@@ -263,7 +265,7 @@ def parse(data: bytes, limits: Limits) -> object:
 
 
 _STRICTLY_REFUSED = (b"GET  /", b"http://u@h", b"PRI ")
-"""Only this reader refuses these, or it refuses them earlier."""
+"""This reader refuses them, or refuses them earlier than aiohttp."""
 
 
 _HTTP10_WITH_CLOSE = {b"HTTP/1.0", b"close", b"keep-alive"}

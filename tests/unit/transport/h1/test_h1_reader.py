@@ -19,12 +19,12 @@ CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 def make_reader(
-    limits: Limits = LIMITS, *, both: bool = False, scratch: int = 4096
+    limits: Limits = LIMITS, *, both_lengths: bool = False, scratch: int = 4096
 ) -> RequestReader:
-    return RequestReader(memoryview(bytearray(scratch)), limits, accept_both_lengths=both)
+    return RequestReader(memoryview(bytearray(scratch)), limits, accept_both_lengths=both_lengths)
 
 
-def put(reader: RequestReader, data: bytes) -> None:
+def write(reader: RequestReader, data: bytes) -> None:
     """Write ``data`` into the reader's buffer, as a socket does."""
     buffer = reader.get_buffer()
     count = min(len(buffer), len(data))
@@ -34,13 +34,13 @@ def put(reader: RequestReader, data: bytes) -> None:
 
 
 def receive(reader: RequestReader, data: bytes) -> tuple[HttpRequestHead, Buffer | None]:
-    put(reader, data)
+    write(reader, data)
     head = reader.read_head()
     assert head is not None
     return head, reader.read_body()
 
 
-def refused(data: bytes) -> int:
+def refused_status(data: bytes) -> int:
     """Return the status with which the head is refused."""
     with pytest.raises(HeadError) as caught:  # noqa: PT012 - raised by the call, or stored
         head, _ = receive(make_reader(), data)
@@ -124,7 +124,7 @@ def test_options_asterisk() -> None:
 
 @pytest.mark.parametrize("target", [b"*", b"http:///a", b"http://u@h/", b"x://a:b/"])
 def test_invalid_targets(target: bytes) -> None:
-    assert refused(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n") == 400
+    assert refused_status(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n") == 400
 
 
 @pytest.mark.parametrize(
@@ -145,14 +145,14 @@ def test_invalid_targets(target: bytes) -> None:
     ],
 )
 def test_invalid_request_lines(line: bytes, status: int) -> None:
-    assert refused(line + b"\r\nHost: x\r\n\r\n") == status
+    assert refused_status(line + b"\r\nHost: x\r\n\r\n") == status
 
 
 @pytest.mark.parametrize("name", [b"Content-Type", b"User-Agent", b"ETag"])
 def test_a_singleton_field_must_not_be_repeated(name: bytes) -> None:
     line = name + b": a\r\n"
     assert receive(make_reader(), POST + line + b"\r\n")[0].error is None
-    assert refused(POST + line + line.lower() + b"\r\n") == 400
+    assert refused_status(POST + line + line.lower() + b"\r\n") == 400
 
 
 def test_a_long_body_is_received_into_its_own_buffer() -> None:
@@ -161,24 +161,24 @@ def test_a_long_body_is_received_into_its_own_buffer() -> None:
     assert body is None
     assert (head.length, reader.received) == (100_000, 500)
     assert len(reader.get_buffer()) == 99_500
-    put(reader, b"b" * 99_499)
+    write(reader, b"b" * 99_499)
     assert reader.read_body() is None
     assert (len(reader.get_buffer()), reader.untaken_bytes) == (1, 0), (
         "the next bytes go to another buffer"
     )
-    put(reader, b"c")
-    whole = reader.read_body()
-    assert isinstance(whole, memoryview)
-    assert bytes(whole) == b"a" * 500 + b"b" * 99_499 + b"c"
+    write(reader, b"c")
+    result = reader.read_body()
+    assert isinstance(result, memoryview)
+    assert bytes(result) == b"a" * 500 + b"b" * 99_499 + b"c"
     assert len(reader.get_buffer()) == 1000
-    put(reader, b"GET /next HTTP/1.1\r\nHost: x\r\n\r\n")
+    write(reader, b"GET /next HTTP/1.1\r\nHost: x\r\n\r\n")
     head = reader.read_head()  # type: ignore[assignment]
     assert (head.path, reader.read_body()) == ("/next", b"")
 
 
 def test_no_buffer_is_allocated_before_the_body_is_read() -> None:
     reader = make_reader()
-    put(reader, POST + b"Content-Length: 900\r\n\r\nabc")
+    write(reader, POST + b"Content-Length: 900\r\n\r\nabc")
     assert reader.read_head() is not None
     assert reader._body_buffer is None
     reader.discard()
@@ -191,7 +191,7 @@ def test_pipelined_requests_wait_unparsed() -> None:
     second = b"rubbish\r\n\r\n"
     head, body = receive(reader, CHUNKED + b"2;a=b\r\nhi\r\n0\r\nX: y\r\n\r\n" + second)
     assert (head.is_chunked, body, reader.untaken_bytes) == (True, b"hi", len(second))
-    put(reader, b"more")
+    write(reader, b"more")
     with pytest.raises(HeadError):
         reader.read_head()
 
@@ -199,9 +199,9 @@ def test_pipelined_requests_wait_unparsed() -> None:
 def test_empty_lines_before_a_request_are_skipped() -> None:
     reader = make_reader()
     for piece in (b"\r", b"\n\r\n", b"\r\n\r\n"):
-        put(reader, piece)
+        write(reader, piece)
         assert reader.read_head() is None
-    put(reader, POST + b"\r\n")
+    write(reader, POST + b"\r\n")
     head = reader.read_head()
     assert head is not None
     assert (head.path, reader.read_body()) == ("/v2/a%2Fb", b"")
@@ -224,7 +224,7 @@ def test_an_invalid_head_is_refused_before_it_is_complete(start: bytes, step: in
     reader = make_reader()
     with pytest.raises(HeadError) as caught:  # noqa: PT012 - any piece may raise
         for at in range(0, len(start), step):
-            put(reader, start[at : at + step])
+            write(reader, start[at : at + step])
             assert reader.read_head() is None
     assert caught.value.status == 400
 
@@ -232,7 +232,7 @@ def test_an_invalid_head_is_refused_before_it_is_complete(start: bytes, step: in
 @pytest.mark.parametrize("piece", [b"GET /" + b"x" * 3000, b"GET / HTTP/1.1\r\nA: " + b"b" * 3000])
 def test_a_head_over_the_limit_is_refused(piece: bytes) -> None:
     reader = make_reader()
-    put(reader, piece)
+    write(reader, piece)
     with pytest.raises(HeadError) as caught:
         reader.read_head()
     assert caught.value.status in {414, 431}
@@ -240,11 +240,11 @@ def test_a_head_over_the_limit_is_refused(piece: bytes) -> None:
 
 def test_both_lengths_are_accepted_only_in_the_first_request() -> None:
     both = POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
-    head, body = receive(make_reader(both=True), both + b"3\r\nabc\r\n0\r\n\r\n")
+    head, body = receive(make_reader(both_lengths=True), both + b"3\r\nabc\r\n0\r\n\r\n")
     assert (head.keep_alive, body, "content-length" in head.headers) == (False, b"abc", False)
     for before in (b"\r\n", POST + b"\r\n"):
-        reader = make_reader(both=True)
-        put(reader, before + both)
+        reader = make_reader(both_lengths=True)
+        write(reader, before + both)
         with pytest.raises(HeadError):  # noqa: PT012
             assert reader.read_head() is not None
             reader.read_body()
@@ -294,7 +294,7 @@ def test_invalid_chunks(chunks: bytes, step: int) -> None:
     assert (head.is_chunked, body) == (True, None)
     with pytest.raises(HeadError) as caught:  # noqa: PT012 - any piece may raise
         for at in range(0, len(chunks), step):
-            put(reader, chunks[at : at + step])
+            write(reader, chunks[at : at + step])
             assert reader.read_body() is None
     assert caught.value.status == 400
 
@@ -304,7 +304,7 @@ def test_invalid_chunks(chunks: bytes, step: int) -> None:
 )
 def test_a_chunk_over_the_limit_is_refused_before_its_data(chunks: bytes) -> None:
     reader = make_reader()
-    put(reader, CHUNKED + chunks)
+    write(reader, CHUNKED + chunks)
     assert reader.read_head() is not None
     with raises_kind(Kind.TOO_LARGE):
         reader.read_body()

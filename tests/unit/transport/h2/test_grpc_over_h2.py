@@ -114,9 +114,9 @@ def test_long_messages_however_they_are_split(
     reader, body, at, found = MessageReader(100_000, ""), b"".join(map(framed, parts)), 0, []
     for cut, reads in zip([*cuts, len(body)], [*reads_first, *[True] * 10], strict=False):
         piece = body[at : at + cut]
-        held = reader.held_bytes
+        before = reader.held_bytes
         reader.add([piece])
-        assert reader.held_bytes == held + len(piece)
+        assert reader.held_bytes == before + len(piece)
         at += cut
         while reads and (taken := reader.next_message()) is not None:
             found.append((bytes(taken[0]), taken[1]))

@@ -1,4 +1,4 @@
-"""Runs of consecutive DATA frames, which are handled together, have the effect of single frames."""
+"""Consecutive DATA frames are handled together, with the same result as separate frames."""
 
 import pytest
 from h2_kit import (

@@ -52,7 +52,7 @@ _OPENING = st.one_of(
     st.tuples(st.lists(_FRAMES, max_size=30).map(b"".join), st.binary(max_size=60)).map(b"".join),
 )
 PHASES = (Phase.explicit, Phase.generate)
-"""Examples are not shrunk: that takes long, and they are short."""
+"""No shrinking, which takes long; the examples are short."""
 _STEPS = st.lists(st.integers(1, 5000), max_size=30)
 
 

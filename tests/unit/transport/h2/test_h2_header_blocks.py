@@ -73,9 +73,9 @@ _SHORT = st.builds(
 )
 
 
-# a cached block would have to empty the table
+# The repeated block empties the table, so it must not come from the cache.
 @example([b"\x20\x82", b"\x3f\xe1\x1f\x40\1a\1b", b"\x20\x82", b"\xbe"], [])
-# a cached block would have to evict an entry
+# The repeated block evicts an entry, so it must not come from the cache.
 @example([b"\x3f\xe1\x1f\x82", b"\x20\x82", b"\x3f\xe1\x1f\x82", b"\x40\1a\1b", b"\xbe"], [])
 @settings(max_examples=examples(600), deadline=None, phases=PHASES)
 @given(

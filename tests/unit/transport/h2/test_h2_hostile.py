@@ -1,4 +1,4 @@
-"""Hostile peers that follow every rule: their cost is bounded."""
+"""The cost of hostile peers that violate no rule of HTTP/2 is bounded."""
 
 import time
 

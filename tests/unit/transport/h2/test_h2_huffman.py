@@ -1,4 +1,4 @@
-"""The Huffman decoder, which reads four bits at a time, against ``hpack``'s."""
+"""The Huffman decoder, compared with that of ``hpack``."""
 
 import pytest
 from hpack.exceptions import HPACKDecodingError

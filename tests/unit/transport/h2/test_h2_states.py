@@ -194,7 +194,7 @@ def test_a_frame_in_a_state(state: str, kind: str) -> None:
         assert connection.receive(request_frame(7), 0.0) or state == "server, refused"
 
 
-LATE = {
+LATE_FRAMES = {
     "DATA": data(1, b"x"),
     "DATA, empty": data(1),
     "HEADERS": headers(1, TRAILERS, END),
@@ -208,7 +208,12 @@ _ENDED_STATES = ("server, closed", "server, reset by the peer", "client, closed"
 
 @pytest.mark.parametrize(
     ("state", "kind"),
-    [(s, k) for s in _ENDED_STATES for k in LATE if EXPECTED[s] is not _LOWER_ID or k != "HEADERS"],
+    [
+        (s, k)
+        for s in _ENDED_STATES
+        for k in LATE_FRAMES
+        if EXPECTED[s] is not _LOWER_ID or k != "HEADERS"
+    ],
 )
 def test_frames_on_closed_streams_are_limited(state: str, kind: str) -> None:
     connection = STATES[state]()
@@ -219,7 +224,7 @@ def test_frames_on_closed_streams_are_limited(state: str, kind: str) -> None:
     connection.receive(in_flight, 0.0)
     count, events = 0, []
     while not connection.is_closed:
-        events = connection.receive(LATE[kind], 0.0)
+        events = connection.receive(LATE_FRAMES[kind], 0.0)
         count += 1
     assert failure(events)[0] == Code.ENHANCE_YOUR_CALM
     assert limits.GLITCH_BURST - 5 <= count <= limits.GLITCH_BURST + 10
@@ -239,9 +244,9 @@ def test_frames_in_flight_after_a_reset_are_not_limited(
             connection.receive(headers(number), 0.0)
             stream = connection.streams[number]
         connection.reset(stream, Code.CANCEL)
-    late = [headers(n, TRAILERS) + data(n, b"x") * 3 + headers(n, TRAILERS, END)
+    late_frames = [headers(n, TRAILERS) + data(n, b"x") * 3 + headers(n, TRAILERS, END)
             for n in range(1, 2000, 2)]  # fmt: skip
-    assert connection.receive(b"".join(late), 0.0) == []
+    assert connection.receive(b"".join(late_frames), 0.0) == []
     assert not connection.is_closed
 
 

@@ -223,8 +223,7 @@ async def test_alpn(authority: Authority, pair: Pair, kind: str, agreed: str | N
 
 
 def handshake(port: int, offering: ssl.SSLContext, step: int) -> str | None:
-    """Return the ALPN protocol of a handshake whose bytes are sent ``step`` by ``step``. Raises
-    SSLError."""
+    """Perform a handshake in pieces of ``step`` bytes; return the ALPN protocol. Raises SSLError."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = offering.wrap_bio(incoming, outgoing, server_hostname="localhost")
     with socket.create_connection(("127.0.0.1", port), 10) as raw:
@@ -236,7 +235,9 @@ def handshake(port: int, offering: ssl.SSLContext, step: int) -> str | None:
                 output = outgoing.read()
                 for at in range(0, len(output), step):
                     raw.sendall(output[at : at + step])
-                    time.sleep(0 if step > 100 else 0.001)  # the server reads each part separately
+                    time.sleep(
+                        0 if step > 100 else 0.001
+                    )  # let the server read each piece separately
                 if got := raw.recv(65_536):
                     incoming.write(got)
                 else:
@@ -267,7 +268,7 @@ async def test_alpn_offers(
     version: ssl.TLSVersion,
     offer: tuple[str, list[str], bool],
 ) -> None:
-    """RFC 7301, 3.2: an offer without a common protocol fails, no offer is accepted."""
+    """RFC 7301, 3.2: the handshake fails if the listener supports none of the offered protocols."""
     kind, offered, is_good = offer
     offering = context(authority)
     offering.maximum_version = version
@@ -373,7 +374,7 @@ async def test_a_handshake_times_out(pair: Pair, start: bytes) -> None:
 
 
 async def test_connections_without_data_are_not_counted(pair: Pair) -> None:
-    """Load balancers connect so to check that the port is open."""
+    """Load balancers check in this way that the port is open."""
     async with serve("http", pair) as harness:
         _, writer = await asyncio.open_connection("127.0.0.1", harness.port)
         writer.close()
@@ -576,14 +577,14 @@ async def test_certificates_are_renewed_under_load(
 ) -> None:
     """No request fails. The clients trust both authorities."""
     renewed = authority.server()
-    both = ssl.create_default_context(cafile=authority.file)
-    both.load_verify_locations(stranger.file)
+    trusting_both = ssl.create_default_context(cafile=authority.file)
+    trusting_both.load_verify_locations(stranger.file)
     serials: set[str] = set()
     finished = False
 
     async def client(harness: Harness, *, keep_alive: bool) -> int:
         count = 0
-        peer = await harness.connect(both)
+        peer = await harness.connect(trusting_both)
         while not finished or not count:
             await peer.send(GET)
             assert (await peer.read_response()).status == 200
@@ -592,7 +593,7 @@ async def test_certificates_are_renewed_under_load(
                 certificate = peer.writer.get_extra_info("ssl_object").getpeercert()
                 serials.add(str(certificate["serialNumber"]))
                 await peer.close()
-                peer = await harness.connect(both)
+                peer = await harness.connect(trusting_both)
         await peer.close()
         return count
 
@@ -695,7 +696,7 @@ def read_slowly(port: int, context: ssl.SSLContext, request: bytes) -> bytes:
 async def test_a_slow_reader_gets_the_whole_last_response(
     engine: Engine, authority: Authority, pair: Pair
 ) -> None:
-    """The TLS transports of the event loops would disconnect it."""
+    """The event loops' own TLS transports would disconnect it."""
     request = b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     async with serve("http", pair, engine) as harness:
         response = await asyncio.to_thread(read_slowly, harness.port, context(authority), request)
