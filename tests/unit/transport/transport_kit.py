@@ -321,7 +321,7 @@ class RpcEcho:
 
 
 class RepeatStream:
-    """Responds to ``MESSAGE N`` with N copies of MESSAGE; ``wait`` waits; ``fail`` ends the stream."""
+    """Responds to ``MESSAGE N`` with N copies of MESSAGE; ``wait`` waits, ``fail`` fails."""
 
     def __init__(self, app: RpcEcho, context: RequestContext, max_concurrent: int) -> None:
         self.app = app

@@ -223,7 +223,7 @@ async def test_alpn(authority: Authority, pair: Pair, kind: str, agreed: str | N
 
 
 def handshake(port: int, offering: ssl.SSLContext, step: int) -> str | None:
-    """Perform a handshake in pieces of ``step`` bytes; return the ALPN protocol. Raises SSLError."""
+    """Run a handshake in pieces of ``step`` bytes; return the ALPN protocol. Raises SSLError."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = offering.wrap_bio(incoming, outgoing, server_hostname="localhost")
     with socket.create_connection(("127.0.0.1", port), 10) as raw:
