@@ -115,14 +115,14 @@ def corrected_kind(kind: Kind, message: str) -> Kind:
 def detect_profile(metadata: ServerMetadata) -> Profile:
     """Return the profile of the server that ``metadata`` describes. A Triton may have any name
     (``--id``), so the extensions that it lists count too."""
-    named = _BY_METADATA_NAME.get(metadata.name.lower(), GENERIC)
+    known = _BY_METADATA_NAME.get(metadata.name.lower(), GENERIC)
     extensions = metadata.extensions
     return replace(
-        named,
-        supports_binary=named.supports_binary or "binary_tensor_data" in extensions,
-        supports_classification=named.supports_classification or "classification" in extensions,
-        reports_config=named.reports_config or "model_configuration" in extensions,
-        reports_statistics=named.reports_statistics or "statistics" in extensions,
-        has_trace_settings=named.has_trace_settings or "trace" in extensions,
-        has_log_settings=named.has_log_settings or "logging" in extensions,
+        known,
+        supports_binary=known.supports_binary or "binary_tensor_data" in extensions,
+        supports_classification=known.supports_classification or "classification" in extensions,
+        reports_config=known.reports_config or "model_configuration" in extensions,
+        reports_statistics=known.reports_statistics or "statistics" in extensions,
+        has_trace_settings=known.has_trace_settings or "trace" in extensions,
+        has_log_settings=known.has_log_settings or "logging" in extensions,
     )

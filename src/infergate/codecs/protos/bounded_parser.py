@@ -36,8 +36,7 @@ _FIXED_SIZES: Final = {
 _TEXT_TYPES: Final = frozenset({FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES})
 
 FieldLayout = dict[int, "FieldLayout | int"]
-"""The fields of a message type that can hold several values: the layout of a submessage, or the
-element size of a packed list in bytes."""
+"""The repeated fields of a message type: the layout of a submessage, or an element's size."""
 
 
 def max_fields_on_loop(limits: Limits, max_fields: int = MAX_NESTED_FIELDS_ON_LOOP) -> int | None:

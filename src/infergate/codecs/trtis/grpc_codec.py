@@ -102,8 +102,8 @@ class TrtisGrpcCodec(TrtisCodec):
         return RpcResponse((message.SerializeToString(deterministic=True),))
 
     def build_error(self, error: GatewayError, wire: RpcRequest | None = None) -> RpcResponse:
-        """Build the response for ``error``, with the id of an inference: with a ``request_status``,
-        or, for an unknown method or an unreadable message, with a gRPC status."""
+        """Build the response for ``error`` with a ``request_status``, or a gRPC status for an
+        unknown method or an unreadable message."""
         if isinstance(error, _UnreadableMessageError):
             return RpcResponse(code=_INTERNAL, details="Unable to parse request")
         if wire is None:

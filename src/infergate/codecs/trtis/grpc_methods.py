@@ -108,10 +108,6 @@ def _write_memory(message: Any, response: Any, _: str) -> None:
         response_messages.add_regions(message.shared_memory_status.shared_memory_region, response)
 
 
-def _write_nothing(message: Any, response: Any, server_id: str) -> None:
-    del message, response, server_id
-
-
 METHODS: Final[dict[str, TrtisMethod]] = {
     STATUS: TrtisMethod(
         pb.StatusRequest,
@@ -128,7 +124,7 @@ METHODS: Final[dict[str, TrtisMethod]] = {
         pb.ModelControlResponse,
         (messages.Acknowledgement,),
         _read_control,
-        _write_nothing,
+        lambda *_: None,
     ),
     f"/{pb.SERVICE}/Repository": TrtisMethod(
         pb.RepositoryRequest,

@@ -69,7 +69,7 @@ class ValidatedRpcRequest(RpcRequest):
             self.model_and_version,
             self.parse,
         )
-        return ValidatedRpcRequest, (*arguments, self.id)
+        return ValidatedRpcRequest, (*arguments, self.id)  # without `codec_state`
 
 
 def validate(

@@ -37,7 +37,7 @@ from infergate.codecs.trtis.server_status import parse_status, response_from_sta
 from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind, Origin, backend_garbage, parse_retry_after
 from infergate.core.limits import Limits, check_loop_cost
-from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
+from infergate.core.messages import InferRequest, ModelMetadata, Operation, Response
 from infergate.core.repository import require_name_only
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
@@ -129,9 +129,11 @@ def parse_response(
 ) -> Response:
     """Return the response in ``wire``. Raises the backend's error, or BACKEND_GARBAGE."""
     if isinstance(operation, InferRequest):
-        header = infer_header_text(wire)
+        header_text = infer_header_text(wire)
         assert model is not None
-        return _parse_inference(wire, header, operation, model, limits)
+        header, _ = parse_infer_header(header_text, wire.body, BodyFormat.BINARY, limits)
+        split_outputs = output_splitter(memoryview(join_parts(wire.body)))
+        return read_response(header, split_outputs, operation, model, limits)
     headers = {name.lower(): value for name, value in wire.headers.items()}
     if isinstance(operation, messages.ServerLiveRequest | messages.ServerReadyRequest):
         return _parse_health(wire, headers)
@@ -207,19 +209,6 @@ def _parse_text(message_class: Any, name: str, value: str) -> Any:
         raise backend_garbage(
             f"the backend's {name} cannot be parsed", str(error)[:_MAX_SHOWN]
         ) from None
-
-
-def _parse_inference(
-    wire: HttpResponse,
-    header_text: str,
-    operation: InferRequest,
-    model: ModelMetadata,
-    limits: Limits,
-) -> InferResponse:
-    header, _ = parse_infer_header(header_text, wire.body, BodyFormat.BINARY, limits)
-    return read_response(
-        header, output_splitter(memoryview(join_parts(wire.body))), operation, model, limits
-    )
 
 
 def parse_infer_header(

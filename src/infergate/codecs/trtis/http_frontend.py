@@ -76,8 +76,7 @@ class UnreadableHeaderError(GatewayError):
 
 
 def parse_header(wire: HttpRequest, limits: Limits) -> Any:
-    """Parse NV-InferRequest to a message that must not be modified. Raises BAD_REQUEST, and
-    NeedsOffloadError on the event loop."""
+    """Parse NV-InferRequest, not to be modified. Raises BAD_REQUEST, NeedsOffloadError."""
     header_text = wire.headers.get(REQUEST_HEADER)
     if header_text is None:
         raise bad_request(MISSING_HEADER)

@@ -30,7 +30,7 @@ class TrtisPathMatch:
     operation: Operation
 
 
-def _infer(model: str, version: str | None) -> Operation:
+def _infer_operation(model: str, version: str | None) -> Operation:
     return messages.InferRequest(model, (version.lstrip("0") or "0") if version else "")
 
 
@@ -38,7 +38,7 @@ _PATTERNS: Final[tuple[tuple[str, str, Callable[..., Operation]], ...]] = (
     ("GET", LIVE, messages.ServerLiveRequest),
     ("GET", READY, messages.ServerReadyRequest),
     ("GET", f"{STATUS}(?:/(.*))?", lambda model: messages.ServerStatusRequest(model or "")),
-    ("POST", r"/api/infer/([^/]+)(?:/(\d+))?", _infer),
+    ("POST", r"/api/infer/([^/]+)(?:/(\d+))?", _infer_operation),
     ("POST", "/api/modelcontrol/load/([^/]+)", messages.ModelLoadRequest),
     ("POST", "/api/modelcontrol/unload/([^/]+)", messages.ModelUnloadRequest),
     ("GET", INDEX, messages.ModelIndexRequest),

@@ -91,7 +91,7 @@ def _complete(  # noqa: PLR0913, PLR0917 - the parts of a request
         read_id(header),
         read_parameters(header),
         tensors,
-        tuple([_requested(output) for output in dict.fromkeys(outputs)]),
+        tuple([_requested_output(output) for output in dict.fromkeys(outputs)]),
     )
     return ParsedRequest(
         request, TrtisResponseOptions(header.id, header.batch_size, batch, outputs)
@@ -118,7 +118,7 @@ def _tensors(
     return tuple(tensors)
 
 
-def _requested(output: CheckedOutput) -> RequestedOutput:
+def _requested_output(output: CheckedOutput) -> RequestedOutput:
     if not output.classes:
         return RequestedOutput(output.name, shared_memory=output.shared_memory)
     return RequestedOutput(output.name, {CLASSIFICATION: output.classes}, output.shared_memory)

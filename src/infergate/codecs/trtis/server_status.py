@@ -120,8 +120,7 @@ MAX_FIELDS: Final = 262144
 
 
 def parse_status(message_class: Any, data: Buffer, limits: Limits) -> Any:
-    """Parse a ``message_class`` that contains a status. Raises BACKEND_GARBAGE, and
-    NeedsOffloadError on the event loop."""
+    """Parse a ``message_class`` with a status. Raises BACKEND_GARBAGE, NeedsOffloadError."""
     if len(data) > MAX_BYTES:
         raise backend_garbage(
             f"the backend's status has {len(data)} bytes, the limit is {MAX_BYTES}"

@@ -41,8 +41,7 @@ RawEntry = tuple[int, int, int]
 
 
 class SplitMessage(NamedTuple):
-    """A split message. `head` excludes the id and the raw entries and has `fields` fields;
-    `id_field` is the whole field of the `id`."""
+    """A split message. `head` has `fields` fields; `id_field` is the whole field of the `id`."""
 
     head: bytes
     fields: int
@@ -120,8 +119,7 @@ def split_message(  # noqa: C901, PLR0912 - calls per field would double the cos
 
 
 class MessageHeadCache(Generic[T]):
-    """A cache of the most recently used heads, in two generations: when the newer one is full, the
-    older one is dropped."""
+    """A cache of recently used heads. Of its two generations, a full one replaces the older one."""
 
     __slots__ = ("_elder", "_seen", "_weight", "_younger")
 

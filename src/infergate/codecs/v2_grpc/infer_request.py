@@ -83,8 +83,7 @@ class ValidatedRequest:
 
 
 def read_request(message: Sequence[Buffer], limits: Limits) -> ValidatedRequest:
-    """Parse and validate the inference request in `message`. Raises BAD_REQUEST, UNSUPPORTED and
-    TOO_LARGE."""
+    """Parse and validate an inference. Raises BAD_REQUEST, UNSUPPORTED and TOO_LARGE."""
     try:
         rest, raw = split_raw_fields(join_parts(message), RAW_FIELD, max_fields(limits))
         head_bytes, typed = cut_contents(rest, limits)
@@ -138,7 +137,7 @@ def _input_data(
 ) -> Sequence[Buffer | TypedContents | RegionRef]:
     """Return the data of each input. Inputs in shared memory have no raw entry."""
     input_data: list[Buffer | TypedContents | RegionRef] = list(typed)
-    local: list[int] = []
+    in_message: list[int] = []
     for index, message in enumerate(inputs):
         region = None
         if REGION_PARAMETER in message.parameters:
@@ -146,14 +145,16 @@ def _input_data(
                 read_parameters(message.parameters), f"input '{message.name}'"
             )
         if region is None:
-            local.append(index)
+            in_message.append(index)
         elif typed[index].has_elements():
             raise bad_request(f"tensor '{message.name}': it has contents and lies in shared memory")
         else:
             input_data[index] = region
     if raw:
-        _check_raw([inputs[index] for index in local], raw, [typed[index] for index in local])
-        for index, entry in zip(local, raw, strict=True):
+        _check_raw(
+            [inputs[index] for index in in_message], raw, [typed[index] for index in in_message]
+        )
+        for index, entry in zip(in_message, raw, strict=True):
             input_data[index] = entry
     return input_data
 
@@ -196,8 +197,7 @@ def _check_raw(
 def pass_through_parts(
     message: Sequence[Buffer], validated: ValidatedRequest
 ) -> tuple[Sequence[Buffer], bool]:
-    """Return the validated `message`, without empty typed contents, and whether a tensor is in
-    shared memory."""
+    """Return `message` without empty typed contents, and whether it uses shared memory."""
     request = validated.request
     uses_shared_memory = any(tensor.shared_memory for tensor in request.inputs) or any(
         tensor.shared_memory for tensor in request.outputs

@@ -41,8 +41,7 @@ RAW_FIELD: Final = 6
 def read_response(
     message: Sequence[Buffer], limits: Limits, request: InferRequest | None = None
 ) -> InferResponse:
-    """Parse a backend's `message`. Outputs that `request` wants in shared memory have no data.
-    Raises BACKEND_GARBAGE."""
+    """Parse `message`. Outputs in shared memory have no data. Raises BACKEND_GARBAGE."""
     try:
         rest, raw = split_raw_fields(join_parts(message), RAW_FIELD, max_fields(limits))
         described, typed = cut_contents(rest, limits)
@@ -122,8 +121,7 @@ def write_raw(response: InferResponse) -> Sequence[Buffer]:
 
 
 def write_typed_where_possible(response: InferResponse) -> Sequence[Buffer]:
-    """Build `response` with typed contents; raw if any output is FP16 or BF16, because a message
-    must not mix the forms."""
+    """Build `response` with typed contents; raw if any output is FP16 or BF16."""
     if not can_be_typed(response.outputs):
         return write_raw(response)
     head = _head(response)

@@ -135,8 +135,7 @@ def read_response(message: Buffer, limits: Limits, request: InferRequest) -> Inf
 
 
 def _unwrap(message: Buffer, limits: Limits, request: InferRequest) -> Buffer:
-    """Return the ModelInferResponse in `message`. Raises MalformedMessageError, and the error in
-    the message."""
+    """Return the ModelInferResponse in `message`. Raises MalformedMessageError, and its error."""
     by_number = {field.number: field for field in scan_fields(message, max_fields(limits))}
     if max(by_number, default=0) > _RESPONSE:
         return message

@@ -44,8 +44,7 @@ def read_datatype(name: str, datatype_name: str) -> Datatype:
 
 
 def read_tensors(described: Iterable[DescribedTensor], limits: Limits) -> tuple[Tensor, ...]:
-    """Read and validate the tensors of one message. Raises MalformedMessageError, BAD_REQUEST and
-    TOO_LARGE."""
+    """Read and validate tensors. Raises MalformedMessageError, BAD_REQUEST and TOO_LARGE."""
     tensors: list[Tensor] = []
     elements = 0
     for message, datatype, contents in described:

@@ -38,8 +38,7 @@ from infergate.core.wire import join_parts
 
 
 class _ContentsField(NamedTuple):
-    """The field of a datatype's elements, an element's wire type, and the dtype of the field's
-    range."""
+    """The field of a datatype's elements, their wire type, and the dtype of the field's range."""
 
     field: str
     number: int
@@ -91,8 +90,7 @@ class TypedContents:
 
 
 def _is_set(field: WireField) -> bool:
-    """Return whether `field` is one of the eight and not an empty list. A field of another wire
-    type is ignored, as by protobuf."""
+    """Return whether `field` has elements. Other wire types are ignored, as by protobuf."""
     spec = _BY_NUMBER.get(field.number)
     if spec is None or field.wire_type not in (DELIMITED, spec.element):
         return False
@@ -153,8 +151,7 @@ def _read_integers(
 
 
 def _read_bytes(name: str, spec: _ContentsField, expected: int, typed: TypedContents) -> bytearray:
-    """Read BYTES elements. There may be a million, so at most `_MAX_PARTS` parts are kept at a
-    time, and elements are not counted against the budget."""
+    """Read BYTES elements, at most `_MAX_PARTS` at a time, without counting them in the budget."""
     elements = bytearray()
     parts: list[bytes] = []
     remaining = expected + 1

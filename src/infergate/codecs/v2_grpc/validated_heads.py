@@ -129,8 +129,7 @@ class RequestHead:
 
 
 class SplitRequest(NamedTuple):
-    """A request split into head and raw entries: `message`, joined to `data`, and its cached
-    `head`."""
+    """A request split into head and raw entries: `message`, joined to `data`, and its `head`."""
 
     message: Sequence[Buffer]
     data: Buffer

@@ -23,8 +23,7 @@ Octets = npt.NDArray[np.uint8]
 
 
 def count(run: Buffer) -> int:
-    """Return the number of integers in `run`. Raises MalformedMessageError if the last one
-    is cut."""
+    """Return the number of integers in `run`. Raises MalformedMessageError for a cut one."""
     if not len(run):
         return 0
     if run[-1] >= _CONTINUED:

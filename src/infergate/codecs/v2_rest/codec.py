@@ -332,15 +332,11 @@ _WRITERS: Final[Mapping[type[Response], Callable[[Any, Operation], HttpResponse]
 }
 
 
-def _create(options: Mapping[str, Any]) -> V2RestCodec:
-    return V2RestCodec(**options)
-
-
 PLUGIN: Final = CodecPlugin(
     name="v2-rest",
     transport_kind=TransportKind.HTTP,
     claims=("v2",),
-    create=_create,
+    create=lambda options: V2RestCodec(**options),
     is_fallback=True,
     supports_shared_memory=True,
 )

@@ -31,8 +31,7 @@ _COMPRESSION_LEVEL: Final = 1
 
 
 def decode_body(headers: Mapping[str, str], body: Sequence[Buffer], limits: Limits) -> Buffer:
-    """Return the body with its content encoding undone. Raises UNSUPPORTED_ENCODING, TOO_LARGE over
-    ``limits.body``, BAD_REQUEST for a corrupt body."""
+    """Return the decoded body. Raises UNSUPPORTED_ENCODING, TOO_LARGE, BAD_REQUEST."""
     data = join_parts(body)
     if CONTENT_ENCODING not in headers or is_unencoded(headers):
         if len(data) > limits.body:

@@ -175,10 +175,10 @@ def _read_fields(body: MessageBody, limits: Limits) -> tuple[RequestFields, froz
             binary_by_output[output.name] = binary
     if outputs and binary_by_default is not None:
         reader.features.add(WireFeature.BINARY_OUTPUT_CONFLICT)
-    identity = read_string(members.get("id", ""), "id")
-    check_text_length(len(identity), "id")
+    request_id = read_string(members.get("id", ""), "id")
+    check_text_length(len(request_id), "id")
     fields = RequestFields(
-        identity, parameters, inputs, tuple(outputs.values()), binary_by_output, binary_by_default
+        request_id, parameters, inputs, tuple(outputs.values()), binary_by_output, binary_by_default
     )
     return fields, frozenset(reader.features)
 

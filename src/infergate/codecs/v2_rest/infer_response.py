@@ -118,8 +118,7 @@ def _write_region_output(tensor: Tensor) -> dict[str, Any]:
 
 
 def response_size(response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
-    """Return the minimum of the bytes that ``write_response`` writes, and the maximum including the
-    uncompressed bytes."""
+    """Return the minimum size of the response, and the maximum including uncompressed bytes."""
     options = parsed.response_options
     response_format = options if isinstance(options, ResponseFormat) else _JSON_FORMAT
     accept = response_format.accept_encoding

@@ -53,8 +53,7 @@ _BRACKETS: Final = b"[]{}"
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(_BRACKETS + b'"'))
 _NOT_COMMAS: Final = bytes(set(range(256)) - set(b',"'))
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
-"""A string, or the rest of an unterminated one. It matches at every quote, so each is tried
-once."""
+"""A string, or the rest of an unterminated one, so that a quote is tried only once."""
 _SURROGATE: Final = re.compile(r"\\u[dD]")
 _BLOCK_BRACKETS: Final = 64 * 1024
 """Brackets per block: numpy needs about 20 bytes for each."""

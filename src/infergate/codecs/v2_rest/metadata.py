@@ -143,8 +143,7 @@ def read_index_request(body: bytes, limits: Limits) -> messages.ModelIndexReques
 
 
 def read_health(body: bytes) -> messages.HealthStatus:
-    """Read the body of a 200: positive unless the body is negative (Open Inference Protocol:
-    ``{"live": …}``, ``{"ready": …}``)."""
+    """Read the body of a 200, which may be negative (``{"live": false}``, ``{"ready": false}``)."""
     if len(body) > MAX_HEALTH_BYTES:
         raise bad_request(f"it has {len(body)} bytes, the limit is {MAX_HEALTH_BYTES}")
     if body.lstrip()[:1] != b"{":

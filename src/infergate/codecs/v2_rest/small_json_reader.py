@@ -76,11 +76,11 @@ def _read(text: bytes, document: Any, limits: Limits) -> RequestFields:
         member_count += len(item) + len(tensor.parameters)
     if len(inputs) < len(input_items):
         raise _NotSimpleError
-    identity = ""
+    request_id = ""
     if "id" in document:
         expected_members += 1
-        identity = document["id"]
-        if type(identity) is not str:
+        request_id = document["id"]
+        if type(request_id) is not str:
             raise _NotSimpleError
     parameters: Parameters = NO_PARAMETERS
     binary_by_default: bool | None = None
@@ -103,7 +103,7 @@ def _read(text: bytes, document: Any, limits: Limits) -> RequestFields:
     ):
         raise _NotSimpleError
     return RequestFields(
-        identity,
+        request_id,
         parameters,
         tuple(inputs.values()),
         tuple(outputs.values()),

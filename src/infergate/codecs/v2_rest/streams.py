@@ -82,8 +82,7 @@ def event_response(text: Sequence[Buffer]) -> HttpResponse:
 def build_request(
     operation: InferRequest, profile: Profile, model: ModelMetadata | None
 ) -> HttpRequest | None:
-    """Build a streaming request; None if ``infer`` must be used. Raises UNSUPPORTED for an
-    inference that a stream cannot express."""
+    """Build a streaming request; None if ``infer`` must be used. Raises UNSUPPORTED."""
     if profile.has_generate_stream:
         return write_generate_request(operation, model) if model and model.decoupled else None
     if not profile.has_infer_stream:
