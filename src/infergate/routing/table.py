@@ -187,15 +187,13 @@ def model_matcher(pattern: str) -> Callable[[str], object]:
 
 def mirror_only_backends(routes: Iterable[Route]) -> frozenset[str]:
     """Return the backends that get only mirrored requests."""
-    answering: set[str] = set()
+    primary: set[str] = set()
     mirrored: set[str] = set()
     for route in routes:
-        answering.update(
-            (route.backend, route.fallback, *(target.backend for target in route.split))
-        )
+        primary.update((route.backend, route.fallback, *(target.backend for target in route.split)))
         if route.mirror is not None:
             mirrored.add(route.mirror.backend)
-    return frozenset(mirrored - answering)
+    return frozenset(mirrored - primary)
 
 
 class RouteTable:

@@ -72,11 +72,7 @@ def make_authorizer(
     access, metrics = config.access, group.metrics
     assert access is not None
     memory: LocalRateStore | None = None
-    if (
-        previous is not None
-        and previous.config.access is not None
-        and previous.authorizer is not None
-    ):
+    if previous and previous.config.access and previous.authorizer:
         if _dependencies(previous.config, previous.limits) == _dependencies(config, limits):
             return previous.authorizer
         if previous.config.access.rates == access.rates:
@@ -91,7 +87,12 @@ def make_authorizer(
         ]
     )
     closing: CloseCallbacks = []
-    ask = partial(load_engine(config.engine).make_http_upstream, replace(limits, body=MIB))
+    make_http = load_engine(config.engine).make_http_upstream
+    make_upstream = partial(make_http, replace(limits, body=MIB), None)
+    keys = _make_key_ring(access, metrics)
+    tokens = (
+        _make_token_verifier(access, rules, make_upstream, metrics, closing) if access.jwt else None
+    )
     return Authorizer(
         AuthorizerSettings(
             open_health=access.open_health,
@@ -99,11 +100,7 @@ def make_authorizer(
             on_rejected=lambda reason: metrics.access_refused.labels(reason).inc(),
             on_change_denied=log_denied,
         ),
-        Authenticator(
-            rules,
-            _make_key_ring(access, metrics),
-            _make_token_verifier(access, rules, ask, metrics, closing) if access.jwt else None,
-        ),
+        Authenticator(rules, keys, tokens),
         _make_rate_limits(access, memory, metrics, closing),
         memory,
         route_label=route_of,
@@ -238,11 +235,9 @@ def _make_rate_limit(config: RateConfig) -> RateLimit:
 
 
 def _make_rate(configured: ConfiguredRate | None, burst: int | None) -> Rate | None:
-    return (
-        None
-        if configured is None
-        else Rate(configured.amount, configured.seconds, burst or configured.amount)
-    )
+    if configured is None:
+        return None
+    return Rate(configured.amount, configured.seconds, burst or configured.amount)
 
 
 # ---- admin listener
@@ -275,22 +270,17 @@ class _AuthorizedAdmin:
             response = _unauthorized(rejection.error)
         else:
             response = await self._app.respond(wire, context)
+        fields = {
+            "method": wire.method[:20],
+            "path": wire.path[:_MAX_LOGGED_PATH],
+            "peer": context.peer,
+            "status": response.status,
+            "identity": context.identity,
+        }
         _audit.info(
             "admin %s %r peer=%s status=%d identity=%r",
-            wire.method[:20],
-            wire.path[:_MAX_LOGGED_PATH],
-            context.peer,
-            response.status,
-            context.identity,
-            extra=with_fields(
-                AUDIT,
-                operation="admin",
-                method=wire.method[:20],
-                path=wire.path[:_MAX_LOGGED_PATH],
-                peer=context.peer,
-                status=response.status,
-                identity=context.identity,
-            ),
+            *fields.values(),
+            extra=with_fields(AUDIT, operation="admin", **fields),
         )
         return response
 

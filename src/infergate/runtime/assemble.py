@@ -51,7 +51,7 @@ from infergate.runtime.offload import HelperPool
 from infergate.runtime.request_recorder import make_request_recorder, request_tracing_starter
 from infergate.runtime.running import ADMIN, GatewayParts, ListenerSpec, RunningGateway
 from infergate.runtime.worker_group import WorkerGroup
-from infergate.transport.base import Address, HttpStreamingUpstream, Server
+from infergate.transport.base import Address, Server
 from infergate.transport.client.concurrency_limit import LimitedUpstream
 from infergate.transport.framed.client import HttpOrFrameUpstream
 from infergate.transport.framed.server import FrameServer
@@ -93,9 +93,13 @@ def assemble(
     metrics.tasks.set_function(lambda: len(asyncio.all_tasks()))
     metrics.in_flight_bytes.set_function(lambda: admission.bytes)
     metrics.open_descriptors.set_function(count_open)
-    view = group.console_view or SingleProcess(lambda: running, metrics, group.recent_requests)
     shared = _SharedState(
-        group, admission, ConnectionGates(metrics), make_builtin, history or ConfigHistory(), view
+        group,
+        admission,
+        ConnectionGates(metrics),
+        make_builtin,
+        history or ConfigHistory(),
+        group.console_source or SingleProcess(lambda: running, metrics, group.recent_requests),
     )
     shared.history.export_to(metrics)
     running = RunningGateway(
@@ -152,7 +156,7 @@ class _SharedState:
     gates: ConnectionGates
     make_builtin: Callable[[str, float], Backend]
     history: ConfigHistory
-    view: ConsoleSource
+    console_source: ConsoleSource
 
 
 def _build_parts(
@@ -163,17 +167,17 @@ def _build_parts(
     sharing = compiled.shared_memory_backends(config)
     unchanged = {} if previous is None else _unchanged_backends(previous, config, limits)
     if previous is not None and previous.config.tracing == config.tracing:
-        tracing = previous.tracer
+        tracer = previous.tracer
     else:
-        tracing = _make_tracer(config)
+        tracer = _make_tracer(config)
     if previous is not None and previous.config.helpers == config.helpers:
         helper_pool = previous.helper_pool
     else:
-        helpers = shared.group.metrics.backends.helpers
-        helper_pool = HelperPool(config.helpers, helpers) if config.helpers else None
+        counters = shared.group.metrics.backends.helpers
+        helper_pool = HelperPool(config.helpers, counters) if config.helpers else None
     backends = {
         name: unchanged.get(name)
-        or _make_backend(name, config, limits, shared, tracing, helper_pool)
+        or _make_backend(name, config, limits, shared, tracer, helper_pool)
         for name in config.backends
     }
     gateway = Gateway(
@@ -191,7 +195,7 @@ def _build_parts(
             ControlPermissions(config.control.repository, config.control.settings),
             shared.group.metrics.backends.route_counters,
             shared.group.aggregate_statistics,
-            _make_steps(tracing),
+            _make_steps(tracer),
         ),
         previous.gateway if previous else None,
     )
@@ -206,16 +210,16 @@ def _build_parts(
                 config, gateway.route_label, limits, shared.group, previous
             )
         listeners = _listener_specs(
-            config, gateway, helper_pool, access_log, shared, authorizer, tracing
+            config, gateway, helper_pool, access_log, shared, authorizer, tracer
         )
     except BaseException:
         if access_log is not None and (previous is None or access_log is not previous.access_log):
             access_log.close()  # it has a thread
-        if tracing is not None and (previous is None or tracing is not previous.tracer):
-            tracing.close()  # it has a thread
+        if tracer is not None and (previous is None or tracer is not previous.tracer):
+            tracer.close()  # it has a thread
         raise
     return GatewayParts(
-        config, limits, gateway, listeners, access_log, helper_pool, authorizer, tracing
+        config, limits, gateway, listeners, access_log, helper_pool, authorizer, tracer
     )
 
 
@@ -271,7 +275,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
     group, limits = shared.group, compiled.limits(config)
     record = make_request_recorder(group, gateway.own_statistics, access_log, tracer)
     assign_id = assign_request_id if tracer is None else request_tracing_starter(tracer)
-    serving = _FrontendFactory(
+    factory = _FrontendFactory(
         gateway if authorizer is None else AuthorizedGateway(gateway),
         limits,
         helper_pool,
@@ -299,7 +303,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
         listeners[name] = ListenerSpec(address, app, make, gate, limits, options)
 
     if "http" in addresses:
-        frontends = _make_frontends(TransportKind.HTTP, config, serving)
+        frontends = _make_frontends(TransportKind.HTTP, config, factory)
         http = HttpDispatch(frontends, record, assign_id)
         header_limits = compiled.limits(config, max(p.min_header_bytes for p in plugins().values()))
         listen(
@@ -313,18 +317,16 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
         )
     for name, model_listener in compiled.model_listeners(config).items():
         codec = plugins()[model_listener.protocol].create(model_listener.options)
-        app = HttpDispatch({"": serving.make(codec)}, record, assign_id)
+        app = HttpDispatch({"": factory.make(codec)}, record, assign_id)
         if model_listener.framed:
             listen(name, model_listener.address, app, FrameServer, _FIXED_FRAMES)
         else:
-            accept_both = model_listener.accept_both_lengths
-            make_server = functools.partial(
-                transports.make_http_server, accept_both_lengths=accept_both
-            )
-            options = {**_FIXED_HTTP, "accept_both_lengths": accept_both}
+            both = {"accept_both_lengths": model_listener.accept_both_lengths}
+            make_server = functools.partial(transports.make_http_server, **both)
+            options = {**_FIXED_HTTP, **both}
             listen(name, model_listener.address, app, make_server, options, _HTTP_1)
     if "grpc" in addresses:
-        frontends = _make_frontends(TransportKind.GRPC, config, serving)
+        frontends = _make_frontends(TransportKind.GRPC, config, factory)
         own_rpc = gateway_services(SCHEMA, tuple(frontends), gateway.readiness)
         if authorizer is not None:
             own_rpc = authorized_services(
@@ -416,35 +418,21 @@ def _make_backend(  # noqa: PLR0913, PLR0917 - dependency injection
     propagates = HeaderFilter(config.forward_headers).allows(TRACEPARENT)
     codec: Codec[Any, Any] = plugin.create({})
     tls = compiled.client_tls(config)
-    match plugin.transport_kind:
-        case TransportKind.HTTP:
-            make_http = load_engine(gateway_config.engine).make_http_upstream
-            upstream: HttpStreamingUpstream = HttpOrFrameUpstream(limits, make_http, tls)
-            if config.connections:
-                upstream = LimitedUpstream(upstream, config.connections)
-            if tracer is not None:
-                upstream = TracedUpstream(
-                    upstream, HTTP_MESSAGES, tracer, name, propagates=propagates
-                )
-            return RemoteBackend(
-                server, codec, upstream, HTTP_MESSAGES, limits, counters=counters, offload=offload
-            )
-        case TransportKind.GRPC:
-            make_grpc = load_engine(gateway_config.engine).make_grpc_upstream
-            rpc_upstream = make_grpc(limits, tls)
-            if tracer is not None:
-                rpc_upstream = TracedUpstream(
-                    rpc_upstream, RPC_MESSAGES, tracer, name, propagates=propagates
-                )
-            return RemoteBackend(
-                server,
-                codec,
-                rpc_upstream,
-                RPC_MESSAGES,
-                limits,
-                counters=counters,
-                offload=offload,
-            )
+    engine = load_engine(gateway_config.engine)
+    upstream: Any
+    messages: Any
+    if plugin.transport_kind is TransportKind.HTTP:
+        messages = HTTP_MESSAGES
+        upstream = HttpOrFrameUpstream(limits, engine.make_http_upstream, tls)
+        if config.connections:
+            upstream = LimitedUpstream(upstream, config.connections)
+    else:
+        messages, upstream = RPC_MESSAGES, engine.make_grpc_upstream(limits, tls)
+    if tracer is not None:
+        upstream = TracedUpstream(upstream, messages, tracer, name, propagates=propagates)
+    return RemoteBackend(
+        server, codec, upstream, messages, limits, counters=counters, offload=offload
+    )
 
 
 def _make_admin(
@@ -461,7 +449,7 @@ def _make_admin(
     def console() -> SubtreeApp:
         from infergate.runtime.console.console import Console  # noqa: PLC0415 - on first use
 
-        return Console(shared.view, ready, shared.history, listener, can_reload=reloads)
+        return Console(shared.console_source, ready, shared.history, listener, can_reload=reloads)
 
     return AdminApp(
         scrape,

@@ -103,20 +103,14 @@ class GatewayParts:
         closers: list[Awaitable[object]] = [
             item.close() for item in self.gateway.backends if item not in kept_backends
         ]
-        if self.helper_pool is not None and all(
-            item.helper_pool is not self.helper_pool for item in kept
-        ):
+        if self.helper_pool and all(self.helper_pool is not item.helper_pool for item in kept):
             closers.append(self.helper_pool.close())
-        if self.access_log is not None and all(
-            item.access_log is not self.access_log for item in kept
-        ):
+        if self.access_log and all(self.access_log is not item.access_log for item in kept):
             closers.append(asyncio.to_thread(self.access_log.close))
-        if self.authorizer is not None and all(
-            item.authorizer is not self.authorizer for item in kept
-        ):
+        if self.authorizer and all(self.authorizer is not item.authorizer for item in kept):
             closers.append(self.authorizer.close())
         await asyncio.gather(*closers)
-        if self.tracer is not None and all(item.tracer is not self.tracer for item in kept):
+        if self.tracer and all(self.tracer is not item.tracer for item in kept):
             await asyncio.to_thread(
                 self.tracer.close
             )  # last, because the other parts may add spans
@@ -256,7 +250,7 @@ class RunningGateway:
                 raise ConfigRejectedError(f"{name}: changing {old!r} to {new!r} requires a restart")
         try:
             parts = self._build(config, self._active)
-        except OSError as error:  # a file, such as a certificate
+        except OSError as error:  # for example, a certificate cannot be read
             raise ConfigRejectedError(str(error)) from error
         self._being_prepared = parts
         try:
@@ -338,11 +332,7 @@ class RunningGateway:
             listener.gate.copy_settings(listener.spec.gate)
         parts.gateway.take_over()
         parts.activate()
-        if (
-            old.authorizer is not None
-            and parts.authorizer is not None
-            and old.authorizer is not parts.authorizer
-        ):
+        if old.authorizer and parts.authorizer and old.authorizer is not parts.authorizer:
             old.authorizer.hand_over_to(parts.authorizer)
         self._retiring.append(old)
         self._old_calls.update(calls)

@@ -30,7 +30,7 @@ class WorkerGroup:
     rate_buckets: Callable[[bytes], RateBuckets] = lambda _: LocalBuckets()
     """Returns the counters of the rate limits identified by these bytes; by default, local ones."""
     recent_requests: RecentRequests = field(default_factory=RecentRequests)
-    console_view: ConsoleSource | None = None
+    console_source: ConsoleSource | None = None
     """The console's data source for the whole group."""
     log_lock: AbstractContextManager[object] = field(default_factory=nullcontext)
     """Held while lines of the access log are written."""

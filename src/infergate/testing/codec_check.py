@@ -49,9 +49,9 @@ def _lossless(value: Any) -> Any:
     return value
 
 
-def _same_response(operation: Operation, answer: Response) -> Response:
+def _same_response(operation: Operation, response: Response) -> Response:
     del operation
-    return answer
+    return response
 
 
 def check_codec(
@@ -78,29 +78,29 @@ def check_codec(
     assert plugin.claims, "a plugin claims at least one path or service"
     assert codec.capabilities.datatypes, "a codec carries at least one datatype"
     _check_errors(codec, plugin.transport_kind)
-    for operation, answer, junk in _exchanges(codec):
-        wire_request = check.build(operation, samples.metadata_for(operation, answer))
+    for operation, response, junk in _exchanges(codec):
+        wire_request = check.build(operation, samples.metadata_for(operation, response))
         if wire_request is not None:
-            check.check_exchange(operation, wire_request, answer)
-            check.check_hostile(operation, wire_request, answer, junk)
+            check.check_exchange(operation, wire_request, response)
+            check.check_hostile(operation, wire_request, response, junk)
 
 
 def _exchanges(codec: Codec[Any, Any]) -> Iterator[tuple[Operation, Response, tuple[bytes, ...]]]:
     """Yield operations, responses and invalid bodies (none for inferences)."""
-    for operation, answer in samples.SAMPLE_EXCHANGES:
-        yield operation, answer, samples.JUNK
+    for operation, response in samples.SAMPLE_EXCHANGES:
+        yield operation, response, samples.JUNK
     for datatype in sorted(codec.capabilities.datatypes, key=lambda datatype: datatype.value):
-        for operation, answer in samples.inferences(datatype):
-            yield operation, answer, ()
+        for operation, response in samples.inferences(datatype):
+            yield operation, response, ()
 
 
-def _check_errors(codec: Codec[Any, Any], carrier: TransportKind) -> None:
+def _check_errors(codec: Codec[Any, Any], transport_kind: TransportKind) -> None:
     """Check that ``build_error`` has a form for every kind, and that the codec parses its own
     errors as errors."""
     for kind in Kind:
         for public in ("what went wrong", "", "größe \ud800 \n\r\0", "x" * 100_000):
             wire = codec.build_error(GatewayError(kind, public, retry_after=1.5))
-            assert isinstance(wire, _RESPONSES[carrier]), f"{kind}: {type(wire)}"
+            assert isinstance(wire, _RESPONSES[transport_kind]), f"{kind}: {type(wire)}"
             is_error = _is_rejected(codec.parse_response, wire, InferRequest("m"), DEFAULT_LIMITS)
             assert is_error, f"{kind}: the wire form of the error is parsed as a response"
 
@@ -110,7 +110,7 @@ class _CodecCheck:
     """The checks of one codec."""
 
     codec: Codec[Any, Any]
-    carrier: TransportKind
+    transport_kind: TransportKind
     profile: Profile
     round_trip: LossyRoundTrip
     server_response: ServerResponse
@@ -123,7 +123,7 @@ class _CodecCheck:
             if error.kind is not Kind.UNSUPPORTED:
                 raise AssertionError(f"{operation} is rejected with {error!r}") from error
             return None
-        assert isinstance(request, _REQUESTS[self.carrier]), type(request)
+        assert isinstance(request, _REQUESTS[self.transport_kind]), type(request)
         return request
 
     def check_exchange(self, operation: Operation, request: Any, response: Response) -> None:
@@ -152,17 +152,13 @@ class _CodecCheck:
             for body in samples.JUNK:
                 codec.open_request(_encoded(request, body))
         wire_response = codec.build_response(self.server_response(operation, response), parsed)
-        assert isinstance(wire_response, _RESPONSES[self.carrier]), type(wire_response)
+        assert isinstance(wire_response, _RESPONSES[self.transport_kind]), type(wire_response)
         parsed_response = codec.parse_response(wire_response, operation, DEFAULT_LIMITS, model)
         _assert_same("response", self.round_trip(response), parsed_response)
         if not isinstance(codec, SupportsPassThrough):
             return
         validated = completed(codec.validate(request, DEFAULT_LIMITS), model)
-        _assert_same(
-            "validated request",
-            parsed.operation,
-            read_request(validated).operation,
-        )
+        _assert_same("validated request", parsed.operation, read_request(validated).operation)
         if codec.can_pass_through and isinstance(parsed.operation, InferRequest):
             self.check_pass_through(codec, validated, parsed.operation, wire_response, model)
 
@@ -215,14 +211,16 @@ class _CodecCheck:
         """Check that any bytes are parsed or raise GatewayError, and that ``validate`` and the
         parser reject the same."""
         codec = self.codec
-        forwarding = codec if isinstance(codec, SupportsPassThrough) else None
+        pass_through = codec if isinstance(codec, SupportsPassThrough) else None
 
         def check_request(wire: Any) -> Any:
             assert isinstance(codec, SupportsPassThrough)
             return completed(codec.validate(wire, DEFAULT_LIMITS), model)
 
-        if forwarding and not (forwarding.can_pass_through and isinstance(operation, InferRequest)):
-            forwarding = None
+        if pass_through and not (
+            pass_through.can_pass_through and isinstance(operation, InferRequest)
+        ):
+            pass_through = None
         model = samples.metadata_for(operation, response)
 
         def read_request(wire: Any) -> ParsedRequest:
@@ -240,15 +238,15 @@ class _CodecCheck:
                 assert parse_fails == validation_fails, (
                     f"parse_request and validate differ on {body[:200]!r}"
                 )
-            if forwarding:
-                _is_rejected(forwarding.rewrite_request, wire, "other", "9", self.profile)
-                _is_rejected(forwarding.sequence_of, wire, DEFAULT_LIMITS)
+            if pass_through:
+                _is_rejected(pass_through.rewrite_request, wire, "other", "9", self.profile)
+                _is_rejected(pass_through.sequence_of, wire, DEFAULT_LIMITS)
         for body in (*junk, *samples.corrupted(bytes(join_parts(body_of(wire_response))))):
             wire = with_body(wire_response, (body,))
             _is_rejected(codec.parse_response, wire, operation, DEFAULT_LIMITS, model)
-            if forwarding:
+            if pass_through:
                 _is_rejected(
-                    forwarding.rewrite_response, wire, request, "other", "9", DEFAULT_LIMITS
+                    pass_through.rewrite_response, wire, request, "other", "9", DEFAULT_LIMITS
                 )
 
 

@@ -8,7 +8,7 @@ A case is a folder ``<protocol>/<case>/`` with a wire file and ``case.json``::
      "canonical": {"type": "InferRequest", ...}         # or, for a message that must be rejected:
      "error": {"kind": "BAD_REQUEST", "mentions": ["INPUT0"]},
      "both_ways": true,          # building returns the bytes of the wire file (default false)
-     "asks": {"type": ...},      # side response: the operation that is answered
+     "asks": {"type": ...},      # side response: the operation of the request
      "profile": "triton",        # side request, both ways: the kind of server (default triton)
      "model": {"type": "ModelMetadata", ...},   # for protocols that need the model's metadata
      "options": {}}              # the options of the codec
@@ -37,20 +37,10 @@ from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcRespon
 from infergate.testing.canonical import from_json, to_text
 
 Wire = HttpRequest | HttpResponse | RpcRequest | RpcResponse
-_CASE_KEYS: Final = frozenset(
-    (
-        "about",
-        "source",
-        "side",
-        "canonical",
-        "error",
-        "both_ways",
-        "asks",
-        "profile",
-        "model",
-        "options",
-    )
-)
+_CASE_KEYS: Final = frozenset((
+    "about", "source", "side", "canonical", "error",
+    "both_ways", "asks", "profile", "model", "options",
+))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

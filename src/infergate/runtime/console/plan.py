@@ -53,8 +53,8 @@ def _listeners(config: Config, addresses: Mapping[str, Address]) -> list[Json]:
     ]
 
 
-def _protocols(carrier: TransportKind) -> list[str]:
-    return sorted(name for name, plugin in plugins().items() if plugin.transport_kind is carrier)
+def _protocols(kind: TransportKind) -> list[str]:
+    return sorted(name for name, plugin in plugins().items() if plugin.transport_kind is kind)
 
 
 def _route(index: int, route: Route) -> Json:

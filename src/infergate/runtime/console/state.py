@@ -40,12 +40,12 @@ _GAUGES: Final = {
 def statistics(processes: Iterable[ProcessSnapshot]) -> Json:
     """Return the sums over all processes: ``totals``, ``flows``, ``listeners``, ``endpoints`` and
     ``backends``. Counters count since the start, times are in seconds."""
-    summed = AggregatedMetrics()
+    total = AggregatedMetrics()
     flows: list[RequestFlow] = []
     for process in processes:
-        summed.add(process.families)
+        total.add(process.families)
         flows += process.flows
-    by_name = {family.name: family.samples for family in summed.collect()}
+    by_name = {family.name: family.samples for family in total.collect()}
 
     def samples(name: str) -> Iterable[Sample]:
         return by_name.get(name, ())

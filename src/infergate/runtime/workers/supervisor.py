@@ -44,21 +44,8 @@ from infergate.runtime.engines import load_engine
 from infergate.runtime.memory import freeze_objects
 from infergate.runtime.running import ConfigRejectedError
 from infergate.runtime.worker_group import ProcessEndedError, WorkerGroup
+from infergate.runtime.workers import messages
 from infergate.runtime.workers.channel import ChannelClosedError, RequestFailedError
-from infergate.runtime.workers.messages import (
-    ApplyPrepared,
-    CheckReady,
-    CollectMetrics,
-    DiscardPrepared,
-    Drain,
-    ErrorResponse,
-    GetModelStatistics,
-    GetRecent,
-    PerformConsoleAction,
-    PrepareConfig,
-    ServeConfig,
-    Stop,
-)
 from infergate.runtime.workers.shared_files import SharedFiles
 from infergate.runtime.workers.sockets import (
     ListenerSockets,
@@ -98,7 +85,7 @@ class Supervisor:
         metrics = self._metrics = Metrics()
         self._config = config
         group = WorkerGroup(
-            metrics=metrics, scrape=self._scrape, check_ready=self._check_ready, console_view=self
+            metrics=metrics, scrape=self._scrape, check_ready=self._check_ready, console_source=self
         )
         self._admin_gateway: Final = assemble(
             supervisor_config(config), history=history, group=group
@@ -109,9 +96,8 @@ class Supervisor:
         self._files: SharedFiles | None = SharedFiles.create()
         self._past_metrics: Final = AggregatedMetrics()
         self._collection: asyncio.Task[None] | None = None
-        self._past_names_config: Config | None = (
-            None  # the configuration whose names past metrics were cut to
-        )
+        self._past_names_config: Config | None = None
+        """The configuration to which the names in ``_past_metrics`` were restricted."""
         self._change_lock: Final = asyncio.Lock()
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._restart_tasks: list[asyncio.Task[None]] = []
@@ -149,9 +135,9 @@ class Supervisor:
         if not serving:
             raise GatewayError(Kind.OVERLOADED, "no worker is serving")
         response = await self._request(
-            serving[0][1], PerformConsoleAction(action, request), _CONSOLE_TIMEOUT_SECONDS
+            serving[0][1], messages.PerformConsoleAction(action, request), _CONSOLE_TIMEOUT_SECONDS
         )
-        if isinstance(response, ErrorResponse):
+        if isinstance(response, messages.ErrorResponse):
             raise GatewayError(response.kind, response.public)
         if response is None:
             raise GatewayError(Kind.OVERLOADED, "the worker did not respond; its log may tell why")
@@ -160,7 +146,7 @@ class Supervisor:
 
     async def recent(self) -> Sequence[ProcessSnapshot]:
         """Return the recent requests and counters of all workers, and the supervisor's metrics."""
-        snapshots: list[ProcessSnapshot] = await self._request_all(GetRecent())
+        snapshots: list[ProcessSnapshot] = await self._request_all(messages.GetRecent())
         self._drop_removed_names()
         families = [*self._metrics.console_families(), *self._past_metrics.collect()]
         return [*snapshots, ProcessSnapshot(None, {}, (), (), families)]
@@ -221,10 +207,9 @@ class Supervisor:
         return sockets
 
     @staticmethod
-    def _close(these: Mapping[str, ListenerSockets], kept: Mapping[str, ListenerSockets]) -> None:
-        for key, sockets in these.items():
-            if key not in kept:
-                sockets.close()
+    def _close(sockets: Mapping[str, ListenerSockets], kept: Mapping[str, ListenerSockets]) -> None:
+        for key in sockets.keys() - kept.keys():
+            sockets[key].close()
 
     async def _start_worker(self, slot: WorkerSlot) -> None:
         """Start a worker in ``slot``. Raises ProcessEndedError, OSError."""
@@ -236,7 +221,7 @@ class Supervisor:
             worker.hand_over_sockets(descriptors)
             async with asyncio.timeout(_START_TIMEOUT_SECONDS):
                 await worker.channel.request(
-                    ServeConfig(self._worker_config(self._config, self._sockets), layout)
+                    messages.ServeConfig(self._worker_config(self._config, self._sockets), layout)
                 )
         except ChannelClosedError:
             code = await asyncio.shield(worker.exited)
@@ -276,7 +261,9 @@ class Supervisor:
             wait = slot.backoff.next_delay(time.monotonic() - worker.started_at)
             _log.error(
                 "worker %d (pid %d) ended: %s; restarting it in %.1f s",
-                slot.number, worker.pid, describe_exit(code), wait, extra=WORKER_ENDED)  # fmt: skip
+                *(slot.number, worker.pid, describe_exit(code), wait),
+                extra=WORKER_ENDED,
+            )
             await asyncio.sleep(wait)
             self._restarts.inc()
             async with self._change_lock:
@@ -288,12 +275,8 @@ class Supervisor:
                     _log.exception("bug while starting worker %d", slot.number, extra=BUG)
                 else:
                     assert slot.worker is not None
-                    _log.info(
-                        "worker %d is serving, pid %d",
-                        slot.number,
-                        slot.worker.pid,
-                        extra=WORKER_SERVES,
-                    )
+                    pid = slot.worker.pid
+                    _log.info("worker %d is serving, pid %d", slot.number, pid, extra=WORKER_SERVES)
 
     def _clear_slot(self, slot: WorkerSlot) -> None:
         """Add the ended worker's metrics to the totals, and clear its load."""
@@ -306,9 +289,9 @@ class Supervisor:
 
     async def _handle(self, message: Any) -> Any:
         match message:
-            case GetModelStatistics():
-                answers: list[ModelStatistics] = await self._request_all(message)
-                return merge_statistics(answers)
+            case messages.GetModelStatistics():
+                statistics: list[ModelStatistics] = await self._request_all(message)
+                return merge_statistics(statistics)
         raise RequestFailedError(f"unknown request {message!r}")
 
     async def _request_all(
@@ -345,12 +328,12 @@ class Supervisor:
         async def collect(slot: WorkerSlot, worker: Worker) -> None:
             metrics: list[Metric] = []
             batch = await self._request(
-                worker, CollectMetrics(restart=True), _STATUS_TIMEOUT_SECONDS
+                worker, messages.CollectMetrics(restart=True), _STATUS_TIMEOUT_SECONDS
             )
             while batch:
                 metrics += batch
                 batch = await self._request(
-                    worker, CollectMetrics(restart=False), _STATUS_TIMEOUT_SECONDS
+                    worker, messages.CollectMetrics(restart=False), _STATUS_TIMEOUT_SECONDS
                 )
             if batch is not None and slot.worker is worker and slot.is_serving:
                 slot.last_metrics = metrics
@@ -367,11 +350,11 @@ class Supervisor:
             list(self._past_metrics.collect()),
             *(slot.last_metrics for slot in self._slots),
         )
-        summed = AggregatedMetrics()
+        total = AggregatedMetrics()
         for batch in in_batches(families):
-            summed.add(batch)
+            total.add(batch)
             await asyncio.sleep(0)
-        return summed
+        return total
 
     def _drop_removed_names(self) -> None:
         """Drop past metrics of routes and backends that are no longer configured."""
@@ -384,7 +367,7 @@ class Supervisor:
     async def _check_ready(self) -> bool:
         if self._admin_gateway.gateway.readiness.is_draining:
             return False
-        responses = await self._request_all(CheckReady(), _READY_TIMEOUT_SECONDS)
+        responses = await self._request_all(messages.CheckReady(), _READY_TIMEOUT_SECONDS)
         missing = [False] * (len(self._slots) - len(responses))
         return READINESS_RULES[self._config.readiness]([*responses, *missing])
 
@@ -413,7 +396,7 @@ class Supervisor:
             self._sockets = sockets
             self._config = config
             own_change.apply()
-            await self._request_all(ApplyPrepared())
+            await self._request_all(messages.ApplyPrepared())
             self._close(old_sockets, sockets)
 
     async def _prepare(
@@ -424,14 +407,14 @@ class Supervisor:
     ) -> None:
         """Make every worker prepare ``config``, or none. Raises ConfigRejectedError."""
         layout, descriptors = socket_layout(
-            each for k, each in sockets.items() if k not in old_sockets
+            item for key, item in sockets.items() if key not in old_sockets
         )
-        question = PrepareConfig(self._worker_config(config, sockets), layout)
-        preparations = (slot.prepare(question, descriptors) for slot, _ in self._serving())
+        message = messages.PrepareConfig(self._worker_config(config, sockets), layout)
+        preparations = (slot.prepare(message, descriptors) for slot, _ in self._serving())
         problems = await asyncio.gather(*preparations)
         problem = next(filter(None, problems), "")
         if problem or self._is_stopping:
-            await self._request_all(DiscardPrepared())
+            await self._request_all(messages.DiscardPrepared())
             raise ConfigRejectedError(problem or _STOPPING)
 
     # ---- shutdown
@@ -439,12 +422,12 @@ class Supervisor:
     def drain(self) -> None:
         """Fail readiness for every protocol, and notify watching clients immediately."""
         self._admin_gateway.drain()
-        self._send_all(Drain())
+        self._send_all(messages.Drain())
 
-    def _send_all(self, order: object) -> None:
-        """Send ``order`` to every worker without waiting for the responses."""
+    def _send_all(self, message: object) -> None:
+        """Send ``message`` to every worker without waiting for the responses."""
         for _, worker in self._serving():
-            task = asyncio.create_task(self._request(worker, order, _STATUS_TIMEOUT_SECONDS))
+            task = asyncio.create_task(self._request(worker, message, _STATUS_TIMEOUT_SECONDS))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -455,7 +438,7 @@ class Supervisor:
         await self._cancel(self._restart_tasks)
         self._close(self._sockets, {})
         self._sockets = {}
-        self._send_all(Stop(grace))
+        self._send_all(messages.Stop(grace))
         running = [slot for slot in self._slots if slot.worker and slot.worker.is_running]
         for slot in running:
             if not slot.is_serving:

@@ -28,7 +28,7 @@ class WorkerSlot:
     last_metrics: list[Metric] = field(default_factory=list)
     backoff: RestartBackoff = field(default_factory=RestartBackoff)
 
-    async def prepare(self, question: PrepareConfig, descriptors: Sequence[int]) -> str:
+    async def prepare(self, message: PrepareConfig, descriptors: Sequence[int]) -> str:
         """Make the worker prepare a configuration. Return the problem, or an empty string."""
         worker = self.worker
         if worker is None:
@@ -36,7 +36,7 @@ class WorkerSlot:
         try:
             worker.hand_over_sockets(descriptors)
             async with asyncio.timeout(_PREPARE_TIMEOUT_SECONDS):
-                await worker.channel.request(question)
+                await worker.channel.request(message)
         except ChannelClosedError:
             return ""  # the next worker starts with the active configuration
         except TimeoutError:
