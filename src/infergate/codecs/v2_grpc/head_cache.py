@@ -121,11 +121,11 @@ def split_message(  # noqa: C901, PLR0912 - calls per field would double the cos
 class MessageHeadCache(Generic[T]):
     """A cache of recently used heads. Of its two generations, a full one replaces the older one."""
 
-    __slots__ = ("_elder", "_seen", "_weight", "_younger")
+    __slots__ = ("_older", "_seen", "_weight", "_newer")
 
     def __init__(self) -> None:
-        self._younger: dict[bytes, T] = {}
-        self._elder: dict[bytes, T] = {}
+        self._newer: dict[bytes, T] = {}
+        self._older: dict[bytes, T] = {}
         self._weight = 0
         self._seen: Final = BoundedCache[int, None](_MAX_SEEN)
 
@@ -139,9 +139,9 @@ class MessageHeadCache(Generic[T]):
 
     def get(self, head: bytes) -> T | None:
         """Return the entry for `head`, or None."""
-        entry = self._younger.get(head)
+        entry = self._newer.get(head)
         if entry is None:
-            entry = self._elder.get(head)
+            entry = self._older.get(head)
             if entry is not None:
                 self.store(head, entry)
         return entry
@@ -151,5 +151,5 @@ class MessageHeadCache(Generic[T]):
         weight = _ENTRY_WEIGHT + _BYTE_WEIGHT * len(head)
         self._weight += weight
         if self._weight > MAX_WEIGHT:
-            self._elder, self._younger, self._weight = self._younger, {}, weight
-        self._younger[head] = entry
+            self._older, self._newer, self._weight = self._newer, {}, weight
+        self._newer[head] = entry
