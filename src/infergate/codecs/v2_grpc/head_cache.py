@@ -119,9 +119,9 @@ def split_message(  # noqa: C901, PLR0912 - calls per field would double the cos
 
 
 class MessageHeadCache(Generic[T]):
-    """A cache of recently used heads. Of its two generations, a full one replaces the older one."""
+    """A cache of recently used heads in two generations: a full new one replaces the old one."""
 
-    __slots__ = ("_older", "_seen", "_weight", "_newer")
+    __slots__ = ("_newer", "_older", "_seen", "_weight")
 
     def __init__(self) -> None:
         self._newer: dict[bytes, T] = {}
